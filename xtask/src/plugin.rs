@@ -1,0 +1,31 @@
+//! Builds the plugin the way it ships: release profile, static.
+
+use std::path::PathBuf;
+
+use xshell::{Shell, cmd};
+
+/// The package and binary name.
+pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
+
+const TARGET: &str = "x86_64-unknown-linux-musl";
+
+/// Builds the static release binary and returns its absolute path.
+///
+/// # Errors
+/// When cargo fails.
+pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
+    cmd!(
+        sh,
+        "cargo build --locked --release --package {PLUGIN} --target {TARGET}"
+    )
+    .run()?;
+    Ok(target_dir(sh).join(TARGET).join("release").join(PLUGIN))
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
+    let dir = sh
+        .var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| "target".into(), PathBuf::from);
+    sh.current_dir().join(dir)
+}

@@ -1,0 +1,71 @@
+//! Runs named steps, and says at the end what passed, what failed and how long it took.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+/// Runs steps one after another; a failed step does not stop the next one.
+#[derive(Default)]
+pub(crate) struct Report {
+    steps: Vec<Step>,
+}
+
+struct Step {
+    name: String,
+    error: Option<anyhow::Error>,
+    took: Duration,
+}
+
+impl Report {
+    /// Runs `step` and remembers how it ended.
+    pub(crate) fn step(&mut self, name: &str, step: impl FnOnce() -> anyhow::Result<()>) {
+        say(&format!("==> {name}"));
+        let started = Instant::now();
+        let error = step().err();
+        if let Some(error) = &error {
+            say(&format!("    {error:#}"));
+        }
+        self.steps.push(Step {
+            name: name.to_owned(),
+            error,
+            took: started.elapsed(),
+        });
+    }
+
+    /// Prints one line per step.
+    ///
+    /// # Errors
+    /// When any step failed; the message names them.
+    pub(crate) fn finish(self, what: &str) -> anyhow::Result<()> {
+        say("");
+        for step in &self.steps {
+            let verdict = if step.error.is_none() { "ok" } else { "FAILED" };
+            say(&format!(
+                "{:<44} {verdict:>6} {:>7.1} s",
+                step.name,
+                step.took.as_secs_f64()
+            ));
+        }
+        let failed: Vec<&str> = self
+            .steps
+            .iter()
+            .filter(|step| step.error.is_some())
+            .map(|step| step.name.as_str())
+            .collect();
+        let passed = self.steps.len() - failed.len();
+        say(&format!("{what}: {passed} passed, {} failed", failed.len()));
+        if !failed.is_empty() {
+            bail!("{what} failed: {}", failed.join(", "));
+        }
+        Ok(())
+    }
+}
+
+/// Prints a line for the person at the terminal.
+#[expect(
+    clippy::print_stdout,
+    reason = "xtask talks to a person, not to a host"
+)]
+pub(crate) fn say(line: &str) {
+    println!("{line}");
+}

@@ -1,0 +1,51 @@
+//! `cargo xtask test`: every tier of the testing ladder, least powerful first.
+
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use xshell::{Shell, cmd};
+
+use crate::{
+    go, plugin,
+    report::{Report, say},
+    tidy,
+};
+
+/// Flags of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only the tiers that need no Go; says which it left out.
+    #[arg(long)]
+    no_go: bool,
+}
+
+/// Runs the tiers; a tier that cannot run is a failed tier.
+///
+/// # Errors
+/// When any tier failed.
+pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    let mut report = Report::default();
+    tidy::steps(sh, &mut report);
+    report.step("rust: unit, property, golden, wire", || {
+        Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
+    });
+    let mut plugin: Option<PathBuf> = None;
+    report.step("build: the static plugin", || {
+        plugin = Some(plugin::build(sh)?);
+        Ok(())
+    });
+    let plugin = || plugin.as_deref().context("there is no plugin to test");
+    if args.no_go {
+        say("left out: host tests and cluster tests, which need Go");
+    } else {
+        report.step("build: etcd, kube-apiserver, controller", || go::build(sh));
+        report.step("host: the controller's client package", || {
+            go::host_tests(sh, plugin()?)
+        });
+        report.step("cluster: the released controller", || {
+            go::cluster_tests(sh, plugin()?)
+        });
+    }
+    report.step("demo", || crate::demo::run(sh));
+    report.finish("tests")
+}
