@@ -1,1 +1,54 @@
-//! placeholder
+//! Solo.io Gloo Platform `RouteTable` (`networking.gloo.solo.io/v2`): a typed, read-only view over an untouched JSON document.
+//!
+//! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
+//! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
+//! JSON Patch operations against paths of the raw document, so nothing here can be written back.
+//!
+//! Reading is tolerant: unknown fields are ignored and enums are open. A value of the wrong type is an error that names
+//! its path. What Gloo itself would refuse is told by [`violations`].
+//!
+//! Field names and constraints follow the Gloo Platform API reference for `networking.gloo.solo.io/v2`.
+
+#[cfg(feature = "crd")]
+pub mod crd;
+mod destination;
+mod document;
+mod http_route;
+mod l4_route;
+mod object_key;
+mod open_enum;
+mod route_table;
+mod selector;
+mod status;
+mod validate;
+mod weight;
+
+pub use destination::{
+    AwsLambdaReference, DestinationKind, DestinationReference, LambdaOptions, ObjectReference,
+    PortSelector,
+};
+pub use document::{DocumentError, RouteTableDoc};
+pub use http_route::{
+    DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
+    GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute, QueryParameterMatcher,
+    RedirectAction, RedirectCode, RegexRewrite, RouteFilter, SortMethod, StringMatch,
+};
+pub use l4_route::{TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute};
+pub use object_key::ObjectKey;
+pub use route_table::{
+    DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
+    WorkloadSelector,
+};
+pub use selector::{LabelOperator, LabelRequirement, RouteTableSelector};
+pub use status::{Approval, CommonStatus, RouteTableStatus, State};
+pub use validate::{Rule, Violation, violations};
+pub use weight::effective_weights;
+
+/// API group of a `RouteTable`.
+pub const GROUP: &str = "networking.gloo.solo.io";
+/// API version of a `RouteTable` within [`GROUP`].
+pub const VERSION: &str = "v2";
+/// Kind of a `RouteTable`.
+pub const KIND: &str = "RouteTable";
+/// Plural resource name of a `RouteTable`.
+pub const PLURAL: &str = "routetables";

@@ -1,0 +1,89 @@
+//! The CustomResourceDefinition of a RouteTable, generated from the types.
+//!
+//! It is what tests install into an API server; Gloo ships its own. Unknown fields are preserved at every level, so a
+//! document keeps what a newer Gloo would put there.
+
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use crate::route_table::RouteTableSpec;
+use crate::status::RouteTableStatus;
+use crate::{GROUP, KIND, PLURAL, VERSION};
+
+/// The CustomResourceDefinition (`apiextensions.k8s.io/v1`), ready to be applied.
+pub fn route_table() -> Value {
+    let mut spec = structural_schema::<RouteTableSpec>();
+    spec.insert(
+        "x-kubernetes-validations".to_owned(),
+        json!([{
+            "rule": "has(self.http) || has(self.tcp) || has(self.tls)",
+            "message": "one of http, tcp or tls must be set",
+        }]),
+    );
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{PLURAL}.{GROUP}") },
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": format!("{KIND}List"),
+                "plural": PLURAL,
+                "singular": KIND.to_lowercase(),
+            },
+            "versions": [{
+                "name": VERSION,
+                "served": true,
+                "storage": true,
+                "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "properties": {
+                        "spec": spec,
+                        "status": structural_schema::<RouteTableStatus>(),
+                    },
+                } },
+            }],
+        },
+    })
+}
+
+/// A number or a string of digits.
+pub(crate) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-int-or-string": true })
+}
+
+/// The schema of `T` in the subset of OpenAPI v3 that Kubernetes calls structural: no references, one type per value.
+fn structural_schema<T: JsonSchema>() -> Schema {
+    let mut settings = SchemaSettings::openapi3();
+    settings.inline_subschemas = true;
+    settings.meta_schema = None;
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    RecursiveTransform(preserve_unknown_fields).transform(&mut schema);
+    schema
+}
+
+fn preserve_unknown_fields(schema: &mut Schema) {
+    // `title` is the Rust name; Rust's integer widths and serde's defaults mean nothing to an API server.
+    for key in ["title", "default"] {
+        schema.remove(key);
+    }
+    if schema
+        .get("format")
+        .is_some_and(|format| format == "uint32")
+    {
+        schema.remove("format");
+    }
+    let is_any = schema.get("type").is_none() && schema.get("x-kubernetes-int-or-string").is_none();
+    let is_struct = schema.get("properties").is_some();
+    if is_any || is_struct {
+        schema.insert(
+            "x-kubernetes-preserve-unknown-fields".to_owned(),
+            json!(true),
+        );
+    }
+}

@@ -1,0 +1,124 @@
+//! Where a route sends its traffic.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::open_enum::open_enum;
+
+/// One destination of a `forwardTo` action, or a table's `defaultDestination`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct DestinationReference {
+    /// The object traffic goes to; exclusive with `awsLambda`.
+    #[serde(rename = "ref")]
+    pub reference: Option<ObjectReference>,
+    /// An AWS Lambda function; exclusive with `ref`.
+    pub aws_lambda: Option<AwsLambdaReference>,
+    /// Kind of the object; `SERVICE` when absent.
+    #[serde(default)]
+    pub kind: DestinationKind,
+    /// Port of the object; needed when it has several.
+    pub port: Option<PortSelector>,
+    /// Labels that narrow the endpoints; Kubernetes destinations only.
+    #[serde(default)]
+    pub subset: BTreeMap<String, String>,
+    /// Share of the route's traffic in percent. Gloo cannot tell 0 from absent; a byte-equal restore must.
+    pub weight: Option<u32>,
+}
+
+impl DestinationReference {
+    /// The weight, if it is set as far as Gloo can tell: 0 and absent are both "unset".
+    pub fn set_weight(&self) -> Option<u32> {
+        self.weight.filter(|weight| *weight > 0)
+    }
+}
+
+/// `KIND name`, for messages.
+impl fmt::Display for DestinationReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.reference, &self.aws_lambda) {
+            (Some(reference), _) => write!(f, "{} {reference}", self.kind),
+            (None, Some(lambda)) => write!(f, "AWS Lambda {}", lambda.function),
+            (None, None) => f.write_str("a destination without ref"),
+        }
+    }
+}
+
+/// Name of an object that may live in another namespace or cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct ObjectReference {
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object; empty means that of the table.
+    pub namespace: String,
+    /// Cluster of the object; empty means that of the table.
+    pub cluster: String,
+}
+
+/// The parts that are set, joined with `/`.
+impl fmt::Display for ObjectReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.cluster.is_empty() {
+            write!(f, "{}/", self.cluster)?;
+        }
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+open_enum! {
+    /// Kind of object a destination refers to.
+    pub enum DestinationKind {
+        /// A Kubernetes Service.
+        default Service = "SERVICE",
+        /// A Gloo VirtualDestination.
+        VirtualDestination = "VIRTUAL_DESTINATION",
+        /// A Gloo ExternalService; not for TCP routes.
+        ExternalService = "EXTERNAL_SERVICE",
+    }
+}
+
+/// Exactly one of a port's number and its name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct PortSelector {
+    /// Port number, 1 to 65535.
+    pub number: Option<u32>,
+    /// Port name.
+    pub name: Option<String>,
+}
+
+/// A Lambda function of an AWS CloudProvider.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwsLambdaReference {
+    /// The CloudProvider object.
+    pub cloud_provider: Option<ObjectReference>,
+    /// Name of the function.
+    pub function: String,
+    /// Version or alias of the function.
+    pub qualifier: String,
+    /// How the function is invoked.
+    pub options: Option<LambdaOptions>,
+}
+
+/// How Gloo calls a Lambda function. Values are passed on as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct LambdaOptions {
+    /// `REQUEST_DEFAULT` or `REQUEST_DISABLE`.
+    pub request_transformation: Option<String>,
+    /// `RESPONSE_DEFAULT` or `RESPONSE_DISABLE`.
+    pub response_transformation: Option<String>,
+    /// `SYNC` or `ASYNC`.
+    pub invocation_style: Option<String>,
+}

@@ -1,0 +1,176 @@
+//! A RouteTable as it was read, beside its typed view.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::KIND;
+use crate::object_key::ObjectKey;
+use crate::route_table::RouteTableSpec;
+use crate::status::RouteTableStatus;
+
+/// A whole RouteTable object.
+///
+/// Only the metadata is read at once. `spec` and `status` are read when asked for, so that one table with a wrong type
+/// inside does not hide its neighbours in a list.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteTableDoc {
+    raw: Value,
+    key: ObjectKey,
+    metadata: Metadata,
+}
+
+/// Why a document is not a RouteTable we can read.
+#[derive(Debug, thiserror::Error)]
+pub enum DocumentError {
+    /// Something else than a RouteTable.
+    #[error("expected an object of kind RouteTable, found kind {found}")]
+    Kind {
+        /// The kind that is there.
+        found: String,
+    },
+    /// `metadata.name` or `metadata.namespace` is absent.
+    #[error("RouteTable without {path}")]
+    Unnamed {
+        /// Path of the absent field.
+        path: &'static str,
+    },
+    /// A field has another type than the API says.
+    #[error("RouteTable {table}: unexpected value at {path}")]
+    Type {
+        /// The table, `namespace/name` as far as known.
+        table: String,
+        /// Dotted path of the field, for example `spec.http[2].name`.
+        path: String,
+        /// What was expected there.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    namespace: String,
+    resource_version: Option<String>,
+    generation: Option<i64>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+}
+
+impl RouteTableDoc {
+    /// Takes an object as the API server returns it, or as a file holds it.
+    ///
+    /// # Errors
+    /// When `kind` is given and is another one, when name or namespace are absent, or when the metadata has a wrong type.
+    pub fn from_value(raw: Value) -> Result<Self, DocumentError> {
+        // Items of a list may come without `kind`.
+        match raw.get("kind") {
+            Some(kind) if kind != KIND => {
+                let found = kind
+                    .as_str()
+                    .map_or_else(|| kind.to_string(), str::to_owned);
+                return Err(DocumentError::Kind { found });
+            }
+            _ => {}
+        }
+        let metadata: Metadata = read(&raw, "metadata", "(unnamed)")?;
+        if metadata.name.is_empty() {
+            return Err(DocumentError::Unnamed {
+                path: "metadata.name",
+            });
+        }
+        if metadata.namespace.is_empty() {
+            return Err(DocumentError::Unnamed {
+                path: "metadata.namespace",
+            });
+        }
+        let key = ObjectKey::new(&metadata.namespace, &metadata.name);
+        Ok(Self { raw, key, metadata })
+    }
+
+    /// Namespace and name.
+    pub fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    /// `metadata.resourceVersion`; absent in a document that no store has seen.
+    pub fn resource_version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
+
+    /// `metadata.generation`: counts changes of `spec`.
+    pub fn generation(&self) -> Option<i64> {
+        self.metadata.generation
+    }
+
+    /// `metadata.labels`; empty when the object has no such map.
+    pub fn labels(&self) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        self.metadata.labels.as_ref().unwrap_or(&NONE)
+    }
+
+    /// `metadata.annotations`; `None` when the object has no such map.
+    pub fn annotations(&self) -> Option<&BTreeMap<String, String>> {
+        self.metadata.annotations.as_ref()
+    }
+
+    /// The typed view of `spec`.
+    ///
+    /// # Errors
+    /// When a field has a type that contradicts the API.
+    pub fn spec(&self) -> Result<RouteTableSpec, DocumentError> {
+        read(&self.raw, "spec", &self.key)
+    }
+
+    /// The typed view of `status`; the default when there is none.
+    ///
+    /// # Errors
+    /// When a field has a type that contradicts the API.
+    pub fn status(&self) -> Result<RouteTableStatus, DocumentError> {
+        read(&self.raw, "status", &self.key)
+    }
+
+    /// The whole object, untouched.
+    pub fn raw(&self) -> &Value {
+        &self.raw
+    }
+
+    /// The whole object, untouched.
+    pub fn into_raw(self) -> Value {
+        self.raw
+    }
+}
+
+impl TryFrom<Value> for RouteTableDoc {
+    type Error = DocumentError;
+
+    fn try_from(raw: Value) -> Result<Self, DocumentError> {
+        Self::from_value(raw)
+    }
+}
+
+fn read<T: DeserializeOwned + Default>(
+    raw: &Value,
+    field: &str,
+    table: impl ToString,
+) -> Result<T, DocumentError> {
+    match raw.get(field) {
+        None | Some(Value::Null) => Ok(T::default()),
+        Some(value) => serde_path_to_error::deserialize(value).map_err(|error| {
+            let inner = error.path().to_string();
+            DocumentError::Type {
+                table: table.to_string(),
+                path: if inner == "." {
+                    field.to_owned()
+                } else {
+                    format!("{field}.{inner}")
+                },
+                source: error.into_inner(),
+            }
+        }),
+    }
+}

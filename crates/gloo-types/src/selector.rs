@@ -1,0 +1,119 @@
+//! Which RouteTables a Rollout means.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::object_key::ObjectKey;
+
+/// Selects RouteTables by name, by label, or both.
+///
+/// A table of one of `namespaces` is selected when its name is in `names`, or when labels or expressions are given and
+/// all of them hold. A named table is expected to exist; a label query may find any number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteTableSelector {
+    /// Names of tables.
+    pub names: Vec<String>,
+    /// Labels that must all be present and equal.
+    pub labels: BTreeMap<String, String>,
+    /// Requirements that must all hold.
+    pub match_expressions: Vec<LabelRequirement>,
+    /// Namespaces to look in; never empty.
+    pub namespaces: Vec<String>,
+}
+
+impl RouteTableSelector {
+    /// Whether tables are also selected by label, so that a list request is needed.
+    pub fn by_label(&self) -> bool {
+        !self.labels.is_empty() || !self.match_expressions.is_empty()
+    }
+
+    /// Whether the table `key` with `labels` is selected.
+    pub fn matches(&self, key: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
+        self.namespaces.contains(&key.namespace)
+            && (self.names.contains(&key.name) || self.matches_labels(labels))
+    }
+
+    /// The label part as the Kubernetes API writes it (`labelSelector` of a list request); `None` without labels.
+    pub fn label_selector_string(&self) -> Option<String> {
+        let equalities = self
+            .labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"));
+        let expressions = self.match_expressions.iter().map(ToString::to_string);
+        self.by_label()
+            .then(|| equalities.chain(expressions).collect::<Vec<_>>().join(","))
+    }
+
+    fn matches_labels(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.by_label()
+            && self
+                .labels
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value))
+            && self
+                .match_expressions
+                .iter()
+                .all(|requirement| requirement.matches(labels))
+    }
+}
+
+/// The criteria, for messages: `names shop, cart; labels app=shop; namespaces edge`.
+impl fmt::Display for RouteTableSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.names.is_empty() {
+            write!(f, "names {}; ", self.names.join(", "))?;
+        }
+        if let Some(labels) = self.label_selector_string() {
+            write!(f, "labels {labels}; ")?;
+        }
+        write!(f, "namespaces {}", self.namespaces.join(", "))
+    }
+}
+
+/// One requirement on a label, as in a Kubernetes label selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelRequirement {
+    /// The label.
+    pub key: String,
+    /// How it is compared.
+    pub operator: LabelOperator,
+}
+
+impl LabelRequirement {
+    /// Whether `labels` meet the requirement. As in Kubernetes, an absent label meets `NotIn`.
+    pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        match &self.operator {
+            LabelOperator::In(values) => value.is_some_and(|value| values.contains(value)),
+            LabelOperator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+        }
+    }
+}
+
+/// As the Kubernetes API writes it: `tier in (edge,mesh)`.
+impl fmt::Display for LabelRequirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = &self.key;
+        match &self.operator {
+            LabelOperator::In(values) => write!(f, "{key} in ({})", values.join(",")),
+            LabelOperator::NotIn(values) => write!(f, "{key} notin ({})", values.join(",")),
+            LabelOperator::Exists => f.write_str(key),
+            LabelOperator::DoesNotExist => write!(f, "!{key}"),
+        }
+    }
+}
+
+/// Comparison of a [`LabelRequirement`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LabelOperator {
+    /// The label has one of the values.
+    In(Vec<String>),
+    /// The label is absent or has none of the values.
+    NotIn(Vec<String>),
+    /// The label is there.
+    Exists,
+    /// The label is absent.
+    DoesNotExist,
+}
