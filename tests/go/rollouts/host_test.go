@@ -1,0 +1,214 @@
+package host
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	goplugin "github.com/hashicorp/go-plugin"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/yaml"
+
+	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/client"
+	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/utils/config"
+	"github.com/argoproj/argo-rollouts/utils/defaults"
+	"github.com/argoproj/argo-rollouts/utils/plugin"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+)
+
+// One plugin process per name: the client package keeps one for each name it is asked for.
+const (
+	methods   = "solo-io/glooplatform"
+	badInput  = "e2e/bad-input"
+	wireTypes = "e2e/wire-types"
+	workers   = "e2e/workers"
+	idle      = "e2e/idle"
+	killed    = "e2e/killed"
+	figures   = "e2e/figures"
+)
+
+// environment is what the tests start from.
+var environment struct {
+	binary   string // absolute path of the plugin as it was built
+	testdata string
+	tables   string // holds one directory of RouteTables per plugin name
+}
+
+func TestMain(m *testing.M) {
+	if err := setUp(); err != nil {
+		fmt.Fprintln(os.Stderr, "host tests cannot run:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	goplugin.CleanupClients()
+	os.Exit(code)
+}
+
+// setUp configures and copies the plugin as the controller does when it starts.
+func setUp() error {
+	environment.binary = os.Getenv("PLUGIN_BINARY")
+	if !filepath.IsAbs(environment.binary) {
+		return fmt.Errorf("PLUGIN_BINARY must be the absolute path of the plugin, it is %q", environment.binary)
+	}
+	var err error
+	if environment.testdata, err = filepath.Abs("testdata"); err != nil {
+		return err
+	}
+	// The client looks for plugin-bin below the working directory.
+	cwd, err := os.MkdirTemp("", "rollouts-host-")
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(cwd); err != nil {
+		return err
+	}
+	environment.tables = filepath.Join(cwd, "route-tables")
+
+	var items []types.PluginItem
+	for _, name := range []string{methods, badInput, wireTypes, workers, idle, killed, figures} {
+		if err := os.CopyFS(tablesOf(name), os.DirFS(filepath.Join(environment.testdata, "route-tables"))); err != nil {
+			return err
+		}
+		items = append(items, types.PluginItem{
+			Name:     name,
+			Location: "file://" + environment.binary,
+			Args:     []string{"--route-tables-dir", tablesOf(name)},
+		})
+	}
+	list, err := yaml.Marshal(items)
+	if err != nil {
+		return err
+	}
+	clientset := fake.NewSimpleClientset(&corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: defaults.DefaultRolloutsConfigMapName, Namespace: defaults.Namespace()},
+		Data:       map[string]string{"trafficRouterPlugins": string(list)},
+	})
+	if _, err := config.InitializeConfig(clientset, defaults.DefaultRolloutsConfigMapName); err != nil {
+		return err
+	}
+	return plugin.DownloadPlugins(plugin.FileDownloaderImpl{}, clientset)
+}
+
+// tablesOf is the directory that the process behind a plugin name edits.
+func tablesOf(name string) string {
+	return filepath.Join(environment.tables, filepath.FromSlash(name))
+}
+
+// router is the handle that a reconcile works with: started, initialised and pinged.
+func router(t testing.TB, name string) rpc.TrafficRouterPlugin {
+	t.Helper()
+	handle, err := client.GetTrafficPlugin(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handle
+}
+
+func succeeds(t testing.TB, call string, result types.RpcError) {
+	t.Helper()
+	if result.HasError() {
+		t.Errorf("%s: %s", call, result)
+	}
+}
+
+// refuses wants an error that an event can show: one line, no formatting verb, with the given words.
+func refuses(t testing.TB, call string, result types.RpcError, words ...string) {
+	t.Helper()
+	text := result.ErrorString
+	if text == "" {
+		t.Errorf("%s: want an error", call)
+		return
+	}
+	if strings.ContainsAny(text, "%\r\n") {
+		t.Errorf("%s: not a plain line: %q", call, text)
+	}
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			t.Errorf("%s: %q does not say %q", call, text, word)
+		}
+	}
+}
+
+// verifies wants VerifyWeight to confirm what was set.
+func verifies(t testing.TB, call string, verified types.RpcVerified, result types.RpcError) {
+	t.Helper()
+	succeeds(t, call, result)
+	if verified != types.Verified {
+		t.Errorf("%s: answered %d, want verified", call, verified)
+	}
+}
+
+// spec reads a table's spec as a value that compares by content.
+func spec(t testing.TB, pluginName, table string) map[string]any {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(tablesOf(pluginName), table+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, text)["spec"].(map[string]any)
+}
+
+func parse(t testing.TB, text []byte) map[string]any {
+	t.Helper()
+	var document map[string]any
+	if err := yaml.Unmarshal(text, &document); err != nil {
+		t.Fatal(err)
+	}
+	return document
+}
+
+// weights are the destinations of the route "reviews" with their explicit weights.
+func weights(t testing.TB, spec map[string]any) map[string]int {
+	t.Helper()
+	found := map[string]int{}
+	for _, each := range spec["http"].([]any) {
+		route := each.(map[string]any)
+		if route["name"] != "reviews" {
+			continue
+		}
+		for _, each := range route["forwardTo"].(map[string]any)["destinations"].([]any) {
+			destination := each.(map[string]any)
+			weight, _ := destination["weight"].(float64)
+			found[destination["ref"].(map[string]any)["name"].(string)] = int(weight)
+		}
+	}
+	return found
+}
+
+// files are the exact contents of a plugin's directory.
+func files(t testing.TB, pluginName string) map[string]string {
+	t.Helper()
+	contents := map[string]string{}
+	root := os.DirFS(tablesOf(pluginName))
+	err := fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(root, path)
+		contents[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return contents
+}
+
+// eventually polls until the condition holds, and fails loudly when it never does.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("never came true: %s", what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}

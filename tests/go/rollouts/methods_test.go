@@ -1,0 +1,105 @@
+package host
+
+import (
+	"maps"
+	"math/rand"
+	"reflect"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+)
+
+func TestEveryMethodAnswers(t *testing.T) {
+	t.Parallel()
+	rollout := realisticRollout(t)
+	before := spec(t, methods, "shop")
+	plugin := router(t, methods)
+
+	succeeds(t, "InitPlugin", plugin.InitPlugin())
+	if plugin.Type() == "" {
+		t.Error("Type: empty")
+	}
+	for _, step := range []struct {
+		desired int32
+		want    map[string]int
+	}{
+		{25, map[string]int{"demo-stable": 75, "demo-canary": 25}},
+		{50, map[string]int{"demo-stable": 50, "demo-canary": 50}},
+		{100, map[string]int{"demo-canary": 100}},
+	} {
+		succeeds(t, "RemoveManagedRoutes", plugin.RemoveManagedRoutes(rollout))
+		succeeds(t, "UpdateHash", plugin.UpdateHash(rollout, "6d4f8b7c5", "7c9d6b5f4", nil))
+		succeeds(t, "SetWeight", plugin.SetWeight(rollout, step.desired, nil))
+		verified, err := plugin.VerifyWeight(rollout, step.desired, nil)
+		verifies(t, "VerifyWeight", verified, err)
+		if got := weights(t, spec(t, methods, "shop")); !maps.Equal(got, step.want) {
+			t.Errorf("SetWeight(%d): %v, want %v", step.desired, got, step.want)
+		}
+	}
+	refuses(t, "SetHeaderRoute", plugin.SetHeaderRoute(rollout, rollout.Spec.Strategy.Canary.Steps[3].SetHeaderRoute), "not supported yet")
+	refuses(t, "SetMirrorRoute", plugin.SetMirrorRoute(rollout, rollout.Spec.Strategy.Canary.Steps[4].SetMirrorRoute), "not supported yet")
+
+	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))
+	if after := spec(t, methods, "shop"); !reflect.DeepEqual(before, after) {
+		t.Errorf("SetWeight(0) left %v, the owner wrote %v", after, before)
+	}
+}
+
+func TestAWeightAboveTheTotalIsClamped(t *testing.T) {
+	rollout := realisticRollout(t)
+	plugin := router(t, methods)
+	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 150, nil))
+	if got, want := weights(t, spec(t, methods, "shop")), map[string]int{"demo-canary": 100}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))
+}
+
+func TestAdditionalDestinationsTakeTheirShareFromStable(t *testing.T) {
+	rollout := realisticRollout(t)
+	plugin := router(t, methods)
+	additional := []v1alpha1.WeightDestination{{Weight: 10, ServiceName: "demo-experiment", PodTemplateHash: "5f6c7d8"}}
+	succeeds(t, "UpdateHash", plugin.UpdateHash(rollout, "6d4f8b7c5", "7c9d6b5f4", additional))
+	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 20, additional))
+	want := map[string]int{"demo-stable": 70, "demo-canary": 20, "demo-experiment": 10}
+	if got := weights(t, spec(t, methods, "shop")); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	verified, err := plugin.VerifyWeight(rollout, 20, additional)
+	verifies(t, "VerifyWeight", verified, err)
+	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))
+}
+
+// Random content in every field of every type that a Rollout can carry.
+func TestEveryTypeOfARolloutIsRead(t *testing.T) {
+	t.Parallel()
+	plugin := router(t, wireTypes)
+	essential := realisticRollout(t)
+	codecs := serializer.NewCodecFactory(runtime.NewScheme())
+	for seed := range int64(40) {
+		var rollout v1alpha1.Rollout
+		fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).NilChance(0.1).NumElements(1, 2).Fill(&rollout)
+		rollout.Name, rollout.Namespace = essential.Name, essential.Namespace
+		if rollout.Spec.Strategy.Canary == nil {
+			rollout.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{}
+		}
+		canary := rollout.Spec.Strategy.Canary
+		canary.StableService, canary.CanaryService, canary.PingPong = "demo-stable", "demo-canary", nil
+		canary.TrafficRouting = essential.Spec.Strategy.Canary.TrafficRouting
+
+		succeeds(t, "RemoveManagedRoutes", plugin.RemoveManagedRoutes(&rollout))
+		succeeds(t, "UpdateHash", plugin.UpdateHash(&rollout, "a", "b", nil))
+		desired := int32(seed % 50)
+		succeeds(t, "SetWeight", plugin.SetWeight(&rollout, desired, nil))
+		verified, err := plugin.VerifyWeight(&rollout, desired, nil)
+		verifies(t, "VerifyWeight", verified, err)
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}

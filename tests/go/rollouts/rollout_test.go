@@ -1,0 +1,52 @@
+package host
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+)
+
+// realisticRollout is the fixture grown to the size that sidecars and long environments reach in
+// production. Both strategies are filled, which no API server would admit, to put their types on the wire.
+func realisticRollout(t testing.TB) *v1alpha1.Rollout {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(environment.testdata, "rollout.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rollout v1alpha1.Rollout
+	if err := yaml.UnmarshalStrict(text, &rollout); err != nil {
+		t.Fatal(err)
+	}
+	rollout.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = string(text)
+	pod := &rollout.Spec.Template.Spec
+	for sidecar := range 12 {
+		container := pod.Containers[0].DeepCopy()
+		container.Name = fmt.Sprintf("sidecar-%d", sidecar)
+		for variable := range 60 {
+			container.Env = append(container.Env, corev1.EnvVar{
+				Name:  fmt.Sprintf("SETTING_%d_%d", sidecar, variable),
+				Value: strings.Repeat("value ", 16),
+			}, corev1.EnvVar{
+				Name: fmt.Sprintf("SECRET_%d_%d", sidecar, variable),
+				ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "demo"}, Key: "token",
+				}},
+			})
+		}
+		pod.Containers = append(pod.Containers, *container)
+	}
+	return &rollout
+}
+
+// configure replaces our plugin's block in a Rollout.
+func configure(rollout *v1alpha1.Rollout, block string) {
+	rollout.Spec.Strategy.Canary.TrafficRouting.Plugins["solo-io/glooplatform"] = []byte(block)
+}
