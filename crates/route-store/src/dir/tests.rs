@@ -1,0 +1,147 @@
+//! The directory store: files survive what they should survive.
+
+use super::*;
+
+const SHOP: &str = "\
+# The shop, owned by team web.
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {name: shop, namespace: mesh, labels: {app: shop}}
+spec:
+  http:
+  - name: root   # everything
+    forwardTo: {destinations: [{ref: {name: web}}]}
+";
+
+const OTHER: &str = "kind: ConfigMap\nmetadata: {name: x}\n---\n";
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    store: DirRouteStore,
+}
+
+fn fixture(text: &str) -> Fixture {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("shop.yaml"), text).unwrap();
+    fs::write(dir.path().join("notes.txt"), "not: [yaml").unwrap();
+    let store = DirRouteStore::new(dir.path());
+    Fixture { dir, store }
+}
+
+impl Fixture {
+    fn text(&self) -> String {
+        fs::read_to_string(self.dir.path().join("shop.yaml")).unwrap()
+    }
+
+    async fn patch(&self, operations: Value) -> Result<RouteTableDoc, StoreError> {
+        let patch: Patch = serde_json::from_value(operations).unwrap();
+        self.store
+            .patch(&ObjectKey::new("mesh", "shop"), &patch)
+            .await
+    }
+}
+
+#[tokio::test]
+async fn selects_route_tables_and_nothing_else() {
+    let fixture = fixture(&format!("{OTHER}{SHOP}"));
+    let selector = RouteTableSelector {
+        labels: [("app".to_owned(), "shop".to_owned())].into(),
+        namespaces: vec!["mesh".to_owned()],
+        ..RouteTableSelector::default()
+    };
+    let tables = fixture.store.select(&selector).await.unwrap();
+    let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
+    assert_eq!(keys, ["mesh/shop"]);
+}
+
+#[tokio::test]
+async fn the_owners_text_returns_when_the_table_is_back_at_rest() {
+    let fixture = fixture(SHOP);
+    fixture.patch(json!([{"op": "add", "path": "/spec/http/0/forwardTo/destinations/0/weight", "value": 75}])).await.unwrap();
+    assert!(fixture.text().contains("weight: 75"), "{}", fixture.text());
+    assert!(
+        !fixture.text().contains("resourceVersion"),
+        "{}",
+        fixture.text()
+    );
+    fixture
+        .patch(json!([{"op": "remove", "path": "/spec/http/0/forwardTo/destinations/0/weight"}]))
+        .await
+        .unwrap();
+    assert_eq!(fixture.text(), SHOP);
+}
+
+#[tokio::test]
+async fn other_documents_of_the_file_stay() {
+    let fixture = fixture(&format!("{OTHER}{SHOP}"));
+    fixture
+        .patch(json!([{"op": "add", "path": "/spec/weight", "value": 1}]))
+        .await
+        .unwrap();
+    assert_eq!(
+        documents(&fixture.text()).unwrap()[0],
+        json!({"kind": "ConfigMap", "metadata": {"name": "x"}})
+    );
+}
+
+#[tokio::test]
+async fn a_failed_test_is_a_conflict_and_leaves_the_file_alone() {
+    let fixture = fixture(SHOP);
+    let error = fixture
+        .patch(json!([
+            {"op": "add", "path": "/spec/weight", "value": 1},
+            {"op": "test", "path": "/metadata/resourceVersion", "value": "0"},
+        ]))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Conflict(_)), "{error:?}");
+    assert_eq!(fixture.text(), SHOP);
+}
+
+#[tokio::test]
+async fn the_version_changes_with_the_content() {
+    let fixture = fixture(SHOP);
+    let version = |table: RouteTableDoc| table.resource_version().map(str::to_owned);
+    let key = ObjectKey::new("mesh", "shop");
+    let before = version(fixture.store.read(&key).await.unwrap());
+    let again = version(fixture.store.read(&key).await.unwrap());
+    let after = version(
+        fixture
+            .patch(json!([{"op": "add", "path": "/spec/weight", "value": 1}]))
+            .await
+            .unwrap(),
+    );
+    assert_eq!(before, again);
+    assert_ne!(before, after);
+    assert_eq!(after, version(fixture.store.read(&key).await.unwrap()));
+}
+
+#[track_caller]
+fn check(error: &StoreError, expect: &str) {
+    let text = error.to_string();
+    assert!(text.ends_with(expect), "{text}");
+}
+
+#[tokio::test]
+async fn errors_name_the_file_the_table_or_the_directory() {
+    let fixture = fixture("kind: RouteTable\nmetadata: [");
+    let key = ObjectKey::new("mesh", "shop");
+    let error = fixture.store.read(&key).await.unwrap_err();
+    check(
+        &error,
+        "shop.yaml cannot be read as a RouteTable: correct it",
+    );
+
+    let empty = DirRouteStore::new(tempfile::tempdir().unwrap().path().join("gone"));
+    let error = empty.read(&key).await.unwrap_err();
+    check(
+        &error,
+        "gone: check that the API server or directory is reachable",
+    );
+    fs::write(fixture.dir.path().join("shop.yaml"), "{}").unwrap();
+    let error = fixture.store.read(&key).await.unwrap_err();
+    check(
+        &error,
+        "RouteTable mesh/shop not found: create it or correct routeTableSelector",
+    );
+}

@@ -1,0 +1,294 @@
+//! RouteTables in the Kubernetes API.
+//!
+//! Documents are read as raw JSON, never through a typed object: what this crate does not know
+//! must survive.
+
+use std::{path::PathBuf, time::Duration};
+
+use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use json_patch::Patch;
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+    core::{
+        Request, Status,
+        params::{GetParams, ListParams, Patch as Body, PatchParams},
+    },
+};
+use serde_json::Value;
+
+use crate::{RouteStore, StoreError};
+
+/// The name under which our writes appear in `metadata.managedFields`.
+pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
+
+/// How many tables one list request may return.
+const PAGE: u32 = 250;
+
+/// How to reach the cluster that holds the RouteTables.
+#[derive(Debug, Clone, Default)]
+pub struct KubeAccess {
+    /// Path of a kubeconfig. Without one: the in-cluster service account, else `$KUBECONFIG` or `~/.kube/config`.
+    pub kubeconfig: Option<PathBuf>,
+    /// Context within the kubeconfig, default its current one.
+    pub context: Option<String>,
+    /// Deadline of each API request.
+    pub request_timeout: Duration,
+}
+
+/// Why no client could be made. Nothing was sent to the API server yet.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No usable configuration.
+    #[error(
+        "no usable cluster configuration: run inside a cluster or name a file with --kubeconfig"
+    )]
+    Infer(#[source] Box<kube::config::InferConfigError>),
+    /// The kubeconfig cannot be used.
+    #[error("kubeconfig {path} cannot be used: correct the file or --context")]
+    Kubeconfig {
+        /// The file, or `from the environment`.
+        path: String,
+        /// What is wrong with it.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// The configuration asks for something this client does not do.
+    #[error("no client for this cluster configuration: check its TLS and authentication settings")]
+    Client(#[source] Box<kube::Error>),
+}
+
+/// RouteTables read from and written to the Kubernetes API.
+#[derive(Clone)]
+pub struct KubeRouteStore {
+    client: Client,
+    request_timeout: Duration,
+}
+
+impl KubeRouteStore {
+    /// Reads the configuration and makes a client; sends nothing.
+    ///
+    /// # Errors
+    /// When there is no usable configuration.
+    pub async fn connect(access: &KubeAccess) -> Result<Self, ConnectError> {
+        let config = config(access).await?;
+        let client =
+            Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
+        Ok(Self::new(client, access.request_timeout))
+    }
+
+    /// A store on top of `client`, each request bounded by `request_timeout`.
+    #[must_use]
+    pub const fn new(client: Client, request_timeout: Duration) -> Self {
+        Self {
+            client,
+            request_timeout,
+        }
+    }
+
+    async fn list(&self, namespace: &str, labels: &str) -> Result<Vec<RouteTableDoc>, StoreError> {
+        let call = Call::list(namespace);
+        let mut params = ListParams::default().labels(labels).limit(PAGE);
+        let mut tables = Vec::new();
+        loop {
+            let mut page = self
+                .send(&call, routetables(namespace).list(&params))
+                .await?;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                for item in items {
+                    tables.push(call.parse(item)?);
+                }
+            }
+            match page.pointer("/metadata/continue").and_then(Value::as_str) {
+                Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
+                _ => return Ok(tables),
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<Value, StoreError> {
+        let request = request.map_err(|error| call.failed(kube::Error::BuildRequest(error)))?;
+        match tokio::time::timeout(self.request_timeout, self.client.request(request)).await {
+            Ok(answer) => answer.map_err(|error| call.failed(error)),
+            Err(_) => Err(StoreError::Timeout {
+                verb: call.verb,
+                what: call.what.clone(),
+                after: self.request_timeout,
+            }),
+        }
+    }
+}
+
+impl RouteStore for KubeRouteStore {
+    async fn select(
+        &self,
+        selector: &RouteTableSelector,
+    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+        let mut tables = Vec::new();
+        for name in &selector.names {
+            let before = tables.len();
+            for namespace in &selector.namespaces {
+                match self.read(&ObjectKey::new(namespace, name)).await {
+                    Ok(table) => tables.push(table),
+                    Err(StoreError::NotFound { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if tables.len() == before {
+                return Err(StoreError::not_in_namespaces(name, &selector.namespaces));
+            }
+        }
+        if let Some(labels) = selector.label_selector_string() {
+            for namespace in &selector.namespaces {
+                tables.extend(self.list(namespace, &labels).await?);
+            }
+        }
+        tables.sort_by(|a, b| a.key().cmp(b.key()));
+        tables.dedup_by(|a, b| a.key() == b.key());
+        Ok(tables)
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        let call = Call::on_table("get", key);
+        let request = routetables(&key.namespace).get(&key.name, &GetParams::default());
+        call.parse(self.send(&call, request).await?)
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        let call = Call::on_table("patch", key);
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let request =
+            routetables(&key.namespace).patch(&key.name, &params, &Body::<()>::Json(patch.clone()));
+        call.parse(self.send(&call, request).await?)
+    }
+}
+
+type HttpRequest = http::Request<Vec<u8>>;
+type RequestError = kube::core::request::Error;
+
+/// What was asked of the API server, in the words an error uses.
+struct Call {
+    verb: &'static str,
+    what: String,
+    table: Option<ObjectKey>,
+}
+
+impl Call {
+    fn on_table(verb: &'static str, key: &ObjectKey) -> Self {
+        Self {
+            verb,
+            what: format!("RouteTable {key}"),
+            table: Some(key.clone()),
+        }
+    }
+
+    fn list(namespace: &str) -> Self {
+        Self {
+            verb: "list",
+            what: format!("RouteTables in namespace {namespace}"),
+            table: None,
+        }
+    }
+
+    fn parse(&self, table: Value) -> Result<RouteTableDoc, StoreError> {
+        RouteTableDoc::from_value(table).map_err(|source| StoreError::Unreadable {
+            what: self.what.clone(),
+            source: source.into(),
+        })
+    }
+
+    fn failed(&self, error: kube::Error) -> StoreError {
+        let kube::Error::Api(status) = &error else {
+            return StoreError::Unreachable {
+                verb: self.verb,
+                what: self.what.clone(),
+                source: error.into(),
+            };
+        };
+        let reason = status.message.clone();
+        match (status.code, &self.table) {
+            (404, _) => StoreError::NotFound {
+                what: self.what.clone(),
+            },
+            (409, Some(key)) => StoreError::Conflict(key.clone()),
+            (422, Some(key)) if is_failed_test(status) => StoreError::Conflict(key.clone()),
+            (400 | 422, Some(key)) => StoreError::Rejected {
+                key: key.clone(),
+                reason,
+            },
+            (403, Some(key)) if is_admission_denial(status) => StoreError::Rejected {
+                key: key.clone(),
+                reason,
+            },
+            (401 | 403, _) => StoreError::Forbidden {
+                verb: self.verb,
+                what: self.what.clone(),
+                reason,
+            },
+            _ => StoreError::Unreachable {
+                verb: self.verb,
+                what: self.what.clone(),
+                source: error.into(),
+            },
+        }
+    }
+}
+
+/// A schema or CEL rejection names the kind and lists causes; a JSON Patch that does not apply
+/// carries neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
+fn is_failed_test(status: &Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
+}
+
+/// A validating webhook's refusal has the code of missing rights (apiserver `admission/errors.go`).
+fn is_admission_denial(status: &Status) -> bool {
+    status.message.contains("admission webhook")
+        || status.message.contains("ValidatingAdmissionPolicy")
+}
+
+fn routetables(namespace: &str) -> Request {
+    let group = gloo_types::GROUP;
+    let version = gloo_types::VERSION;
+    let plural = gloo_types::PLURAL;
+    Request::new(format!(
+        "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
+    ))
+}
+
+async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
+    let options = KubeConfigOptions {
+        context: access.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let unusable = |path: String| {
+        move |source| ConnectError::Kubeconfig {
+            path,
+            source: Box::new(source),
+        }
+    };
+    if let Some(path) = &access.kubeconfig {
+        let shown = path.display().to_string();
+        let kubeconfig = Kubeconfig::read_from(path).map_err(unusable(shown.clone()))?;
+        return Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .map_err(unusable(shown));
+    }
+    if access.context.is_some() {
+        return Config::from_kubeconfig(&options)
+            .await
+            .map_err(unusable("from the environment".into()));
+    }
+    Config::infer()
+        .await
+        .map_err(|error| ConnectError::Infer(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests;

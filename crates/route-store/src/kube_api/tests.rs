@@ -1,0 +1,275 @@
+//! The Kubernetes store against canned answers: what is sent, and what an answer becomes.
+
+use std::{convert::Infallible, sync::Mutex};
+
+use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
+use kube::client::Body as HttpBody;
+use serde_json::json;
+
+use super::*;
+
+/// Requests as `METHOD path body`, in the order they came.
+type Sent = std::sync::Arc<Mutex<Vec<String>>>;
+
+/// A store whose API server gives `answers`, one per request, and then nothing but 404.
+fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
+    let sent = Sent::default();
+    let log = sent.clone();
+    let answers = std::sync::Arc::new(Mutex::new(answers.into_iter()));
+    let service = tower::service_fn(move |request: http::Request<HttpBody>| {
+        let (log, answers) = (log.clone(), answers.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let line = format!(
+                "{} {} {}",
+                head.method,
+                head.uri,
+                String::from_utf8_lossy(&body)
+            );
+            log.lock().unwrap().push(line.trim_end().to_owned());
+            let next = answers.lock().unwrap().next();
+            let (code, answer) = next.unwrap_or_else(|| (404, failure(404, "not found", None)));
+            let response = Response::builder().status(StatusCode::from_u16(code).unwrap());
+            Ok::<_, Infallible>(
+                response
+                    .body(HttpBody::from(answer.to_string().into_bytes()))
+                    .unwrap(),
+            )
+        }
+    });
+    (
+        KubeRouteStore::new(Client::new(service, "default"), Duration::from_secs(5)),
+        sent,
+    )
+}
+
+fn failure(code: u16, message: &str, details: Option<Value>) -> Value {
+    let mut status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message,
+        "reason": "Because", "code": code});
+    if let Some(details) = details {
+        status["details"] = details;
+    }
+    status
+}
+
+fn table(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
+        "metadata": {"name": name, "namespace": namespace, "resourceVersion": "7"},
+        "spec": {"http": [{"name": "r", "futureField": {"z": 1, "a": 2}}]}})
+}
+
+fn by_name(names: &[&str], namespaces: &[&str]) -> RouteTableSelector {
+    RouteTableSelector {
+        names: names.iter().map(ToString::to_string).collect(),
+        namespaces: namespaces.iter().map(ToString::to_string).collect(),
+        ..RouteTableSelector::default()
+    }
+}
+
+fn by_label(namespaces: &[&str]) -> RouteTableSelector {
+    RouteTableSelector {
+        labels: [("app".to_owned(), "shop".to_owned())].into(),
+        ..by_name(&[], namespaces)
+    }
+}
+
+fn lines(sent: &Sent) -> Vec<String> {
+    sent.lock().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_named_table_is_read_by_name_and_keeps_unknown_fields_in_order() {
+    let (store, sent) = store(vec![(200, table("mesh", "web"))]);
+    let tables = store.select(&by_name(&["web"], &["mesh"])).await.unwrap();
+    assert_eq!(
+        lines(&sent),
+        ["GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables/web"]
+    );
+    assert_eq!(
+        tables[0].raw().to_string(),
+        table("mesh", "web").to_string()
+    );
+}
+
+#[tokio::test]
+async fn labels_are_selected_by_the_server_page_by_page() {
+    let page =
+        |name, token| json!({"metadata": {"continue": token}, "items": [table("mesh", name)]});
+    let (store, sent) = store(vec![(200, page("b", "more")), (200, page("a", ""))]);
+    let tables = store.select(&by_label(&["mesh"])).await.unwrap();
+    let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
+    assert_eq!(keys, ["mesh/a", "mesh/b"]);
+    let path = "GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables?&labelSelector=app%3Dshop&limit=250";
+    assert_eq!(
+        lines(&sent),
+        [path.to_owned(), format!("{path}&continue=more")]
+    );
+}
+
+#[tokio::test]
+async fn a_name_may_live_in_one_of_several_namespaces() {
+    let (store, _) = store(vec![
+        (404, failure(404, "no", None)),
+        (200, table("mesh", "web")),
+    ]);
+    let tables = store
+        .select(&by_name(&["web"], &["edge", "mesh"]))
+        .await
+        .unwrap();
+    assert_eq!(tables.len(), 1);
+}
+
+#[tokio::test]
+async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
+    let (store, _) = store(vec![]);
+    let error = store
+        .select(&by_name(&["web"], &["edge", "mesh"]))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RouteTable web in namespace edge, mesh not found: create it or correct routeTableSelector"
+    );
+}
+
+#[tokio::test]
+async fn a_patch_is_a_json_patch_under_our_field_manager() {
+    let (store, sent) = store(vec![(200, table("mesh", "web"))]);
+    let patch: Patch = serde_json::from_value(
+        json!([{"op": "test", "path": "/metadata/resourceVersion", "value": "7"}]),
+    )
+    .unwrap();
+    store
+        .patch(&ObjectKey::new("mesh", "web"), &patch)
+        .await
+        .unwrap();
+    assert_eq!(
+        lines(&sent),
+        [
+            "PATCH /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables/web?\
+          &fieldManager=rollouts-plugin-trafficrouter-glooplatform \
+          [{\"op\":\"test\",\"path\":\"/metadata/resourceVersion\",\"value\":\"7\"}]"
+        ]
+    );
+}
+
+#[track_caller]
+fn check(code: u16, message: &str, details: Option<Value>, expect: &str) {
+    let call = Call::on_table("patch", &ObjectKey::new("mesh", "web"));
+    let status: Status = serde_json::from_value(failure(code, message, details)).unwrap();
+    assert_eq!(
+        call.failed(kube::Error::Api(Box::new(status))).to_string(),
+        expect
+    );
+}
+
+const CONFLICT: &str = "RouteTable mesh/web changed while it was being written: try again";
+
+#[test]
+fn answers_become_errors() {
+    check(
+        404,
+        "gone",
+        None,
+        "RouteTable mesh/web not found: create it or correct routeTableSelector",
+    );
+    check(409, "modified", None, CONFLICT);
+    check(
+        422,
+        "the server rejected our request due to an error in our request",
+        None,
+        CONFLICT,
+    );
+    check(
+        422,
+        "the server rejected our request",
+        Some(json!({})),
+        CONFLICT,
+    );
+    check(
+        422,
+        "RouteTable.networking.gloo.solo.io \"web\" is invalid: spec: at least one of http, tcp, tls",
+        Some(json!({"name": "web", "kind": "RouteTable", "causes": [{"field": "spec"}]})),
+        "the change to RouteTable mesh/web was rejected: RouteTable.networking.gloo.solo.io \"web\" is invalid: \
+         spec: at least one of http, tcp, tls",
+    );
+    check(
+        403,
+        "admission webhook \"gloo\" denied the request: no",
+        None,
+        "the change to RouteTable mesh/web was rejected: admission webhook \"gloo\" denied the request: no",
+    );
+    check(
+        403,
+        "routetables is forbidden",
+        None,
+        "not allowed to patch RouteTable mesh/web: grant get, list and patch on \
+         routetables.networking.gloo.solo.io (routetables is forbidden)",
+    );
+    check(
+        500,
+        "boom",
+        None,
+        "cannot patch RouteTable mesh/web: check that the API server or directory is reachable",
+    );
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_not_there_is_unreachable() {
+    let service = tower::service_fn(|_: http::Request<HttpBody>| async {
+        Err::<Response<HttpBody>, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
+    });
+    let store = KubeRouteStore::new(Client::new(service, "default"), Duration::from_secs(5));
+    let error = store
+        .read(&ObjectKey::new("mesh", "web"))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, StoreError::Unreachable { verb: "get", .. }),
+        "{error:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_never_answers_ends_at_the_deadline() {
+    let service = tower::service_fn(|_: http::Request<HttpBody>| {
+        std::future::pending::<Result<Response<HttpBody>, Infallible>>()
+    });
+    let store = KubeRouteStore::new(Client::new(service, "default"), Duration::from_secs(2));
+    let error = store
+        .read(&ObjectKey::new("mesh", "web"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no answer to get RouteTable mesh/web within 2 s: check the API server or raise --request-timeout"
+    );
+}
+
+#[tokio::test]
+async fn a_document_that_is_no_route_table_is_named() {
+    let (store, _) = store(vec![(200, json!({"kind": "RouteTable", "metadata": "?"}))]);
+    let error = store
+        .read(&ObjectKey::new("mesh", "web"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RouteTable mesh/web cannot be read as a RouteTable: correct it"
+    );
+}
+
+#[tokio::test]
+async fn a_missing_kubeconfig_is_named() {
+    let access = KubeAccess {
+        kubeconfig: Some("/nowhere/config".into()),
+        ..KubeAccess::default()
+    };
+    let error = KubeRouteStore::connect(&access).await.err().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "kubeconfig /nowhere/config cannot be used: correct the file or --context"
+    );
+}
