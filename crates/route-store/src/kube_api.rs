@@ -16,6 +16,7 @@ use kube::{
     },
 };
 use serde_json::Value;
+use tokio::sync::OnceCell;
 
 use crate::{RouteStore, StoreError};
 
@@ -26,7 +27,7 @@ pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const PAGE: u32 = 250;
 
 /// How to reach the cluster that holds the RouteTables.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct KubeAccess {
     /// Path of a kubeconfig. Without one: the in-cluster service account, else `$KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
@@ -36,7 +37,7 @@ pub struct KubeAccess {
     pub request_timeout: Duration,
 }
 
-/// Why no client could be made. Nothing was sent to the API server yet.
+/// Why no client could be made, as the source of [`StoreError::Unreachable`].
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No usable configuration.
@@ -59,30 +60,34 @@ pub enum ConnectError {
 }
 
 /// RouteTables read from and written to the Kubernetes API.
-#[derive(Clone)]
+///
+/// The client is made when it is first needed: whoever creates the store is not held up by a
+/// cluster that cannot be reached, and a later call tries again.
 pub struct KubeRouteStore {
-    client: Client,
-    request_timeout: Duration,
+    access: KubeAccess,
+    client: OnceCell<Client>,
 }
 
 impl KubeRouteStore {
-    /// Reads the configuration and makes a client; sends nothing.
-    ///
-    /// # Errors
-    /// When there is no usable configuration.
-    pub async fn connect(access: &KubeAccess) -> Result<Self, ConnectError> {
-        let config = config(access).await?;
-        let client =
-            Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))?;
-        Ok(Self::new(client, access.request_timeout))
+    /// A store for the cluster that `access` leads to; reads and sends nothing yet.
+    #[must_use]
+    pub fn new(access: KubeAccess) -> Self {
+        Self {
+            access,
+            client: OnceCell::new(),
+        }
     }
 
     /// A store on top of `client`, each request bounded by `request_timeout`.
     #[must_use]
-    pub const fn new(client: Client, request_timeout: Duration) -> Self {
+    pub fn with_client(client: Client, request_timeout: Duration) -> Self {
         Self {
-            client,
-            request_timeout,
+            access: KubeAccess {
+                kubeconfig: None,
+                context: None,
+                request_timeout,
+            },
+            client: OnceCell::new_with(Some(client)),
         }
     }
 
@@ -111,15 +116,20 @@ impl KubeRouteStore {
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Value, StoreError> {
-        let request = request.map_err(|error| call.failed(kube::Error::BuildRequest(error)))?;
-        match tokio::time::timeout(self.request_timeout, self.client.request(request)).await {
-            Ok(answer) => answer.map_err(|error| call.failed(error)),
-            Err(_) => Err(StoreError::Timeout {
+        let request = request.map_err(|error| call.unreachable(error))?;
+        let after = self.access.request_timeout;
+        let answer = tokio::time::timeout(after, async {
+            let client = self.client.get_or_try_init(|| connect(&self.access)).await;
+            let client = client.map_err(|error| call.unreachable(error))?;
+            client.request(request).await.map_err(|error| call.failed(error))
+        });
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::Timeout {
                 verb: call.verb,
                 what: call.what.clone(),
-                after: self.request_timeout,
-            }),
-        }
+                after,
+            })
+        })
     }
 }
 
@@ -203,11 +213,7 @@ impl Call {
 
     fn failed(&self, error: kube::Error) -> StoreError {
         let kube::Error::Api(status) = &error else {
-            return StoreError::Unreachable {
-                verb: self.verb,
-                what: self.what.clone(),
-                source: error.into(),
-            };
+            return self.unreachable(error);
         };
         let reason = status.message.clone();
         match (status.code, &self.table) {
@@ -229,11 +235,15 @@ impl Call {
                 what: self.what.clone(),
                 reason,
             },
-            _ => StoreError::Unreachable {
-                verb: self.verb,
-                what: self.what.clone(),
-                source: error.into(),
-            },
+            _ => self.unreachable(error),
+        }
+    }
+
+    fn unreachable(&self, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
+        StoreError::Unreachable {
+            verb: self.verb,
+            what: self.what.clone(),
+            source: Box::new(source),
         }
     }
 }
@@ -260,6 +270,11 @@ fn routetables(namespace: &str) -> Request {
     Request::new(format!(
         "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
     ))
+}
+
+async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {
+    let config = config(access).await?;
+    Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
 async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
