@@ -121,7 +121,10 @@ impl KubeRouteStore {
         let answer = tokio::time::timeout(after, async {
             let client = self.client.get_or_try_init(|| connect(&self.access)).await;
             let client = client.map_err(|error| call.unreachable(error))?;
-            client.request(request).await.map_err(|error| call.failed(error))
+            client
+                .request(request)
+                .await
+                .map_err(|error| call.failed(error))
         });
         answer.await.unwrap_or_else(|_| {
             Err(StoreError::Timeout {

@@ -221,7 +221,8 @@ async fn an_api_server_that_is_not_there_is_unreachable() {
     let service = tower::service_fn(|_: http::Request<HttpBody>| async {
         Err::<Response<HttpBody>, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
     });
-    let store = KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
+    let store =
+        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
     let error = store
         .read(&ObjectKey::new("mesh", "web"))
         .await
@@ -237,7 +238,8 @@ async fn an_api_server_that_never_answers_ends_at_the_deadline() {
     let service = tower::service_fn(|_: http::Request<HttpBody>| {
         std::future::pending::<Result<Response<HttpBody>, Infallible>>()
     });
-    let store = KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(2));
+    let store =
+        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(2));
     let error = store
         .read(&ObjectKey::new("mesh", "web"))
         .await
@@ -268,7 +270,13 @@ async fn a_missing_kubeconfig_is_named() {
         context: None,
         request_timeout: Duration::from_secs(5),
     });
-    let error = store.read(&ObjectKey::new("mesh", "web")).await.unwrap_err();
+    let error = store
+        .read(&ObjectKey::new("mesh", "web"))
+        .await
+        .unwrap_err();
     let source = std::error::Error::source(&error).unwrap();
-    assert_eq!(source.to_string(), "kubeconfig /nowhere/config cannot be used: correct the file or --context");
+    assert_eq!(
+        source.to_string(),
+        "kubeconfig /nowhere/config cannot be used: correct the file or --context"
+    );
 }
