@@ -1,0 +1,368 @@
+//! serde's view of one value: a `Deserializer` driven by the types the peer declared.
+//!
+//! What it reads is *normalised*: all definitions that travelled inside the value have been taken out.
+
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
+    value::SeqDeserializer,
+};
+
+use super::{
+    interface::InterfaceAccess,
+    skip::{Progress, Skipper, array_len, count},
+};
+use crate::{
+    definition::next_field,
+    error::{Fault, ValueError},
+    limits::Budget,
+    types::{Field, TypeRef, TypeTable, WireType},
+    wire::Cursor,
+};
+
+/// Reads one normalised value.
+pub(crate) struct Reader<'de, 't> {
+    pub(crate) cursor: Cursor<'de>,
+    pub(crate) types: &'t TypeTable,
+    pub(crate) budget: Budget<'t>,
+    skipper: &'t mut Skipper,
+}
+
+impl<'de, 't> Reader<'de, 't> {
+    pub(crate) fn new(
+        body: &'de [u8],
+        types: &'t TypeTable,
+        budget: Budget<'t>,
+        skipper: &'t mut Skipper,
+    ) -> Self {
+        Self {
+            cursor: Cursor::new(body),
+            types,
+            budget,
+            skipper,
+        }
+    }
+
+    pub(crate) fn value(&mut self, ty: TypeRef) -> ValueDeserializer<'_, 'de, 't> {
+        ValueDeserializer { reader: self, ty }
+    }
+
+    fn skip(&mut self, ty: TypeRef) -> Result<(), Fault> {
+        self.skipper
+            .begin(ty, &mut self.cursor, self.types, &mut self.budget)?;
+        match self
+            .skipper
+            .run(&mut self.cursor, self.types, &mut self.budget)?
+        {
+            Progress::Done => Ok(()),
+            Progress::Definition | Progress::NeedMessage => Err(Fault::Truncated),
+        }
+    }
+
+    fn utf8(&mut self) -> Result<&'de str, ValueError> {
+        let bytes = self.cursor.counted()?;
+        str::from_utf8(bytes)
+            .map_err(|_| ValueError::custom("expected a UTF-8 string, found other bytes"))
+    }
+}
+
+/// A value about to be read.
+pub(crate) struct ValueDeserializer<'r, 'de, 't> {
+    reader: &'r mut Reader<'de, 't>,
+    ty: TypeRef,
+}
+
+impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        let Self { reader, ty } = self;
+        let types = reader.types;
+        match types.get(ty) {
+            WireType::Bool => visitor.visit_bool(reader.cursor.uint()? != 0),
+            WireType::Int => visitor.visit_i64(reader.cursor.int()?),
+            WireType::Uint => visitor.visit_u64(reader.cursor.uint()?),
+            WireType::Float => visitor.visit_f64(reader.cursor.float()?),
+            WireType::Complex => {
+                let parts = [reader.cursor.float()?, reader.cursor.float()?];
+                visitor.visit_seq(SeqDeserializer::new(parts.into_iter()))
+            }
+            WireType::Bytes | WireType::Opaque => {
+                visitor.visit_borrowed_bytes(reader.cursor.counted()?)
+            }
+            WireType::String => visitor.visit_borrowed_str(reader.utf8()?),
+            WireType::Struct { fields } => {
+                reader.budget.enter()?;
+                let mut access = Fields {
+                    reader,
+                    fields,
+                    next: 0,
+                    pending: None,
+                    ended: false,
+                };
+                let value = visitor.visit_map(&mut access)?;
+                access.finish()?;
+                Ok(value)
+            }
+            &WireType::Slice { elem } => {
+                let left = count(&mut reader.cursor, &mut reader.budget)?;
+                elements(reader, elem, left, visitor)
+            }
+            &WireType::Array { elem, len } => {
+                let left = array_len(len, &mut reader.cursor, &mut reader.budget)?;
+                elements(reader, elem, left, visitor)
+            }
+            &WireType::Map { key, elem } => {
+                let left = count(&mut reader.cursor, &mut reader.budget)?;
+                reader.budget.enter()?;
+                let mut access = Entries {
+                    reader,
+                    key,
+                    elem,
+                    left,
+                };
+                let value = visitor.visit_map(&mut access)?;
+                all_read(access.left)?;
+                access.reader.budget.leave();
+                Ok(value)
+            }
+            WireType::Interface => match InterfaceAccess::read(reader)? {
+                Some(access) => visitor.visit_enum(access),
+                None => visitor.visit_none(),
+            },
+            &WireType::Undefined { id } => Err(Fault::UndefinedType { id }.into()),
+        }
+    }
+
+    // A field that is present is never nil, except that an interface can be.
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        if *self.reader.types.get(self.ty) == WireType::Interface {
+            let mut ahead = self.reader.cursor;
+            if ahead.uint()? == 0 {
+                self.reader.cursor = ahead;
+                return visitor.visit_none();
+            }
+        }
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        match self.reader.types.get(self.ty) {
+            WireType::String => visitor.visit_enum(self.reader.utf8()?.into_deserializer()),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.reader.types.get(self.ty) {
+            WireType::String => visitor.visit_borrowed_bytes(self.reader.cursor.counted()?),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        self.deserialize_bytes(visitor)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.reader.types.get(self.ty) {
+            WireType::Bytes => {
+                let bytes = self.reader.cursor.counted()?;
+                visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()))
+            }
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        match self.reader.types.get(self.ty) {
+            WireType::Struct { .. } => self.deserialize_ignored_any(visitor),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        self.deserialize_unit(visitor)
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
+        self.reader.skip(self.ty)?;
+        visitor.visit_unit()
+    }
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string
+        tuple tuple_struct map struct identifier
+    }
+}
+
+fn elements<'de, V: Visitor<'de>>(
+    reader: &mut Reader<'de, '_>,
+    elem: TypeRef,
+    left: u64,
+    visitor: V,
+) -> Result<V::Value, ValueError> {
+    reader.budget.enter()?;
+    let mut access = Elements {
+        reader,
+        elem,
+        index: 0,
+        left,
+    };
+    let value = visitor.visit_seq(&mut access)?;
+    all_read(access.left)?;
+    access.reader.budget.leave();
+    Ok(value)
+}
+
+// A visitor that stops early would leave the reader in the middle of the value.
+fn all_read(left: u64) -> Result<(), ValueError> {
+    match left {
+        0 => Ok(()),
+        _ => Err(ValueError::custom(format_args!(
+            "{left} elements more than expected"
+        ))),
+    }
+}
+
+// Every element takes at least one byte, so what a visitor allocates ahead is bounded by what has arrived.
+fn size_hint(left: u64, cursor: &Cursor<'_>) -> Option<usize> {
+    Some(usize::try_from(left).map_or(cursor.remaining(), |left| left.min(cursor.remaining())))
+}
+
+struct Fields<'r, 'de, 't> {
+    reader: &'r mut Reader<'de, 't>,
+    fields: &'t [Field],
+    next: usize,
+    pending: Option<&'t Field>,
+    ended: bool,
+}
+
+impl Fields<'_, '_, '_> {
+    fn finish(&mut self) -> Result<(), ValueError> {
+        if !self.ended {
+            return Err(ValueError::custom("more fields than expected"));
+        }
+        self.reader.budget.leave();
+        Ok(())
+    }
+}
+
+impl<'de> MapAccess<'de> for &mut Fields<'_, 'de, '_> {
+    type Error = ValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, ValueError> {
+        let Some(number) = next_field(&mut self.reader.cursor, &mut self.next)? else {
+            self.ended = true;
+            return Ok(None);
+        };
+        let Some(field) = self.fields.get(number) else {
+            return Err(Fault::FieldOutOfRange {
+                fields: self.fields.len(),
+            }
+            .into());
+        };
+        self.pending = Some(field);
+        let name: &str = &field.name;
+        seed.deserialize(name.into_deserializer()).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, ValueError> {
+        let field = self
+            .pending
+            .take()
+            .ok_or_else(|| ValueError::custom("field value read before its name"))?;
+        seed.deserialize(self.reader.value(field.ty))
+            .map_err(|error: ValueError| error.in_field(&field.name))
+    }
+}
+
+struct Elements<'r, 'de, 't> {
+    reader: &'r mut Reader<'de, 't>,
+    elem: TypeRef,
+    index: u64,
+    left: u64,
+}
+
+impl<'de> SeqAccess<'de> for &mut Elements<'_, 'de, '_> {
+    type Error = ValueError;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, ValueError> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
+        let index = self.index;
+        self.index += 1;
+        let value = seed.deserialize(self.reader.value(self.elem));
+        value
+            .map(Some)
+            .map_err(|error: ValueError| error.in_element(index))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        size_hint(self.left, &self.reader.cursor)
+    }
+}
+
+struct Entries<'r, 'de, 't> {
+    reader: &'r mut Reader<'de, 't>,
+    key: TypeRef,
+    elem: TypeRef,
+    left: u64,
+}
+
+impl<'de> MapAccess<'de> for &mut Entries<'_, 'de, '_> {
+    type Error = ValueError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, ValueError> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
+        seed.deserialize(self.reader.value(self.key)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, ValueError> {
+        seed.deserialize(self.reader.value(self.elem))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        size_hint(self.left, &self.reader.cursor)
+    }
+}

@@ -1,0 +1,349 @@
+//! The Go type of a Rust value, which `Serialize` cannot tell: gob sends the type before the value.
+
+use std::{any::TypeId, collections::BTreeMap, collections::HashMap};
+
+use crate::{Bytes, Time, definition::Definition};
+
+/// A Rust type with a Go type. Declare structs with [`gob_struct!`](crate::gob_struct) and interfaces with
+/// [`gob_interface!`](crate::gob_interface); basic types and collections have theirs here.
+///
+/// `Vec<T>` is a slice, `[T; N]` an array, `BTreeMap` a map, `Option<T>` and `Box<T>` pointers (which gob
+/// does not show), [`Bytes`] a `[]byte`, `(f64, f64)` a complex number and `()` an empty struct.
+///
+/// There is none for `u8`, so that a `Vec<u8>` is not sent as a slice of numbers by mistake.
+pub trait GobType: 'static {
+    /// Adds the type to the schema of a stream, unless it is there already.
+    fn describe(schema: &mut Schema) -> SchemaRef;
+}
+
+/// [`GobType::describe`] of some type. Being called late is what lets types refer to themselves.
+pub type Describe = fn(&mut Schema) -> SchemaRef;
+
+/// A type in a [`Schema`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SchemaRef(usize);
+
+/// The types an encoder has met so far on its stream, and which of them the peer knows.
+#[derive(Debug)]
+pub struct Schema {
+    types: Vec<Described>,
+    known: HashMap<TypeId, SchemaRef>,
+    next_id: i64,
+}
+
+// Go gave the first user type 65 up to 1.19 and gives it 64 since. Every decoder takes 65.
+const FIRST_ID: i64 = 65;
+
+const INTERFACE_ID: i64 = 8;
+
+#[derive(Debug)]
+struct Described {
+    // As on the wire.
+    id: i64,
+    shape: Shape,
+    sent: bool,
+}
+
+/// What values of a type look like.
+#[derive(Debug)]
+pub(crate) enum Shape {
+    Bool,
+    Int,
+    Uint,
+    Float,
+    Bytes,
+    String,
+    Complex,
+    Interface {
+        variants: &'static [(&'static str, Describe)],
+    },
+    Array {
+        elem: SchemaRef,
+        len: usize,
+    },
+    Slice {
+        elem: SchemaRef,
+    },
+    Struct {
+        name: &'static str,
+        fields: Vec<(&'static str, SchemaRef)>,
+    },
+    Map {
+        key: SchemaRef,
+        elem: SchemaRef,
+    },
+    GobEncoder {
+        name: &'static str,
+        zero: &'static [u8],
+    },
+}
+
+impl Shape {
+    /// For error texts.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Self::Bool => "bool",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Float => "float",
+            Self::Bytes => "bytes",
+            Self::String => "string",
+            Self::Complex => "complex",
+            Self::Interface { .. } => "interface",
+            Self::Array { .. } => "array",
+            Self::Slice { .. } => "slice",
+            Self::Struct { .. } => "struct",
+            Self::Map { .. } => "map",
+            Self::GobEncoder { .. } => "GobEncoder",
+        }
+    }
+}
+
+// The basic types stand at their own ids, so that `SchemaRef(id)` is the type `id`.
+const BASIC: [Shape; 8] = [
+    Shape::Bool,
+    Shape::Bool,
+    Shape::Int,
+    Shape::Uint,
+    Shape::Float,
+    Shape::Bytes,
+    Shape::String,
+    Shape::Complex,
+];
+
+impl Schema {
+    pub(crate) fn new() -> Self {
+        let types = BASIC
+            .into_iter()
+            .zip(0..)
+            .map(|(shape, id)| Described {
+                id,
+                shape,
+                sent: true,
+            })
+            .collect();
+        Self {
+            types,
+            known: HashMap::new(),
+            next_id: FIRST_ID,
+        }
+    }
+
+    /// Describes `T` as the Go struct `name` with these fields, in the order of `T`'s `Serialize`.
+    pub fn structure<T: 'static>(
+        &mut self,
+        name: &'static str,
+        fields: &[(&'static str, Describe)],
+    ) -> SchemaRef {
+        if let Some(ty) = self.known::<T>() {
+            return ty;
+        }
+        let ty = self.add::<T>(Shape::Struct {
+            name,
+            fields: Vec::new(),
+        });
+        for &(field, describe) in fields {
+            let field = (field, describe(self));
+            if let Some(Described {
+                shape: Shape::Struct { fields, .. },
+                ..
+            }) = self.types.get_mut(ty.0)
+            {
+                fields.push(field);
+            }
+        }
+        ty
+    }
+
+    /// Describes `T`, an enum of newtype variants, as a Go interface. The variants' serde names are the names
+    /// under which the Go program has registered the concrete types (`gob.RegisterName`).
+    pub fn interface<T: 'static>(
+        &mut self,
+        variants: &'static [(&'static str, Describe)],
+    ) -> SchemaRef {
+        match self.known::<T>() {
+            Some(ty) => ty,
+            None => self.add_as::<T>(INTERFACE_ID, Shape::Interface { variants }),
+        }
+    }
+
+    /// Describes `T` as the Go type `name` that implements `GobEncoder`. `T` serializes as bytes; a struct
+    /// field is left out when they equal `zero`, the encoding of Go's zero value.
+    pub fn gob_encoder<T: 'static>(
+        &mut self,
+        name: &'static str,
+        zero: &'static [u8],
+    ) -> SchemaRef {
+        match self.known::<T>() {
+            Some(ty) => ty,
+            None => self.add::<T>(Shape::GobEncoder { name, zero }),
+        }
+    }
+
+    // Go numbers a slice, array or map after its elements. They may have described this type meanwhile.
+    fn collection<T: 'static>(&mut self, shape: impl FnOnce(&mut Self) -> Shape) -> SchemaRef {
+        if let Some(ty) = self.known::<T>() {
+            return ty;
+        }
+        let shape = shape(self);
+        match self.known::<T>() {
+            Some(ty) => ty,
+            None => self.add::<T>(shape),
+        }
+    }
+
+    fn known<T: 'static>(&self) -> Option<SchemaRef> {
+        self.known.get(&TypeId::of::<T>()).copied()
+    }
+
+    fn add<T: 'static>(&mut self, shape: Shape) -> SchemaRef {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.add_as::<T>(id, shape)
+    }
+
+    fn add_as<T: 'static>(&mut self, id: i64, shape: Shape) -> SchemaRef {
+        let ty = SchemaRef(self.types.len());
+        // An interface has nothing to send: all of them are the basic type 8.
+        self.types.push(Described {
+            id,
+            shape,
+            sent: id == INTERFACE_ID,
+        });
+        self.known.insert(TypeId::of::<T>(), ty);
+        ty
+    }
+
+    /// The type's id on the wire.
+    pub(crate) fn id(&self, ty: SchemaRef) -> i64 {
+        self.types.get(ty.0).map_or(0, |described| described.id)
+    }
+
+    pub(crate) fn shape(&self, ty: SchemaRef) -> &Shape {
+        self.types
+            .get(ty.0)
+            .map_or(&Shape::Bool, |described| &described.shape)
+    }
+
+    pub(crate) fn is_struct(&self, ty: SchemaRef) -> bool {
+        matches!(self.shape(ty), Shape::Struct { .. })
+    }
+
+    /// Records whether the peer knows the type. Returns what was recorded before.
+    pub(crate) fn set_sent(&mut self, ty: SchemaRef, sent: bool) -> bool {
+        self.types
+            .get_mut(ty.0)
+            .is_none_or(|described| std::mem::replace(&mut described.sent, sent))
+    }
+
+    /// The definition to send for a type, and the types it refers to.
+    pub(crate) fn definition(&self, ty: SchemaRef) -> Option<(Definition<'_>, Vec<SchemaRef>)> {
+        let id = |&ty: &SchemaRef| self.id(ty);
+        Some(match self.shape(ty) {
+            Shape::Array { elem, len } => (
+                Definition::Array {
+                    elem: id(elem),
+                    len: i64::try_from(*len).ok()?,
+                },
+                vec![*elem],
+            ),
+            Shape::Slice { elem } => (Definition::Slice { elem: id(elem) }, vec![*elem]),
+            Shape::Map { key, elem } => (
+                Definition::Map {
+                    key: id(key),
+                    elem: id(elem),
+                },
+                vec![*key, *elem],
+            ),
+            Shape::GobEncoder { name, .. } => (Definition::GobEncoder { name }, Vec::new()),
+            Shape::Struct { name, fields } => (
+                Definition::Struct {
+                    name,
+                    fields: fields.iter().map(|(name, ty)| (*name, id(ty))).collect(),
+                },
+                fields.iter().map(|(_, ty)| *ty).collect(),
+            ),
+            _ => return None,
+        })
+    }
+}
+
+impl SchemaRef {
+    const BOOL: Self = Self(1);
+    const INT: Self = Self(2);
+    const UINT: Self = Self(3);
+    pub(crate) const FLOAT: Self = Self(4);
+    const BYTES: Self = Self(5);
+    const STRING: Self = Self(6);
+    const COMPLEX: Self = Self(7);
+}
+
+macro_rules! basic_types {
+    ($($rust:ty => $basic:ident),* $(,)?) => {
+        $(impl GobType for $rust {
+            fn describe(_: &mut Schema) -> SchemaRef {
+                SchemaRef::$basic
+            }
+        })*
+    };
+}
+
+basic_types! {
+    bool => BOOL,
+    i8 => INT, i16 => INT, i32 => INT, i64 => INT,
+    u16 => UINT, u32 => UINT, u64 => UINT,
+    f32 => FLOAT, f64 => FLOAT,
+    Bytes => BYTES,
+    String => STRING,
+    (f64, f64) => COMPLEX,
+}
+
+impl GobType for Time {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        schema.gob_encoder::<Self>("Time", &Self::ZERO_BYTES)
+    }
+}
+
+impl GobType for () {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        schema.structure::<Self>("", &[])
+    }
+}
+
+impl<T: GobType> GobType for Option<T> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        T::describe(schema)
+    }
+}
+
+impl<T: GobType> GobType for Box<T> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        T::describe(schema)
+    }
+}
+
+impl<T: GobType> GobType for Vec<T> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        schema.collection::<Self>(|schema| Shape::Slice {
+            elem: T::describe(schema),
+        })
+    }
+}
+
+impl<T: GobType, const N: usize> GobType for [T; N] {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        schema.collection::<Self>(|schema| Shape::Array {
+            elem: T::describe(schema),
+            len: N,
+        })
+    }
+}
+
+impl<K: GobType, V: GobType> GobType for BTreeMap<K, V> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        schema.collection::<Self>(|schema| Shape::Map {
+            key: K::describe(schema),
+            elem: V::describe(schema),
+        })
+    }
+}
