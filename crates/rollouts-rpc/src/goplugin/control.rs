@@ -1,0 +1,94 @@
+//! The control stream: Ping, Quit and Dispense (go-plugin `rpc_server.go`).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gob::{Decoder, EncodeError, Encoder};
+use serde::de::IgnoredAny;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::broker::Broker;
+use super::handshake::PluginKind;
+use crate::netrpc::{Body, Decoded, Fault, Service};
+
+/// Answers for the process as a whole.
+pub(crate) struct Control {
+    kind: PluginKind,
+    broker: Arc<Mutex<Broker>>,
+    quit: Arc<Notify>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ControlCall {
+    Ping,
+    Quit,
+    /// The kind of plugin the host wants, by its dispense name.
+    Dispense(String),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ControlReply {
+    Alive,
+    Bye,
+    /// The id the host's next stream will start with.
+    Dispensed(u32),
+}
+
+impl Control {
+    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>, quit: Arc<Notify>) -> Self {
+        Self { kind, broker, quit }
+    }
+
+    fn dispense(&self, name: String) -> Result<ControlReply, Fault> {
+        if name != self.kind.dispense_name() {
+            return Err(Fault::UnknownPlugin(name));
+        }
+        let mut broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = broker
+            .issue(Instant::now().into_std())
+            .ok_or(Fault::TooManyDispensed)?;
+        Ok(ControlReply::Dispensed(id))
+    }
+}
+
+impl Service for Control {
+    type Call = ControlCall;
+    type Reply = ControlReply;
+
+    fn decode(method: &str, stream: &mut Decoder) -> Decoded<ControlCall> {
+        // Ping and Quit take a bool that says nothing.
+        Ok(match method {
+            "Control.Ping" => stream.poll_value()?.map(|IgnoredAny| Ok(ControlCall::Ping)),
+            "Control.Quit" => stream.poll_value()?.map(|IgnoredAny| Ok(ControlCall::Quit)),
+            "Dispenser.Dispense" => stream
+                .poll_value()?
+                .map(|name| Ok(ControlCall::Dispense(name))),
+            _ => stream
+                .poll_value()?
+                .map(|IgnoredAny| Err(Fault::not_found(method, &["Control", "Dispenser"]))),
+        })
+    }
+
+    async fn call(&self, call: ControlCall) -> Result<ControlReply, Fault> {
+        match call {
+            ControlCall::Ping => Ok(ControlReply::Alive),
+            ControlCall::Quit => Ok(ControlReply::Bye),
+            ControlCall::Dispense(name) => self.dispense(name),
+        }
+    }
+
+    fn replied(&self, reply: &ControlReply) {
+        if *reply == ControlReply::Bye {
+            self.quit.notify_one();
+        }
+    }
+}
+
+impl Body for ControlReply {
+    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Alive | Self::Bye => encoder.encode(&(), out),
+            Self::Dispensed(id) => encoder.encode(id, out),
+        }
+    }
+}

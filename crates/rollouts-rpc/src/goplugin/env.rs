@@ -1,0 +1,188 @@
+//! What the host tells a plugin through its environment, read once and passed on as a value.
+//!
+//! Names and meanings are those of go-plugin's `client.go` and `constants.go`. Argo Rollouts sets the cookie, the port
+//! range and the protocol versions; the others come from hosts with a custom runner or with AutoMTLS.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The variable that holds the magic cookie in every Argo Rollouts plugin client (`plugin/client/client.go`).
+pub const COOKIE_VARIABLE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
+
+/// The variables a go-plugin host sets for its plugin.
+///
+/// A variable that is set to the empty string counts as absent, as it does in go-plugin. Text that is not Unicode is
+/// read with replacement characters, except in paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginEnv {
+    /// `ARGO_ROLLOUTS_RPC_PLUGIN`: says which kind of plugin the host wants.
+    pub cookie: Option<String>,
+    /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions the host accepts, comma separated, unparsed.
+    pub protocol_versions: Option<String>,
+    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the range for a TCP listener. Kept for completeness, since a plugin on
+    /// Unix always listens on a Unix socket.
+    pub port_range: Option<(u16, u16)>,
+    /// `PLUGIN_UNIX_SOCKET_DIR`: where the socket has to be.
+    pub unix_socket_dir: Option<PathBuf>,
+    /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of the group that may connect as well.
+    pub unix_socket_group: Option<String>,
+    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM; the host then speaks TLS on the socket (AutoMTLS).
+    pub client_cert: Option<String>,
+    /// `PLUGIN_MULTIPLEX_GRPC`: the host reads a seventh handshake field.
+    pub multiplex_grpc: bool,
+    /// `TMPDIR`: where the socket goes when the host names no directory.
+    pub temp_dir: Option<PathBuf>,
+}
+
+impl PluginEnv {
+    /// Picks the plugin variables out of an environment; all others are ignored.
+    ///
+    /// The environment is an argument, so that no test depends on the process it runs in. A program passes
+    /// [`std::env::vars_os`].
+    pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Self
+    where
+        N: Into<OsString>,
+        V: Into<OsString>,
+    {
+        let mut env = Self::default();
+        let (mut min_port, mut max_port) = (None, None);
+        for (name, value) in vars {
+            let (name, value) = (name.into(), value.into());
+            if value.is_empty() {
+                continue;
+            }
+            let text = || value.to_string_lossy().into_owned();
+            match name.to_str() {
+                Some(COOKIE_VARIABLE) => env.cookie = Some(text()),
+                Some("PLUGIN_PROTOCOL_VERSIONS") => env.protocol_versions = Some(text()),
+                Some("PLUGIN_MIN_PORT") => min_port = text().parse().ok(),
+                Some("PLUGIN_MAX_PORT") => max_port = text().parse().ok(),
+                Some("PLUGIN_UNIX_SOCKET_DIR") => env.unix_socket_dir = Some(value.into()),
+                Some("PLUGIN_UNIX_SOCKET_GROUP") => env.unix_socket_group = Some(text()),
+                Some("PLUGIN_CLIENT_CERT") => env.client_cert = Some(text()),
+                Some("PLUGIN_MULTIPLEX_GRPC") => env.multiplex_grpc = true,
+                Some("TMPDIR") => env.temp_dir = Some(value.into()),
+                _ => {}
+            }
+        }
+        env.port_range = min_port.zip(max_port);
+        env
+    }
+
+    /// The directory the socket belongs in: the host's choice, else the temporary directory, else `/tmp`.
+    #[must_use]
+    pub fn socket_dir(&self) -> &Path {
+        self.unix_socket_dir
+            .as_deref()
+            .or(self.temp_dir.as_deref())
+            .unwrap_or(Path::new("/tmp"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(vars: &[(&str, &str)], expect: PluginEnv) {
+        assert_eq!(PluginEnv::from_vars(vars.iter().copied()), expect);
+    }
+
+    #[test]
+    fn an_empty_environment_says_nothing() {
+        check(&[], PluginEnv::default());
+        check(&[("PATH", "/bin"), ("HOME", "/root")], PluginEnv::default());
+    }
+
+    #[test]
+    fn what_argo_rollouts_sets_is_read() {
+        check(
+            &[
+                ("ARGO_ROLLOUTS_RPC_PLUGIN", "trafficrouter"),
+                ("PLUGIN_MIN_PORT", "10000"),
+                ("PLUGIN_MAX_PORT", "25000"),
+                ("PLUGIN_PROTOCOL_VERSIONS", "1"),
+            ],
+            PluginEnv {
+                cookie: Some("trafficrouter".into()),
+                port_range: Some((10000, 25000)),
+                protocol_versions: Some("1".into()),
+                ..PluginEnv::default()
+            },
+        );
+    }
+
+    #[test]
+    fn what_other_hosts_set_is_read() {
+        check(
+            &[
+                ("PLUGIN_UNIX_SOCKET_DIR", "/run/p"),
+                ("PLUGIN_UNIX_SOCKET_GROUP", "argo"),
+                ("PLUGIN_CLIENT_CERT", "-----BEGIN"),
+                ("PLUGIN_MULTIPLEX_GRPC", "false"),
+                ("TMPDIR", "/var/tmp"),
+            ],
+            PluginEnv {
+                unix_socket_dir: Some("/run/p".into()),
+                unix_socket_group: Some("argo".into()),
+                client_cert: Some("-----BEGIN".into()),
+                multiplex_grpc: true,
+                temp_dir: Some("/var/tmp".into()),
+                ..PluginEnv::default()
+            },
+        );
+    }
+
+    #[test]
+    fn an_empty_value_counts_as_absent() {
+        check(
+            &[
+                ("PLUGIN_CLIENT_CERT", ""),
+                ("PLUGIN_MULTIPLEX_GRPC", ""),
+                ("TMPDIR", ""),
+            ],
+            PluginEnv::default(),
+        );
+    }
+
+    #[test]
+    fn a_port_range_needs_both_numbers() {
+        check(&[("PLUGIN_MIN_PORT", "1")], PluginEnv::default());
+        check(
+            &[("PLUGIN_MIN_PORT", "1"), ("PLUGIN_MAX_PORT", "x")],
+            PluginEnv::default(),
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_not_unicode_does_not_stop_the_plugin() {
+        use std::os::unix::ffi::OsStringExt;
+        let env = PluginEnv::from_vars([
+            (OsString::from("OTHER"), OsString::from_vec(vec![0xff])),
+            (OsString::from_vec(vec![0xff]), OsString::from("1")),
+            (
+                OsString::from("TMPDIR"),
+                OsString::from_vec(vec![b'/', 0xff]),
+            ),
+        ]);
+        assert_eq!(
+            env.socket_dir(),
+            Path::new(&OsString::from_vec(vec![b'/', 0xff]))
+        );
+    }
+
+    #[test]
+    fn the_hosts_directory_wins_over_the_temporary_one() {
+        let dir = |vars: &[(&str, &str)]| {
+            PluginEnv::from_vars(vars.iter().copied())
+                .socket_dir()
+                .to_owned()
+        };
+        assert_eq!(dir(&[]), Path::new("/tmp"));
+        assert_eq!(dir(&[("TMPDIR", "/t")]), Path::new("/t"));
+        assert_eq!(
+            dir(&[("TMPDIR", "/t"), ("PLUGIN_UNIX_SOCKET_DIR", "/s")]),
+            Path::new("/s")
+        );
+    }
+}

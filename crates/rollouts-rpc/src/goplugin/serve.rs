@@ -1,0 +1,327 @@
+//! The process side of a plugin: socket, handshake line, signals, and the wait for a host.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::Mode;
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+use super::env::PluginEnv;
+use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, negotiate};
+use super::session::{Session, SessionError, Shutdown};
+use crate::call::RouterService;
+use crate::traffic_router::TrafficRouter;
+
+/// Connections that may knock at once before one of them has become the session.
+const MAX_CANDIDATES: usize = 8;
+
+/// How a plugin serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServeConfig {
+    /// The protocol versions to announce.
+    pub handshake: HandshakeConfig,
+    /// How long one call may take. The controller waits for ever, so a call that takes longer is
+    /// cut short and answered with an error (VerifyWeight: with "not verified").
+    pub call_deadline: Duration,
+    /// How long to wait for the host to open its session after the handshake line.
+    pub session_timeout: Duration,
+}
+
+/// Why a plugin could not serve, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The environment is not that of a host this plugin can serve.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// There is no socket to listen on.
+    #[error("cannot listen on a socket in {}", dir.display())]
+    Listen {
+        /// Where the socket would be.
+        dir: PathBuf,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket cannot be given to the group the host asks for.
+    #[error("cannot give the socket to group {group:?} (PLUGIN_UNIX_SOCKET_GROUP)")]
+    Group {
+        /// The group's name or number.
+        group: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+    /// The handshake line could not be written.
+    #[error("cannot write the handshake line")]
+    Announce(#[source] io::Error),
+    /// Signal handlers could not be set up.
+    #[error("cannot handle signals")]
+    Signals(#[source] io::Error),
+    /// No host opened a session in time.
+    #[error("no host opened a session within {} s of the handshake line", .0.as_secs())]
+    NoSession(Duration),
+    /// The session failed.
+    #[error("the session with the host failed")]
+    Session(#[from] SessionError),
+}
+
+impl ServeConfig {
+    /// A traffic router whose calls take 5 s at most: ten of them that hang would otherwise stop
+    /// every Rollout of the cluster.
+    pub const TRAFFIC_ROUTER: Self = Self {
+        handshake: HandshakeConfig::TRAFFIC_ROUTER,
+        call_deadline: Duration::from_secs(5),
+        session_timeout: Duration::from_secs(60),
+    };
+}
+
+/// Serves `router` to the host that started this process, until one of them ends.
+///
+/// In order: check the cookie and negotiate, ignore SIGINT, listen on a private socket, `announce`
+/// the handshake line, serve one session. `announce` gets the line with its newline; a process
+/// passes [`announce_on_stdout`]. The socket is gone when this function returns.
+///
+/// # Errors
+///
+/// [`ServeError`]; the process should then exit with 1, upon which the host starts it again.
+pub async fn serve<R: TrafficRouter>(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    router: R,
+) -> Result<Shutdown, ServeError> {
+    let negotiated = negotiate(&config.handshake, env)?;
+    for version in &negotiated.ignored_versions {
+        warn!(
+            version,
+            "PLUGIN_PROTOCOL_VERSIONS has an entry that is not a number"
+        );
+    }
+    // A Ctrl-C reaches the whole process group, and the host ends its plugins itself. The handler
+    // stays in force when this value is gone.
+    let _ignored = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+
+    let socket = listen(env)?;
+    let listener = socket.as_file();
+    announce(&negotiated.handshake_line(socket.path())).map_err(ServeError::Announce)?;
+    debug!(socket = %socket.path().display(), "listening");
+
+    let service = Arc::new(RouterService::new(router, config.call_deadline));
+    let session = async {
+        let session = match timeout(config.session_timeout, first_session(listener)).await {
+            Ok(session) => session.map_err(|source| listen_error(env, source))?,
+            Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
+        };
+        debug!("the host has opened its session");
+        Ok(session.run(PluginKind::TrafficRouter, service).await?)
+    };
+    let shutdown = tokio::select! {
+        ended = session => ended?,
+        _ = terminate.recv() => Shutdown::Terminated,
+    };
+    info!(reason = ?shutdown, "ending");
+    Ok(shutdown)
+}
+
+/// Serves `router` over a connection that exists already, without handshake, socket and signals.
+///
+/// # Errors
+///
+/// See [`SessionError`].
+pub async fn serve_connection<R, IO>(
+    config: &ServeConfig,
+    connection: IO,
+    router: R,
+) -> Result<Shutdown, SessionError>
+where
+    R: TrafficRouter,
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = Arc::new(RouterService::new(router, config.call_deadline));
+    Session::establish(connection)
+        .await?
+        .run(PluginKind::TrafficRouter, service)
+        .await
+}
+
+/// Writes the handshake line to stdout, then points stdout at `/dev/null`.
+///
+/// The host goes on reading stdout; whatever a dependency might print later must neither confuse it
+/// nor fill the pipe.
+///
+/// # Errors
+///
+/// When stdout is closed, or `/dev/null` cannot be opened.
+pub fn announce_on_stdout(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line.as_bytes())?;
+    stdout.flush()?;
+    let null = File::options().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(null)?;
+    Ok(())
+}
+
+/// A socket that only this user, or the group the host names, may connect to. Dropping it removes
+/// the file.
+fn listen(env: &PluginEnv) -> Result<NamedTempFile<UnixListener>, ServeError> {
+    let dir = env.socket_dir();
+    let socket = tempfile::Builder::new()
+        .prefix("plugin")
+        .make_in(dir, bind_private)
+        .map_err(|source| listen_error(env, source))?;
+    if let Some(group) = &env.unix_socket_group {
+        share_with(socket.path(), group).map_err(|source| ServeError::Group {
+            group: group.clone(),
+            source,
+        })?;
+    }
+    Ok(socket)
+}
+
+/// Binds with a mask instead of changing the mode afterwards: the socket is never open to others.
+fn bind_private(path: &Path) -> io::Result<UnixListener> {
+    let before = rustix::process::umask(Mode::from_bits_truncate(0o177));
+    let bound = StdUnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = bound?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn share_with(path: &Path, group: &str) -> io::Result<()> {
+    let gid = match group.parse() {
+        Ok(gid) => gid,
+        Err(_) => group_id(group, &std::fs::read_to_string("/etc/group")?).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "/etc/group does not have it; give its number",
+            )
+        })?,
+    };
+    chown(path, None, Some(gid))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+}
+
+/// Looks a group up in the text of `/etc/group`: a static binary has no name service.
+fn group_id(name: &str, groups: &str) -> Option<u32> {
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next()? == name).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// The first connection that becomes a session.
+///
+/// A host may connect and go away again before it means it (after a failed first attempt, or when it
+/// kills the plugin), so connections are tried side by side.
+async fn first_session(listener: &UnixListener) -> io::Result<Session<tokio::net::UnixStream>> {
+    let mut candidates = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if candidates.len() < MAX_CANDIDATES => {
+                let (connection, _) = accepted?;
+                candidates.spawn(Session::establish(connection));
+            }
+            Some(candidate) = candidates.join_next() => match candidate.map_err(io::Error::other)? {
+                Ok(session) => return Ok(session),
+                Err(error) => debug!(%error, "a connection did not become a session"),
+            },
+        }
+    }
+}
+
+fn listen_error(env: &PluginEnv, source: io::Error) -> ServeError {
+    ServeError::Listen {
+        dir: env.socket_dir().to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_group(name: &str, expect: Option<u32>) {
+        let groups = "root:x:0:\ndaemon:x:1:a,b\nbroken\nargo:x:999:\nodd:x:many:\n";
+        assert_eq!(group_id(name, groups), expect);
+    }
+
+    #[test]
+    fn a_group_is_looked_up_by_name() {
+        check_group("root", Some(0));
+        check_group("argo", Some(999));
+        check_group("broken", None);
+        check_group("odd", None);
+        check_group("arg", None);
+        check_group("", None);
+    }
+
+    #[tokio::test]
+    async fn the_socket_is_private_and_goes_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = PluginEnv {
+            temp_dir: Some(dir.path().to_owned()),
+            ..PluginEnv::default()
+        };
+        let socket = listen(&env).unwrap();
+        let path = socket.path().to_owned();
+        assert!(
+            path.file_name()
+                .unwrap()
+                .to_str()
+                .unwrap()
+                .starts_with("plugin")
+        );
+        assert_eq!(
+            std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_hosts_group_may_connect() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = rustix::process::getgid().as_raw().to_string();
+        let env = PluginEnv {
+            unix_socket_dir: Some(dir.path().to_owned()),
+            unix_socket_group: Some(group),
+            ..PluginEnv::default()
+        };
+        let socket = listen(&env).unwrap();
+        assert_eq!(
+            std::fs::metadata(socket.path())
+                .unwrap()
+                .permissions()
+                .mode()
+                & 0o777,
+            0o660
+        );
+    }
+
+    #[tokio::test]
+    async fn a_group_nobody_has_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let env = PluginEnv {
+            temp_dir: Some(dir.path().to_owned()),
+            unix_socket_group: Some("no such group".into()),
+            ..PluginEnv::default()
+        };
+        let error = listen(&env).unwrap_err();
+        assert!(matches!(error, ServeError::Group { .. }), "{error}");
+    }
+}

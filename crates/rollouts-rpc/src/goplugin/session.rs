@@ -1,0 +1,260 @@
+//! One yamux session with a host: three initial streams, then one stream per dispensed plugin.
+//!
+//! The host is the yamux client and opens every stream. Streams are told apart by the order in
+//! which they arrive: control, stdout, stderr, then brokered ones (go-plugin `rpc_client.go`).
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::AsyncWrite as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
+use tracing::{debug, warn};
+
+use super::broker::{self, Broker};
+use super::control::Control;
+use super::handshake::PluginKind;
+use super::write_deadline::WriteDeadline;
+use crate::netrpc::Service;
+use crate::netrpc::server::{self, StreamError};
+
+/// Control, stdout, stderr and the dispensed plugin, with room to spare.
+const MAX_STREAMS: usize = 16;
+
+/// yamux's initial receive window. Growing it would let the host send frames above the 1 MiB that
+/// the yamux crate accepts, so the sum of all windows is held at this value per stream.
+const WINDOW: usize = 256 * 1024;
+
+/// How long the host gets to hang up by itself after Quit. It kills a plugin that takes 2 s.
+const QUIT_GRACE: Duration = Duration::from_millis(500);
+
+/// How a session that did not fail came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// The host said Quit.
+    HostQuit,
+    /// The host hung up: it crashed or was killed.
+    HostGone,
+    /// This process was asked to end by SIGTERM.
+    Terminated,
+}
+
+/// Why a session failed. The process should end then: a host that merely loses a stream never
+/// dispenses again, while it restarts a plugin that has exited.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The host hung up, or was silent, before its three initial streams were open.
+    #[error("the connection ended before the host had opened its three initial streams")]
+    NotEstablished,
+    /// The connection is broken or does not carry yamux.
+    #[error("the yamux connection failed")]
+    Connection(#[source] io::Error),
+    /// What arrived on a stream is not net/rpc over gob; nothing after it can be understood.
+    #[error("the {stream} stream is corrupt")]
+    CorruptStream {
+        /// Which stream: `control` or `plugin`.
+        stream: &'static str,
+        /// What was wrong with the bytes.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// A session whose initial streams are open.
+pub(crate) struct Session<IO> {
+    connection: Connection<IO>,
+    control: yamux::Stream,
+    /// Never written to and never closed: the host logs an error when one of them ends early.
+    _stdio: [yamux::Stream; 2],
+}
+
+type Connection<IO> = yamux::Connection<Compat<WriteDeadline<IO>>>;
+
+impl<IO> Session<IO>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    /// Waits until the host has opened its three initial streams.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::NotEstablished`] for a peer that only knocks.
+    pub(crate) async fn establish(io: IO) -> Result<Self, SessionError> {
+        let io = WriteDeadline::new(io).compat();
+        let mut connection = yamux::Connection::new(io, config(), yamux::Mode::Server);
+        let mut next = async || match accept(&mut connection).await {
+            Ok(Some(stream)) => Ok(stream),
+            Ok(None) => Err(SessionError::NotEstablished),
+            Err(error) => Err(error),
+        };
+        let (control, stdout, stderr) = (next().await?, next().await?, next().await?);
+        Ok(Self {
+            connection,
+            control,
+            _stdio: [stdout, stderr],
+        })
+    }
+
+    /// Serves the session until it ends. `service` is what the host gets when it dispenses `kind`.
+    ///
+    /// # Errors
+    ///
+    /// See [`SessionError`].
+    pub(crate) async fn run<S: Service>(
+        mut self,
+        kind: PluginKind,
+        service: Arc<S>,
+    ) -> Result<Shutdown, SessionError> {
+        let broker = Arc::new(Mutex::new(Broker::default()));
+        let quit = Arc::new(Notify::new());
+        let control = Arc::new(Control::new(kind, Arc::clone(&broker), Arc::clone(&quit)));
+
+        // Dropping the set on return ends every stream and every call that still runs.
+        let mut streams = JoinSet::new();
+        streams.spawn(async move {
+            let end = server::serve(self.control.compat(), control).await;
+            end.or_else(|error| stream_end("control", error))
+        });
+        loop {
+            tokio::select! {
+                inbound = accept(&mut self.connection) => match inbound? {
+                    Some(stream) => {
+                        let (broker, service) = (Arc::clone(&broker), Arc::clone(&service));
+                        streams.spawn(async move {
+                            let end = serve_brokered(stream.compat(), &broker, service).await;
+                            end.or_else(|error| stream_end("plugin", error))
+                        });
+                    }
+                    None => return Ok(Shutdown::HostGone),
+                },
+                Some(ended) = streams.join_next() => match ended {
+                    Ok(outcome) => outcome?,
+                    Err(panic) => return Err(SessionError::CorruptStream {
+                        stream: "host's",
+                        source: panic.into(),
+                    }),
+                },
+                () = quit.notified() => break,
+            }
+        }
+        hang_up(self.connection).await;
+        Ok(Shutdown::HostQuit)
+    }
+}
+
+fn config() -> yamux::Config {
+    let mut config = yamux::Config::default();
+    config.set_max_num_streams(MAX_STREAMS);
+    config.set_max_connection_receive_window(Some(MAX_STREAMS * WINDOW));
+    config
+}
+
+/// The next stream the host opens, acknowledged; `None` once the host has hung up.
+///
+/// The connection makes progress only here, pongs included, so some task must always be waiting in
+/// this function.
+async fn accept<IO>(connection: &mut Connection<IO>) -> Result<Option<yamux::Stream>, SessionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    match poll_fn(|cx| connection.poll_next_inbound(cx)).await {
+        Some(Ok(mut stream)) => {
+            acknowledge(&mut stream)
+                .await
+                .map_err(SessionError::Connection)?;
+            Ok(Some(stream))
+        }
+        None => Ok(None),
+        Some(Err(yamux::ConnectionError::Io(error))) if is_hang_up(&error) => Ok(None),
+        Some(Err(yamux::ConnectionError::Io(error))) => Err(SessionError::Connection(error)),
+        Some(Err(error)) => Err(SessionError::Connection(io::Error::other(error))),
+    }
+}
+
+/// Tells the host that its stream was accepted.
+///
+/// The yamux crate sends an acknowledgement with a stream's first frame, which never comes on
+/// stdout and stderr; a host with yamux 0.1.1 or later closes the session after 75 s without one. A
+/// write of no bytes makes an empty data frame that carries it.
+async fn acknowledge(stream: &mut yamux::Stream) -> io::Result<()> {
+    poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &[])).await?;
+    poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await
+}
+
+/// Serves a stream that names the id of an earlier Dispense.
+async fn serve_brokered<S: Service>(
+    mut stream: Compat<yamux::Stream>,
+    broker: &Mutex<Broker>,
+    service: Arc<S>,
+) -> Result<(), StreamError> {
+    let mut id = [0; 4];
+    match timeout(broker::EXPIRY, stream.read_exact(&mut id)).await {
+        Ok(read) => read.map_err(StreamError::Io)?,
+        Err(_elapsed) => {
+            warn!("a stream did not name its id in time and was closed");
+            return Ok(());
+        }
+    };
+    let now = Instant::now().into_std();
+    let claimed = broker
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .claim(u32::from_le_bytes(id), now);
+    if !claimed {
+        warn!(
+            id = u32::from_le_bytes(id),
+            "a stream named an id that is not waiting and was closed"
+        );
+        return Ok(());
+    }
+    stream.write_all(&id).await.map_err(StreamError::Io)?;
+    stream.flush().await.map_err(StreamError::Io)?;
+    server::serve(stream, service).await
+}
+
+/// A stream may end in any way but one: what it carried must have been understood.
+fn stream_end(stream: &'static str, error: StreamError) -> Result<(), SessionError> {
+    match error {
+        StreamError::Io(error) => {
+            debug!(
+                stream,
+                error = &error as &(dyn std::error::Error + 'static),
+                "stream ended"
+            );
+            Ok(())
+        }
+        StreamError::Corrupt(source) => Err(SessionError::CorruptStream { stream, source }),
+    }
+}
+
+/// Lets the reply to Quit leave, gives the host a moment to hang up, then does so itself.
+async fn hang_up<IO>(mut connection: Connection<IO>)
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let drained = timeout(QUIT_GRACE, async {
+        while let Ok(Some(_)) = accept(&mut connection).await {}
+    })
+    .await;
+    if drained.is_err() {
+        let close = poll_fn(|cx| connection.poll_close(cx));
+        if !matches!(timeout(QUIT_GRACE, close).await, Ok(Ok(()))) {
+            debug!("the connection did not close in order");
+        }
+    }
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionAborted
+    )
+}

@@ -1,0 +1,169 @@
+//! A plugin as a child process, started the way go-plugin's `client.go` starts it.
+
+use std::io;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::handshake::{Announced, LineError};
+use super::session::HostSession;
+use crate::goplugin::env::COOKIE_VARIABLE;
+use crate::goplugin::handshake::PluginKind;
+use crate::netrpc::client::CallError;
+
+/// How long a plugin has for its handshake line.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long a plugin has to end after Quit.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A plugin that runs, with an open session. Dropping it kills the process.
+pub struct PluginProcess {
+    session: HostSession,
+    child: Child,
+    stdout: AbortOnDropHandle<io::Result<u64>>,
+    _stderr: AbortOnDropHandle<()>,
+}
+
+/// Why a plugin did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program could not be run, or not be talked to.
+    #[error("cannot start the plugin")]
+    Io(#[from] io::Error),
+    /// It ended before its handshake line; its log should say why.
+    #[error("the plugin exited before it announced itself: {0}")]
+    Exited(ExitStatus),
+    /// No handshake line within a minute.
+    #[error("the plugin did not announce itself within {} s", START_TIMEOUT.as_secs())]
+    Timeout,
+    /// Its first line is not a handshake.
+    #[error("the plugin's first line is no handshake")]
+    Handshake(#[from] LineError),
+    /// The session did not open.
+    #[error("the session with the plugin did not open")]
+    Session(#[from] CallError),
+}
+
+impl PluginProcess {
+    /// Runs `command` as a plugin of `kind` and opens a session. `on_log` gets every line the
+    /// plugin writes to stderr.
+    ///
+    /// # Errors
+    ///
+    /// See [`StartError`]; the process is killed then.
+    pub async fn start(
+        mut command: Command,
+        kind: PluginKind,
+        mut on_log: impl FnMut(String) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        command
+            .env(COOKIE_VARIABLE, kind.cookie())
+            .env("PLUGIN_MIN_PORT", "10000")
+            .env("PLUGIN_MAX_PORT", "25000")
+            .env("PLUGIN_PROTOCOL_VERSIONS", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let (stdout, stderr) = (piped(child.stdout.take())?, piped(child.stderr.take())?);
+        let stderr = AbortOnDropHandle::new(tokio::spawn(async move {
+            let mut lines = BufReader::new(stderr).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                on_log(line);
+            }
+        }));
+
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        let read = timeout(START_TIMEOUT, stdout.read_line(&mut line))
+            .await
+            .map_err(|_| StartError::Timeout)?;
+        if read? == 0 {
+            return Err(StartError::Exited(child.wait().await?));
+        }
+        let announced = Announced::parse(&line)?;
+        let stdout = AbortOnDropHandle::new(tokio::spawn(drain(stdout)));
+        let session = HostSession::open(UnixStream::connect(&announced.socket).await?).await?;
+        Ok(Self {
+            session,
+            child,
+            stdout,
+            _stderr: stderr,
+        })
+    }
+
+    /// The session with the plugin.
+    #[must_use]
+    pub fn session(&self) -> &HostSession {
+        &self.session
+    }
+
+    /// Ends the plugin as the controller does: Quit, two seconds of patience, then a kill.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be waited for.
+    pub async fn quit(mut self) -> io::Result<Ended> {
+        let acknowledged = self.session.quit().await.is_ok();
+        drop(self.session);
+        let in_time = match timeout(QUIT_TIMEOUT, self.child.wait()).await {
+            Ok(status) => Some(status?),
+            Err(_elapsed) => None,
+        };
+        let status = match in_time {
+            Some(status) => status,
+            None => {
+                self.child.kill().await?;
+                self.child.wait().await?
+            }
+        };
+        let stray_stdout = self.stdout.await.map_err(io::Error::other)??;
+        Ok(Ended {
+            status,
+            graceful: acknowledged && in_time.is_some(),
+            stray_stdout,
+        })
+    }
+
+    /// Kills the plugin as a crash would.
+    ///
+    /// # Errors
+    ///
+    /// When there is nothing left to kill.
+    pub async fn kill(mut self) -> io::Result<()> {
+        self.child.kill().await
+    }
+}
+
+/// How a plugin ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The status it exited with.
+    pub status: ExitStatus,
+    /// Whether it acknowledged Quit and ended in time.
+    pub graceful: bool,
+    /// Bytes on stdout after the handshake line; there should be none.
+    pub stray_stdout: u64,
+}
+
+async fn drain(mut stdout: BufReader<ChildStdout>) -> io::Result<u64> {
+    let mut buffer = [0; 1024];
+    let mut total = 0;
+    loop {
+        match stdout.read(&mut buffer).await? {
+            0 => return Ok(total),
+            n => total += n as u64,
+        }
+    }
+}
+
+fn piped<T: AsyncRead>(pipe: Option<T>) -> io::Result<T> {
+    pipe.ok_or_else(|| io::Error::other("the child has no pipe"))
+}

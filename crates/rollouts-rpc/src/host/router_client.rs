@@ -1,0 +1,197 @@
+//! A dispensed traffic router, seen from the host: the controller's `plugin/rpc/rpc.go`.
+
+use gob::GobType;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::call::Method;
+use crate::netrpc::client::{CallError, RpcClient};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::to_wire::all;
+use crate::traffic_router::{PodHashes, Verification, WeightDestination};
+use crate::wire::{self, RouterArgs};
+
+/// Calls a traffic router, with the arguments a controller would send.
+///
+/// Every method returns [`CallError::Router`] with the router's text when it says no.
+pub struct RouterClient {
+    rpc: RpcClient,
+}
+
+impl RouterClient {
+    pub(super) fn new(rpc: RpcClient) -> Self {
+        Self { rpc }
+    }
+
+    /// `InitPlugin`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn init_plugin(&self) -> Result<(), CallError> {
+        self.perform(Method::InitPlugin, None).await
+    }
+
+    /// `Type`: the router's name.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn type_name(&self) -> Result<String, CallError> {
+        self.method(Method::Type, None).await
+    }
+
+    /// `UpdateHash`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn update_hash(
+        &self,
+        rollout: &Rollout,
+        hashes: &PodHashes,
+        additional: &[WeightDestination],
+    ) -> Result<(), CallError> {
+        let args = RouterArgs::UpdateHash(wire::UpdateHashArgs {
+            rollout: rollout.into(),
+            canary_hash: hashes.canary.clone(),
+            stable_hash: hashes.stable.clone(),
+            additional_destinations: all(additional),
+        });
+        self.perform(Method::UpdateHash, Some(args)).await
+    }
+
+    /// `SetWeight`; `desired` is out of the Rollout's maximum weight.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: i32,
+        additional: &[WeightDestination],
+    ) -> Result<(), CallError> {
+        self.perform(
+            Method::SetWeight,
+            Some(weight(rollout, desired, additional)),
+        )
+        .await
+    }
+
+    /// `VerifyWeight`. A number the plugin should not have sent counts as not verified.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: i32,
+        additional: &[WeightDestination],
+    ) -> Result<Verification, CallError> {
+        let args = weight(rollout, desired, additional);
+        let reply: wire::VerifyWeightResponse =
+            self.method(Method::VerifyWeight, Some(args)).await?;
+        success(reply.err)?;
+        Ok(match reply.verified {
+            1 => Verification::Verified,
+            2 => Verification::NotImplemented,
+            _ => Verification::NotVerified,
+        })
+    }
+
+    /// `SetHeaderRoute`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), CallError> {
+        let args = wire::SetHeaderArgs {
+            rollout: rollout.into(),
+            set_header_route: route.into(),
+        };
+        self.perform(Method::SetHeaderRoute, Some(RouterArgs::SetHeader(args)))
+            .await
+    }
+
+    /// `SetMirrorRoute`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> Result<(), CallError> {
+        let args = wire::SetMirrorArgs {
+            rollout: rollout.into(),
+            set_mirror_route: route.into(),
+        };
+        self.perform(Method::SetMirrorRoute, Some(RouterArgs::SetMirror(args)))
+            .await
+    }
+
+    /// `RemoveManagedRoutes`.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), CallError> {
+        let args = wire::RemoveManagedRoutesArgs {
+            rollout: rollout.into(),
+        };
+        self.perform(
+            Method::RemoveManagedRoutes,
+            Some(RouterArgs::RemoveManagedRoutes(args)),
+        )
+        .await
+    }
+
+    /// Makes any call on the router's stream, for tests of what a plugin does with it.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
+    where
+        A: GobType + Serialize + Sync,
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.rpc.call(service_method, argument).await
+    }
+
+    async fn perform(&self, method: Method, args: Option<RouterArgs>) -> Result<(), CallError> {
+        success(self.method(method, args).await?)
+    }
+
+    async fn method<T>(&self, method: Method, args: Option<RouterArgs>) -> Result<T, CallError>
+    where
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.rpc
+            .call(&format!("Plugin.{}", method.name()), &args)
+            .await
+    }
+}
+
+fn weight(rollout: &Rollout, desired_weight: i32, additional: &[WeightDestination]) -> RouterArgs {
+    RouterArgs::Weight(wire::SetWeightAndVerifyWeightArgs {
+        rollout: rollout.into(),
+        desired_weight,
+        additional_destinations: all(additional),
+    })
+}
+
+fn success(error: wire::RpcError) -> Result<(), CallError> {
+    if error.error_string.is_empty() {
+        Ok(())
+    } else {
+        Err(CallError::Router(error.error_string))
+    }
+}

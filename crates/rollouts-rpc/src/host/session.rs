@@ -1,0 +1,154 @@
+//! The host's end of the yamux session.
+
+use std::future::poll_fn;
+use std::io;
+
+use futures::AsyncWrite as _;
+use gob::GobType;
+use serde::Serialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::router_client::RouterClient;
+use crate::goplugin::handshake::PluginKind;
+use crate::netrpc::client::{CallError, RpcClient};
+
+/// A session with a plugin. Dropping it hangs up without a Quit, as a host that crashes does.
+pub struct HostSession {
+    control: RpcClient,
+    streams: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
+    _stdio: [Compat<yamux::Stream>; 2],
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl HostSession {
+    /// Opens a session over a connection: control, stdout and stderr streams, in this order.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Shutdown`] if the plugin hung up.
+    pub async fn open<IO>(connection: IO) -> Result<Self, CallError>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let connection = yamux::Connection::new(
+            connection.compat(),
+            yamux::Config::default(),
+            yamux::Mode::Client,
+        );
+        let (streams, requests) = mpsc::channel(1);
+        let driver = AbortOnDropHandle::new(tokio::spawn(drive(connection, requests)));
+        let control = open_stream(&streams).await?;
+        let stdio = [open_stream(&streams).await?, open_stream(&streams).await?];
+        Ok(Self {
+            control: RpcClient::new(control),
+            streams,
+            _stdio: stdio,
+            _driver: driver,
+        })
+    }
+
+    /// Asks for a traffic router.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] if the plugin is of another kind.
+    pub async fn dispense_router(&self) -> Result<RouterClient, CallError> {
+        let name = PluginKind::TrafficRouter.dispense_name().to_owned();
+        let id: u32 = self.control.call("Dispenser.Dispense", &name).await?;
+        let stream = self.claim(id).await?;
+        Ok(RouterClient::new(RpcClient::new(stream)))
+    }
+
+    /// Asks whether the plugin is alive, as the controller does before every reconcile.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn ping(&self) -> Result<(), CallError> {
+        self.control("Control.Ping", &true)
+            .await
+            .map(|IgnoredAny| ())
+    }
+
+    /// Asks the plugin to end.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Shutdown`] if the connection ended before the reply; a controller would kill
+    /// the process then.
+    pub async fn quit(&self) -> Result<(), CallError> {
+        self.control("Control.Quit", &true)
+            .await
+            .map(|IgnoredAny| ())
+    }
+
+    /// Makes any call on the control stream, for tests of what a plugin does with it.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn control<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
+    where
+        A: GobType + Serialize + Sync,
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.control.call(service_method, argument).await
+    }
+
+    /// Opens the stream for a dispensed id: the plugin sends the id back.
+    async fn claim(&self, id: u32) -> Result<Compat<yamux::Stream>, CallError> {
+        let mut stream = open_stream(&self.streams).await?;
+        let shutdown = |_: io::Error| CallError::Shutdown;
+        stream
+            .write_all(&id.to_le_bytes())
+            .await
+            .map_err(shutdown)?;
+        stream.flush().await.map_err(shutdown)?;
+        let mut echo = [0; 4];
+        stream.read_exact(&mut echo).await.map_err(shutdown)?;
+        if echo != id.to_le_bytes() {
+            return Err(CallError::Shutdown);
+        }
+        Ok(stream)
+    }
+}
+
+async fn open_stream(
+    streams: &mpsc::Sender<oneshot::Sender<yamux::Stream>>,
+) -> Result<Compat<yamux::Stream>, CallError> {
+    let (reply, stream) = oneshot::channel();
+    streams.send(reply).await.map_err(|_| CallError::Shutdown)?;
+    Ok(stream.await.map_err(|_| CallError::Shutdown)?.compat())
+}
+
+/// Keeps the connection moving and opens a stream whenever one is asked for.
+async fn drive<IO>(
+    mut connection: yamux::Connection<Compat<IO>>,
+    mut requests: mpsc::Receiver<oneshot::Sender<yamux::Stream>>,
+) where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        tokio::select! {
+            inbound = poll_fn(|cx| connection.poll_next_inbound(cx)) => match inbound {
+                // A plugin opens no streams.
+                Some(Ok(_refused)) => {}
+                Some(Err(_)) | None => return,
+            },
+            Some(reply) = requests.recv() => {
+                let Ok(mut stream) = poll_fn(|cx| connection.poll_new_outbound(cx)).await else {
+                    return;
+                };
+                // The yamux crate says that a stream is open with its first frame only.
+                if poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &[])).await.is_err() {
+                    return;
+                }
+                let _ = reply.send(stream);
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Serving one stream: a reader that never waits for a call, many calls, one writer.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, WriteHalf};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::codec::{CallDecoder, ReplyEncoder};
+use super::{Fault, Service};
+use crate::to_wire;
+use crate::wire::Request;
+
+/// Calls in flight per stream. A host sends about ten; further ones wait in the host's window.
+const MAX_CALLS: usize = 64;
+
+/// Bytes read at once.
+const READ_SIZE: usize = 16 * 1024;
+
+/// Why a stream ended before the host closed it.
+#[derive(Debug)]
+pub(crate) enum StreamError {
+    /// It was reset, or the connection is gone.
+    Io(io::Error),
+    /// Its bytes make no sense.
+    Corrupt(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// Answers every call on `io` until the host closes the stream; calls that still run then may finish.
+pub(crate) async fn serve<S, IO>(io: IO, service: Arc<S>) -> Result<(), StreamError>
+where
+    S: Service,
+    IO: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (mut reader, writer) = tokio::io::split(io);
+    let replies = Arc::new(Replies {
+        service,
+        writer: Mutex::new((ReplyEncoder::new(), writer)),
+    });
+    let in_flight = Arc::new(Semaphore::new(MAX_CALLS));
+    let mut decoder = CallDecoder::new();
+    let mut calls = JoinSet::new();
+    let mut chunk = vec![0; READ_SIZE];
+    loop {
+        while let Some((header, call)) = decoder.poll_call::<S>().map_err(corrupt)? {
+            // Only this function closes the semaphore, and it does not.
+            let permit = Arc::clone(&in_flight)
+                .acquire_owned()
+                .await
+                .map_err(corrupt)?;
+            calls.spawn(Arc::clone(&replies).answer(header, call, permit));
+        }
+        while let Some(answered) = calls.try_join_next() {
+            finished(answered)?;
+        }
+        match reader.read(&mut chunk).await.map_err(StreamError::Io)? {
+            0 => break,
+            n => decoder
+                .handle_input(chunk.get(..n).unwrap_or_default())
+                .map_err(corrupt)?,
+        }
+    }
+    while let Some(answered) = calls.join_next().await {
+        finished(answered)?;
+    }
+    Ok(())
+}
+
+/// Where calls go and their replies come from.
+struct Replies<S, IO> {
+    service: Arc<S>,
+    /// One lock over both: definitions must arrive before the values that use them, and the header
+    /// of a reply directly before its body.
+    writer: Mutex<(ReplyEncoder, WriteHalf<IO>)>,
+}
+
+impl<S, IO> Replies<S, IO>
+where
+    S: Service,
+    IO: AsyncWrite + Send + 'static,
+{
+    async fn answer(
+        self: Arc<Self>,
+        header: Request,
+        call: Result<S::Call, Fault>,
+        _permit: OwnedSemaphorePermit,
+    ) -> Result<(), StreamError> {
+        let outcome = match call {
+            Ok(call) => self.service.call(call).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = &outcome {
+            tracing::warn!(method = header.service_method, seq = header.seq, error = %fault, "call refused");
+        }
+        let outcome = outcome.map_err(|fault| to_wire::error_chain(&fault));
+        let mut writer = self.writer.lock().await;
+        let (encoder, writer) = &mut *writer;
+        let reply = encoder.encode(header, &outcome).map_err(corrupt)?;
+        writer.write_all(&reply).await.map_err(StreamError::Io)?;
+        writer.flush().await.map_err(StreamError::Io)?;
+        if let Ok(reply) = &outcome {
+            self.service.replied(reply);
+        }
+        Ok(())
+    }
+}
+
+fn corrupt(error: impl std::error::Error + Send + Sync + 'static) -> StreamError {
+    StreamError::Corrupt(error.into())
+}
+
+fn finished(
+    answered: Result<Result<(), StreamError>, tokio::task::JoinError>,
+) -> Result<(), StreamError> {
+    answered.unwrap_or_else(|panic| Err(corrupt(panic)))
+}

@@ -1,0 +1,177 @@
+//! An in-memory host: a whole session with a router, without process, socket or signal.
+
+use std::future::Future;
+
+use tokio::io::duplex;
+use tokio::task::JoinHandle;
+
+pub use crate::call::RouterCall;
+use crate::goplugin::serve::{ServeConfig, serve_connection};
+use crate::goplugin::session::{SessionError, Shutdown};
+use crate::host::{CallError, HostSession, RouterClient};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::traffic_router::{
+    DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
+};
+
+/// Bytes either side can be ahead of the other.
+const PIPE: usize = 64 * 1024;
+
+/// A router that is being served over a pipe, and the host that calls it.
+pub struct MemoryHost {
+    session: HostSession,
+    plugin: JoinHandle<Result<Shutdown, SessionError>>,
+}
+
+/// A router made of one function, which gets every call that takes a Rollout. The verification it
+/// returns matters to VerifyWeight only.
+pub struct FnRouter<F>(pub F);
+
+impl MemoryHost {
+    /// Serves `router` and opens a session with it.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Shutdown`] if the plugin's side ended at once.
+    pub async fn start<R: TrafficRouter>(
+        config: ServeConfig,
+        router: R,
+    ) -> Result<Self, CallError> {
+        let (host, plugin) = duplex(PIPE);
+        let plugin = tokio::spawn(async move { serve_connection(&config, plugin, router).await });
+        Ok(Self {
+            session: HostSession::open(host).await?,
+            plugin,
+        })
+    }
+
+    /// The host's end.
+    #[must_use]
+    pub fn session(&self) -> &HostSession {
+        &self.session
+    }
+
+    /// Dispenses the router and initialises it, as a controller does first.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn router(&self) -> Result<RouterClient, CallError> {
+        let router = self.session.dispense_router().await?;
+        router.init_plugin().await?;
+        Ok(router)
+    }
+
+    /// Sends Quit and returns how the plugin's side ended.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Shutdown`] if there was no reply.
+    pub async fn quit(self) -> Result<Result<Shutdown, SessionError>, CallError> {
+        self.session.quit().await?;
+        Ok(self.hang_up().await?)
+    }
+
+    /// Hangs up without a Quit and returns how the plugin's side ended.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Shutdown`] if the plugin's side panicked.
+    pub async fn hang_up(self) -> Result<Result<Shutdown, SessionError>, CallError> {
+        drop(self.session);
+        self.plugin.await.map_err(|_| CallError::Shutdown)
+    }
+}
+
+impl<F, Fut> FnRouter<F>
+where
+    F: Fn(RouterCall) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Verification, RouterError>> + Send,
+{
+    async fn answer(&self, call: RouterCall) -> Result<(), RouterError> {
+        (self.0)(call).await.map(drop)
+    }
+}
+
+impl<F, Fut> TrafficRouter for FnRouter<F>
+where
+    F: Fn(RouterCall) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<Verification, RouterError>> + Send,
+{
+    fn type_name(&self) -> &str {
+        "FnRouter"
+    }
+
+    async fn init(&self) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn update_hash(
+        &self,
+        rollout: &Rollout,
+        hashes: &PodHashes,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        self.answer(RouterCall::UpdateHash(
+            boxed(rollout),
+            hashes.clone(),
+            additional.to_vec(),
+        ))
+        .await
+    }
+
+    async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        self.answer(RouterCall::SetWeight(
+            boxed(rollout),
+            desired,
+            additional.to_vec(),
+        ))
+        .await
+    }
+
+    async fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        (self.0)(RouterCall::VerifyWeight(
+            boxed(rollout),
+            desired,
+            additional.to_vec(),
+        ))
+        .await
+    }
+
+    async fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), RouterError> {
+        self.answer(RouterCall::SetHeaderRoute(boxed(rollout), route.clone()))
+            .await
+    }
+
+    async fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> Result<(), RouterError> {
+        self.answer(RouterCall::SetMirrorRoute(boxed(rollout), route.clone()))
+            .await
+    }
+
+    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        self.answer(RouterCall::RemoveManagedRoutes(boxed(rollout)))
+            .await
+    }
+}
+
+fn boxed(rollout: &Rollout) -> Box<Rollout> {
+    Box::new(rollout.clone())
+}

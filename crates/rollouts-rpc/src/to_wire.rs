@@ -1,0 +1,169 @@
+//! From domain to wire: outcomes become replies, errors become text.
+
+#[cfg(feature = "host")]
+mod rollout;
+
+use std::error::Error;
+
+use crate::traffic_router::{RouterError, Verification};
+use crate::wire::{RpcError, VerifyWeightResponse};
+
+/// Characters of an error text. It ends up in a Kubernetes event, which holds about 1000.
+const MAX_ERROR: usize = 900;
+
+/// `%` as Go must not see it: the controller uses error texts as format strings
+/// (`TrafficRoutingError` in `rollout/trafficrouting.go`). The full-width form reads the same.
+const PERCENT: char = '\u{ff05}';
+
+impl From<&Result<(), RouterError>> for RpcError {
+    fn from(outcome: &Result<(), RouterError>) -> Self {
+        Self {
+            error_string: outcome
+                .as_ref()
+                .err()
+                .map_or_else(String::new, router_error),
+        }
+    }
+}
+
+impl From<&Result<Verification, RouterError>> for VerifyWeightResponse {
+    fn from(outcome: &Result<Verification, RouterError>) -> Self {
+        // `RpcVerified` in Argo Rollouts `utils/plugin/types`.
+        let verified = match outcome {
+            Ok(Verification::NotVerified) | Err(_) => 0,
+            Ok(Verification::Verified) => 1,
+            Ok(Verification::NotImplemented) => 2,
+        };
+        let error_string = outcome
+            .as_ref()
+            .err()
+            .map_or_else(String::new, router_error);
+        Self {
+            verified,
+            err: RpcError { error_string },
+        }
+    }
+}
+
+/// Every element in its wire form.
+#[cfg(feature = "host")]
+pub(crate) fn all<'d, D: 'd, W: From<&'d D>>(domain: &'d [D]) -> Vec<W> {
+    domain.iter().map(W::from).collect()
+}
+
+/// An error and its causes as the host gets them: one line without `%`, never empty.
+pub(crate) fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        // Some libraries repeat a cause in their own text.
+        if !text.contains(&reason) {
+            text.push_str(": ");
+            text.push_str(&reason);
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+fn router_error(error: &RouterError) -> String {
+    error_chain(error.as_error())
+}
+
+fn one_line(text: &str) -> String {
+    let words = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty());
+    let line = words
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('%', PERCENT.encode_utf8(&mut [0; 4]));
+    if line.is_empty() {
+        // An empty text means success.
+        return "an error without a text".to_owned();
+    }
+    if line.chars().nth(MAX_ERROR).is_none() {
+        return line;
+    }
+    line.chars().take(MAX_ERROR).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: String,
+        source: Option<Box<Self>>,
+    }
+
+    fn layers(texts: &[&str]) -> Layer {
+        let (first, rest) = texts.split_first().unwrap();
+        let source = (!rest.is_empty()).then(|| Box::new(layers(rest)));
+        Layer {
+            text: (*first).to_owned(),
+            source,
+        }
+    }
+
+    #[track_caller]
+    fn check(texts: &[&str], expect: &str) {
+        assert_eq!(error_chain(&layers(texts)), expect);
+    }
+
+    #[test]
+    fn causes_are_joined() {
+        check(&["cannot patch ns/t"], "cannot patch ns/t");
+        check(
+            &["cannot patch ns/t", "forbidden", "no role"],
+            "cannot patch ns/t: forbidden: no role",
+        );
+    }
+
+    #[test]
+    fn a_cause_that_is_repeated_is_said_once() {
+        check(
+            &["cannot patch ns/t: forbidden", "forbidden"],
+            "cannot patch ns/t: forbidden",
+        );
+    }
+
+    #[test]
+    fn the_text_is_one_line() {
+        check(&["a\nb\r\n\tc ", " d\u{7f}e"], "a b c : d e");
+    }
+
+    #[test]
+    fn go_finds_nothing_to_format() {
+        check(&["50% of %s, %!v(MISSING)"], "50％ of ％s, ％!v(MISSING)");
+    }
+
+    #[test]
+    fn an_error_is_never_empty_since_that_means_success() {
+        check(&[""], "an error without a text");
+        check(&["\n", " "], ":");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let text = error_chain(&layers(&[&"ü".repeat(2000)]));
+        assert_eq!(text.chars().count(), MAX_ERROR + 1);
+        assert!(text.ends_with("ü…"));
+    }
+
+    #[test]
+    fn a_refusal_of_verify_weight_is_not_verified() {
+        let reply = |outcome| VerifyWeightResponse::from(&outcome);
+        assert_eq!(reply(Ok(Verification::Verified)).verified, 1);
+        assert_eq!(reply(Ok(Verification::NotImplemented)).verified, 2);
+        assert_eq!(reply(Ok(Verification::NotVerified)).verified, 0);
+        let refused = reply(Err("no".into()));
+        assert_eq!(
+            (refused.verified, refused.err.error_string.as_str()),
+            (0, "no")
+        );
+    }
+}

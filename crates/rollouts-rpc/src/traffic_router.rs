@@ -1,0 +1,164 @@
+//! What an author of a traffic router implements, and how a router says no.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+
+/// Moves traffic between the stable and the canary of a Rollout.
+///
+/// The controller calls from several workers at once: calls for different Rollouts overlap, those
+/// for one Rollout do not. It repeats every call on every reconcile, so each must be idempotent and
+/// cheap when nothing changes. Errors become one line in the controller's log; of all methods only
+/// `set_weight` and `verify_weight` get theirs shown as an event (`rollout/trafficrouting.go`).
+pub trait TrafficRouter: Send + Sync + 'static {
+    /// The name the controller logs, such as `GlooPlatform`.
+    fn type_name(&self) -> &str;
+
+    /// Called once per process, before anything else.
+    ///
+    /// It should return at once and not fail for reasons that may pass: the controller holds a lock
+    /// over every traffic plugin meanwhile, and it uses the plugin all the same after an error.
+    fn init(&self) -> impl Future<Output = Result<(), RouterError>> + Send;
+
+    /// Tells which pods are canary and stable now.
+    fn update_hash(
+        &self,
+        rollout: &Rollout,
+        hashes: &PodHashes,
+        additional: &[WeightDestination],
+    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+
+    /// Sends `desired` of the traffic to the canary and the given share to each additional
+    /// destination; the rest goes to stable.
+    fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+
+    /// Says whether traffic is split as `set_weight` was asked to.
+    ///
+    /// An error here is fail-open: the controller does not ask again and promotes at the end. Prefer
+    /// [`Verification::NotVerified`] for whatever may pass.
+    fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> impl Future<Output = Result<Verification, RouterError>> + Send;
+
+    /// Sends requests with certain headers to the canary. Without a match the route of that name is
+    /// to be removed.
+    ///
+    /// Until a router implements it, the controller gets an error that says so.
+    fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> impl Future<Output = Result<(), RouterError>> + Send {
+        async { Err(not_supported("SetHeaderRoute", rollout, &route.name)) }
+    }
+
+    /// Copies certain requests to the canary. Without a match the route of that name is to be
+    /// removed.
+    ///
+    /// Until a router implements it, the controller gets an error that says so.
+    fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> impl Future<Output = Result<(), RouterError>> + Send {
+        async { Err(not_supported("SetMirrorRoute", rollout, &route.name)) }
+    }
+
+    /// Removes every route the two methods above have made. Called often, and mostly in vain.
+    fn remove_managed_routes(
+        &self,
+        rollout: &Rollout,
+    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+}
+
+/// The pod template hashes of both sides; either may be empty, and both are equal once promoted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHashes {
+    /// Hash of the canary's pods.
+    pub canary: String,
+    /// Hash of the stable pods.
+    pub stable: String,
+}
+
+/// The canary's share of the traffic: `value` out of `max`, as the controller sent it.
+///
+/// The controller can send a value above `max` (full promotion with `dynamicStableScale`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DesiredWeight {
+    /// The share, in parts of `max`.
+    pub value: i32,
+    /// `trafficRouting.maxTrafficWeight`, 100 unless the Rollout sets it.
+    pub max: i32,
+}
+
+/// A further destination and its share, made by an experiment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WeightDestination {
+    /// The share, in parts of the Rollout's maximum weight.
+    pub weight: i32,
+    /// Name of the Service; empty if the experiment's pods have no port.
+    pub service_name: String,
+    /// Hash of the pods behind it.
+    pub pod_template_hash: String,
+}
+
+/// The answer to VerifyWeight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// Traffic is split as asked.
+    Verified,
+    /// Not yet; the controller asks again in 10 s.
+    NotVerified,
+    /// This router does not say; the controller goes on.
+    NotImplemented,
+}
+
+/// Why a router did not do what it was asked: any error, with its causes.
+///
+/// Made from any error by `?`, or from a text by [`RouterError::from`]. It becomes text only at the
+/// wire: one line without `%`, the causes joined by `": "`.
+pub struct RouterError(Box<dyn Error + Send + Sync>);
+
+impl RouterError {
+    /// The error itself; its causes are its sources.
+    #[must_use]
+    pub fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
+        &*self.0
+    }
+}
+
+// Like `anyhow::Error` this does not implement `Error`: that would forbid the conversion below.
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for RouterError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl fmt::Debug for RouterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for RouterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {
+    let Rollout {
+        namespace, name, ..
+    } = rollout;
+    format!("{method} is not supported yet: remove the step with route {route:?} from rollout {namespace}/{name}").into()
+}

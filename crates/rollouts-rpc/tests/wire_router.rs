@@ -1,0 +1,324 @@
+//! Every method of a traffic router, called over a whole session in memory.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use rollouts_rpc::host::CallError;
+use rollouts_rpc::rollout::{
+    CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, PingPong, RolloutStatus, RouteMatch,
+    SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficRouting, TrafficWeights,
+};
+use rollouts_rpc::testing::{FnRouter, MemoryHost, RouterCall};
+use rollouts_rpc::{
+    DesiredWeight, PodHashes, Rollout, RouterError, ServeConfig, Shutdown, TrafficRouter,
+    Verification, WeightDestination,
+};
+use tokio::sync::mpsc;
+
+/// A router that hands every call to the test.
+fn recorder() -> (impl TrafficRouter, mpsc::UnboundedReceiver<RouterCall>) {
+    let (calls, received) = mpsc::unbounded_channel();
+    let router = FnRouter(move |call| {
+        calls.send(call).unwrap();
+        async { Ok(Verification::Verified) }
+    });
+    (router, received)
+}
+
+/// A Rollout with something in every field.
+fn full_rollout() -> Rollout {
+    let text = |exact: &str| StringMatch {
+        exact: exact.into(),
+        ..StringMatch::default()
+    };
+    let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+    let destination = |weight| WeightDestination {
+        weight,
+        service_name: "svc".into(),
+        pod_template_hash: "abc".into(),
+    };
+    let header = SetHeaderRoute {
+        name: "h".into(),
+        matches: vec![HeaderRoutingMatch {
+            header_name: "x".into(),
+            header_value: text("1"),
+        }],
+    };
+    let mirror = SetMirrorRoute {
+        name: "m".into(),
+        matches: vec![RouteMatch {
+            method: Some(text("GET")),
+            path: Some(text("/")),
+            headers: BTreeMap::from([("y".to_owned(), text("2"))]),
+        }],
+        percentage: Some(35),
+    };
+    let step = CanaryStep::default();
+    Rollout {
+        name: "demo".into(),
+        namespace: "ns".into(),
+        uid: "u-1".into(),
+        resource_version: "42".into(),
+        generation: 7,
+        labels: map("app", "demo"),
+        annotations: map("rollout.argoproj.io/revision", "2"),
+        replicas: 5,
+        paused: true,
+        canary: Some(CanaryStrategy {
+            stable_service: "stable".into(),
+            canary_service: "canary".into(),
+            ping_pong: Some(PingPong {
+                ping_service: "ping".into(),
+                pong_service: "pong".into(),
+            }),
+            dynamic_stable_scale: true,
+            steps: vec![
+                CanaryStep {
+                    set_weight: Some(20),
+                    set_header_route: Some(header),
+                    ..step.clone()
+                },
+                CanaryStep {
+                    others: vec![OtherStep::Pause],
+                    ..step.clone()
+                },
+                CanaryStep {
+                    set_weight: Some(0),
+                    ..step.clone()
+                },
+                CanaryStep {
+                    set_mirror_route: Some(mirror),
+                    others: vec![OtherStep::Plugin],
+                    ..step
+                },
+            ],
+            traffic_routing: Some(TrafficRouting {
+                plugins: BTreeMap::from([(
+                    "solo-io/glooplatform".to_owned(),
+                    b"{\"a\":1}".to_vec(),
+                )]),
+                managed_routes: vec!["h".into(), "m".into()],
+                max_traffic_weight: Some(1000),
+            }),
+        }),
+        status: RolloutStatus {
+            abort: true,
+            promote_full: true,
+            controller_pause: true,
+            phase: "Paused".into(),
+            message: "CanaryPauseStep".into(),
+            observed_generation: "7".into(),
+            current_pod_hash: "new".into(),
+            stable_rs: "old".into(),
+            current_step_index: Some(1),
+            available_replicas: 4,
+            weights: Some(TrafficWeights {
+                canary: destination(200),
+                stable: destination(800),
+                additional: vec![destination(0)],
+                verified: true,
+            }),
+            stable_ping_pong: "ping".into(),
+            current_experiment: "exp".into(),
+        },
+    }
+}
+
+#[tokio::test]
+async fn every_method_arrives_with_its_arguments() {
+    let (router, mut received) = recorder();
+    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+        .await
+        .unwrap();
+    let client = host.router().await.unwrap();
+    let rollout = full_rollout();
+    let boxed = || Box::new(full_rollout());
+    let additional = [
+        WeightDestination {
+            weight: 5,
+            ..WeightDestination::default()
+        },
+        WeightDestination::default(),
+    ];
+    let hashes = PodHashes {
+        canary: "c".into(),
+        stable: String::new(),
+    };
+    let header = SetHeaderRoute {
+        name: "h".into(),
+        matches: Vec::new(),
+    };
+    let mirror = SetMirrorRoute {
+        name: "m".into(),
+        ..SetMirrorRoute::default()
+    };
+    let desired = DesiredWeight {
+        value: 400,
+        max: 1000,
+    };
+
+    assert_eq!(client.type_name().await.unwrap(), "FnRouter");
+    client
+        .update_hash(&rollout, &hashes, &additional)
+        .await
+        .unwrap();
+    client.set_weight(&rollout, 400, &additional).await.unwrap();
+    let verification = client.verify_weight(&rollout, 400, &[]).await.unwrap();
+    client.set_header_route(&rollout, &header).await.unwrap();
+    client.set_mirror_route(&rollout, &mirror).await.unwrap();
+    client
+        .remove_managed_routes(&Rollout::default())
+        .await
+        .unwrap();
+
+    assert_eq!(verification, Verification::Verified);
+    let expected = [
+        RouterCall::UpdateHash(boxed(), hashes, additional.to_vec()),
+        RouterCall::SetWeight(boxed(), desired, additional.to_vec()),
+        RouterCall::VerifyWeight(boxed(), desired, Vec::new()),
+        RouterCall::SetHeaderRoute(boxed(), header),
+        RouterCall::SetMirrorRoute(boxed(), mirror),
+        RouterCall::RemoveManagedRoutes(Box::default()),
+    ];
+    for call in expected {
+        assert_eq!(received.try_recv().unwrap(), call);
+    }
+    assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+}
+
+#[track_caller]
+fn check_refusal<T: std::fmt::Debug>(result: Result<T, CallError>, expect: &str) {
+    match result.unwrap_err() {
+        CallError::Router(text) => assert_eq!(text, expect),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_routers_error_becomes_one_line_in_the_reply() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot patch ns/table\nto 50%")]
+    struct Refused(#[source] std::io::Error);
+    let router = FnRouter(|_| async {
+        Err::<Verification, _>(RouterError::from(Refused(std::io::Error::other(
+            "forbidden",
+        ))))
+    });
+    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+        .await
+        .unwrap();
+    let client = host.router().await.unwrap();
+    let rollout = Rollout::default();
+    let expect = "cannot patch ns/table to 50\u{ff05}: forbidden";
+
+    check_refusal(client.set_weight(&rollout, 5, &[]).await, expect);
+    check_refusal(client.verify_weight(&rollout, 5, &[]).await, expect);
+    check_refusal(
+        client
+            .update_hash(&rollout, &PodHashes::default(), &[])
+            .await,
+        expect,
+    );
+    check_refusal(client.remove_managed_routes(&rollout).await, expect);
+    client.type_name().await.unwrap();
+}
+
+#[tokio::test]
+async fn each_verification_arrives_as_it_was_given() {
+    for verification in [
+        Verification::Verified,
+        Verification::NotVerified,
+        Verification::NotImplemented,
+    ] {
+        let router = FnRouter(move |_| async move { Ok(verification) });
+        let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+            .await
+            .unwrap();
+        let client = host.router().await.unwrap();
+        assert_eq!(
+            client
+                .verify_weight(&Rollout::default(), 5, &[])
+                .await
+                .unwrap(),
+            verification
+        );
+    }
+}
+
+/// Implements only what it must.
+struct Minimal;
+
+impl TrafficRouter for Minimal {
+    fn type_name(&self) -> &str {
+        "Minimal"
+    }
+    async fn init(&self) -> Result<(), RouterError> {
+        Err("not today".into())
+    }
+    async fn update_hash(
+        &self,
+        _: &Rollout,
+        _: &PodHashes,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        Ok(())
+    }
+    async fn set_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        Ok(())
+    }
+    async fn verify_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        Ok(Verification::NotImplemented)
+    }
+    async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn header_and_mirror_routes_are_refused_until_a_router_has_them() {
+    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, Minimal)
+        .await
+        .unwrap();
+    let client = host.session().dispense_router().await.unwrap();
+    let rollout = full_rollout();
+    let header = SetHeaderRoute {
+        name: "h".into(),
+        ..SetHeaderRoute::default()
+    };
+    let mirror = SetMirrorRoute {
+        name: "m".into(),
+        ..SetMirrorRoute::default()
+    };
+    check_refusal(
+        client.set_header_route(&rollout, &header).await,
+        "SetHeaderRoute is not supported yet: remove the step with route \"h\" from rollout ns/demo",
+    );
+    check_refusal(
+        client.set_mirror_route(&rollout, &mirror).await,
+        "SetMirrorRoute is not supported yet: remove the step with route \"m\" from rollout ns/demo",
+    );
+}
+
+#[tokio::test]
+async fn a_router_that_failed_to_initialise_still_answers() {
+    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, Minimal)
+        .await
+        .unwrap();
+    let client = host.session().dispense_router().await.unwrap();
+    check_refusal(client.init_plugin().await, "not today");
+    client
+        .set_weight(&Rollout::default(), 5, &[])
+        .await
+        .unwrap();
+}
