@@ -165,16 +165,11 @@ struct Mismatch {
 const REASON_CHARS: usize = 300;
 
 impl ValueError {
-    fn new(reason: String) -> Self {
-        let reason = match reason.char_indices().nth(REASON_CHARS) {
-            Some((end, _)) => reason
-                .chars()
-                .take(REASON_CHARS)
-                .chain(['.'; 3])
-                .take(end + 3)
-                .collect(),
-            None => reason,
-        };
+    fn new(mut reason: String) -> Self {
+        if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS) {
+            reason.truncate(end);
+            reason.push_str("...");
+        }
         Self(Box::new(Mismatch {
             path: String::new(),
             reason,
@@ -182,25 +177,22 @@ impl ValueError {
     }
 
     /// The error, seen from the struct that holds the field.
-    pub(crate) fn in_field(mut self, name: &str) -> Self {
-        let dot = if self.0.path.is_empty() || self.0.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
-        self.0.path.insert_str(0, dot);
-        self.0.path.insert_str(0, name);
-        self
+    pub(crate) fn in_field(self, name: &str) -> Self {
+        self.inside(name.to_owned())
     }
 
     /// The error, seen from the slice or array that holds the element.
-    pub(crate) fn in_element(mut self, index: u64) -> Self {
-        let dot = if self.0.path.is_empty() || self.0.path.starts_with('[') {
-            ""
-        } else {
-            "."
-        };
-        self.0.path.insert_str(0, &format!("[{index}]{dot}"));
+    pub(crate) fn in_element(self, index: u64) -> Self {
+        self.inside(format!("[{index}]"))
+    }
+
+    fn inside(mut self, mut outer: String) -> Self {
+        let inner = &self.0.path;
+        if !inner.is_empty() && !inner.starts_with('[') {
+            outer.push('.');
+        }
+        outer.push_str(inner);
+        self.0.path = outer;
         self
     }
 }
@@ -230,7 +222,7 @@ impl std::error::Error for ValueError {}
 
 impl serde::de::Error for ValueError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self::new(message.to_string().escape_debug().to_string())
+        Self::new(message.to_string().replace(char::is_control, " "))
     }
 
     // serde's own texts quote strings and bytes, which may be secrets of the sender.

@@ -101,11 +101,10 @@ impl TypeTable {
     pub(crate) fn of_value(&self, id: i64) -> Result<TypeRef, Fault> {
         match id {
             1..=8 => Ok(basic(id)),
-            FIRST_USER_ID.. => self
-                .user
-                .get(&id)
-                .copied()
-                .ok_or(Fault::UndefinedType { id }),
+            FIRST_USER_ID.. => match self.user.get(&id) {
+                Some(&ty) if !matches!(self.get(ty), WireType::Undefined { .. }) => Ok(ty),
+                _ => Err(Fault::UndefinedType { id }),
+            },
             _ => Err(Fault::BadTypeId { id }),
         }
     }
