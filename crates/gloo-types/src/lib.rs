@@ -41,7 +41,7 @@ pub use route_table::{
 };
 pub use selector::{LabelOperator, LabelRequirement, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
-pub use validate::{Rule, Violation, violations};
+pub use validate::{Rule, Violation, violations, weight_rule};
 pub use weight::effective_weights;
 
 /// API group of a `RouteTable`.

@@ -174,7 +174,8 @@ impl Found {
     }
 }
 
-fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
+/// The rule that the weights of one route break, if any. An empty list breaks none.
+pub fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
     let set = destinations
         .iter()
         .filter_map(DestinationReference::set_weight);

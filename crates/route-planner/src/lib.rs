@@ -1,1 +1,57 @@
-//! placeholder
+//! Decides how a Gloo RouteTable changes for a canary: a pure function from configuration, intent and document to edits.
+//!
+//! ```text
+//! before                                SetWeight 25 of 100
+//! http:                                 http:
+//! - name: list                          - name: list
+//!   forwardTo:                            forwardTo:
+//!     destinations:                         destinations:
+//!     - ref: {name: reviews}                - {ref: {name: reviews}, weight: 60}
+//!       weight: 80                          - {ref: {name: reviews-canary}, weight: 20}
+//!     - ref: {name: legacy}                 - {ref: {name: legacy}, weight: 20}
+//!       weight: 20
+//! ```
+//!
+//! [`plan`] answers with a [`Plan`], whose edits become a guarded JSON Patch, or with a typed refusal. The same input
+//! gives the same plan, and planning on a patched table gives the empty plan. What the owner wrote is remembered in one
+//! annotation of the table itself ([`ANNOTATION`]); SetWeight 0 puts it back byte for byte and removes the annotation.
+//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it?
+//!
+//! The crate knows no clock, no file, no network and no Kubernetes client.
+
+mod config;
+mod config_reader;
+mod destinations;
+mod edit;
+mod error;
+mod intent;
+mod json_patch;
+mod observe;
+mod record;
+mod select;
+mod set_weight;
+mod weight;
+
+pub use config::{PluginConfig, RouteSelector, VerifyMode};
+pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
+pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
+pub use intent::{AdditionalDestination, Intent, IntentKind, ServicePair, WeightSplit};
+pub use observe::{Observation, observe};
+pub use record::ANNOTATION;
+
+use gloo_types::RouteTableDoc;
+
+/// Decides what has to change in `table` so that `intent` is in force.
+///
+/// # Errors
+/// When the table cannot be read, when it leads no traffic to the stable Service, or when the intent cannot be put into
+/// force without touching what the Rollout does not own. Nothing has been changed then.
+pub fn plan(
+    config: &PluginConfig,
+    intent: &Intent,
+    table: &RouteTableDoc,
+) -> Result<Plan, PlanError> {
+    match &intent.kind {
+        IntentKind::SetWeight(split) => set_weight::plan(config, intent, split, table),
+    }
+}

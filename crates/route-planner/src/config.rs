@@ -1,0 +1,265 @@
+//! The plugin block of a Rollout: parsed once, checked strictly.
+
+use std::collections::BTreeMap;
+
+use gloo_types::{LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector};
+
+use crate::config_reader::{Block, root};
+use crate::error::{ConfigError, ConfigProblem};
+
+/// What a user wrote under `trafficRouting.plugins.<name>`, with defaults filled in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    route_tables: RouteTableSelector,
+    routes: RouteSelector,
+    verify: VerifyMode,
+}
+
+/// Which routes of a selected table take part: those with one of the names or with all of the labels; all when empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RouteSelector {
+    /// Names of routes.
+    pub names: Vec<String>,
+    /// Labels that must all be present and equal.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What VerifyWeight looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyMode {
+    /// The weights, and Gloo's verdict when the table's status carries one.
+    #[default]
+    Auto,
+    /// The weights only.
+    Weights,
+    /// The weights and Gloo's verdict.
+    Accepted,
+}
+
+const KEYS: &[&str] = &[
+    "routeTableSelector",
+    "routeSelector",
+    "tcpRoutes",
+    "tlsRoutes",
+    "stableDestination",
+    "canaryDestination",
+    "subset",
+    "headerMatch",
+    "headerRoutePlacement",
+    "zeroWeight",
+    "verify",
+    // Published examples of the first plugin use these.
+    "routeTableName",
+    "routeTableNamespace",
+    "destinationKind",
+    "destinationNamespace",
+];
+
+impl PluginConfig {
+    /// Finds the block of the first of the `accepted` plugin names in `plugins` (name to raw JSON) and parses it.
+    ///
+    /// # Errors
+    /// When no accepted name is there, and for everything [`PluginConfig::from_json`] refuses.
+    pub fn for_rollout<N: AsRef<str>>(
+        plugins: &BTreeMap<String, Vec<u8>>,
+        accepted: &[N],
+        rollout: &ObjectKey,
+    ) -> Result<Self, ConfigError> {
+        let raw = accepted.iter().find_map(|name| plugins.get(name.as_ref()));
+        let raw = raw.ok_or_else(|| ConfigError {
+            rollout: rollout.clone(),
+            problem: ConfigProblem::MissingPlugin {
+                accepted: accepted
+                    .iter()
+                    .map(|name| name.as_ref().to_owned())
+                    .collect(),
+                found: plugins.keys().cloned().collect(),
+            },
+        })?;
+        Self::from_json(raw, rollout)
+    }
+
+    /// Parses a plugin block. Namespaces default to that of `rollout`; `null` counts as absent.
+    ///
+    /// # Errors
+    /// When a key is unknown, has the wrong type or a value that is not allowed, when no table is selected, and for what
+    /// this version does not support yet.
+    pub fn from_json(raw: &[u8], rollout: &ObjectKey) -> Result<Self, ConfigError> {
+        parse(raw, &rollout.namespace).map_err(|problem| ConfigError {
+            rollout: rollout.clone(),
+            problem,
+        })
+    }
+
+    /// Which tables are edited.
+    pub fn route_tables(&self) -> &RouteTableSelector {
+        &self.route_tables
+    }
+
+    /// Which of their routes are edited.
+    pub fn routes(&self) -> &RouteSelector {
+        &self.routes
+    }
+
+    /// What VerifyWeight looks at.
+    pub fn verify(&self) -> VerifyMode {
+        self.verify
+    }
+}
+
+impl RouteSelector {
+    /// Whether a route takes part.
+    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        let by_label = !self.labels.is_empty();
+        (self.names.is_empty() && !by_label)
+            || self.names.iter().any(|selected| selected == name)
+            || (by_label
+                && self
+                    .labels
+                    .iter()
+                    .all(|(key, value)| labels.get(key) == Some(value)))
+    }
+}
+
+fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProblem> {
+    let document = root(raw)?;
+    let block = Block::root(&document, KEYS)?;
+
+    for key in ["tcpRoutes", "tlsRoutes"] {
+        block.refuse(key, !block.array(key)?.is_empty())?;
+    }
+    for key in ["stableDestination", "canaryDestination", "subset"] {
+        block.refuse(
+            key,
+            block.object(key)?.is_some_and(|object| !object.is_empty()),
+        )?;
+    }
+    block.only("headerMatch", &["any", "all"], "any or all")?;
+    block.only(
+        "headerRoutePlacement",
+        &["beforeSource", "top"],
+        "beforeSource or top",
+    )?;
+    block.only("zeroWeight", &["remove", "keep"], "remove or keep")?;
+    block.only(
+        "destinationKind",
+        &["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"],
+        "SERVICE, VIRTUAL_DESTINATION or EXTERNAL_SERVICE",
+    )?;
+    let destination_namespace = block.object_name("destinationNamespace")?;
+    block.refuse(
+        "destinationNamespace",
+        destination_namespace.is_some_and(|namespace| namespace != rollout_namespace),
+    )?;
+
+    Ok(PluginConfig {
+        route_tables: route_tables(&block, rollout_namespace)?,
+        routes: routes(&block)?,
+        verify: match block.one_of(
+            "verify",
+            &["auto", "weights", "accepted"],
+            "auto, weights or accepted",
+        )? {
+            Some("weights") => VerifyMode::Weights,
+            Some("accepted") => VerifyMode::Accepted,
+            _ => VerifyMode::Auto,
+        },
+    })
+}
+
+fn route_tables(
+    block: &Block<'_>,
+    rollout_namespace: &str,
+) -> Result<RouteTableSelector, ConfigProblem> {
+    const KEYS: &[&str] = &[
+        "name",
+        "names",
+        "labels",
+        "matchExpressions",
+        "namespace",
+        "namespaces",
+    ];
+    let selector = block.block("routeTableSelector", KEYS)?;
+
+    let mut names = selector.object_names("names")?;
+    names.extend(selector.object_name("name")?);
+    names.extend(block.object_name("routeTableName")?);
+    let mut namespaces = selector.object_names("namespaces")?;
+    namespaces.extend(selector.object_name("namespace")?);
+    namespaces.extend(block.object_name("routeTableNamespace")?);
+    if namespaces.is_empty() {
+        namespaces.push(rollout_namespace.to_owned());
+    }
+    for list in [&mut names, &mut namespaces] {
+        list.sort();
+        list.dedup();
+    }
+
+    let selector = RouteTableSelector {
+        names,
+        labels: selector.labels("labels")?,
+        match_expressions: selector
+            .blocks("matchExpressions", &["key", "operator", "values"])?
+            .iter()
+            .map(label_requirement)
+            .collect::<Result<_, _>>()?,
+        namespaces,
+    };
+    if selector.names.is_empty() && !selector.by_label() {
+        return Err(ConfigProblem::NoSelector);
+    }
+    Ok(selector)
+}
+
+fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, ConfigProblem> {
+    let key = block.label_text("key")?.unwrap_or_default();
+    let values = block.label_texts("values")?;
+    let operator = block.one_of(
+        "operator",
+        &["In", "NotIn", "Exists", "DoesNotExist"],
+        "In, NotIn, Exists or DoesNotExist",
+    )?;
+    let problem = |key: &str, found: &str, expected| {
+        Err(ConfigProblem::Value {
+            path: block.path(key),
+            found: found.to_owned(),
+            expected,
+        })
+    };
+    if key.is_empty() {
+        return problem("key", "", "the key of a label");
+    }
+    let operator = match (operator, values.is_empty()) {
+        (Some("In"), false) => LabelOperator::In(values),
+        (Some("NotIn"), false) => LabelOperator::NotIn(values),
+        (Some("Exists"), true) => LabelOperator::Exists,
+        (Some("DoesNotExist"), true) => LabelOperator::DoesNotExist,
+        (Some("In" | "NotIn"), true) => {
+            return problem("values", "", "a list of at least one label value");
+        }
+        (Some(_), false) => {
+            return problem(
+                "values",
+                &values.join(","),
+                "absent with Exists and DoesNotExist",
+            );
+        }
+        (_, _) => return problem("operator", "", "In, NotIn, Exists or DoesNotExist"),
+    };
+    Ok(LabelRequirement { key, operator })
+}
+
+fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
+    let selector = block.block("routeSelector", &["name", "names", "labels"])?;
+    let mut names = selector.strings("names")?;
+    names.extend(
+        selector
+            .string("name")?
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned),
+    );
+    Ok(RouteSelector {
+        names,
+        labels: selector.labels("labels")?,
+    })
+}

@@ -1,0 +1,301 @@
+//! Lists of destinations: the one that is there, the one the owner wrote, and the changes between two of them.
+
+use gloo_types::{DestinationReference, effective_weights};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::edit::DestinationChange;
+use crate::error::Refusal;
+use crate::record::{RouteRecord, unusable};
+use crate::select::DestinationId;
+
+/// One destination of a route.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    /// Position in the list that is there; `None` for one that is to be put in.
+    live: Option<usize>,
+    pub(crate) raw: Value,
+    pub(crate) view: DestinationReference,
+    /// `None` for what is not an object of a cluster.
+    pub(crate) id: Option<DestinationId>,
+}
+
+/// How a route says where it leads. All but `Listed` mean the table's `defaultDestination`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ListForm {
+    /// A list with at least one destination.
+    #[default]
+    Listed,
+    /// No `destinations` key.
+    Absent,
+    /// An empty list.
+    Empty,
+}
+
+/// The destinations a route would have without us.
+#[derive(Clone, Debug)]
+pub(crate) struct Base {
+    pub(crate) slots: Vec<Slot>,
+    /// Unless `Listed`, the slots stand for what the owner did not write out.
+    pub(crate) form: ListForm,
+}
+
+impl ListForm {
+    pub(crate) fn is_listed(&self) -> bool {
+        *self == Self::Listed
+    }
+}
+
+impl Slot {
+    fn new(raw: Value, live: Option<usize>, table_namespace: &str) -> serde_json::Result<Self> {
+        let view = DestinationReference::deserialize(&raw)?;
+        let id = DestinationId::of(&view, table_namespace);
+        Ok(Self {
+            live,
+            raw,
+            view,
+            id,
+        })
+    }
+
+    /// The same destination with another weight; `None` removes the key.
+    pub(crate) fn weighing(mut self, weight: Option<Value>) -> Self {
+        self.view.weight = weight
+            .as_ref()
+            .and_then(Value::as_u64)
+            .and_then(|weight| weight.try_into().ok());
+        if let Value::Object(raw) = &mut self.raw {
+            match weight {
+                Some(weight) => raw.insert("weight".to_owned(), weight),
+                None => raw.shift_remove("weight"),
+            };
+        }
+        self
+    }
+
+    /// A copy that leads to the object `name` beside this one.
+    pub(crate) fn renamed(&self, name: &str) -> Self {
+        let mut copy = Self {
+            live: None,
+            ..self.clone()
+        };
+        if let Some(reference) = copy.raw.get_mut("ref").and_then(Value::as_object_mut) {
+            reference.insert("name".to_owned(), json!(name));
+        }
+        if let Some(reference) = &mut copy.view.reference {
+            name.clone_into(&mut reference.name);
+        }
+        copy.id = self.id.as_ref().map(|id| id.renamed(name));
+        copy
+    }
+
+    pub(crate) fn is(&self, id: &DestinationId) -> bool {
+        self.id.as_ref() == Some(id)
+    }
+
+    /// The destination in messages.
+    pub(crate) fn label(&self) -> String {
+        self.id
+            .as_ref()
+            .map_or_else(|| self.view.to_string(), ToString::to_string)
+    }
+
+    /// The destination in messages, with its port.
+    pub(crate) fn place(&self) -> String {
+        let port = self.view.port.as_ref();
+        match port.map(|port| (port.number, port.name.as_deref())) {
+            Some((Some(number), _)) => format!("{} port {number}", self.label()),
+            Some((None, Some(name))) => format!("{} port {name}", self.label()),
+            _ => self.label(),
+        }
+    }
+
+    fn raw_weight(&self) -> Option<&Value> {
+        self.raw.get("weight")
+    }
+}
+
+/// The destinations that are there.
+pub(crate) fn live(forward: &Value, table_namespace: &str) -> serde_json::Result<Base> {
+    let (form, list) = match forward.get("destinations") {
+        None | Some(Value::Null) => (ListForm::Absent, [].as_slice()),
+        Some(Value::Array(list)) if list.is_empty() => (ListForm::Empty, [].as_slice()),
+        Some(Value::Array(list)) => (ListForm::Listed, list.as_slice()),
+        Some(_) => return Err(serde::de::Error::custom("destinations is not a list")),
+    };
+    let slots = list
+        .iter()
+        .enumerate()
+        .map(|(index, raw)| Slot::new(raw.clone(), Some(index), table_namespace))
+        .collect::<Result<_, _>>()?;
+    Ok(Base { slots, form })
+}
+
+impl Base {
+    /// What the owner's list is, given what is there and what we remember to have changed.
+    ///
+    /// `None` when nothing of ours is left in the list: the owner has pointed the route elsewhere.
+    pub(crate) fn undo(
+        &self,
+        record: &RouteRecord,
+        default: Option<&Value>,
+        table_namespace: &str,
+    ) -> Result<Option<Self>, Refusal> {
+        let originals = record
+            .originals
+            .iter()
+            .map(|original| {
+                let slot = Slot::new(original.destination.clone(), None, table_namespace);
+                Ok((original.at, slot.map_err(unusable)?))
+            })
+            .collect::<Result<Vec<_>, Refusal>>()?;
+        let is_original =
+            |slot: &&Slot| originals.iter().any(|(_, original)| original.id == slot.id);
+        let is_added = |slot: &Slot| slot.id.as_ref().is_some_and(|id| record.added(id));
+        if self.form.is_listed()
+            && !self
+                .slots
+                .iter()
+                .any(|slot| is_original(&slot) || is_added(slot))
+        {
+            return Ok(None);
+        }
+
+        let mut slots: Vec<Slot> = self
+            .slots
+            .iter()
+            .filter(|slot| !is_added(slot))
+            .cloned()
+            .collect();
+        for (at, original) in &originals {
+            match slots.iter_mut().find(|slot| slot.id == original.id) {
+                Some(slot) => *slot = slot.clone().weighing(original.raw_weight().cloned()),
+                None => slots.insert((*at).min(slots.len()), original.clone()),
+            }
+        }
+        let base = Self {
+            slots,
+            form: record.list,
+        };
+        base.materialised(default, table_namespace).map(Some)
+    }
+
+    /// Writes out the table's default destination, in front of what the owner may have added to a list of ours.
+    pub(crate) fn materialised(
+        mut self,
+        default: Option<&Value>,
+        table_namespace: &str,
+    ) -> Result<Self, Refusal> {
+        if let (false, Some(default)) = (self.form.is_listed(), default) {
+            let slot = Slot::new(default.clone(), None, table_namespace).map_err(unusable)?;
+            self.slots.insert(0, slot.weighing(None));
+        }
+        Ok(self)
+    }
+
+    /// The list to leave behind: as the owner wrote it, unless the default now has company.
+    pub(crate) fn resting(self) -> Self {
+        let form = if self.slots.len() > 1 {
+            ListForm::Listed
+        } else {
+            self.form
+        };
+        Self { form, ..self }
+    }
+
+    pub(crate) fn holds(&self, id: &DestinationId) -> bool {
+        self.slots.iter().any(|slot| slot.is(id))
+    }
+
+    /// Whether both lists are the same JSON.
+    pub(crate) fn equals(&self, other: &Self) -> bool {
+        self.form == other.form
+            && self
+                .slots
+                .iter()
+                .map(|slot| &slot.raw)
+                .eq(other.slots.iter().map(|slot| &slot.raw))
+    }
+
+    /// Effective weight of each slot, as Gloo reads the list.
+    pub(crate) fn effective_weights(&self) -> Vec<u32> {
+        let views: Vec<DestinationReference> =
+            self.slots.iter().map(|slot| slot.view.clone()).collect();
+        effective_weights(&views)
+    }
+
+    /// The changes that turn this list, which is there, into `target`.
+    pub(crate) fn changes_to(&self, target: Self) -> Vec<DestinationChange> {
+        match (self.form, target.form) {
+            (ListForm::Absent, ListForm::Listed) => {
+                let list = target.slots.into_iter().map(|slot| slot.raw).collect();
+                return vec![DestinationChange::CreateList(list)];
+            }
+            (ListForm::Listed, ListForm::Absent) => return vec![DestinationChange::RemoveList],
+            (_, ListForm::Listed) | (ListForm::Listed, _) => {}
+            (_, _) => return Vec::new(),
+        }
+        let target = if target.form.is_listed() {
+            self.linked(target.slots)
+        } else {
+            Vec::new()
+        };
+
+        let mut changes = Vec::new();
+        for slot in &target {
+            let Some(here) = slot.live.and_then(|index| self.slots.get(index)) else {
+                continue;
+            };
+            if slot.raw_weight() != here.raw_weight() {
+                changes.push(DestinationChange::SetWeight {
+                    index: slot.live.unwrap_or_default(),
+                    destination: slot.label(),
+                    from: here.raw_weight().cloned(),
+                    to: slot.raw_weight().cloned(),
+                });
+            }
+        }
+        for (index, slot) in self.slots.iter().enumerate().rev() {
+            if !target.iter().any(|kept| kept.live == Some(index)) {
+                changes.push(DestinationChange::Remove {
+                    index,
+                    destination: slot.label(),
+                });
+            }
+        }
+        for (index, slot) in target
+            .into_iter()
+            .enumerate()
+            .filter(|(_, slot)| slot.live.is_none())
+        {
+            let destination = slot.label();
+            changes.push(DestinationChange::Insert {
+                index,
+                destination,
+                value: slot.raw,
+            });
+        }
+        changes
+    }
+
+    /// Finds for each target slot the one that is there already, as long as that keeps the order of both lists.
+    fn linked(&self, target: Vec<Slot>) -> Vec<Slot> {
+        let mut next = 0;
+        let link = |slot: Slot| {
+            let same = |here: &&Slot| slot.id.is_some() && here.id == slot.id;
+            let index = slot
+                .live
+                .or_else(|| self.slots.iter().find(same).and_then(|here| here.live));
+            match index.and_then(|index| self.slots.get(index)) {
+                Some(here) if here.live >= Some(next) => {
+                    next = here.live.map_or(next, |index| index + 1);
+                    // What the owner changed in it meanwhile stays; only the weight is ours.
+                    here.clone().weighing(slot.raw_weight().cloned())
+                }
+                _ => Slot { live: None, ..slot },
+            }
+        };
+        target.into_iter().map(link).collect()
+    }
+}

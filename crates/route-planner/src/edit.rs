@@ -1,0 +1,258 @@
+//! What is to be changed, and what is left alone and why: the planner's answer as a value.
+
+use std::fmt;
+
+use gloo_types::{ObjectKey, Rule};
+use serde_json::Value;
+
+/// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The table.
+    pub table: ObjectKey,
+    /// `metadata.resourceVersion` the plan was made on; the patch applies to no other.
+    pub resource_version: Option<String>,
+    /// The changes, in the order they are applied.
+    pub edits: Vec<Edit>,
+    /// Routes that are left alone.
+    pub skipped: Vec<Skip>,
+    /// What the owner of the table should know.
+    pub warnings: Vec<Warning>,
+}
+
+impl Plan {
+    /// Whether nothing has to be written.
+    pub fn is_noop(&self) -> bool {
+        self.edits.is_empty()
+    }
+
+    /// Whether traffic moves. A plan may also change no more than our annotation.
+    pub fn moves_traffic(&self) -> bool {
+        self.edits.iter().any(Edit::moves_traffic)
+    }
+}
+
+impl Edit {
+    /// Whether this changes where traffic goes.
+    pub fn moves_traffic(&self) -> bool {
+        matches!(self, Self::Destinations { .. })
+    }
+}
+
+/// One change of a table, with what it expects to find.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Edit {
+    /// The destinations of one route change.
+    Destinations {
+        /// The route, for messages.
+        route: String,
+        /// Path of the route's `forwardTo`, token by token.
+        path: Vec<String>,
+        /// The `forwardTo` that must be there.
+        expect: Value,
+        /// The changes. Indices count after the changes before.
+        changes: Vec<DestinationChange>,
+    },
+    /// Our annotation changes.
+    Annotation {
+        /// The value that must be there.
+        expect: Option<String>,
+        /// The new value; `None` removes the annotation.
+        value: Option<String>,
+        /// What else `metadata.annotations` holds.
+        others: OtherAnnotations,
+    },
+}
+
+/// What `metadata.annotations` holds beside our annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherAnnotations {
+    /// There is no such map.
+    NoMap,
+    /// Nothing: the map goes when our annotation goes.
+    None,
+    /// Annotations of others.
+    Some,
+}
+
+/// One change in a list of destinations.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DestinationChange {
+    /// Changes the weight in place. `None` is an absent key.
+    SetWeight {
+        /// Position in the list.
+        index: usize,
+        /// The destination, for messages.
+        destination: String,
+        /// Weight that is there.
+        from: Option<Value>,
+        /// Weight that is to be there.
+        to: Option<Value>,
+    },
+    /// Takes a destination out.
+    Remove {
+        /// Position in the list.
+        index: usize,
+        /// The destination, for messages.
+        destination: String,
+    },
+    /// Puts a destination in.
+    Insert {
+        /// Position in the list.
+        index: usize,
+        /// The destination, for messages.
+        destination: String,
+        /// The whole destination.
+        value: Value,
+    },
+    /// Writes a list where there was none.
+    CreateList(Vec<Value>),
+    /// Removes the whole list.
+    RemoveList,
+}
+
+/// A route that is left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// The route.
+    pub route: String,
+    /// Why.
+    pub reason: SkipReason,
+}
+
+/// Why a route is left alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// `routeSelector` does not select it.
+    NotSelected,
+    /// It does not lead to the stable Service, but there.
+    LeadsTo(Vec<String>),
+    /// It delegates to other tables, selected by name or labels.
+    Delegates(Vec<String>),
+    /// It has another action.
+    Action(&'static str),
+}
+
+/// Something the owner of a table should know; the plan is carried out all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Warning {
+    /// The owner's weights break a rule of Gloo.
+    OwnerWeights {
+        /// The route.
+        route: String,
+        /// The rule.
+        rule: Rule,
+    },
+    /// The owner's weights give the canary a share although nothing is rolled out.
+    OwnerCanaryShare {
+        /// The route.
+        route: String,
+        /// The canary Service.
+        canary: String,
+    },
+    /// The owner pointed a route elsewhere while it was split: it is left as it is.
+    Repointed {
+        /// The route.
+        route: String,
+    },
+    /// A split route is no longer there, or cannot be recognised.
+    RouteGone {
+        /// The route.
+        route: String,
+    },
+    /// An experiment's Service has no name, because its pods declare no port.
+    UnnamedService,
+}
+
+impl fmt::Display for Edit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Destinations { route, changes, .. } => {
+                write!(f, "{route}: ")?;
+                for (index, change) in changes.iter().enumerate() {
+                    let comma = if index == 0 { "" } else { ", " };
+                    write!(f, "{comma}{change}")?;
+                }
+                Ok(())
+            }
+            Self::Annotation { value: None, .. } => f.write_str("forget the originals"),
+            Self::Annotation { .. } => f.write_str("remember the originals"),
+        }
+    }
+}
+
+impl fmt::Display for DestinationChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = |weight: Option<&Value>| weight.map_or("unset".to_owned(), Value::to_string);
+        match self {
+            Self::SetWeight {
+                destination,
+                from,
+                to,
+                ..
+            } => {
+                write!(
+                    f,
+                    "{destination} {} to {}",
+                    weight(from.as_ref()),
+                    weight(to.as_ref())
+                )
+            }
+            Self::Remove { destination, .. } => write!(f, "{destination} out"),
+            Self::Insert {
+                destination, value, ..
+            } => {
+                write!(f, "{destination} in at {}", weight(value.get("weight")))
+            }
+            Self::CreateList(list) => {
+                write!(f, "{} destinations instead of the default", list.len())
+            }
+            Self::RemoveList => f.write_str("back to the default destination"),
+        }
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { route, reason } = self;
+        match reason {
+            SkipReason::NotSelected => write!(f, "{route} is not selected by routeSelector"),
+            SkipReason::LeadsTo(nothing) if nothing.is_empty() => {
+                write!(f, "{route} leads nowhere")
+            }
+            SkipReason::LeadsTo(found) => write!(f, "{route} leads to {}", found.join(" and ")),
+            SkipReason::Delegates(to) => write!(f, "{route} delegates to {}", to.join(" and ")),
+            SkipReason::Action(action) => write!(f, "{route} is a {action}"),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnerWeights { route, rule } => {
+                write!(
+                    f,
+                    "{route}: the owner's weights are invalid to Gloo: {rule}"
+                )
+            }
+            Self::OwnerCanaryShare { route, canary } => write!(
+                f,
+                "{route}: the table itself gives {canary} a share while nothing is rolled out; it is taken out until the next rollout"
+            ),
+            Self::Repointed { route } => {
+                write!(
+                    f,
+                    "{route} was pointed elsewhere during the rollout and is left as it is"
+                )
+            }
+            Self::RouteGone { route } => write!(
+                f,
+                "{route} was split and is not found any more; if it was renamed, restore its destinations by hand"
+            ),
+            Self::UnnamedService => f.write_str(
+                "an experiment's Service has no name and gets no traffic: declare a containerPort",
+            ),
+        }
+    }
+}

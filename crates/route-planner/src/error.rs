@@ -1,0 +1,173 @@
+//! Why a configuration is refused, and why a table cannot be planned.
+
+use gloo_types::{DocumentError, ObjectKey};
+
+/// The plugin block of a Rollout cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("Rollout {rollout}: plugin configuration: {problem}")]
+pub struct ConfigError {
+    /// The Rollout.
+    pub rollout: ObjectKey,
+    /// What is wrong.
+    pub problem: ConfigProblem,
+}
+
+/// What is wrong with a plugin block. Paths are dotted, from the top of the block.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigProblem {
+    /// The Rollout configures other plugins only.
+    #[error("trafficRouting.plugins has no {}; it has {}", .accepted.join(" or "), none_or(.found))]
+    MissingPlugin {
+        /// Plugin names that would be read.
+        accepted: Vec<String>,
+        /// Plugin names that are there.
+        found: Vec<String>,
+    },
+    /// The block is not JSON.
+    #[error("the plugin block is not JSON: {0}")]
+    Json(String),
+    /// A key holds another type of value.
+    #[error("{path} must be {expected}, found {found}")]
+    Type {
+        /// Path of the key.
+        path: String,
+        /// What belongs there.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A key that does not exist.
+    #[error("unknown key {path}, did you mean {nearest}?")]
+    UnknownKey {
+        /// Path of the key.
+        path: String,
+        /// The known key that looks most like it.
+        nearest: String,
+    },
+    /// A value outside of its range.
+    #[error("{path} is {found:?}, it must be {expected}")]
+    Value {
+        /// Path of the key.
+        path: String,
+        /// What is there.
+        found: String,
+        /// What may be there.
+        expected: &'static str,
+    },
+    /// No RouteTable is selected.
+    #[error(
+        "routeTableSelector is missing or empty: set name, names, labels or matchExpressions in it"
+    )]
+    NoSelector,
+    /// A key or value this version knows but cannot honour.
+    #[error("{path} is not supported yet: remove it")]
+    NotSupported {
+        /// Path of the key, and the value if only that is the obstacle.
+        path: String,
+    },
+}
+
+/// A table cannot be planned. It has not been changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// The document contradicts the API.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// The wish cannot be granted on this table.
+    #[error("RouteTable {table}: {refusal} (Rollout {rollout})")]
+    Refused {
+        /// The table.
+        table: ObjectKey,
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// Why, and what to do.
+        refusal: Box<Refusal>,
+    },
+}
+
+/// Why a wish cannot be granted, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The Rollout does not name a Service.
+    #[error("the Rollout names no {role} Service: set spec.strategy.canary.{role}Service")]
+    NoService {
+        /// `stable` or `canary`.
+        role: &'static str,
+    },
+    /// Stable and canary are the same Service.
+    #[error("stable and canary are both Service {0}: name two different Services")]
+    SameService(String),
+    /// A negative weight.
+    #[error("weight {weight} of {service} is negative: weights start at 0")]
+    NegativeWeight {
+        /// The Service.
+        service: String,
+        /// Its weight.
+        weight: i32,
+    },
+    /// The total is not positive.
+    #[error("maxTrafficWeight is {0}: it must be at least 1")]
+    MaxWeight(i32),
+    /// No selected route leads to the stable Service.
+    #[error(
+        "no selected http route leads to {stable}: check stableService, routeTableSelector and routeSelector; found {found}"
+    )]
+    NoStableRoute {
+        /// Kind, namespace and name that were looked for.
+        stable: String,
+        /// What the routes of the table lead to.
+        found: String,
+    },
+    /// A route lists a managed Service more than once.
+    #[error(
+        "{route} lists Service {service} more than once ({found}): keep one of them, or leave the route out with routeSelector"
+    )]
+    Ambiguous {
+        /// The route.
+        route: String,
+        /// The Service.
+        service: String,
+        /// The destinations.
+        found: String,
+    },
+    /// Other destinations take all the traffic.
+    #[error(
+        "{route}: destinations other than {stable} take {taken} of 100, nothing is left to split: lower their weights"
+    )]
+    NoShare {
+        /// The route.
+        route: String,
+        /// The stable Service.
+        stable: String,
+        /// Sum of the others.
+        taken: u32,
+    },
+    /// The stable destination is narrowed to a subset that selects no canary pod.
+    #[error(
+        "{route}: the destination {stable} has a subset, which a canary would inherit: list the canary destination in the route too"
+    )]
+    StableSubset {
+        /// The route.
+        route: String,
+        /// The stable Service.
+        stable: String,
+    },
+    /// The annotation that holds the originals cannot be read.
+    #[error(
+        "annotation {annotation} is unreadable ({reason}): restore the table from its source, then remove the annotation"
+    )]
+    Record {
+        /// Key of the annotation.
+        annotation: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+fn none_or(names: &[String]) -> String {
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}

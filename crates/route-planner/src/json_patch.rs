@@ -1,0 +1,127 @@
+//! A plan as JSON Patch: guarded by the resource version, each change behind a `test` of what it expects.
+
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{
+    AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
+};
+use serde_json::{Value, json};
+
+use crate::edit::{DestinationChange, Edit, OtherAnnotations, Plan};
+use crate::record::ANNOTATION;
+
+impl Plan {
+    /// The edits as RFC 6902 operations; empty for a plan without edits.
+    ///
+    /// The first operation tests `/metadata/resourceVersion`, if the document had one. Within a list of destinations
+    /// weights are set in place first, then removals run from the highest index down, then insertions from the lowest up.
+    pub fn to_json_patch(&self) -> Patch {
+        let mut operations = Operations(Vec::new());
+        if !self.is_noop() {
+            if let Some(version) = &self.resource_version {
+                operations.test(&["metadata", "resourceVersion"], json!(version));
+            }
+            for edit in &self.edits {
+                operations.edit(edit);
+            }
+        }
+        Patch(operations.0)
+    }
+}
+
+struct Operations(Vec<PatchOperation>);
+
+impl Operations {
+    fn edit(&mut self, edit: &Edit) {
+        match edit {
+            Edit::Destinations {
+                path,
+                expect,
+                changes,
+                ..
+            } => {
+                let path: Vec<&str> = path.iter().map(String::as_str).collect();
+                self.test(&path, expect.clone());
+                let list = [path.as_slice(), &["destinations"]].concat();
+                for change in changes {
+                    self.destination(&list, change);
+                }
+            }
+            Edit::Annotation {
+                expect,
+                value,
+                others,
+            } => {
+                self.annotation(expect.as_deref(), value.as_deref(), *others);
+            }
+        }
+    }
+
+    fn destination(&mut self, list: &[&str], change: &DestinationChange) {
+        let at = |index: &usize| index.to_string();
+        match change {
+            DestinationChange::SetWeight {
+                index, from, to, ..
+            } => {
+                let index = at(index);
+                let path = [list, &[&index, "weight"]].concat();
+                match (from, to) {
+                    (Some(_), Some(weight)) => self.replace(&path, weight.clone()),
+                    (None, Some(weight)) => self.add(&path, weight.clone()),
+                    (_, None) => self.remove(&path),
+                }
+            }
+            DestinationChange::Remove { index, .. } => self.remove(&[list, &[&at(index)]].concat()),
+            DestinationChange::Insert { index, value, .. } => {
+                self.add(&[list, &[&at(index)]].concat(), value.clone());
+            }
+            DestinationChange::CreateList(destinations) => self.add(list, json!(destinations)),
+            DestinationChange::RemoveList => self.remove(list),
+        }
+    }
+
+    fn annotation(&mut self, expect: Option<&str>, value: Option<&str>, others: OtherAnnotations) {
+        let map = ["metadata", "annotations"];
+        let key = ["metadata", "annotations", ANNOTATION];
+        if let Some(expect) = expect {
+            self.test(&key, json!(expect));
+        }
+        match (value, others) {
+            // The resource version guards what no `test` can express: that there is no such map or key.
+            (Some(value), OtherAnnotations::NoMap) => self.add(&map, json!({ ANNOTATION: value })),
+            (Some(value), _) => self.add(&key, json!(value)),
+            (None, OtherAnnotations::None) => self.remove(&map),
+            (None, _) => self.remove(&key),
+        }
+    }
+
+    fn test(&mut self, path: &[&str], value: Value) {
+        self.0.push(PatchOperation::Test(TestOperation {
+            path: pointer(path),
+            value,
+        }));
+    }
+
+    fn add(&mut self, path: &[&str], value: Value) {
+        self.0.push(PatchOperation::Add(AddOperation {
+            path: pointer(path),
+            value,
+        }));
+    }
+
+    fn replace(&mut self, path: &[&str], value: Value) {
+        self.0.push(PatchOperation::Replace(ReplaceOperation {
+            path: pointer(path),
+            value,
+        }));
+    }
+
+    fn remove(&mut self, path: &[&str]) {
+        self.0.push(PatchOperation::Remove(RemoveOperation {
+            path: pointer(path),
+        }));
+    }
+}
+
+fn pointer(tokens: &[&str]) -> PointerBuf {
+    PointerBuf::from_tokens(tokens.iter().copied())
+}

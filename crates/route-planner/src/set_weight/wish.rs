@@ -1,0 +1,311 @@
+//! What one route is to look like when a weight is in force.
+
+use gloo_types::{DestinationReference, weight_rule};
+use serde_json::json;
+
+use crate::destinations::{Base, Slot};
+use crate::edit::Warning;
+use crate::error::Refusal;
+use crate::intent::{Intent, WeightSplit};
+use crate::record::{Original, RouteKey, RouteRecord};
+use crate::select::{DestinationId, Route};
+use crate::weight;
+
+/// A checked intent.
+pub(super) struct Wish<'a> {
+    stable: &'a str,
+    canary: &'a str,
+    /// The Rollout's namespace: traffic may be moved only between Services in it.
+    namespace: &'a str,
+    desired: u32,
+    max: u32,
+    /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
+    additional: Vec<(&'a str, u32)>,
+}
+
+/// What a route is to look like.
+pub(super) struct Target {
+    pub(super) list: Base,
+    /// What has to be remembered; `None` when the list is the owner's.
+    pub(super) record: Option<RouteRecord>,
+}
+
+impl Target {
+    /// The list as its owner wrote it.
+    pub(super) fn owners(base: Base) -> Self {
+        Self {
+            list: base.resting(),
+            record: None,
+        }
+    }
+}
+
+impl<'a> Wish<'a> {
+    pub(super) fn new(intent: &'a Intent, split: &'a WeightSplit) -> Result<Self, Refusal> {
+        let stable = intent.services.stable.as_str();
+        let canary = intent.services.canary.as_str();
+        for (role, service) in [("stable", stable), ("canary", canary)] {
+            if service.is_empty() {
+                return Err(Refusal::NoService { role });
+            }
+        }
+        if stable == canary {
+            return Err(Refusal::SameService(stable.to_owned()));
+        }
+        let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
+        let max = max.ok_or(Refusal::MaxWeight(split.max))?;
+        let mut desired = checked(canary, split.desired)?.min(max);
+        let mut additional: Vec<(&str, u32)> = Vec::new();
+        for extra in &split.additional {
+            let service = extra.service.as_str();
+            let weight = checked(service, extra.weight)?;
+            if service.is_empty() || service == stable || weight == 0 {
+                // Stable gets whatever nobody else asks for.
+            } else if service == canary {
+                desired = desired.saturating_add(weight);
+            } else if let Some((_, sum)) = additional.iter_mut().find(|(name, _)| *name == service)
+            {
+                *sum = sum.saturating_add(weight);
+            } else {
+                additional.push((service, weight));
+            }
+        }
+        let namespace = &intent.rollout.namespace;
+        Ok(Self {
+            stable,
+            canary,
+            namespace,
+            desired,
+            max,
+            additional,
+        })
+    }
+
+    /// Whether all traffic is wanted where the owner sends it.
+    pub(super) fn is_rest(&self) -> bool {
+        self.desired == 0 && self.additional.is_empty()
+    }
+
+    pub(super) fn stable_label(&self) -> String {
+        format!("SERVICE {}/{}", self.namespace, self.stable)
+    }
+
+    pub(super) fn has_stable(&self, base: &Base) -> bool {
+        self.find(base, self.stable).next().is_some()
+    }
+
+    /// What a selected route that leads to the stable Service is to look like.
+    pub(super) fn target(
+        &self,
+        route: &Route<'_>,
+        base: Base,
+        record: Option<&RouteRecord>,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Target, Refusal> {
+        let ours = match self.managed(route, &base) {
+            Ok(ours) => ours,
+            // While nothing is rolled out, owners may split as they like.
+            Err(_) if self.is_rest() => return Ok(Target::owners(base)),
+            Err(refusal) => return Err(refusal),
+        };
+        let share = share_of(&base, &ours);
+        let base = rebalanced(base, &ours, share, record);
+
+        if self.is_rest() && (share == 0 || !self.canary_has_share(&base)) {
+            return Ok(Target::owners(base));
+        }
+        if share == 0 {
+            let stable = self.stable_label();
+            let taken = taken_by_others(&base, &ours);
+            return Err(Refusal::NoShare {
+                route: route.label(),
+                stable,
+                taken,
+            });
+        }
+        if self.is_rest() {
+            let canary = self.canary.to_owned();
+            warnings.push(Warning::OwnerCanaryShare {
+                route: route.label(),
+                canary,
+            });
+        }
+        let views: Vec<DestinationReference> =
+            base.slots.iter().map(|slot| slot.view.clone()).collect();
+        if let Some(rule) = weight_rule(&views) {
+            warnings.push(Warning::OwnerWeights {
+                route: route.label(),
+                rule,
+            });
+        }
+        self.split(route, base, &ours, share, record)
+    }
+
+    /// Stable, canary and additional destinations, in this order. Each is in the list once at most, stable exactly once.
+    fn managed(&self, route: &Route<'_>, base: &Base) -> Result<Vec<DestinationId>, Refusal> {
+        let additional = self.additional.iter().map(|(name, _)| *name);
+        let names = [self.stable, self.canary].into_iter().chain(additional);
+        let mut stable = None;
+        let mut ids = Vec::new();
+        for name in names {
+            let found: Vec<&Slot> = self.find(base, name).collect();
+            if found.len() > 1 {
+                return Err(Refusal::Ambiguous {
+                    route: route.label(),
+                    service: name.to_owned(),
+                    found: found
+                        .iter()
+                        .map(|slot| slot.place())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                });
+            }
+            let here = found.first().and_then(|slot| slot.id.clone());
+            stable = stable.or_else(|| here.clone());
+            // A destination that is not in the list will be put in beside the stable one.
+            ids.extend(here.or_else(|| stable.as_ref().map(|stable| stable.renamed(name))));
+        }
+        Ok(ids)
+    }
+
+    fn find<'b>(&'b self, base: &'b Base, service: &'b str) -> impl Iterator<Item = &'b Slot> {
+        base.slots.iter().filter(move |slot| {
+            slot.id
+                .as_ref()
+                .is_some_and(|id| id.is_service(self.namespace, service))
+        })
+    }
+
+    /// Whether the owner's own list sends traffic to the canary. A zero weight beside weights that sum to 100 does not.
+    fn canary_has_share(&self, base: &Base) -> bool {
+        let set: u64 = base
+            .slots
+            .iter()
+            .filter_map(|slot| slot.view.set_weight())
+            .map(u64::from)
+            .sum();
+        self.find(base, self.canary)
+            .any(|canary| canary.view.set_weight().is_some() || set < 100)
+    }
+
+    /// The list with `share` split between `ours`: those that get nothing are taken out, those that are missing put in.
+    fn split(
+        &self,
+        route: &Route<'_>,
+        base: Base,
+        ours: &[DestinationId],
+        share: u32,
+        record: Option<&RouteRecord>,
+    ) -> Result<Target, Refusal> {
+        let wanted: Vec<u32> = self.additional.iter().map(|(_, weight)| *weight).collect();
+        let shares = weight::split(share, self.desired, self.max, &wanted);
+        let weights = [shares.stable, shares.canary]
+            .into_iter()
+            .chain(shares.additional);
+        let ours: Vec<(&DestinationId, u32)> = ours.iter().zip(weights).collect();
+
+        let mut slots = Vec::new();
+        let mut originals = Vec::new();
+        let mut added = Vec::new();
+        for (at, slot) in base.slots.iter().enumerate() {
+            let Some((id, weight)) = ours.iter().find(|(id, _)| slot.is(id)) else {
+                slots.push(slot.clone());
+                continue;
+            };
+            originals.push(Original {
+                at,
+                destination: slot.raw.clone(),
+            });
+            if *weight > 0 {
+                slots.push(slot.clone().weighing(Some(json!(weight))));
+            }
+            if id.name != self.stable {
+                continue;
+            }
+            let missing = ours
+                .iter()
+                .filter(|(id, weight)| *weight > 0 && !base.holds(id));
+            for (id, weight) in missing {
+                if !slot.view.subset.is_empty() {
+                    let stable = self.stable_label();
+                    return Err(Refusal::StableSubset {
+                        route: route.label(),
+                        stable,
+                    });
+                }
+                slots.push(slot.renamed(&id.name).weighing(Some(json!(weight))));
+                added.push((*id).clone());
+            }
+        }
+        if !base.form.is_listed() {
+            // The owner wrote no list at all, so every destination in it is put in by us.
+            originals.clear();
+            added = ours
+                .iter()
+                .filter(|(_, weight)| *weight > 0)
+                .map(|(id, _)| (*id).clone())
+                .collect();
+        }
+        let list = Base {
+            slots,
+            form: Default::default(),
+        };
+        let record = (!list.equals(&base)).then(|| RouteRecord {
+            route: RouteKey::of(route, record.map(|record| &record.route)),
+            share,
+            originals,
+            added,
+            list: base.form,
+        });
+        Ok(Target { list, record })
+    }
+}
+
+/// Percent of a route's traffic that goes to `ours`; 0 when the others leave nothing.
+fn share_of(base: &Base, ours: &[DestinationId]) -> u32 {
+    100_u32.saturating_sub(taken_by_others(base, ours))
+}
+
+fn taken_by_others(base: &Base, ours: &[DestinationId]) -> u32 {
+    let slots = base.slots.iter().zip(base.effective_weights());
+    slots
+        .filter(|(slot, _)| !ours.iter().any(|id| slot.is(id)))
+        .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
+}
+
+/// The owner's list after the owner gave more or less to others while it was split.
+///
+/// A stable weight that was written for the old share would now break the sum of 100, so it takes the difference.
+fn rebalanced(
+    mut base: Base,
+    ours: &[DestinationId],
+    share: u32,
+    record: Option<&RouteRecord>,
+) -> Base {
+    let Some((stable, others)) = ours.split_first() else {
+        return base;
+    };
+    if record.is_none_or(|record| record.share == share) {
+        return base;
+    }
+    let others: u32 = base
+        .slots
+        .iter()
+        .filter(|slot| others.iter().any(|id| slot.is(id)))
+        .filter_map(|slot| slot.view.set_weight())
+        .fold(0, u32::saturating_add);
+    let rest = share.saturating_sub(others);
+    for slot in &mut base.slots {
+        if slot.is(stable) && slot.view.set_weight().is_some() && rest > 0 {
+            *slot = slot.clone().weighing(Some(json!(rest)));
+        }
+    }
+    base
+}
+
+fn checked(service: &str, weight: i32) -> Result<u32, Refusal> {
+    u32::try_from(weight).map_err(|_| Refusal::NegativeWeight {
+        service: service.to_owned(),
+        weight,
+    })
+}

@@ -1,0 +1,70 @@
+//! Splitting a share of traffic between stable, canary and the Services of an experiment.
+
+/// What each gets of the managed share. The parts always sum to that share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) stable: u32,
+    pub(crate) canary: u32,
+    /// In the order of the wanted weights.
+    pub(crate) additional: Vec<u32>,
+}
+
+/// Splits `managed` (percent of a route's traffic) as `desired` and `additional` out of `max` ask for.
+///
+/// The canary and each additional Service are rounded half up, the stable Service gets the rest. Whoever is wanted keeps
+/// at least 1, as long as `managed` suffices for that. When more is wanted than `max`, stable gets nothing and the others
+/// share in proportion: the controller does not rule that out for experiments.
+pub(crate) fn split(managed: u32, desired: u32, max: u32, additional: &[u32]) -> Shares {
+    let desired = desired.min(max);
+    let wanted: Vec<u64> = std::iter::once(desired)
+        .chain(additional.iter().copied())
+        .map(u64::from)
+        .collect();
+    let wanted_sum: u64 = wanted.iter().sum();
+    let total = wanted_sum.max(u64::from(max)).max(1);
+    let stable_wanted = wanted_sum < total;
+
+    let managed = u64::from(managed);
+    let participants =
+        wanted.iter().filter(|weight| **weight > 0).count() + usize::from(stable_wanted);
+    let least =
+        u64::from(u64::try_from(participants).is_ok_and(|participants| participants <= managed));
+
+    let mut parts: Vec<u64> = wanted
+        .iter()
+        .map(|weight| {
+            let rounded = (2 * managed * weight + total) / (2 * total);
+            if *weight > 0 { rounded.max(least) } else { 0 }
+        })
+        .collect();
+    let available = managed.saturating_sub(if stable_wanted { least } else { 0 });
+    let mut sum: u64 = parts.iter().sum();
+    // Rounding up and the minimum of 1 can ask for more than there is, or, without stable, rounding down for less.
+    while let Some(largest) = parts
+        .iter_mut()
+        .zip(&wanted)
+        .filter(|(_, wanted)| **wanted > 0)
+        .map(|(part, _)| part)
+        .rev()
+        .max()
+    {
+        if sum > available {
+            *largest -= 1;
+            sum -= 1;
+        } else if !stable_wanted && sum < available {
+            *largest += 1;
+            sum += 1;
+        } else {
+            break;
+        }
+    }
+
+    let mut parts = parts
+        .into_iter()
+        .map(|part| u32::try_from(part).unwrap_or(u32::MAX));
+    Shares {
+        stable: u32::try_from(managed - sum).unwrap_or(u32::MAX),
+        canary: parts.next().unwrap_or(0),
+        additional: parts.collect(),
+    }
+}
