@@ -180,16 +180,22 @@ impl Schema {
         }
     }
 
-    // Go numbers a slice, array or map after its elements. They may have described this type meanwhile.
+    // Go numbers a slice, array or map after its elements. They may refer to it, so it stands there before.
     fn collection<T: 'static>(&mut self, shape: impl FnOnce(&mut Self) -> Shape) -> SchemaRef {
         if let Some(ty) = self.known::<T>() {
             return ty;
         }
+        let ty = self.add_as::<T>(0, Shape::Bytes);
         let shape = shape(self);
-        match self.known::<T>() {
-            Some(ty) => ty,
-            None => self.add::<T>(shape),
+        if let Some(described) = self.types.get_mut(ty.0) {
+            *described = Described {
+                id: self.next_id,
+                shape,
+                sent: false,
+            };
+            self.next_id += 1;
         }
+        ty
     }
 
     fn known<T: 'static>(&self) -> Option<SchemaRef> {

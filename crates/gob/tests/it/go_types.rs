@@ -235,9 +235,15 @@ gob_struct! {
     }
 }
 
-/// `type Nest []Nest`. gob describes it as a slice of itself, which only a decoder can say here.
-#[derive(Debug, Default, PartialEq, Deserialize)]
+/// `type Nest []Nest`: a slice of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Nest(pub(crate) Vec<Nest>);
+
+impl GobType for Nest {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        Vec::<Self>::describe(schema)
+    }
+}
 
 /// A type with its own `GobEncode`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -230,9 +230,8 @@ fn types_that_refer_to_themselves() {
             ..tree("root", children)
         },
     );
-    let nest = |inner| Nest(inner);
-    let inner = nest(vec![nest(vec![]), nest(vec![])]);
-    assert_eq!(next::<Nest>(&mut decoder), nest(vec![nest(vec![]), inner]));
+    let pair = Nest(vec![Nest(vec![]), Nest(vec![])]);
+    expect(&mut decoder, Nest(vec![Nest(vec![]), pair]));
     let left = |lefts: Vec<Left>| Left {
         right: Some(Box::new(Right { lefts })),
     };
