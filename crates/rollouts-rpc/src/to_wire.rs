@@ -52,7 +52,7 @@ pub(crate) fn all<'d, D: 'd, W: From<&'d D>>(domain: &'d [D]) -> Vec<W> {
 }
 
 /// An error and its causes as the host gets them: one line without `%`, never empty.
-pub(crate) fn error_chain(error: &dyn Error) -> String {
+pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

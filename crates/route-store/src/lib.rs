@@ -60,3 +60,21 @@ pub trait RouteStore: Send + Sync + 'static {
         patch: &Patch,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 }
+
+/// A shared store is a store.
+impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
+    async fn select(
+        &self,
+        selector: &RouteTableSelector,
+    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+        S::select(self, selector).await
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        S::read(self, key).await
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        S::patch(self, key, patch).await
+    }
+}

@@ -1,0 +1,86 @@
+//! The controller's words in the planner's: a Rollout and a weight become a configuration and an intent.
+
+use gloo_types::ObjectKey;
+use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
+use route_planner::{
+    AdditionalDestination, Intent, IntentKind, PluginConfig, ServicePair, WeightSplit,
+};
+
+use crate::error::ShiftError;
+
+/// What a router may do, whoever asks. Set by the administrator with flags.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// Names under which a Rollout may configure the plugin; the first that is there is read.
+    pub plugin_names: Vec<String>,
+    /// Namespaces whose RouteTables may be selected; empty allows all.
+    pub route_table_namespaces: Vec<String>,
+}
+
+/// What one Rollout wants of its RouteTables.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) config: PluginConfig,
+    pub(crate) intent: Intent,
+}
+
+impl Request {
+    /// Reads the plugin block of `rollout`, within what `policy` allows.
+    ///
+    /// # Errors
+    /// When the Rollout is no canary, its plugin block cannot be used, or it reaches into a
+    /// namespace that is not allowed.
+    pub(crate) fn set_weight(
+        policy: &Policy,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<Self, ShiftError> {
+        let key = ObjectKey::new(&rollout.namespace, &rollout.name);
+        let config = config(policy, rollout, &key)?;
+        let services = rollout
+            .services()
+            .ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
+        let services = ServicePair {
+            stable: services.stable.to_owned(),
+            canary: services.canary.to_owned(),
+        };
+        let additional = additional.iter().map(|destination| AdditionalDestination {
+            service: destination.service_name.clone(),
+            weight: destination.weight,
+        });
+        let split = WeightSplit {
+            desired: desired.value,
+            max: desired.max,
+            additional: additional.collect(),
+        };
+        let intent = Intent {
+            rollout: key,
+            services,
+            kind: IntentKind::SetWeight(split),
+        };
+        Ok(Self { config, intent })
+    }
+}
+
+fn config(policy: &Policy, rollout: &Rollout, key: &ObjectKey) -> Result<PluginConfig, ShiftError> {
+    let canary = rollout
+        .canary
+        .as_ref()
+        .ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
+    let routing = canary.traffic_routing.as_ref();
+    let routing = routing.ok_or_else(|| ShiftError::NoTrafficRouting(key.clone()))?;
+    let config = PluginConfig::for_rollout(&routing.plugins, &policy.plugin_names, key)?;
+    let allowed = &policy.route_table_namespaces;
+    let selected = &config.route_tables().namespaces;
+    let foreign = selected
+        .iter()
+        .find(|namespace| !allowed.is_empty() && !allowed.contains(namespace));
+    match foreign {
+        Some(namespace) => Err(ShiftError::NamespaceNotAllowed {
+            rollout: key.clone(),
+            namespace: namespace.clone(),
+        }),
+        None => Ok(config),
+    }
+}

@@ -1,0 +1,220 @@
+//! The traffic router: plans all selected tables, then writes those that change.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use gloo_types::{ObjectKey, RouteTableDoc};
+use rollouts_rpc::{
+    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
+};
+use route_planner::{Observation, Plan, observe, plan};
+use route_store::{RouteStore, StoreError};
+use tokio::sync::Mutex as AsyncMutex;
+use tracing::{debug, info, warn};
+
+use crate::{
+    error::{ShiftError, TableError, TableErrors},
+    from_rpc::{Policy, Request},
+};
+
+/// How often one table is written before a conflict becomes an error.
+const WRITE_ATTEMPTS: u32 = 3;
+
+/// Shifts traffic by editing RouteTables in `S`.
+#[derive(Debug)]
+pub struct GlooRouter<S> {
+    store: S,
+    policy: Policy,
+    turns: Turns,
+}
+
+impl<S: RouteStore> GlooRouter<S> {
+    /// A router over `store`, within `policy`.
+    pub fn new(store: S, policy: Policy) -> Self {
+        Self {
+            store,
+            policy,
+            turns: Turns::default(),
+        }
+    }
+
+    /// The tables of a request. Selecting none is an error: nobody's traffic would move.
+    async fn tables(&self, request: &Request) -> Result<Vec<RouteTableDoc>, ShiftError> {
+        let rollout = || request.intent.rollout.clone();
+        let selector = request.config.route_tables();
+        let tables = self
+            .store
+            .select(selector)
+            .await
+            .map_err(|source| ShiftError::Select {
+                rollout: rollout(),
+                source,
+            })?;
+        if tables.is_empty() {
+            return Err(ShiftError::NothingSelected {
+                rollout: rollout(),
+                selector: selector.to_string(),
+            });
+        }
+        Ok(tables)
+    }
+
+    /// Puts the request into force: every table is planned before any is written.
+    async fn shift(&self, request: &Request) -> Result<(), ShiftError> {
+        let mut plans = Vec::new();
+        let mut errors = Vec::new();
+        for table in self.tables(request).await? {
+            match plan(&request.config, &request.intent, &table) {
+                Ok(plan) => plans.push(plan),
+                Err(error) => errors.push(error.into()),
+            }
+        }
+        TableErrors::check(errors)?;
+
+        let mut errors = Vec::new();
+        for plan in plans {
+            report(&plan, request);
+            if !plan.is_noop() {
+                errors.extend(self.write(request, plan).await.err());
+            }
+        }
+        Ok(TableErrors::check(errors)?)
+    }
+
+    /// Writes one table. When somebody else was faster it is read and planned again.
+    async fn write(&self, request: &Request, mut plan: Plan) -> Result<(), TableError> {
+        let table = plan.table.clone();
+        let turn = self.turns.of(&table);
+        let _turn = turn.lock().await;
+        for attempt in 1.. {
+            match self.store.patch(&table, &plan.to_json_patch()).await {
+                Ok(_) => break,
+                Err(StoreError::Conflict(_)) if attempt < WRITE_ATTEMPTS => {
+                    tokio::time::sleep(pause(attempt)).await;
+                    let fresh = self.store.read(&table).await?;
+                    plan = route_planner::plan(&request.config, &request.intent, &fresh)?;
+                    if plan.is_noop() {
+                        return Ok(());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for edit in &plan.edits {
+            info!(rollout = %request.intent.rollout, route_table = %table, "{edit}");
+        }
+        Ok(())
+    }
+
+    /// The answer for all tables is that of the table furthest behind.
+    async fn verify(&self, request: &Request) -> Result<Verification, ShiftError> {
+        let mut verification = Verification::Verified;
+        for table in self.tables(request).await? {
+            let observation =
+                observe(&request.config, &request.intent, &table).map_err(TableError::from);
+            let reason = match observation.map_err(TableErrors::from)? {
+                Observation::Verified => continue,
+                Observation::NotApplicable { reason } => {
+                    if verification == Verification::Verified {
+                        verification = Verification::NotImplemented;
+                    }
+                    reason
+                }
+                Observation::NotVerified { reason } => {
+                    verification = Verification::NotVerified;
+                    reason
+                }
+            };
+            info!(rollout = %request.intent.rollout, "not verified: {reason}");
+        }
+        Ok(verification)
+    }
+}
+
+impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
+    fn type_name(&self) -> &str {
+        "GlooPlatform"
+    }
+
+    async fn init(&self) -> Result<(), RouterError> {
+        // The controller holds a lock over all traffic routers meanwhile: nothing is contacted here.
+        Ok(())
+    }
+
+    async fn update_hash(
+        &self,
+        _rollout: &Rollout,
+        _hashes: &PodHashes,
+        _additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        // Destinations are Services, whose selectors the controller moves itself.
+        Ok(())
+    }
+
+    async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        let request = Request::set_weight(&self.policy, rollout, desired, additional)?;
+        Ok(self.shift(&request).await?)
+    }
+
+    async fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        let request = Request::set_weight(&self.policy, rollout, desired, additional)?;
+        match self.verify(&request).await {
+            Ok(verification) => Ok(verification),
+            Err(error) => {
+                // An error would let a promotion go ahead unverified (upstream rollout/sync.go);
+                // this answer makes the controller ask again.
+                let error: RouterError = error.into();
+                warn!(rollout = %request.intent.rollout, "not verified: {error}");
+                Ok(Verification::NotVerified)
+            }
+        }
+    }
+
+    async fn remove_managed_routes(&self, _rollout: &Rollout) -> Result<(), RouterError> {
+        // Header and mirror routes are refused, so none of ours can exist.
+        Ok(())
+    }
+}
+
+/// Calls of this process take turns on a table, so that they do not conflict with each other.
+#[derive(Debug, Default)]
+struct Turns(Mutex<HashMap<ObjectKey, Arc<AsyncMutex<()>>>>);
+
+impl Turns {
+    fn of(&self, table: &ObjectKey) -> Arc<AsyncMutex<()>> {
+        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(table.clone()).or_default())
+    }
+}
+
+fn report(plan: &Plan, request: &Request) {
+    let rollout = &request.intent.rollout;
+    let table = &plan.table;
+    for warning in &plan.warnings {
+        warn!(%rollout, route_table = %table, "{warning}");
+    }
+    for skip in &plan.skipped {
+        debug!(%rollout, route_table = %table, "{skip}");
+    }
+}
+
+/// A short pause that differs between two writers who met.
+fn pause(attempt: u32) -> Duration {
+    Duration::from_millis(u64::from(attempt) * fastrand::u64(5..25))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,356 @@
+//! The router over the memory store: what SetWeight writes, what it refuses, and how it retries.
+
+use std::sync::Arc;
+
+use rollouts_rpc::{
+    error_chain,
+    rollout::{CanaryStrategy, TrafficRouting},
+};
+use route_store::MemoryRouteStore;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// A router over tables in memory.
+struct Fixture {
+    router: GlooRouter<Arc<MemoryRouteStore>>,
+    store: Arc<MemoryRouteStore>,
+}
+
+impl Fixture {
+    fn new(tables: impl IntoIterator<Item = Value>) -> Self {
+        Self::within(tables, &[])
+    }
+
+    fn within(tables: impl IntoIterator<Item = Value>, namespaces: &[&str]) -> Self {
+        let store = Arc::new(MemoryRouteStore::new(tables).unwrap());
+        let policy = Policy {
+            plugin_names: vec!["solo-io/glooplatform".into()],
+            route_table_namespaces: namespaces.iter().map(ToString::to_string).collect(),
+        };
+        let router = GlooRouter::new(store.clone(), policy);
+        Self { router, store }
+    }
+
+    async fn set_weight(&self, rollout: &Rollout, weight: i32) -> Result<(), String> {
+        let outcome: Result<(), RouterError> =
+            self.router.set_weight(rollout, desired(weight), &[]).await;
+        outcome.map_err(|error| error_chain(error.as_error()))
+    }
+
+    /// SetWeight with that plugin block fails with a text that contains `expect`, and nothing is written.
+    async fn refuses(&self, block: Value, expect: &str) {
+        let error = self
+            .set_weight(&rollout(block.clone()), 25)
+            .await
+            .unwrap_err();
+        assert!(error.contains(expect), "{block}: {error}");
+        assert!(!error.contains(['\n', '%']), "{error}");
+        assert_eq!(self.store.writes(), 0);
+    }
+
+    fn spec(&self, key: &ObjectKey) -> String {
+        let table = self.store.table(key).unwrap();
+        format!(
+            "{} {:?}",
+            table["spec"],
+            table["metadata"].get("annotations")
+        )
+    }
+
+    /// Name and weight of each destination of the first route.
+    fn weights(&self, key: &ObjectKey) -> Vec<(String, Option<u64>)> {
+        let table = self.store.table(key).unwrap();
+        let destinations = table["spec"]["http"][0]["forwardTo"]["destinations"]
+            .as_array()
+            .unwrap()
+            .clone();
+        let weight = |destination: &Value| {
+            (
+                destination["ref"]["name"].as_str().unwrap().to_owned(),
+                destination.get("weight").and_then(Value::as_u64),
+            )
+        };
+        destinations.iter().map(weight).collect()
+    }
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::new("mesh", "shop")
+}
+
+fn table(name: &str, routes: Vec<Value>) -> Value {
+    json!({
+        "apiVersion": "networking.gloo.solo.io/v2",
+        "kind": "RouteTable",
+        "metadata": {"name": name, "namespace": "mesh"},
+        "spec": {"hosts": ["shop.example.com"], "http": routes},
+    })
+}
+
+fn route_to(service: &str) -> Value {
+    json!({"forwardTo": {"destinations": [{"ref": {"name": service, "namespace": "shop"}, "port": {"number": 80}}]}})
+}
+
+fn shop() -> Value {
+    table("shop", vec![route_to("web")])
+}
+
+/// The block that selects [`shop`].
+fn select_shop() -> Value {
+    json!({"routeTableSelector": {"name": "shop", "namespace": "mesh"}})
+}
+
+fn rollout(block: Value) -> Rollout {
+    let plugins = [(
+        "solo-io/glooplatform".to_owned(),
+        block.to_string().into_bytes(),
+    )]
+    .into();
+    Rollout {
+        name: "web".into(),
+        namespace: "shop".into(),
+        canary: Some(CanaryStrategy {
+            stable_service: "web".into(),
+            canary_service: "web-canary".into(),
+            traffic_routing: Some(TrafficRouting {
+                plugins,
+                ..TrafficRouting::default()
+            }),
+            ..CanaryStrategy::default()
+        }),
+        ..Rollout::default()
+    }
+}
+
+fn desired(value: i32) -> DesiredWeight {
+    DesiredWeight { value, max: 100 }
+}
+
+fn named(weights: &[(&str, Option<u64>)]) -> Vec<(String, Option<u64>)> {
+    weights
+        .iter()
+        .map(|(name, weight)| ((*name).to_owned(), *weight))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_canary_moves_and_returns() {
+    let fixture = Fixture::new([shop()]);
+    let original = fixture.spec(&key());
+    let rollout = rollout(select_shop());
+
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    assert_eq!(
+        fixture.weights(&key()),
+        named(&[("web", Some(75)), ("web-canary", Some(25))])
+    );
+    fixture.set_weight(&rollout, 100).await.unwrap();
+    assert_eq!(fixture.weights(&key()), named(&[("web-canary", Some(100))]));
+    fixture.set_weight(&rollout, 0).await.unwrap();
+    assert_eq!(fixture.spec(&key()), original);
+    assert_eq!(fixture.store.writes(), 3);
+}
+
+#[tokio::test]
+async fn a_repeated_call_writes_nothing() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = rollout(select_shop());
+    for _ in 0..3 {
+        fixture.set_weight(&rollout, 25).await.unwrap();
+    }
+    assert_eq!(fixture.store.writes(), 1);
+}
+
+#[tokio::test]
+async fn a_conflict_is_read_and_planned_again() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = rollout(select_shop());
+    for _ in 0..2 {
+        fixture.store.fail_next_patch(StoreError::Conflict(key()));
+    }
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    assert_eq!(fixture.store.writes(), 1);
+}
+
+#[tokio::test]
+async fn three_conflicts_are_an_error() {
+    let fixture = Fixture::new([shop()]);
+    for _ in 0..3 {
+        fixture.store.fail_next_patch(StoreError::Conflict(key()));
+    }
+    fixture
+        .refuses(
+            select_shop(),
+            "RouteTable mesh/shop changed while it was being written: try again",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn writers_of_one_table_take_turns() {
+    let tables: Vec<String> = (0..20).map(|n| format!("web-{n}")).collect();
+    let routes = tables.iter().map(|name| route_to(name));
+    let fixture = Arc::new(Fixture::new([table("shop", routes.collect())]));
+    let mut calls = JoinSet::new();
+    for name in tables {
+        let fixture = fixture.clone();
+        calls.spawn(async move {
+            let mut rollout = rollout(select_shop());
+            rollout.name.clone_from(&name);
+            let canary = rollout.canary.as_mut().unwrap();
+            canary.canary_service = format!("{name}-canary");
+            canary.stable_service = name;
+            fixture.set_weight(&rollout, 25).await
+        });
+    }
+    while let Some(call) = calls.join_next().await {
+        call.unwrap().unwrap();
+    }
+    assert_eq!(fixture.store.writes(), 20);
+}
+
+#[tokio::test]
+async fn one_table_that_cannot_be_planned_leaves_all_tables_alone() {
+    let other = table("aside", vec![route_to("other")]);
+    let fixture = Fixture::new([shop(), other]);
+    fixture
+        .refuses(
+            json!({"routeTableSelector": {"names": ["shop", "aside"], "namespace": "mesh"}}),
+            "RouteTable mesh/aside: no selected http route leads to SERVICE shop/web",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn bad_configuration_is_refused() {
+    let fixture = Fixture::new([shop()]);
+    let here = |more: Value| {
+        let mut block = select_shop();
+        block
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        block
+    };
+    for (block, expect) in [
+        (json!({}), "routeTableSelector is missing or empty"),
+        (
+            json!({"routeTableSelector": {}}),
+            "routeTableSelector is missing or empty",
+        ),
+        (
+            here(json!({"routeSelectors": {}})),
+            "unknown key routeSelectors, did you mean routeSelector?",
+        ),
+        (here(json!({"routeSelector": "a"})), "routeSelector must be"),
+        (
+            here(json!({"subset": {"service": "web"}})),
+            "subset is not supported yet",
+        ),
+        (
+            json!({"routeTableSelector": {"name": "gone", "namespace": "mesh"}}),
+            "RouteTable gone in namespace mesh not found",
+        ),
+        (
+            json!({"routeTableSelector": {"labels": {"app": "gone"}}}),
+            "selects no RouteTable (labels app=gone; namespaces shop)",
+        ),
+    ] {
+        fixture.refuses(block, expect).await;
+    }
+}
+
+#[tokio::test]
+async fn a_rollout_without_our_block_is_told_what_is_there() {
+    let fixture = Fixture::new([shop()]);
+    let mut rollout = rollout(json!({}));
+    let routing = rollout
+        .canary
+        .as_mut()
+        .unwrap()
+        .traffic_routing
+        .as_mut()
+        .unwrap();
+    routing.plugins = [("argoproj-labs/nginx".to_owned(), b"{}".to_vec())].into();
+    let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
+    assert!(error.contains("it has argoproj-labs/nginx"), "{error}");
+
+    rollout.canary.as_mut().unwrap().traffic_routing = None;
+    let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
+    assert_eq!(
+        error,
+        "Rollout shop/web has no trafficRouting: add trafficRouting.plugins"
+    );
+
+    rollout.canary = None;
+    let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
+    assert_eq!(
+        error,
+        "Rollout shop/web has no canary strategy: only canaries shift traffic"
+    );
+}
+
+#[tokio::test]
+async fn a_namespace_the_administrator_does_not_allow_is_not_even_read() {
+    let fixture = Fixture::within([shop()], &["edge"]);
+    fixture
+        .refuses(
+            select_shop(),
+            "selects RouteTables in namespace mesh, which --allowed-route-table-namespaces does not list",
+        )
+        .await;
+}
+
+#[tokio::test]
+async fn weights_out_of_range() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = rollout(select_shop());
+    let error = fixture.set_weight(&rollout, -1).await.unwrap_err();
+    assert!(error.contains("negative"), "{error}");
+    assert_eq!(fixture.store.writes(), 0);
+
+    fixture.set_weight(&rollout, 120).await.unwrap();
+    assert_eq!(fixture.weights(&key()), named(&[("web-canary", Some(100))]));
+}
+
+#[tokio::test]
+async fn errors_of_several_tables_are_one_line() {
+    let other = table("shop-2", vec![route_to("web")]);
+    let fixture = Fixture::new([shop(), other]);
+    for _ in 0..2 {
+        fixture.store.fail_next_patch(StoreError::Rejected {
+            key: ObjectKey::new("mesh", "x"),
+            reason: "no".into(),
+        });
+    }
+    let rollout =
+        rollout(json!({"routeTableSelector": {"names": ["shop", "shop-2"], "namespace": "mesh"}}));
+    let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
+    let one = "the change to RouteTable mesh/x was rejected: no";
+    assert_eq!(error, format!("{one}; {one}"));
+}
+
+#[tokio::test]
+async fn verification_follows_the_table() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = rollout(select_shop());
+    let verify = async |weight| {
+        fixture
+            .router
+            .verify_weight(&rollout, desired(weight), &[])
+            .await
+            .unwrap()
+    };
+    assert_eq!(verify(25).await, Verification::NotVerified);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    assert_eq!(verify(25).await, Verification::Verified);
+    assert_eq!(verify(50).await, Verification::NotVerified);
+    fixture.store.remove(&key());
+    assert_eq!(
+        verify(25).await,
+        Verification::NotVerified,
+        "an error would let the promotion go ahead"
+    );
+}
