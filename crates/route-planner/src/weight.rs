@@ -68,3 +68,70 @@ pub(crate) fn split(managed: u32, desired: u32, max: u32, additional: &[u32]) ->
         additional: parts.collect(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(managed: u32, desired: u32, max: u32, additional: &[u32], expect: &[u32]) {
+        let shares = split(managed, desired, max, additional);
+        let mut parts = vec![shares.stable, shares.canary];
+        parts.extend(shares.additional);
+        assert_eq!(parts, expect);
+        assert_eq!(parts.iter().sum::<u32>(), managed);
+    }
+
+    #[test]
+    fn canary_is_rounded_half_up_and_stable_gets_the_rest() {
+        check(100, 25, 100, &[], &[75, 25]);
+        check(80, 25, 100, &[], &[60, 20]);
+        check(50, 25, 100, &[], &[37, 13]);
+        check(90, 250, 1000, &[], &[67, 23]);
+        check(99, 50, 100, &[], &[49, 50]);
+    }
+
+    #[test]
+    fn ends_of_the_range_leave_nothing_to_the_other() {
+        check(100, 0, 100, &[], &[100, 0]);
+        check(100, 100, 100, &[], &[0, 100]);
+        check(90, 2000, 1000, &[], &[0, 90]);
+    }
+
+    #[test]
+    fn both_keep_at_least_one_between_the_ends() {
+        check(100, 1, 1000, &[], &[99, 1]);
+        check(100, 999, 1000, &[], &[1, 99]);
+        check(2, 1, 100, &[], &[1, 1]);
+        // One percent cannot be shared.
+        check(1, 49, 100, &[], &[1, 0]);
+        check(1, 50, 100, &[], &[0, 1]);
+    }
+
+    #[test]
+    fn additional_destinations_are_rounded_like_the_canary() {
+        check(90, 250, 1000, &[50, 50], &[57, 23, 5, 5]);
+        check(100, 0, 100, &[5, 0, 5], &[90, 0, 5, 0, 5]);
+        check(100, 98, 100, &[1, 1], &[0, 98, 1, 1]);
+        check(4, 97, 100, &[1, 1], &[1, 1, 1, 1]);
+    }
+
+    #[test]
+    fn more_than_max_is_shared_in_proportion() {
+        check(100, 100, 100, &[100], &[0, 50, 50]);
+        check(99, 50, 100, &[50], &[0, 49, 50]);
+        check(100, 1, 3, &[1, 1], &[0, 34, 33, 33]);
+        check(1, 0, 3, &[1, 1, 1], &[0, 0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn largest_numbers_do_not_overflow() {
+        check(
+            100,
+            u32::MAX,
+            u32::MAX,
+            &[u32::MAX, u32::MAX],
+            &[0, 34, 33, 33],
+        );
+    }
+}

@@ -1,0 +1,11 @@
+//! The planner from outside: scenarios, refusals, observations, patches and properties.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
+
+mod refusals;
+mod scenarios;
+mod table;

@@ -1,0 +1,179 @@
+//! What SetWeight refuses: one line that names table, Rollout and remedy.
+
+use std::error::Error;
+
+use crate::table::{self, Table};
+use insta::assert_snapshot;
+use route_planner::{AdditionalDestination, Intent, plan};
+use serde_json::{Value, json};
+
+/// The error and its causes, as the caller joins them.
+fn refusal(table: &Table, intent: &Intent) -> String {
+    let error = plan(&table.config("shop/reviews"), intent, &table.doc()).unwrap_err();
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    assert!(!text.contains(['\n', '%']), "{text}");
+    text
+}
+
+fn on_route(route: Value) -> String {
+    let table = Table::new("mesh/shop", table::expand(json!({ "http": [route] })));
+    refusal(&table, &table::intent("shop/reviews", 25, 100, vec![]))
+}
+
+fn with_intent(change: impl FnOnce(&mut Intent)) -> String {
+    let spec = table::expand(json!({"http": [{"forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut intent = table::intent("shop/reviews", 25, 100, vec![]);
+    change(&mut intent);
+    refusal(&Table::new("mesh/shop", spec), &intent)
+}
+
+fn with_annotation(text: &str) -> String {
+    let spec =
+        table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut table = Table::new("mesh/shop", spec);
+    table.annotate(text);
+    refusal(&table, &table::intent("shop/reviews", 0, 100, vec![]))
+}
+
+#[test]
+fn no_route_to_the_stable_service_tells_what_was_found() {
+    let spec = table::expand(json!({"http": [
+        {"name": "other", "forwardTo": {"destinations": ["ratings", "details"]}},
+        {"name": "elsewhere", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}},
+        {"forwardTo": {"destinations": [{"ref": {"name": "reviews", "namespace": "shop"}, "kind": "VIRTUAL_DESTINATION"}]}},
+        {"name": "fn", "forwardTo": {"destinations": [{"awsLambda": {"function": "reviews"}}]}},
+        {"name": "child", "delegate": {"routeTables": [{"labels": {"team": "shop"}}]}},
+        {"name": "old", "redirect": {"hostRedirect": "x"}},
+        {"name": "off", "directResponse": {"status": 404}},
+    ]}));
+    assert_snapshot!(
+        refusal(&Table::new("mesh/shop", spec), &table::intent("shop/reviews", 0, 100, vec![])),
+        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route other leads to SERVICE shop/ratings and SERVICE shop/details; route elsewhere leads to SERVICE mesh/reviews; route http[2] leads to VIRTUAL_DESTINATION shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
+    );
+    assert_snapshot!(
+        refusal(
+            &Table::new("mesh/shop", json!({"tcp": [{}], "tls": []})),
+            &table::intent("shop/reviews", 25, 100, vec![])
+        ),
+        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found no http routes, 1 tcp and 0 tls routes (Rollout shop/reviews)"
+    );
+}
+
+#[test]
+fn routes_that_the_selector_leaves_out_are_told() {
+    let spec =
+        table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut table = Table::new("mesh/shop", spec);
+    table.plugin = json!({"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "x"}});
+    assert_snapshot!(
+        refusal(&table, &table::intent("shop/reviews", 25, 100, vec![])),
+        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
+    );
+}
+
+#[test]
+fn another_namespace_kind_or_case_is_not_the_stable_service() {
+    let namespace = on_route(
+        json!({"name": "r", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}}),
+    );
+    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE mesh/reviews (Rollout shop/reviews)");
+    let kind = on_route(json!({"name": "r", "forwardTo": {"destinations": [
+        {"ref": {"name": "reviews", "namespace": "shop"}, "kind": "EXTERNAL_SERVICE"}
+    ]}}));
+    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to EXTERNAL_SERVICE shop/reviews (Rollout shop/reviews)");
+    let case = on_route(json!({"name": "r", "forwardTo": {"destinations": ["Reviews"]}}));
+    assert_snapshot!(case, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE shop/Reviews (Rollout shop/reviews)");
+}
+
+#[test]
+fn others_that_leave_no_share() {
+    let explicit = on_route(
+        json!({"name": "r", "forwardTo": {"destinations": ["reviews", "legacy 60", "dr 60"]}}),
+    );
+    assert_snapshot!(explicit, @"RouteTable mesh/shop: route r: destinations other than SERVICE shop/reviews take 120 of 100, nothing is left to split: lower their weights (Rollout shop/reviews)");
+}
+
+#[test]
+fn a_service_listed_twice() {
+    let stable = on_route(json!({"name": "r", "forwardTo": {"destinations": [
+        "reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"name": "admin"}, "weight": 50}
+    ]}}));
+    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists Service reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one of them, or leave the route out with routeSelector (Rollout shop/reviews)");
+    let canary = on_route(
+        json!({"forwardTo": {"destinations": ["reviews 100", "reviews-canary", "reviews-canary"]}}),
+    );
+    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists Service reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one of them, or leave the route out with routeSelector (Rollout shop/reviews)");
+}
+
+#[test]
+fn a_subset_that_the_canary_would_inherit() {
+    let route = json!({"name": "r", "forwardTo": {"destinations": [
+        {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v1"}}
+    ]}});
+    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a canary would inherit: list the canary destination in the route too (Rollout shop/reviews)");
+}
+
+#[test]
+fn weights_below_zero_and_totals_below_one() {
+    let desired = with_intent(|intent| intent.kind = table::weight(-1, 100, vec![]));
+    assert_snapshot!(desired, @"RouteTable mesh/shop: weight -1 of reviews-canary is negative: weights start at 0 (Rollout shop/reviews)");
+    let max = with_intent(|intent| intent.kind = table::weight(0, 0, vec![]));
+    assert_snapshot!(max, @"RouteTable mesh/shop: maxTrafficWeight is 0: it must be at least 1 (Rollout shop/reviews)");
+    let additional = with_intent(|intent| {
+        let extra = AdditionalDestination {
+            service: "exp".to_owned(),
+            weight: i32::MIN,
+        };
+        intent.kind = table::weight(0, 100, vec![extra]);
+    });
+    assert_snapshot!(additional, @"RouteTable mesh/shop: weight -2147483648 of exp is negative: weights start at 0 (Rollout shop/reviews)");
+}
+
+#[test]
+fn services_that_are_not_named_or_the_same() {
+    let stable = with_intent(|intent| intent.services.stable.clear());
+    assert_snapshot!(stable, @"RouteTable mesh/shop: the Rollout names no stable Service: set spec.strategy.canary.stableService (Rollout shop/reviews)");
+    let canary = with_intent(|intent| intent.services.canary.clear());
+    assert_snapshot!(canary, @"RouteTable mesh/shop: the Rollout names no canary Service: set spec.strategy.canary.canaryService (Rollout shop/reviews)");
+    let same = with_intent(|intent| intent.services.canary = intent.services.stable.clone());
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both Service reviews: name two different Services (Rollout shop/reviews)");
+}
+
+#[test]
+fn a_value_of_the_wrong_type_is_named_by_its_path() {
+    let weight = on_route(json!({"name": "r", "forwardTo": {"destinations": [
+        {"ref": {"name": "reviews", "namespace": "shop"}, "weight": "80"}
+    ]}}));
+    assert_snapshot!(weight, @r#"RouteTable mesh/shop: unexpected value at spec.http[0].forwardTo.destinations[0].weight: invalid type: string "80", expected u32"#);
+    assert_snapshot!(on_route(json!({"forwardTo": {"destinations": {"a": 1}}})), @"RouteTable mesh/shop: unexpected value at spec.http[0].forwardTo.destinations: invalid type: map, expected a sequence");
+    assert_snapshot!(on_route(json!("forwardTo")), @r#"RouteTable mesh/shop: unexpected value at spec.http[0]: invalid type: string "forwardTo", expected struct HttpRoute"#);
+}
+
+#[test]
+fn an_annotation_that_cannot_be_read() {
+    assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (format 2 is not 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"http":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    let destination = json!({"version": 1, "rollouts": {"shop/reviews": {"http": [{
+        "route": {"name": "r", "at": 0}, "share": 100, "originals": [{"at": 0, "destination": {"ref": 1}}]
+    }]}}});
+    assert_snapshot!(with_annotation(&destination.to_string()), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid type: integer `1`, expected struct ObjectReference): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+}
+
+#[test]
+fn what_another_rollout_remembers_is_not_read() {
+    let spec = table::expand(json!({"http": [{"forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut table = Table::new("mesh/shop", spec);
+    table.annotate(r#"{"version":1,"rollouts":{"shop/ratings":"odd"}}"#);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert_eq!(
+        table.annotation(),
+        Some(r#"{"version":1,"rollouts":{"shop/ratings":"odd"}}"#)
+    );
+}

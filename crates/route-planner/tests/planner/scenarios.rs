@@ -1,0 +1,162 @@
+//! Scenarios as data: a table, calls of the controller, edits of the owner, and the table expected after each.
+//!
+//! In the files `reviews 75` stands for `{ref: {name: reviews, namespace: shop}, port: {number: 80}, weight: 75}`, and
+//! `reviews` for the same without weight. `routes` lists the destinations of the routes that differ from the input, by
+//! position; `expect: input` means that table and annotations are byte-equal to the input.
+
+use crate::table::{self, Table};
+use route_planner::{AdditionalDestination, Plan};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scenario {
+    #[serde(default = "default_table")]
+    table: String,
+    #[serde(default)]
+    plugin: Option<Value>,
+    spec: Value,
+    steps: Vec<Step>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Step {
+    /// SetWeight of `rollout`, out of `max`.
+    weight: Option<i32>,
+    max: Option<i32>,
+    additional: Vec<(String, i32)>,
+    rollout: Option<String>,
+    /// JSON Patch by the owner of the table.
+    edit: Option<json_patch::Patch>,
+    /// The owner applies the input again, over whatever is there.
+    reapply: bool,
+    routes: std::collections::BTreeMap<usize, Value>,
+    spec: Option<Value>,
+    expect: Option<String>,
+    error: Option<String>,
+    warnings: Vec<String>,
+}
+
+fn default_table() -> String {
+    "shop/shop".to_owned()
+}
+
+fn run(text: &str) {
+    let scenario: Scenario = serde_saphyr::from_str(text).unwrap();
+    let input = table::expand(scenario.spec);
+    let mut table = Table::new(&scenario.table, input.clone());
+    let before = table.document().clone();
+    if let Some(plugin) = scenario.plugin {
+        table.plugin = plugin;
+    }
+    for (number, step) in scenario.steps.into_iter().enumerate() {
+        let here = format!("step {}", number + 1);
+        if let Some(edit) = &step.edit {
+            table.edit(edit);
+        }
+        if step.reapply {
+            table.replace_spec(input.clone());
+        }
+        if let Some(weight) = step.weight {
+            let rollout = step.rollout.as_deref().unwrap_or("shop/reviews");
+            let additional =
+                step.additional
+                    .iter()
+                    .map(|(service, weight)| AdditionalDestination {
+                        service: service.clone(),
+                        weight: *weight,
+                    });
+            let result = table.set_weight(
+                rollout,
+                weight,
+                step.max.unwrap_or(100),
+                additional.collect(),
+            );
+            match (result, &step.error) {
+                (Ok(plan), None) => assert_eq!(warnings(&plan), step.warnings, "{here}"),
+                (Err(error), Some(expected)) => {
+                    assert!(error.to_string().contains(expected), "{here}: {error}");
+                    assert!(!error.to_string().contains(['\n', '%']), "{here}: {error}");
+                }
+                (Ok(_), Some(expected)) => panic!("{here}: expected an error with {expected:?}"),
+                (Err(error), None) => panic!("{here}: {error}"),
+            }
+        }
+        let mut expected = step.spec.map_or_else(|| input.clone(), table::expand);
+        for (route, destinations) in step.routes {
+            let path = format!("/http/{route}/forwardTo");
+            let forward = expected
+                .pointer_mut(&path)
+                .and_then(Value::as_object_mut)
+                .unwrap();
+            forward.insert(
+                "destinations".to_owned(),
+                table::expand_destinations(destinations),
+            );
+        }
+        assert_eq!(
+            serde_json::to_string_pretty(&table.document()["spec"]).unwrap(),
+            serde_json::to_string_pretty(&expected).unwrap(),
+            "{here}"
+        );
+        if step.expect.as_deref() == Some("input") {
+            assert_eq!(
+                table.document()["metadata"]["annotations"],
+                before["metadata"]["annotations"],
+                "{here}"
+            );
+        }
+    }
+}
+
+fn warnings(plan: &Plan) -> Vec<String> {
+    plan.warnings.iter().map(ToString::to_string).collect()
+}
+
+macro_rules! scenarios {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                run(include_str!(concat!("scenarios/", stringify!($name), ".yaml")));
+            }
+        )*
+
+        #[test]
+        fn every_file_is_run() {
+            let listed = [$(stringify!($name)),*];
+            let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/planner/scenarios");
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_stem().unwrap().to_str().unwrap();
+                assert!(listed.contains(&name), "{name} is not listed");
+            }
+        }
+    };
+}
+
+scenarios! {
+    s01_several_stable_routes
+    s02_static_third_destination
+    s02_both_unset
+    s02_owner_weights_invalid
+    s02_nothing_left
+    s03_same_name_in_two_namespaces
+    s07_owner_edits_meanwhile
+    s07_owner_rebalances_explicit_weights
+    s07_gitops_restores_the_original
+    s08_default_destination
+    s09_rewrites_and_unknown_fields
+    s13_several_clusters
+    s14_two_rollouts_one_table
+    s15_experiment
+    full_weight_takes_stable_out
+    owner_lists_the_canary
+    owner_gives_the_canary_a_share
+    route_selector
+    routes_without_names
+    owner_points_the_route_elsewhere
+    default_destination_gets_company
+}

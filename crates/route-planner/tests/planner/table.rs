@@ -1,0 +1,176 @@
+//! A table in memory, changed only by patches, with the checks that hold after every call.
+
+use gloo_types::{ObjectKey, RouteTableDoc};
+use route_planner::{
+    ANNOTATION, AdditionalDestination, Intent, IntentKind, Plan, PlanError, PluginConfig,
+    ServicePair, WeightSplit,
+};
+use serde_json::{Value, json};
+
+/// A RouteTable and what its store counts.
+pub(crate) struct Table {
+    document: Value,
+    pub(crate) plugin: Value,
+}
+
+impl Table {
+    pub(crate) fn new(key: &str, spec: Value) -> Self {
+        let (namespace, name) = key.split_once('/').unwrap();
+        Self {
+            document: json!({
+                "apiVersion": "networking.gloo.solo.io/v2",
+                "kind": "RouteTable",
+                "metadata": {"name": name, "namespace": namespace, "resourceVersion": "1", "generation": 1},
+                "spec": spec,
+            }),
+            plugin: json!({"routeTableSelector": {"name": name, "namespace": namespace}}),
+        }
+    }
+
+    pub(crate) fn document(&self) -> &Value {
+        &self.document
+    }
+
+    pub(crate) fn doc(&self) -> RouteTableDoc {
+        RouteTableDoc::from_value(self.document.clone()).unwrap()
+    }
+
+    pub(crate) fn config(&self, rollout: &str) -> PluginConfig {
+        PluginConfig::from_json(self.plugin.to_string().as_bytes(), &key(rollout)).unwrap()
+    }
+
+    /// Plans, applies, and checks what must hold after every call.
+    pub(crate) fn set_weight(
+        &mut self,
+        rollout: &str,
+        desired: i32,
+        max: i32,
+        additional: Vec<AdditionalDestination>,
+    ) -> Result<Plan, PlanError> {
+        let intent = intent(rollout, desired, max, additional);
+        let config = self.config(rollout);
+        let plan = route_planner::plan(&config, &intent, &self.doc())?;
+        let patch = plan.to_json_patch();
+        assert_eq!(patch.is_empty(), plan.is_noop());
+        if !plan.is_noop() {
+            let first = serde_json::to_value(&patch.0[0]).unwrap();
+            let version = &self.document["metadata"]["resourceVersion"];
+            assert_eq!(
+                first,
+                json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+            );
+        }
+        self.edit(&patch);
+        match route_planner::plan(&config, &intent, &self.doc()) {
+            Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),
+            // Cleaning up is possible once where no route leads to stable any more.
+            Err(error) => assert!(
+                desired == 0 && error.to_string().contains("no selected"),
+                "{error}"
+            ),
+        }
+        Ok(plan)
+    }
+
+    /// Applies a patch the way a store does.
+    pub(crate) fn edit(&mut self, patch: &json_patch::Patch) {
+        let before = self.document.clone();
+        json_patch::patch(&mut self.document, patch).unwrap();
+        self.written(&before);
+    }
+
+    pub(crate) fn replace_spec(&mut self, spec: Value) {
+        let before = self.document.clone();
+        self.document["spec"] = spec;
+        self.written(&before);
+    }
+
+    pub(crate) fn annotate(&mut self, text: &str) {
+        self.document["metadata"]["annotations"] = json!({ ANNOTATION: text });
+    }
+
+    pub(crate) fn annotation(&self) -> Option<&str> {
+        self.document["metadata"]
+            .get("annotations")?
+            .get(ANNOTATION)?
+            .as_str()
+    }
+
+    fn written(&mut self, before: &Value) {
+        if self.document == *before {
+            return;
+        }
+        let count = |value: &Value| value.as_str().unwrap().parse::<u64>().unwrap();
+        let version = count(&self.document["metadata"]["resourceVersion"]) + 1;
+        self.document["metadata"]["resourceVersion"] = json!(version.to_string());
+        if self.document["spec"] != before["spec"] {
+            let generation = self.document["metadata"]["generation"].as_i64().unwrap() + 1;
+            self.document["metadata"]["generation"] = json!(generation);
+        }
+    }
+}
+
+/// The intent of a Rollout whose Services are named after it.
+pub(crate) fn intent(
+    rollout: &str,
+    desired: i32,
+    max: i32,
+    additional: Vec<AdditionalDestination>,
+) -> Intent {
+    let rollout = key(rollout);
+    Intent {
+        services: ServicePair {
+            stable: rollout.name.clone(),
+            canary: format!("{}-canary", rollout.name),
+        },
+        rollout,
+        kind: weight(desired, max, additional),
+    }
+}
+
+pub(crate) fn weight(desired: i32, max: i32, additional: Vec<AdditionalDestination>) -> IntentKind {
+    IntentKind::SetWeight(WeightSplit {
+        desired,
+        max,
+        additional,
+    })
+}
+
+pub(crate) fn key(text: &str) -> ObjectKey {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectKey::new(namespace, name)
+}
+
+/// Writes out the short form of destinations everywhere in a spec.
+pub(crate) fn expand(mut spec: Value) -> Value {
+    if let Some(default) = spec.get_mut("defaultDestination") {
+        *default = destination(default.take());
+    }
+    for route in spec["http"].as_array_mut().into_iter().flatten() {
+        if let Some(list) = route.pointer_mut("/forwardTo/destinations") {
+            *list = expand_destinations(list.take());
+        }
+    }
+    spec
+}
+
+pub(crate) fn expand_destinations(list: Value) -> Value {
+    match list {
+        Value::Array(items) => items.into_iter().map(destination).collect(),
+        other => other,
+    }
+}
+
+fn destination(short: Value) -> Value {
+    let Some(text) = short.as_str() else {
+        return short;
+    };
+    let mut words = text.split(' ');
+    let name = words.next();
+    let mut destination =
+        json!({"ref": {"name": name, "namespace": "shop"}, "port": {"number": 80}});
+    if let Some(weight) = words.next() {
+        destination["weight"] = json!(weight.parse::<u32>().unwrap());
+    }
+    destination
+}
