@@ -1,0 +1,140 @@
+//! Plays the Rollouts controller: starts a plugin binary, walks a canary, shows what each call changed.
+//!
+//! ```sh
+//! cargo run --package examples --example canary_walk -- path/to/rollouts-plugin-trafficrouter-glooplatform
+//! ```
+
+use std::{env, fs, path::Path, time::Instant};
+
+use anstream::println;
+use anstyle::{AnsiColor, Style};
+use anyhow::{Context as _, ensure};
+use gloo_types::{DestinationReference, RouteTableDoc};
+use rollouts_rpc::{
+    Rollout, Verification,
+    goplugin::handshake::PluginKind,
+    host::PluginProcess,
+    rollout::{CanaryStrategy, TrafficRouting},
+};
+use serde_json::json;
+use similar::{ChangeTag, TextDiff};
+use tokio::process::Command;
+
+const TABLE: &str = include_str!("canary_walk/shop.yaml");
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let plugin = env::args_os().nth(1).context("usage: canary_walk PLUGIN")?;
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("shop.yaml");
+    fs::write(&file, TABLE)?;
+
+    let mut command = Command::new(plugin);
+    command
+        .args(["--log-level", "warn", "--route-tables-dir"])
+        .arg(dir.path());
+    let started = Instant::now();
+    let plugin = PluginProcess::start(command, PluginKind::TrafficRouter, |line| {
+        println!("{line}")
+    })
+    .await?;
+    let router = plugin.session().dispense_router().await?;
+    router.init_plugin().await?;
+    println!(
+        "started {} in {:.1?}",
+        router.type_name().await?,
+        started.elapsed()
+    );
+
+    let rollout = reviews();
+    for weight in [0, 25, 50, 100, 0] {
+        let before = destinations(&file)?;
+        let called = Instant::now();
+        plugin.session().ping().await?;
+        router.set_weight(&rollout, weight, &[]).await?;
+        let took = called.elapsed();
+        let verified = router.verify_weight(&rollout, weight, &[]).await?;
+        println!("\nSetWeight {weight}: {took:.1?}, {verified:?}");
+        show(&before, &destinations(&file)?);
+        ensure!(
+            verified == Verification::Verified,
+            "the table does not show weight {weight}"
+        );
+    }
+
+    let ended = plugin.quit().await?;
+    ensure!(
+        ended.graceful,
+        "the plugin did not end when asked: {}",
+        ended.status
+    );
+    ensure!(
+        fs::read_to_string(&file)? == TABLE,
+        "the file is not what its owner wrote"
+    );
+    println!("\nThe file is back to its original, byte for byte.");
+    Ok(())
+}
+
+/// The Rollout as the controller would send it.
+fn reviews() -> Rollout {
+    let block = json!({"routeTableSelector": {"name": "shop"}});
+    let plugins = [(
+        "solo-io/glooplatform".to_owned(),
+        block.to_string().into_bytes(),
+    )]
+    .into();
+    let canary = CanaryStrategy {
+        stable_service: "reviews".into(),
+        canary_service: "reviews-canary".into(),
+        traffic_routing: Some(TrafficRouting {
+            plugins,
+            ..TrafficRouting::default()
+        }),
+        ..CanaryStrategy::default()
+    };
+    Rollout {
+        name: "reviews".into(),
+        namespace: "shop".into(),
+        canary: Some(canary),
+        ..Rollout::default()
+    }
+}
+
+/// One line per route and destination of the table in `file`.
+fn destinations(file: &Path) -> anyhow::Result<String> {
+    let table = RouteTableDoc::from_value(serde_saphyr::from_str(&fs::read_to_string(file)?)?)?;
+    let mut lines = String::new();
+    for route in table.spec()?.http {
+        lines.push_str(&format!("{}\n", route.name));
+        let forward_to = route.forward_to.unwrap_or_default();
+        for destination in forward_to.destinations.unwrap_or_default() {
+            lines.push_str(&format!("  {}\n", line(&destination)));
+        }
+    }
+    Ok(lines)
+}
+
+fn line(destination: &DestinationReference) -> String {
+    let name = destination
+        .reference
+        .as_ref()
+        .map_or("lambda", |reference| &reference.name);
+    match destination.weight {
+        Some(weight) => format!("{name:<16} {weight:>3}"),
+        None => name.to_owned(),
+    }
+}
+
+/// Prints a diff; colours only reach a terminal.
+fn show(before: &str, after: &str) {
+    for change in TextDiff::from_lines(before, after).iter_all_changes() {
+        let (sign, color) = match change.tag() {
+            ChangeTag::Equal => (' ', None),
+            ChangeTag::Delete => ('-', Some(AnsiColor::Red.into())),
+            ChangeTag::Insert => ('+', Some(AnsiColor::Green.into())),
+        };
+        let style = Style::new().fg_color(color);
+        println!("{style}{sign} {}{style:#}", change.value().trim_end());
+    }
+}
