@@ -3,8 +3,8 @@
 //! What it reads is *normalised*: all definitions that travelled inside the value have been taken out.
 
 use serde::de::{
-    DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor,
-    value::SeqDeserializer,
+    DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
+    Visitor, value::SeqDeserializer,
 };
 
 use super::{
@@ -178,6 +178,23 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         }
     }
 
+    // A derived struct would also take a map with matching keys, or a sequence of matching elements.
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        let found = match self.reader.types.get(self.ty) {
+            WireType::Map { .. } => "a map",
+            WireType::Slice { .. } => "a slice",
+            WireType::Array { .. } => "an array",
+            WireType::Complex => "a complex number",
+            _ => return self.deserialize_any(visitor),
+        };
+        Err(ValueError::invalid_type(Unexpected::Other(found), &visitor))
+    }
+
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         match self.reader.types.get(self.ty) {
             WireType::Struct { .. } => self.deserialize_ignored_any(visitor),
@@ -212,7 +229,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
 
     serde::forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string
-        tuple tuple_struct map struct identifier
+        tuple tuple_struct map identifier
     }
 }
 

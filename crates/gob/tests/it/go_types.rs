@@ -237,7 +237,7 @@ gob_struct! {
 
 /// `type Nest []Nest`: a slice of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Nest(pub(crate) Vec<Nest>);
+pub(crate) struct Nest(pub(crate) Vec<Self>);
 
 impl GobType for Nest {
     fn describe(schema: &mut Schema) -> SchemaRef {

@@ -1,1 +1,380 @@
-//! todo
+//! Streams no honest peer sends: an error, for good, and nothing allocated on the peer's word.
+
+use gob::{DecodeError, Decoder, GobType, Limits};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
+
+use crate::{go_types::*, support::*};
+
+#[track_caller]
+fn drain<T: DeserializeOwned>(limits: Limits, stream: &[u8]) -> Result<(), DecodeError> {
+    let mut decoder = Decoder::new(limits);
+    decoder.handle_input(stream)?;
+    loop {
+        match decoder.poll_value::<T>() {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                if error.is_fatal() {
+                    assert_eq!(decoder.poll_value::<IgnoredAny>().unwrap_err(), error);
+                    assert_eq!(decoder.handle_input(b"more").unwrap_err(), error);
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// The stream is corrupt, here and for this reason, whether its values are decoded or skipped.
+#[track_caller]
+fn check<T: DeserializeOwned>(stream: &str, expected: &str) {
+    for error in [
+        drain::<T>(LIMITS, &hex(stream)),
+        drain::<IgnoredAny>(LIMITS, &hex(stream)),
+    ] {
+        let error = error.unwrap_err();
+        assert!(error.is_fatal());
+        assert_eq!(
+            chain(&error),
+            format!("gob stream is corrupt at byte {expected}")
+        );
+    }
+}
+
+/// The value needs exactly this much of a limit, whether it is decoded or skipped.
+#[track_caller]
+fn check_limit<T: GobType + Serialize + DeserializeOwned>(
+    value: &T,
+    limit: fn(&mut Limits) -> &mut usize,
+    needed: usize,
+    what: &str,
+) {
+    let stream = encode(value);
+    let mut limits = LIMITS;
+    *limit(&mut limits) = needed;
+    assert_eq!(drain::<T>(limits.clone(), &stream), Ok(()));
+    assert_eq!(drain::<IgnoredAny>(limits.clone(), &stream), Ok(()));
+    *limit(&mut limits) = needed - 1;
+    for error in [
+        drain::<T>(limits.clone(), &stream),
+        drain::<IgnoredAny>(limits, &stream),
+    ] {
+        let error = error.unwrap_err();
+        assert!(error.is_fatal());
+        let reason = format!(": more than {} {what}", needed - 1);
+        assert!(chain(&error).ends_with(&reason), "{}", chain(&error));
+    }
+}
+
+#[test]
+fn framing() {
+    check::<i64>("00", "0: message is empty");
+    check::<i64>("80", "0: 0x80 does not begin an integer");
+    check::<i64>("f7", "0: 0xf7 does not begin an integer");
+    check::<i64>("03 04 00 02 00", "4: message is empty");
+    check::<i64>("fc 7fffffff", "0: more than 1048576 bytes in one message");
+    check::<i64>(
+        "f8 ffffffffffffffff",
+        "0: more than 1048576 bytes in one message",
+    );
+}
+
+#[test]
+fn values_cut_short() {
+    check::<i64>("01 04", "2: message ends inside a value");
+    check::<i64>("02 04 00", "3: message ends inside a value");
+    check::<i64>("03 04 00 ff", "3: message ends inside a value");
+    check::<String>("05 0c 00 03 6162", "4: message ends inside a value");
+    check::<String>(
+        "0b 0c 00 f8ffffffffffffffff",
+        "12: message ends inside a value",
+    );
+    check::<f64>("04 08 00 fe31", "3: message ends inside a value");
+    check::<(f64, f64)>("03 0e 00 00", "4: message ends inside a value");
+    check::<Option<Any>>("05 10 00 04 \"Le\"", "4: message ends inside a value");
+}
+
+#[test]
+fn values_too_long() {
+    check::<i64>("05 04 00 02 0000", "4: 2 bytes follow a complete value");
+    check::<Option<Any>>("04 10 00 00 00", "4: 1 bytes follow a complete value");
+    check::<()>(
+        "0a ff81 03 01 02 ff82 00 00 00 04 ff82 00 00",
+        "15: 1 bytes follow a complete value",
+    );
+}
+
+#[test]
+fn singletons_without_their_zero() {
+    check::<i64>("03 04 01 02", "3: value is not preceded by a zero byte");
+    check::<Option<Any>>(
+        r#"0a 10 00 03 "int" 04 02 01 54"#,
+        "10: value is not preceded by a zero byte",
+    );
+}
+
+#[test]
+fn type_ids() {
+    check::<i64>("02 00 00", "2: type id 0 is reserved or out of range");
+    check::<i64>("02 12 00", "2: type id 9 is reserved or out of range");
+    check::<i64>("02 20 00", "2: type id 16 is reserved or out of range");
+    check::<i64>("03 ff82 00", "3: type id 65 is not defined");
+    // Defined twice.
+    check::<i64>(
+        "0a ff81 03 01 02 ff82 00 00 00 0a ff81 03 01 02 ff82 00 00 00",
+        "22: type id 65 is defined twice",
+    );
+    // Defined with the id of a basic type, of gob's own types, and beyond 32 bits.
+    check::<i64>(
+        "08 0f 03 01 02 10 00 00 00",
+        "9: type id 8 is reserved or out of range",
+    );
+    check::<i64>(
+        "08 7d 03 01 02 7e 00 00 00",
+        "9: type id 63 is reserved or out of range",
+    );
+    check::<i64>(
+        "0d fb 0100000001 03 01 02 02 00 00 00",
+        "14: type id 2147483649 is reserved or out of range",
+    );
+    check::<i64>(
+        "10 f8 ffffffffffffffff 03 01 02 02 00 00 00",
+        "17: type id 9223372036854775807 is reserved or out of range",
+    );
+    // A slice whose elements are of a reserved, absent or undefined type.
+    check::<i64>(
+        "0c ff81 02 01 02 ff82 00 01 24 00 00",
+        "12: type id 18 is reserved or out of range",
+    );
+    check::<i64>(
+        "0a ff81 02 01 02 ff82 00 00 00",
+        "10: type id 0 is reserved or out of range",
+    );
+    check::<Vec<i64>>(
+        "0d ff81 02 01 02 ff82 00 01 ff84 00 00  05 ff82 00 01 02",
+        "19: type id 66 is not defined",
+    );
+}
+
+#[test]
+fn definitions() {
+    check::<i64>("03 ff81 00", "4: type definition sets no kind of type");
+    check::<i64>(
+        "12 ff81 02 01 02 ff82 00 01 04 00 03 01 02 02 00 00 00",
+        "18: type definition sets more than one kind of type",
+    );
+    check::<i64>(
+        "04 ff81 08 00",
+        "4: type definition has a field Go's wireType does not have",
+    );
+    check::<i64>(
+        "0f ff81 03 01 02 ff82 00 01 01 02 04 00 00 00",
+        "14: type definition has a field without a name",
+    );
+    check::<i64>(
+        "0e ff81 01 01 02 ff82 00 01 04 01 01 00 00",
+        "14: type definition has a negative length",
+    );
+    check::<i64>(
+        "0c ff81 03 01 01 01 ff 01 ff82 00 00 00",
+        "8: type definition has a name that is not UTF-8",
+    );
+    check::<i64>(
+        "0b ff81 03 01 02 ff82 00 00 00 00",
+        "11: 1 bytes follow a complete value",
+    );
+}
+
+#[test]
+fn struct_fields() {
+    const DEFINE: &str = r#"12 ff81 03 01 02 ff82 00 01 01 01 01 "X" 01 04 00 00 00"#;
+    let check =
+        |value: &str, expected: &str| check::<Inner>(&format!("{DEFINE} {value}"), expected);
+    check(
+        "05 ff82 01 02 02",
+        "25: struct value has a field beyond the 1 of its definition",
+    );
+    check(
+        "04 ff82 02 02",
+        "23: struct value has a field beyond the 1 of its definition",
+    );
+    check(
+        "0b ff82 f8ffffffffffffffff",
+        "31: struct value has a field beyond the 1 of its definition",
+    );
+    // Go takes the end of a message for the end of a struct; we do not.
+    check("04 ff82 01 02", "24: message ends inside a value");
+}
+
+#[test]
+fn counts() {
+    check::<[i64; 3]>(
+        "0e ff81 01 01 02 ff82 00 01 04 01 06 00 00  06 ff82 00 02 00 00",
+        "20: array of 3 elements arrives with 2",
+    );
+    const SLICE_OF_EMPTY: &str =
+        "0a ff83 03 01 02 ff84 00 00 00  0d ff81 02 01 02 ff82 00 01 ff84 00 00";
+    check::<Vec<()>>(
+        &format!("{SLICE_OF_EMPTY} 0c ff82 00 f8ffffffffffffffff"),
+        "38: more than 10000 elements in one value",
+    );
+    check::<Vec<()>>(
+        &format!("{SLICE_OF_EMPTY} 05 ff82 00 02 00"),
+        "31: message ends inside a value",
+    );
+    check::<std::collections::BTreeMap<i64, i64>>(
+        "0e ff81 04 01 02 ff82 00 01 04 01 04 00 00  06 ff82 00 02 02 02",
+        "22: message ends inside a value",
+    );
+}
+
+#[test]
+fn a_slice_of_itself_nested_without_end() {
+    let mut stream = hex("0d ff81 02 01 02 ff82 00 01 ff82 00 00  fe 03eb ff82 00");
+    stream.resize(stream.len() + 1000, 1);
+    for error in [
+        drain::<Nest>(LIMITS, &stream),
+        drain::<IgnoredAny>(LIMITS, &stream),
+    ] {
+        let error = error.unwrap_err();
+        assert!(error.is_fatal());
+        assert!(chain(&error).ends_with("more than 64 levels in one value"));
+    }
+}
+
+#[test]
+fn an_announced_message_takes_no_memory_before_it_arrives() {
+    let mut decoder = decoder(&hex("fd 0fffff"));
+    assert_eq!(decoder.poll_value::<i64>(), Ok(None));
+    assert!(!decoder.is_between_values());
+}
+
+#[test]
+fn limits_hold_at_the_exact_number() {
+    check_limit(
+        &"x".repeat(100),
+        |limits| &mut limits.message_bytes,
+        103,
+        "bytes in one message",
+    );
+    // Rollout, ObjectMeta, Time, RolloutSpec, []CanaryStep, CanaryStep, RolloutPause, TrafficRouting, the map.
+    check_limit(
+        &demo(),
+        |limits| &mut limits.types,
+        9,
+        "types on one stream",
+    );
+    check_limit(
+        &RpcError::default(),
+        |limits| &mut limits.definition_bytes,
+        36,
+        "bytes of type definitions",
+    );
+    check_limit(
+        &Zeros::default(),
+        |limits| &mut limits.fields,
+        22,
+        "fields in one struct",
+    );
+    check_limit(
+        &RpcError::default(),
+        |limits| &mut limits.name_bytes,
+        11,
+        "bytes in one name",
+    );
+    check_limit(
+        &vec![1i64, 2, 3],
+        |limits| &mut limits.elements,
+        3,
+        "elements in one value",
+    );
+    // Three steps and a map entry.
+    check_limit(
+        &demo(),
+        |limits| &mut limits.elements,
+        4,
+        "elements in one value",
+    );
+    // Rollout, Spec, Steps, CanaryStep, Pause.
+    check_limit(
+        &demo(),
+        |limits| &mut limits.depth,
+        5,
+        "levels in one value",
+    );
+}
+
+#[test]
+fn limits_of_interface_values() {
+    let nested = |depth: i64| {
+        (0..depth).fold(None, |inner: Option<Any>, n| {
+            Some(Any::Leaf(Leaf {
+                n,
+                inner: inner.map(Box::new),
+            }))
+        })
+    };
+    check_limit(
+        &nested(3),
+        |limits| &mut limits.interface_depth,
+        3,
+        "interface values inside one another",
+    );
+    check_limit(
+        &nested(3),
+        |limits| &mut limits.depth,
+        6,
+        "levels in one value",
+    );
+    check_limit(
+        &nested(1),
+        |limits| &mut limits.name_bytes,
+        5,
+        "bytes in one name",
+    );
+    // The definition of Leaf makes one message, the rest of the value another.
+    check_limit(
+        &nested(1),
+        |limits| &mut limits.value_messages,
+        2,
+        "messages in one value",
+    );
+}
+
+#[test]
+fn a_value_of_many_messages_is_limited_as_a_whole() {
+    // Two messages of the value are longer than 60 bytes, together they exceed 120.
+    let list = vec![
+        Some(Any::Numbers(vec![1; 60])),
+        Some(Any::Flags([("x".repeat(60), true)].into())),
+    ];
+    let drain = |message_bytes| {
+        drain::<IgnoredAny>(
+            Limits {
+                message_bytes,
+                ..LIMITS
+            },
+            &encode(&list),
+        )
+    };
+    assert_eq!(drain(160), Ok(()));
+    let error = drain(120).unwrap_err();
+    assert!(error.is_fatal());
+    assert!(
+        chain(&error).ends_with(": more than 120 bytes in one value"),
+        "{}",
+        chain(&error)
+    );
+}
+
+#[test]
+fn a_long_registered_name() {
+    let name = "x".repeat(1001);
+    let stream = format!(
+        r#"fe {:04x} 10 00 fe 03e9 "{name}" 04 02 00 54"#,
+        2 + 3 + 1001 + 4
+    );
+    check::<Option<Any>>(&stream, "1009: more than 1000 bytes in one name");
+}

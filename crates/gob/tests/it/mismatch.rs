@@ -1,1 +1,299 @@
-//! todo
+//! A value that does not fit its Rust type costs that value and nothing else.
+
+use std::{collections::BTreeMap, fmt::Debug};
+
+use gob::{Bytes, Encoder, GobType, Time, gob_interface, gob_struct};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{go_types::*, support::*};
+
+/// `value` does not decode as `T`, for this reason. The stream goes on, with all types of `value` known.
+#[track_caller]
+fn check<T: DeserializeOwned + Debug>(value: &(impl GobType + Serialize), expected: &str) {
+    let mut encoder = Encoder::new();
+    let mut bytes = Vec::new();
+    encoder.encode(value, &mut bytes).unwrap();
+    encoder.encode(value, &mut bytes).unwrap();
+    encoder.encode(&42i64, &mut bytes).unwrap();
+
+    let mut decoder = decoder(&bytes);
+    for _ in 0..2 {
+        let error = decoder.poll_value::<T>().unwrap_err();
+        assert_eq!(chain(&error), expected);
+        assert!(!error.is_fatal());
+    }
+    assert_eq!(next::<i64>(&mut decoder), 42);
+}
+
+#[test]
+fn wrong_kind_of_value() {
+    check::<String>(
+        &7i64,
+        "gob value does not fit: expected a string, found integer `7`",
+    );
+    check::<i64>(
+        &"7".to_owned(),
+        "gob value does not fit: expected i64, found a string",
+    );
+    check::<bool>(
+        &7i64,
+        "gob value does not fit: expected a boolean, found integer `7`",
+    );
+    check::<RpcError>(
+        &7i64,
+        "gob value does not fit: expected struct RpcError, found integer `7`",
+    );
+    check::<RpcError>(
+        &vec![String::new()],
+        "gob value does not fit: expected struct RpcError, found a slice",
+    );
+    check::<RpcError>(
+        &BTreeMap::from([("ErrorString".to_owned(), String::new())]),
+        "gob value does not fit: expected struct RpcError, found a map",
+    );
+    check::<Vec<String>>(
+        &RpcError::default(),
+        "gob value does not fit: expected a sequence, found map",
+    );
+    check::<Argument>(
+        &RpcError::default(),
+        "gob value does not fit: expected enum Argument, found map",
+    );
+    check::<Bytes>(
+        &7i64,
+        "gob value does not fit: expected bytes, found integer `7`",
+    );
+    check::<Time>(
+        &RpcError::default(),
+        "gob value does not fit: expected a Go time.Time, found map",
+    );
+}
+
+#[test]
+fn integers_out_of_range() {
+    check::<i32>(
+        &(1i64 << 31),
+        "gob value does not fit: expected i32, found integer `2147483648`",
+    );
+    check::<u32>(
+        &-1i64,
+        "gob value does not fit: expected u32, found integer `-1`",
+    );
+    check::<i64>(
+        &u64::MAX,
+        "gob value does not fit: expected i64, found integer `18446744073709551615`",
+    );
+}
+
+#[test]
+fn the_path_leads_to_the_field() {
+    gob_struct! {
+        struct WideStep as "CanaryStep" {
+            set_weight: i64 as "SetWeight",
+        }
+
+        struct WideSpec as "Spec" {
+            steps: Vec<WideStep> as "Steps",
+        }
+
+        struct WideRollout as "Rollout" {
+            spec: WideSpec as "Spec",
+            after: String as "After",
+        }
+    }
+    let wide = WideRollout {
+        spec: WideSpec {
+            steps: vec![
+                WideStep::default(),
+                WideStep {
+                    set_weight: 1 << 40,
+                },
+            ],
+        },
+        after: "more".into(),
+    };
+    check::<Rollout>(
+        &wide,
+        "gob value does not fit at Spec.Steps[1].SetWeight: expected i32, found integer `1099511627776`",
+    );
+    check::<Vec<Vec<i8>>>(
+        &vec![vec![1i64], vec![2, 300]],
+        "gob value does not fit at [1][1]: expected i8, found integer `300`",
+    );
+}
+
+#[test]
+fn a_field_without_default_is_missing() {
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Strict {
+        #[expect(dead_code)]
+        error_string: String,
+    }
+    check::<Strict>(
+        &RpcError::default(),
+        "gob value does not fit: missing field `ErrorString`",
+    );
+}
+
+#[test]
+fn interfaces_of_other_types_than_registered() {
+    gob_interface! {
+        enum Foreign {
+            Run(Rollout) as "step.RunArgs",
+        }
+    }
+    // Its definitions come inside the value, and the second time they are known.
+    check::<Option<Argument>>(
+        &Some(Foreign::Run(demo())),
+        "gob value does not fit: unknown variant `step.RunArgs`, expected \
+         `SetWeightAndVerifyWeightArgs` or `UpdateHashArgs`",
+    );
+    check::<Argument>(
+        &None::<Argument>,
+        "gob value does not fit: expected enum Argument, found Option value",
+    );
+    gob_interface! {
+        enum Lookalike {
+            SetWeight(WeightDestination) as "UpdateHashArgs",
+            Number(i64) as "SetWeightAndVerifyWeightArgs",
+        }
+    }
+    check::<Option<Argument>>(
+        &Some(Lookalike::Number(7)),
+        "gob value does not fit: expected struct SetWeightArgs, found integer `7`",
+    );
+}
+
+#[test]
+fn elements_left_over() {
+    check::<(i64, i64)>(
+        &vec![1i64, 2, 3],
+        "gob value does not fit: 1 elements more than expected",
+    );
+    check::<(i64, i64)>(
+        &vec![1i64],
+        "gob value does not fit: invalid length 1, expected a tuple of size 2",
+    );
+}
+
+#[test]
+fn times_nobody_can_mean() {
+    #[derive(Clone, Serialize)]
+    struct FakeTime(Bytes);
+    impl GobType for FakeTime {
+        fn describe(schema: &mut gob::Schema) -> gob::SchemaRef {
+            schema.gob_encoder::<Self>("Time", b"")
+        }
+    }
+    for bytes in [
+        "",
+        "01",
+        "03 0000000e7791f700 00000000 ffff",
+        "01 0000000e7791f700 00000000 ffff 00",
+        "02 0000000e7791f700 00000000 ffff",
+        "01 8000000000000000 00000000 ffff",
+        "01 0000000e7791f700 3b9aca00 ffff",
+    ] {
+        check::<Time>(
+            &FakeTime(Bytes(hex(bytes))),
+            "gob value does not fit: expected a Go time.Time, found bytes",
+        );
+    }
+}
+
+#[test]
+fn text_of_the_value_stays_out_of_the_error() {
+    let secret = || "hunter2".to_owned();
+    for error in [
+        decode::<i64>(&encode(&secret())).unwrap_err(),
+        decode::<i64>(&encode(&Bytes(secret().into_bytes()))).unwrap_err(),
+        decode::<RpcError>(&encode(&BTreeMap::from([(secret(), secret())]))).unwrap_err(),
+    ] {
+        assert!(
+            !format!("{error:?} {}", chain(&error)).contains("hunter2"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn an_error_is_one_line_of_bearable_length() {
+    let name = "x\ny".repeat(100);
+    let stream = hex(&format!(
+        r#"fe {:04x} 10 00 fe 012c "{name}" 06 02 00 07"#,
+        2 + 3 + name.len() + 4
+    ));
+    let error = decode::<Option<Argument>>(&stream).unwrap_err();
+    assert!(!error.is_fatal());
+    assert!(!error.to_string().contains('\n'));
+    assert!(error.to_string().len() < 400, "{error}");
+}
+
+#[test]
+fn what_gob_cannot_carry_leaves_the_stream_alone() {
+    let mut encoder = Encoder::new();
+    let mut bytes = b"before".to_vec();
+    // The definitions of Other and its slice would have been sent already when the None is met.
+    gob_struct! {
+        struct Holes as "Holes" {
+            any: Option<Any> as "Any",
+            holes: Vec<Option<i64>> as "Holes",
+        }
+    }
+    let mut value = Holes {
+        any: Some(Any::Other(Other::default())),
+        holes: vec![Some(1), None],
+    };
+    assert_eq!(
+        encoder.encode(&value, &mut bytes),
+        Err(gob::EncodeError::Nil)
+    );
+    assert_eq!(bytes, b"before");
+
+    bytes.clear();
+    value.holes.pop();
+    encoder.encode(&value, &mut bytes).unwrap();
+    assert_eq!(decode::<Holes>(&bytes), Ok(value));
+}
+
+#[test]
+fn serialize_and_description_disagree() {
+    #[derive(Serialize)]
+    struct Liar<T>(T);
+    impl<T: 'static> GobType for Liar<T> {
+        fn describe(schema: &mut gob::Schema) -> gob::SchemaRef {
+            schema.structure::<Self>("Liar", &[("A", i64::describe)])
+        }
+    }
+    #[track_caller]
+    fn check_error(value: &(impl GobType + Serialize), expected: &str) {
+        assert_eq!(
+            Encoder::new()
+                .encode(value, &mut Vec::new())
+                .unwrap_err()
+                .to_string(),
+            expected
+        );
+    }
+    check_error(&Liar(7i64), "a signed integer cannot be sent as gob struct");
+    check_error(&Liar(Inner::default()), "gob struct Liar has no field X");
+    check_error(
+        &None::<Inner>,
+        "gob cannot send None here: only a struct field or an interface can be nil",
+    );
+    check_error(
+        &Time {
+            nanos: 1_000_000_000,
+            ..Time::default()
+        },
+        "nanoseconds exceed one second",
+    );
+    check_error(
+        &Time {
+            offset_seconds: Some(-60),
+            ..Time::default()
+        },
+        "an offset of minus one minute means UTC to Go",
+    );
+}
