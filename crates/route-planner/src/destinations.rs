@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::edit::DestinationChange;
 use crate::error::Refusal;
-use crate::record::{RouteRecord, unusable};
+use crate::record::{Original, RouteRecord, unusable};
 use crate::select::DestinationId;
 
 /// One destination of a route.
@@ -142,37 +142,48 @@ impl Base {
         default: Option<&Value>,
         table_namespace: &str,
     ) -> Result<Option<Self>, Refusal> {
-        let originals = record
-            .originals
-            .iter()
-            .map(|original| {
-                let slot = Slot::new(original.destination.clone(), None, table_namespace);
-                Ok((original.at, slot.map_err(unusable)?))
-            })
-            .collect::<Result<Vec<_>, Refusal>>()?;
-        let is_original =
-            |slot: &&Slot| originals.iter().any(|(_, original)| original.id == slot.id);
-        let is_added = |slot: &Slot| slot.id.as_ref().is_some_and(|id| record.added(id));
-        if self.form.is_listed()
-            && !self
-                .slots
-                .iter()
-                .any(|slot| is_original(&slot) || is_added(slot))
-        {
+        let mut originals = Vec::new();
+        for Original { at, destination } in &record.originals {
+            let slot = Slot::new(destination.clone(), None, table_namespace).map_err(unusable)?;
+            let id = slot
+                .id
+                .clone()
+                .ok_or_else(|| unusable("an original without ref"))?;
+            originals.push((*at, id, slot));
+        }
+        let is_added = |slot: &Slot| slot.id.as_ref().is_some_and(|id| record.added.contains(id));
+        let is_ours =
+            |slot: &Slot| is_added(slot) || originals.iter().any(|(_, id, _)| slot.is(id));
+        if self.form.is_listed() && !self.slots.iter().any(is_ours) {
             return Ok(None);
         }
 
+        // Positions count in the owner's list, which others may have changed since. What was put in stands where the
+        // stable destination was; the others are found from their neighbours.
+        let mut stand_in = self.slots.iter().position(is_added);
         let mut slots: Vec<Slot> = self
             .slots
             .iter()
             .filter(|slot| !is_added(slot))
             .cloned()
             .collect();
-        for (at, original) in &originals {
-            match slots.iter_mut().find(|slot| slot.id == original.id) {
-                Some(slot) => *slot = slot.clone().weighing(original.raw_weight().cloned()),
-                None => slots.insert((*at).min(slots.len()), original.clone()),
+        for (at, id, original) in &originals {
+            if let Some(slot) = slots.iter_mut().find(|slot| slot.is(id)) {
+                *slot = slot.clone().weighing(original.raw_weight().cloned());
+                stand_in = None;
+                continue;
             }
+            let neighbours = originals.iter().filter_map(|(other_at, other, _)| {
+                Some((*other_at, slots.iter().position(|slot| slot.is(other))?))
+            });
+            let nearest = neighbours.min_by_key(|(other_at, _)| other_at.abs_diff(*at));
+            let position = match (stand_in.take(), nearest) {
+                (Some(index), _) => index,
+                (None, Some((other_at, index))) if other_at < *at => index + (at - other_at),
+                (None, Some((other_at, index))) => (index + 1).saturating_sub(other_at - at),
+                (None, None) => *at,
+            };
+            slots.insert(position.min(slots.len()), original.clone());
         }
         let base = Self {
             slots,
@@ -220,9 +231,11 @@ impl Base {
 
     /// Effective weight of each slot, as Gloo reads the list.
     pub(crate) fn effective_weights(&self) -> Vec<u32> {
-        let views: Vec<DestinationReference> =
-            self.slots.iter().map(|slot| slot.view.clone()).collect();
-        effective_weights(&views)
+        effective_weights(&self.views())
+    }
+
+    pub(crate) fn views(&self) -> Vec<DestinationReference> {
+        self.slots.iter().map(|slot| slot.view.clone()).collect()
     }
 
     /// The changes that turn this list, which is there, into `target`.

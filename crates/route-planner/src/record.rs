@@ -49,7 +49,7 @@ pub(crate) struct RouteRecord {
     pub(crate) route: RouteKey,
     /// Percent of the route's traffic that was ours to split.
     pub(crate) share: u32,
-    /// The owner's destinations that were changed or taken out, in the order of the list.
+    /// The owner's destinations that were changed or taken out, the stable one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) originals: Vec<Original>,
     /// The destinations that were put in.
@@ -174,13 +174,6 @@ impl RouteKey {
             Some(name) => format!("route {name}"),
             None => format!("route http[{}]", self.at),
         }
-    }
-}
-
-impl RouteRecord {
-    /// Whether a destination of this identity was put in.
-    pub(crate) fn added(&self, id: &DestinationId) -> bool {
-        self.added.contains(id)
     }
 }
 

@@ -158,7 +158,7 @@ fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool
         .unwrap_or_default()
         .iter()
         .filter_map(|destination| DestinationId::of(destination, namespace))
-        .any(|id| record.added(&id))
+        .any(|id| record.added.contains(&id))
 }
 
 /// What the routes lead to instead, for the refusal.

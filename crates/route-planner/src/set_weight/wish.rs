@@ -1,6 +1,6 @@
 //! What one route is to look like when a weight is in force.
 
-use gloo_types::{DestinationReference, weight_rule};
+use gloo_types::weight_rule;
 use serde_json::json;
 
 use crate::destinations::{Base, Slot};
@@ -109,10 +109,8 @@ impl<'a> Wish<'a> {
             Err(refusal) => return Err(refusal),
         };
         let share = share_of(&base, &ours);
-        let base = rebalanced(base, &ours, share, record);
-
         if self.is_rest() && (share == 0 || !self.canary_has_share(&base)) {
-            return Ok(Target::owners(base));
+            return Ok(Target::owners(rebalanced(base, &ours, share, record)));
         }
         if share == 0 {
             let stable = self.stable_label();
@@ -130,9 +128,8 @@ impl<'a> Wish<'a> {
                 canary,
             });
         }
-        let views: Vec<DestinationReference> =
-            base.slots.iter().map(|slot| slot.view.clone()).collect();
-        if let Some(rule) = weight_rule(&views) {
+        let is_owners = record.is_none_or(|record| record.share == share);
+        if let Some(rule) = weight_rule(&base.views()).filter(|_| is_owners) {
             warnings.push(Warning::OwnerWeights {
                 route: route.label(),
                 rule,
@@ -212,10 +209,16 @@ impl<'a> Wish<'a> {
                 slots.push(slot.clone());
                 continue;
             };
-            originals.push(Original {
+            let original = Original {
                 at,
                 destination: slot.raw.clone(),
-            });
+            };
+            let first = if id.name == self.stable {
+                0
+            } else {
+                originals.len()
+            };
+            originals.insert(first, original);
             if *weight > 0 {
                 slots.push(slot.clone().weighing(Some(json!(weight))));
             }
@@ -252,7 +255,8 @@ impl<'a> Wish<'a> {
         };
         let record = (!list.equals(&base)).then(|| RouteRecord {
             route: RouteKey::of(route, record.map(|record| &record.route)),
-            share,
+            // Later on the owner may give others more or less; what counts is what the originals were written for.
+            share: record.map_or(share, |record| record.share),
             originals,
             added,
             list: base.form,
@@ -273,9 +277,9 @@ fn taken_by_others(base: &Base, ours: &[DestinationId]) -> u32 {
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
 }
 
-/// The owner's list after the owner gave more or less to others while it was split.
+/// The owner's list, put back after the owner gave more or less to others while it was split.
 ///
-/// A stable weight that was written for the old share would now break the sum of 100, so it takes the difference.
+/// If a stable weight that was written for the old share now breaks the sum of 100, it takes the difference.
 fn rebalanced(
     mut base: Base,
     ours: &[DestinationId],
@@ -285,7 +289,8 @@ fn rebalanced(
     let Some((stable, others)) = ours.split_first() else {
         return base;
     };
-    if record.is_none_or(|record| record.share == share) {
+    let as_written = record.is_none_or(|record| record.share == share);
+    if as_written || weight_rule(&base.views()).is_none() {
         return base;
     }
     let others: u32 = base

@@ -6,6 +6,10 @@
     reason = "a test may panic, also in its helpers"
 )]
 
+mod configuration;
+mod observations;
+mod patches;
+mod properties;
 mod refusals;
 mod scenarios;
 mod table;

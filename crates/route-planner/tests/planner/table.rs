@@ -89,6 +89,10 @@ impl Table {
         self.document["metadata"]["annotations"] = json!({ ANNOTATION: text });
     }
 
+    pub(crate) fn annotate_other(&mut self, key: &str, text: &str) {
+        self.document["metadata"]["annotations"] = json!({ key: text });
+    }
+
     pub(crate) fn annotation(&self) -> Option<&str> {
         self.document["metadata"]
             .get("annotations")?

@@ -1,0 +1,292 @@
+//! The plugin block: what is read, what is refused, and in which words.
+
+use std::collections::BTreeMap;
+
+use gloo_types::ObjectKey;
+use insta::{assert_debug_snapshot, assert_snapshot};
+use route_planner::{ConfigError, PluginConfig, VerifyMode};
+use serde_json::{Value, json};
+
+fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
+    PluginConfig::from_json(
+        block.to_string().as_bytes(),
+        &ObjectKey::new("shop", "reviews"),
+    )
+}
+
+/// Parses `more` beside a selector by name.
+fn with(more: Value) -> Result<PluginConfig, ConfigError> {
+    let mut block = json!({"routeTableSelector": {"name": "shop"}});
+    block
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
+    parse(block)
+}
+
+#[track_caller]
+fn refused(result: Result<PluginConfig, ConfigError>, expect: &str) {
+    let text = result.unwrap_err().to_string();
+    let text = text
+        .strip_prefix("Rollout shop/reviews: plugin configuration: ")
+        .unwrap();
+    assert_eq!(text, expect);
+    assert!(!text.contains(['\n', '%']));
+}
+
+#[test]
+fn the_smallest_block_has_defaults() {
+    let config = parse(json!({"routeTableSelector": {"name": "shop"}})).unwrap();
+    assert_eq!(
+        config.route_tables().to_string(),
+        "names shop; namespaces shop"
+    );
+    assert!(config.routes().matches("", &BTreeMap::new()));
+    assert_eq!(config.verify(), VerifyMode::Auto);
+}
+
+#[test]
+fn every_way_to_select_tables_can_be_combined() {
+    let config = parse(json!({"routeTableSelector": {
+        "name": "b", "names": ["c", "a", "b"],
+        "labels": {"app.kubernetes.io/name": "shop"},
+        "matchExpressions": [
+            {"key": "tier", "operator": "In", "values": ["edge", "mesh"]},
+            {"key": "old", "operator": "NotIn", "values": ["yes"]},
+            {"key": "team", "operator": "Exists"},
+            {"key": "paused", "operator": "DoesNotExist", "values": null},
+        ],
+        "namespace": "mesh", "namespaces": ["edge"],
+    }}));
+    assert_snapshot!(config.unwrap().route_tables(), @"names a, b, c; labels app.kubernetes.io/name=shop,tier in (edge,mesh),old notin (yes),team,!paused; namespaces edge, mesh");
+}
+
+#[test]
+fn route_selector_verify_and_spelled_out_defaults() {
+    let config = with(json!({
+        "routeSelector": {"name": "a", "names": ["b"], "labels": {"route": "demo"}},
+        "verify": "accepted", "headerMatch": "any", "headerRoutePlacement": "beforeSource",
+        "zeroWeight": "remove", "tcpRoutes": [], "tlsRoutes": null, "subset": {}, "stableDestination": {},
+    }))
+    .unwrap();
+    assert_debug_snapshot!(config.routes(), @r#"
+RouteSelector {
+    names: [
+        "b",
+        "a",
+    ],
+    labels: {
+        "route": "demo",
+    },
+}
+"#);
+    assert_eq!(config.verify(), VerifyMode::Accepted);
+    assert_eq!(
+        with(json!({"verify": "weights"})).unwrap().verify(),
+        VerifyMode::Weights
+    );
+}
+
+#[test]
+fn keys_of_the_first_plugin_are_read() {
+    let config = parse(json!({
+        "routeTableName": "default", "routeTableNamespace": "gloo-mesh",
+        "destinationKind": "SERVICE", "destinationNamespace": "shop",
+    }));
+    assert_eq!(
+        config.unwrap().route_tables().to_string(),
+        "names default; namespaces gloo-mesh"
+    );
+    refused(
+        with(json!({"destinationKind": "VIRTUAL_DESTINATION"})),
+        "destinationKind: VIRTUAL_DESTINATION is not supported yet: remove it",
+    );
+    refused(
+        with(json!({"destinationNamespace": "other"})),
+        "destinationNamespace is not supported yet: remove it",
+    );
+}
+
+#[test]
+fn an_unknown_key_names_the_nearest_known_one() {
+    refused(
+        with(json!({"routeTableSelectors": {}})),
+        "unknown key routeTableSelectors, did you mean routeTableSelector?",
+    );
+    refused(
+        with(json!({"routeselector": {}})),
+        "unknown key routeselector, did you mean routeSelector?",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"matchLabels": {}}})),
+        "unknown key routeTableSelector.matchLabels, did you mean labels?",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"matchExpressions": [{}, {"operater": "In"}]}})),
+        "unknown key routeTableSelector.matchExpressions[1].operater, did you mean operator?",
+    );
+    refused(
+        with(json!({"routeSelector": {"label": {}}})),
+        "unknown key routeSelector.label, did you mean labels?",
+    );
+}
+
+#[test]
+fn a_wrong_type_is_named_by_its_path() {
+    refused(
+        parse(json!([])),
+        "the plugin block must be an object, found a list",
+    );
+    refused(
+        parse(json!("x")),
+        "the plugin block must be an object, found a string",
+    );
+    refused(
+        parse(json!({"routeTableSelector": "shop"})),
+        "routeTableSelector must be an object, found a string",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"name": 1}})),
+        "routeTableSelector.name must be a string, found a number",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"names": "a"}})),
+        "routeTableSelector.names must be a list, found a string",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"names": ["a", {}]}})),
+        "routeTableSelector.names[1] must be a string, found an object",
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"labels": {"a": true}}})),
+        "routeTableSelector.labels.a must be a string, found a boolean",
+    );
+    refused(
+        with(json!({"tcpRoutes": {}})),
+        "tcpRoutes must be a list, found an object",
+    );
+    refused(
+        with(json!({"subset": []})),
+        "subset must be an object, found a list",
+    );
+    refused(
+        with(json!({"verify": 1})),
+        "verify must be a string, found a number",
+    );
+}
+
+#[test]
+fn a_selector_is_needed() {
+    for block in [
+        json!(null),
+        json!({}),
+        json!({"routeTableSelector": {}}),
+        json!({"routeTableSelector": {"name": ""}}),
+        json!({"routeTableSelector": {"namespace": "mesh", "labels": {}, "names": [], "matchExpressions": []}}),
+    ] {
+        refused(
+            parse(block),
+            "routeTableSelector is missing or empty: set name, names, labels or matchExpressions in it",
+        );
+    }
+}
+
+#[test]
+fn a_value_out_of_range_tells_the_range() {
+    refused(
+        with(json!({"verify": "always"})),
+        r#"verify is "always", it must be auto, weights or accepted"#,
+    );
+    refused(
+        with(json!({"headerMatch": "none"})),
+        r#"headerMatch is "none", it must be any or all"#,
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"name": "../secrets"}})),
+        r#"routeTableSelector.name is "../secrets", it must be the name of a Kubernetes object"#,
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"names": ["a", ""]}})),
+        r#"routeTableSelector.names[1] is "", it must be the name of a Kubernetes object"#,
+    );
+    refused(
+        parse(json!({"routeTableSelector": {"labels": {"a": "b,c=d"}}})),
+        r#"routeTableSelector.labels.a is "b,c=d", it must be made of letters, digits, '-', '_', '.' and '/'"#,
+    );
+    let expression =
+        |expression| parse(json!({"routeTableSelector": {"matchExpressions": [expression]}}));
+    let at = "routeTableSelector.matchExpressions[0]";
+    refused(
+        expression(json!({"key": "a"})),
+        &format!(r#"{at}.operator is "", it must be In, NotIn, Exists or DoesNotExist"#),
+    );
+    refused(
+        expression(json!({"key": "a", "operator": "Is"})),
+        &format!(r#"{at}.operator is "Is", it must be In, NotIn, Exists or DoesNotExist"#),
+    );
+    refused(
+        expression(json!({"key": "a", "operator": "In"})),
+        &format!(r#"{at}.values is "", it must be a list of at least one label value"#),
+    );
+    refused(
+        expression(json!({"key": "a", "operator": "Exists", "values": ["b"]})),
+        &format!(r#"{at}.values is "b", it must be absent with Exists and DoesNotExist"#),
+    );
+    refused(
+        expression(json!({"operator": "Exists"})),
+        &format!(r#"{at}.key is "", it must be the key of a label"#),
+    );
+}
+
+#[test]
+fn what_a_later_version_will_do_is_not_supported_yet() {
+    for (key, value) in [
+        ("tcpRoutes", json!([{"port": 3306}])),
+        ("tlsRoutes", json!([{"sniHosts": ["db.example.com"]}])),
+        ("stableDestination", json!({"kind": "VIRTUAL_DESTINATION"})),
+        ("canaryDestination", json!({"name": "x"})),
+        ("subset", json!({"service": "reviews"})),
+    ] {
+        refused(
+            with(json!({ key: value })),
+            &format!("{key} is not supported yet: remove it"),
+        );
+    }
+    for (key, value) in [
+        ("headerMatch", "all"),
+        ("headerRoutePlacement", "top"),
+        ("zeroWeight", "keep"),
+    ] {
+        refused(
+            with(json!({ key: value })),
+            &format!("{key}: {value} is not supported yet: remove it"),
+        );
+    }
+}
+
+#[test]
+fn text_that_is_not_json() {
+    let rollout = ObjectKey::new("shop", "reviews");
+    assert_snapshot!(PluginConfig::from_json(b"{a", &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: key must be a string at line 1 column 2");
+    assert_snapshot!(PluginConfig::from_json(b"", &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
+}
+
+#[test]
+fn the_block_is_found_under_any_accepted_name() {
+    let rollout = ObjectKey::new("shop", "reviews");
+    let block = json!({"routeTableSelector": {"name": "shop"}})
+        .to_string()
+        .into_bytes();
+    let accepted = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
+    let plugins = |names: &[&str]| -> BTreeMap<String, Vec<u8>> {
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), block.clone()))
+            .collect()
+    };
+    let found = plugins(&["other/plugin", "solo-io/glooplatformAPI"]);
+    PluginConfig::for_rollout(&found, &accepted, &rollout).unwrap();
+    let others = plugins(&["other/plugin", "solo-io/glooedge"]);
+    assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
+    assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
+}

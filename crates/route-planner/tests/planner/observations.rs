@@ -1,0 +1,147 @@
+//! What VerifyWeight is told.
+
+use gloo_types::RouteTableDoc;
+use route_planner::{Observation, observe};
+use serde_json::{Value, json};
+
+use crate::table::{self, Table};
+
+/// Observes a table that carries `weight`, with `status` written for its generation 2, as wanted by `verify`.
+#[track_caller]
+fn check(verify: &str, weight: i32, status: Value, expect: &str) {
+    let spec =
+        table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut table = Table::new("shop/shop", spec);
+    table.plugin["verify"] = json!(verify);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    table
+        .set_weight("shop/reviews", weight, 100, vec![])
+        .unwrap();
+    let mut document = table.document().clone();
+    document["metadata"]["generation"] = json!(2);
+    document["status"] = status;
+    let document = RouteTableDoc::from_value(document).unwrap();
+    let intent = table::intent("shop/reviews", weight, 100, vec![]);
+    let observation = observe(&table.config("shop/reviews"), &intent, &document).unwrap();
+    let text = match observation {
+        Observation::Verified => "verified".to_owned(),
+        Observation::NotVerified { reason } => format!("not verified: {reason}"),
+        Observation::NotApplicable { reason } => format!("not applicable: {reason}"),
+    };
+    assert_eq!(text, expect);
+}
+
+fn state(approval: &str, message: &str) -> Value {
+    json!({"common": {"State": {"observedGeneration": 2, "approval": approval, "message": message}}})
+}
+
+#[test]
+fn auto_counts_acceptance_only_when_status_carries_it() {
+    for status in [
+        Value::Null,
+        json!({}),
+        json!({"common": {}}),
+        json!({"numParentRouteTables": 1}),
+    ] {
+        check("auto", 25, status.clone(), "verified");
+        check(
+            "accepted",
+            25,
+            status,
+            "not verified: RouteTable shop/shop: Gloo has not written a status",
+        );
+    }
+}
+
+#[test]
+fn accepted_for_this_generation_is_verified() {
+    for verify in ["auto", "weights", "accepted"] {
+        check(verify, 25, state("ACCEPTED", ""), "verified");
+        check(verify, 100, state("WARNING", "no such port"), "verified");
+        check(verify, 0, state("ACCEPTED", ""), "verified");
+    }
+}
+
+#[test]
+fn anything_else_is_not_verified_and_says_why() {
+    let why = |text: &str| format!("not verified: RouteTable shop/shop: {text}");
+    for verify in ["auto", "accepted"] {
+        check(
+            verify,
+            25,
+            state("INVALID", "bad\n route"),
+            &why("Gloo says INVALID: bad route"),
+        );
+        check(verify, 100, state("FAILED", ""), &why("Gloo says FAILED"));
+        check(
+            verify,
+            25,
+            state("NEWER_THAN_US", "x"),
+            &why("Gloo says NEWER_THAN_US: x"),
+        );
+        check(
+            verify,
+            25,
+            json!({"common": {"State": {"observedGeneration": 2}}}),
+            &why("Gloo says PENDING"),
+        );
+        let stale =
+            json!({"common": {"State": {"observedGeneration": "1", "approval": "ACCEPTED"}}});
+        check(verify, 25, stale, &why("Gloo has seen generation 1 of 2"));
+        let lower_case =
+            json!({"common": {"state": {"observedGeneration": "2", "approval": "INVALID"}}});
+        check(verify, 25, lower_case, &why("Gloo says INVALID"));
+    }
+}
+
+#[test]
+fn weights_mode_does_not_ask_gloo() {
+    check("weights", 25, state("INVALID", "bad route"), "verified");
+    check("weights", 25, json!("odd"), "verified");
+}
+
+#[test]
+fn at_rest_gloos_verdict_is_not_waited_for() {
+    check(
+        "auto",
+        0,
+        state("INVALID", "bad route"),
+        "not applicable: RouteTable shop/shop: Gloo says INVALID: bad route",
+    );
+}
+
+#[test]
+fn other_weights_are_not_verified() {
+    let spec = table::expand(
+        json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews 80", "legacy 20"]}}]}),
+    );
+    let mut table = Table::new("shop/shop", spec);
+    let config = table.config("shop/reviews");
+    let reason = |table: &Table, weight| {
+        let intent = table::intent("shop/reviews", weight, 100, vec![]);
+        match observe(&config, &intent, &table.doc()).unwrap() {
+            Observation::NotVerified { reason } => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary in at 20");
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
+    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews out");
+    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary out");
+}
+
+#[test]
+fn an_unreadable_status_is_an_error() {
+    let spec = table::expand(json!({"http": [{"forwardTo": {"destinations": ["reviews"]}}]}));
+    let mut document = Table::new("shop/shop", spec).document().clone();
+    document["status"] = json!({"common": {"State": {"observedGeneration": "two"}}});
+    let table = RouteTableDoc::from_value(document).unwrap();
+    let config = Table::new("shop/shop", json!({})).config("shop/reviews");
+    let intent = table::intent("shop/reviews", 0, 100, vec![]);
+    let error = observe(&config, &intent, &table).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RouteTable shop/shop: unexpected value at status.common.State.observedGeneration"
+    );
+}

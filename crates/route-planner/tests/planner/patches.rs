@@ -1,0 +1,129 @@
+//! The bytes that go to the API server.
+
+use insta::assert_snapshot;
+use route_planner::plan;
+use serde_json::json;
+
+use crate::table::{self, Table};
+
+/// One operation per line.
+fn patch(table: &Table, weight: i32) -> String {
+    let intent = table::intent("shop/reviews", weight, 100, vec![]);
+    let plan = plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap();
+    let operations = plan.to_json_patch().0;
+    operations
+        .iter()
+        .map(|operation| serde_json::to_string(operation).unwrap() + "\n")
+        .collect()
+}
+
+fn table() -> Table {
+    Table::new(
+        "shop/shop",
+        table::expand(json!({"http": [
+            {"name": "x", "forwardTo": {"destinations": ["ratings"]}},
+            {"name": "r", "forwardTo": {"pathRewrite": "/", "destinations": ["reviews 80", "legacy 20"]}},
+        ]})),
+    )
+}
+
+#[test]
+fn nothing_to_do_is_an_empty_patch() {
+    assert_eq!(patch(&table(), 0), "");
+}
+
+#[test]
+fn a_split_is_guarded_by_version_and_by_what_it_expects() {
+    let mut table = table();
+    assert_snapshot!(patch(&table, 25), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"1"}
+{"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
+{"op":"replace","path":"/spec/http/1/forwardTo/destinations/0/weight","value":60}
+{"op":"add","path":"/spec/http/1/forwardTo/destinations/1","value":{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20}}
+{"op":"add","path":"/metadata/annotations","value":{"rollouts-plugin-trafficrouter-glooplatform/changes":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}}
+"#);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    assert_snapshot!(patch(&table, 50), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"2"}
+{"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":60},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
+{"op":"replace","path":"/spec/http/1/forwardTo/destinations/0/weight","value":40}
+{"op":"replace","path":"/spec/http/1/forwardTo/destinations/1/weight","value":40}
+"#);
+    assert_snapshot!(patch(&table, 100), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"2"}
+{"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":60},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
+{"op":"replace","path":"/spec/http/1/forwardTo/destinations/1/weight","value":80}
+{"op":"remove","path":"/spec/http/1/forwardTo/destinations/0"}
+"#);
+    table.set_weight("shop/reviews", 100, 100, vec![]).unwrap();
+    assert_snapshot!(patch(&table, 0), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"3"}
+{"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
+{"op":"remove","path":"/spec/http/1/forwardTo/destinations/0"}
+{"op":"add","path":"/spec/http/1/forwardTo/destinations/0","value":{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80}}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}
+{"op":"remove","path":"/metadata/annotations"}
+"#);
+}
+
+#[test]
+fn a_default_destination_is_written_out_and_removed_again() {
+    let spec =
+        json!({"defaultDestination": "reviews", "http": [{"forwardTo": {"pathRewrite": "/"}}]});
+    let mut table = Table::new("shop/shop", table::expand(spec));
+    table.annotate_other("team", "a");
+    assert_snapshot!(patch(&table, 25), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"1"}
+{"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/"}}
+{"op":"add","path":"/spec/http/0/forwardTo/destinations","value":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}
+{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+"#);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    assert_snapshot!(patch(&table, 0), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"2"}
+{"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}}
+{"op":"remove","path":"/spec/http/0/forwardTo/destinations"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+{"op":"remove","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes"}
+"#);
+}
+
+#[test]
+fn a_patch_applies_to_no_other_version() {
+    let table = table();
+    let intent = table::intent("shop/reviews", 25, 100, vec![]);
+    let plan = plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap();
+    let mut changed = table.document().clone();
+    changed["metadata"]["resourceVersion"] = json!("2");
+    json_patch::patch(&mut changed, &plan.to_json_patch()).unwrap_err();
+    let mut changed = table.document().clone();
+    changed["spec"]["http"][1]["forwardTo"]["pathRewrite"] = json!("/other");
+    json_patch::patch(&mut changed, &plan.to_json_patch()).unwrap_err();
+}
+
+#[test]
+fn edits_read_as_a_sentence() {
+    let mut table = table();
+    let sentence = |table: &mut Table, weight| {
+        let plan = table
+            .set_weight("shop/reviews", weight, 100, vec![])
+            .unwrap();
+        let edits: Vec<String> = plan.edits.iter().map(ToString::to_string).collect();
+        let skipped: Vec<String> = plan.skipped.iter().map(ToString::to_string).collect();
+        [edits, skipped].concat().join("\n")
+    };
+    assert_snapshot!(sentence(&mut table, 25), @r"
+route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary in at 20
+remember the originals
+route x leads to SERVICE shop/ratings
+");
+    assert_snapshot!(sentence(&mut table, 100), @r"
+route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews out
+route x leads to SERVICE shop/ratings
+");
+    assert_snapshot!(sentence(&mut table, 0), @r"
+route r: SERVICE shop/reviews-canary out, SERVICE shop/reviews in at 80
+forget the originals
+route x leads to SERVICE shop/ratings
+");
+}

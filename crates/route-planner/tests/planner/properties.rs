@@ -1,0 +1,298 @@
+//! What holds for every table and every sequence of calls.
+
+use gloo_types::{DestinationReference, RouteTableDoc, effective_weights, weight_rule};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+use route_planner::{ANNOTATION, AdditionalDestination, PluginConfig, observe, plan};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::table::{self, Table};
+
+/// One call of the controller: weight out of a maximum, and an experiment.
+#[derive(Clone, Debug)]
+struct Call {
+    rollout: &'static str,
+    desired: i32,
+    max: i32,
+    additional: Vec<AdditionalDestination>,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let rollout = select(vec!["shop/reviews", "shop/reviews", "shop/ratings"]);
+    // The suffixes make Services of the Rollout's own: of an experiment, the canary, the stable one.
+    let additional = vec(
+        (select(vec!["-exp-a", "-exp-b", "-canary", ""]), 0..60_i32),
+        0..3,
+    );
+    (
+        rollout,
+        select(vec![1, 3, 100, 1000]),
+        0..=110_i32,
+        additional,
+    )
+        .prop_map(|(rollout, max, percent, additional)| Call {
+            rollout,
+            desired: max * percent / 100,
+            max,
+            additional: additional
+                .into_iter()
+                .map(|(suffix, weight)| AdditionalDestination {
+                    service: format!("{}{suffix}", table::key(rollout).name),
+                    weight,
+                })
+                .collect(),
+        })
+}
+
+/// A destination with its parts in any order. `reviews` appears in several disguises.
+fn destination() -> impl Strategy<Value = Value> {
+    let reference = prop_oneof![
+        4 => Just(json!({"name": "reviews", "namespace": "shop"})),
+        2 => Just(json!({"namespace": "shop", "name": "ratings"})),
+        1 => Just(json!({"name": "reviews-canary", "namespace": "shop"})),
+        1 => Just(json!({"name": "reviews"})),
+        1 => Just(json!({"name": "reviews", "namespace": "shop", "cluster": "east"})),
+        2 => Just(json!({"name": "legacy", "namespace": "other"})),
+    ];
+    let weight = prop_oneof![3 => Just(None), 1 => Just(Some(0)), 3 => (1..=60_u32).prop_map(Some)];
+    let kind = option::weighted(0.2, select(vec!["SERVICE", "VIRTUAL_DESTINATION", "NEWER"]));
+    (reference, weight, kind, any::<bool>(), any::<bool>()).prop_map(
+        |(reference, weight, kind, weight_first, alien)| {
+            let mut destination = serde_json::Map::new();
+            let weight = weight.map(|weight| ("weight".to_owned(), json!(weight)));
+            if weight_first {
+                destination.extend(weight.clone());
+            }
+            if alien {
+                destination.insert("alien".to_owned(), json!({"z": 1, "a": [null, true]}));
+            }
+            destination.insert("ref".to_owned(), reference);
+            destination.extend(kind.map(|kind| ("kind".to_owned(), json!(kind))));
+            if !weight_first {
+                destination.extend(weight);
+            }
+            Value::Object(destination)
+        },
+    )
+}
+
+fn route() -> impl Strategy<Value = Value> {
+    let forward = prop_oneof![
+        6 => vec(destination(), 1..4).prop_map(|list| json!({"autoHostRewrite": false, "destinations": list})),
+        1 => Just(json!({"pathRewrite": "/", "destinations": []})),
+        1 => Just(json!({"pathRewrite": "/"})),
+    ];
+    let action = prop_oneof![
+        6 => forward.prop_map(|forward| ("forwardTo", forward)),
+        1 => Just(("delegate", json!({"routeTables": [{"labels": {"a": "b"}}]}))),
+    ];
+    let name = option::of(select(vec!["a", "b", "c"]));
+    let matcher = option::of(select(vec!["/", "/x"]));
+    (name, matcher, action).prop_map(|(name, matcher, (key, action))| {
+        let mut route = serde_json::Map::new();
+        route.extend(name.map(|name| ("name".to_owned(), json!(name))));
+        route.extend(
+            matcher.map(|path| ("matchers".to_owned(), json!([{"uri": {"prefix": path}}]))),
+        );
+        route.insert(key.to_owned(), action);
+        Value::Object(route)
+    })
+}
+
+fn spec() -> impl Strategy<Value = Value> {
+    (vec(route(), 1..5), any::<bool>()).prop_map(|(routes, with_default)| {
+        let mut spec = json!({"alien": {"b": 1, "a": 2}, "http": routes});
+        if with_default {
+            spec["defaultDestination"] = json!({"ref": {"name": "reviews", "namespace": "shop"}});
+        }
+        spec
+    })
+}
+
+fn destinations(table: &Value) -> Vec<&Vec<Value>> {
+    let routes = table["spec"]["http"].as_array().unwrap().iter();
+    routes
+        .filter_map(|route| route.pointer("/forwardTo/destinations")?.as_array())
+        .collect()
+}
+
+/// The destinations that no call may touch, per route, as text.
+fn foreign(table: &Value) -> Vec<Vec<String>> {
+    let is_foreign = |destination: &&Value| {
+        let reference = &destination["ref"];
+        reference["namespace"].as_str() == Some("other")
+            || destination["kind"]
+                .as_str()
+                .is_some_and(|kind| kind != "SERVICE")
+            || reference["namespace"].is_null()
+    };
+    let text = |list: &Vec<Value>| {
+        list.iter()
+            .filter(is_foreign)
+            .map(Value::to_string)
+            .collect()
+    };
+    destinations(table)
+        .into_iter()
+        .map(text)
+        .filter(|list: &Vec<_>| !list.is_empty())
+        .collect()
+}
+
+/// Which lists were written by a call.
+fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
+    let before: Vec<String> = before["spec"]["http"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(Value::to_string)
+        .collect();
+    let after = after["spec"]["http"].as_array().unwrap().iter();
+    after
+        .zip(before)
+        .filter(|(after, before)| after.to_string() != *before)
+        .filter_map(|(after, _)| after.pointer("/forwardTo/destinations")?.as_array())
+        .collect()
+}
+
+/// Whether everything is put back at the end. Two things are not: a share of the canary that the owner wrote, and
+/// weights against the rules in a route that two Rollouts split, where each sees the other's split as the owner's.
+fn comes_back(table: &Value) -> bool {
+    destinations(table).iter().all(|list| {
+        let leads_to = |name: &str| {
+            list.iter()
+                .any(|destination| destination["ref"]["name"] == name)
+        };
+        let is_valid = weight_rule(&views(list)).is_none();
+        !leads_to("reviews-canary") && (is_valid || !(leads_to("reviews") && leads_to("ratings")))
+    })
+}
+
+fn views(list: &[Value]) -> Vec<DestinationReference> {
+    list.iter()
+        .map(|destination| DestinationReference::deserialize(destination).unwrap())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// `Table::set_weight` also checks that every patch applies and that planning again is a no-op.
+    #[test]
+    fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(spec in spec(), calls in vec(call(), 1..6)) {
+        let mut table = Table::new("mesh/shop", spec);
+        let input = table.document().clone();
+        for Call { rollout, desired, max, additional } in calls {
+            let before = table.document().clone();
+            let moved = table.set_weight(rollout, desired, max, additional.clone());
+            prop_assert_eq!(foreign(&before), foreign(table.document()));
+            if moved.is_err() {
+                prop_assert_eq!(&before, table.document());
+                continue;
+            }
+            let stable = &table::key(rollout).name;
+            let at_rest = desired == 0
+                && additional.iter().all(|additional| additional.weight == 0 || additional.service == *stable);
+            for list in written(&before, table.document()) {
+                let views = views(list);
+                // At rest the owner's list is back, which may itself be against the rules.
+                prop_assert!(at_rest || (!views.is_empty() && weight_rule(&views).is_none()), "{views:?}");
+                let sum: u32 = effective_weights(&views).iter().sum();
+                prop_assert!(at_rest || sum == 100, "{views:?}");
+            }
+        }
+        for rollout in ["shop/reviews", "shop/ratings"] {
+            let _ = table.set_weight(rollout, 0, 100, vec![]);
+        }
+        if comes_back(&input) {
+            prop_assert_eq!(table.document()["spec"].to_string(), input["spec"].to_string());
+            prop_assert_eq!(table.document()["metadata"].get("annotations"), None);
+        }
+    }
+
+    #[test]
+    fn arbitrary_documents_do_not_panic(document in json_value(), annotation in option::of(json_value()), desired in any::<i32>(), max in any::<i32>()) {
+        let mut document = json!({"metadata": {"name": "shop", "namespace": "shop"}, "spec": document});
+        if let Some(annotation) = annotation {
+            document["metadata"]["annotations"] = json!({ ANNOTATION: annotation.to_string() });
+        }
+        let table = RouteTableDoc::from_value(document).unwrap();
+        let config = Table::new("shop/shop", json!({})).config("shop/reviews");
+        let intent = table::intent("shop/reviews", desired, max, vec![]);
+        if let Ok(plan) = plan(&config, &intent, &table) {
+            let mut after = table.raw().clone();
+            json_patch::patch(&mut after, &plan.to_json_patch()).unwrap();
+        }
+        let _ = observe(&config, &intent, &table);
+    }
+
+    #[test]
+    fn arbitrary_blocks_and_envelopes_do_not_panic(block in json_value(), text in ".*") {
+        let rollout = table::key("shop/reviews");
+        let _ = PluginConfig::from_json(block.to_string().as_bytes(), &rollout);
+        let _ = PluginConfig::from_json(text.as_bytes(), &rollout);
+        let _ = RouteTableDoc::from_value(block);
+    }
+}
+
+/// JSON that is likely to look like a table, an annotation or a block somewhere.
+fn json_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        destination(),
+        route(),
+        select(vec![
+            "reviews",
+            "shop",
+            "SERVICE",
+            "",
+            "a%\n",
+            "shop/reviews"
+        ])
+        .prop_map(Value::from),
+    ];
+    let key = select(vec![
+        "http",
+        "forwardTo",
+        "destinations",
+        "defaultDestination",
+        "ref",
+        "name",
+        "namespace",
+        "weight",
+        "subset",
+        "version",
+        "rollouts",
+        "shop/reviews",
+        "route",
+        "share",
+        "originals",
+        "added",
+        "at",
+        "list",
+        "routeTableSelector",
+        "labels",
+        "matchExpressions",
+        "metadata",
+        "kind",
+    ]);
+    leaf.prop_recursive(6, 64, 6, move |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..4).prop_map(Value::from),
+            vec((key.clone(), inner), 0..6).prop_map(|pairs| {
+                Value::Object(
+                    pairs
+                        .into_iter()
+                        .map(|(key, value)| (key.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
