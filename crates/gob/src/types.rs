@@ -97,6 +97,14 @@ impl TypeTable {
         self.types.get(ty.0).unwrap_or(UNDEFINED)
     }
 
+    /// The fields of a struct type. None for any other.
+    pub(crate) fn fields(&self, ty: TypeRef) -> &[Field] {
+        match self.get(ty) {
+            WireType::Struct { fields } => fields,
+            _ => &[],
+        }
+    }
+
     /// The type of a value that begins with `id`.
     pub(crate) fn of_value(&self, id: i64) -> Result<TypeRef, Fault> {
         match id {

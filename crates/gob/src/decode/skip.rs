@@ -3,6 +3,8 @@
 //! The walk keeps its own stack instead of recursing, so it can stop where a message ends in the middle
 //! of an interface value and go on when the next message is there.
 
+use std::mem;
+
 use crate::{
     definition::next_field,
     error::Fault,
@@ -34,23 +36,26 @@ enum Frame {
         ty: TypeRef,
         next: usize,
     },
+    // Elements of a slice or array, or keys and values of a map in turn: each is followed by one of `then`.
     Elements {
         elem: TypeRef,
+        then: TypeRef,
         left: u64,
     },
-    Entries {
-        key: TypeRef,
-        elem: TypeRef,
-        left: u64,
-    },
-    // The value that belongs to the key just walked.
-    Entry {
-        elem: TypeRef,
-    },
-    // Behind the registered name: definitions, then the concrete type id.
+    // An interface value behind the registered name: definitions, then the concrete type id.
     TypeSequence,
-    // Behind the value of an interface.
+    // An interface value whose concrete value is being walked over.
     Interface,
+}
+
+/// What comes next.
+enum Step {
+    /// A value that holds others.
+    Into(Frame),
+    /// The end of the one whose frame this is.
+    Out,
+    /// Something the caller has to do.
+    Stop(Progress),
 }
 
 impl Skipper {
@@ -63,7 +68,8 @@ impl Skipper {
         budget: &mut Budget<'_>,
     ) -> Result<(), Fault> {
         self.stack.clear();
-        self.value(ty, cursor, types, budget)
+        self.stack.extend(head(ty, cursor, types, budget)?);
+        Ok(())
     }
 
     /// Walks as far as the bytes go.
@@ -74,114 +80,128 @@ impl Skipper {
         budget: &mut Budget<'_>,
     ) -> Result<Progress, Fault> {
         while let Some(frame) = self.stack.last_mut() {
-            let ty = match frame {
-                Frame::Struct { ty, next } => match (next_field(cursor, next)?, types.get(*ty)) {
-                    (Some(field), WireType::Struct { fields }) => match fields.get(field) {
-                        Some(field) => Some(field.ty),
-                        None => {
-                            return Err(Fault::FieldOutOfRange {
-                                fields: fields.len(),
-                            });
-                        }
-                    },
-                    _ => None,
-                },
-                Frame::Elements { elem, left } => left.checked_sub(1).map(|rest| {
-                    *left = rest;
-                    *elem
-                }),
-                Frame::Entries { key, elem, left } => match left.checked_sub(1) {
-                    Some(rest) => {
-                        *left = rest;
-                        let (key, elem) = (*key, *elem);
-                        self.stack.push(Frame::Entry { elem });
-                        self.value(key, cursor, types, budget)?;
-                        continue;
-                    }
-                    None => None,
-                },
-                Frame::Entry { elem } => {
-                    let elem = *elem;
-                    self.stack.pop();
-                    self.value(elem, cursor, types, budget)?;
-                    continue;
-                }
-                Frame::TypeSequence => {
-                    if cursor.is_empty() {
-                        return Ok(Progress::NeedMessage);
-                    }
-                    if Cursor::clone(cursor).int()? < 0 {
-                        return Ok(Progress::Definition);
-                    }
-                    *frame = Frame::Interface;
-                    Some(concrete_type(cursor, types)?)
-                }
-                Frame::Interface => {
-                    budget.leave_interface();
-                    self.stack.pop();
-                    continue;
-                }
-            };
-            match ty {
-                Some(ty) => self.value(ty, cursor, types, budget)?,
-                None => {
-                    budget.leave();
-                    self.stack.pop();
-                }
+            match frame.step(cursor, types, budget)? {
+                Step::Into(inner) => self.stack.push(inner),
+                Step::Out => drop(self.stack.pop()),
+                Step::Stop(progress) => return Ok(progress),
             }
         }
         Ok(Progress::Done)
     }
+}
 
-    // Walks a whole scalar, or the head of anything that holds other values.
-    #[inline]
-    fn value(
+impl Frame {
+    // Passes over scalars without a frame of their own.
+    fn step(
         &mut self,
-        ty: TypeRef,
         cursor: &mut Cursor<'_>,
         types: &TypeTable,
         budget: &mut Budget<'_>,
-    ) -> Result<(), Fault> {
-        let frame = match types.get(ty) {
-            WireType::Bool | WireType::Int | WireType::Uint | WireType::Float => {
-                return cursor.uint().map(drop);
-            }
-            WireType::Complex => {
-                cursor.uint()?;
-                return cursor.uint().map(drop);
-            }
-            WireType::Bytes | WireType::String | WireType::Opaque => {
-                return cursor.counted().map(drop);
-            }
-            WireType::Struct { .. } => Frame::Struct { ty, next: 0 },
-            &WireType::Slice { elem } => Frame::Elements {
-                elem,
-                left: count(cursor, budget)?,
-            },
-            &WireType::Array { elem, len } => Frame::Elements {
-                elem,
-                left: array_len(len, cursor, budget)?,
-            },
-            &WireType::Map { key, elem } => Frame::Entries {
-                key,
-                elem,
-                left: count(cursor, budget)?,
-            },
-            WireType::Interface => {
-                let name = cursor.counted()?;
-                if !name.is_empty() {
-                    budget.check_name(name)?;
-                    budget.enter_interface()?;
-                    self.stack.push(Frame::TypeSequence);
+    ) -> Result<Step, Fault> {
+        match self {
+            Self::Struct { ty, next } => {
+                let fields = types.fields(*ty);
+                while let Some(number) = next_field(cursor, next)? {
+                    let field = fields.get(number).ok_or(Fault::FieldOutOfRange {
+                        fields: fields.len(),
+                    })?;
+                    if let Some(inner) = head(field.ty, cursor, types, budget)? {
+                        return Ok(Step::Into(inner));
+                    }
                 }
-                return Ok(());
+                budget.leave();
+                Ok(Step::Out)
             }
-            &WireType::Undefined { id } => return Err(Fault::UndefinedType { id }),
-        };
-        budget.enter()?;
-        self.stack.push(frame);
-        Ok(())
+            Self::Elements { elem, then, left } => {
+                while *left > 0 {
+                    *left -= 1;
+                    mem::swap(elem, then);
+                    if let Some(inner) = head(*then, cursor, types, budget)? {
+                        return Ok(Step::Into(inner));
+                    }
+                }
+                budget.leave();
+                Ok(Step::Out)
+            }
+            Self::TypeSequence => {
+                if cursor.is_empty() {
+                    return Ok(Step::Stop(Progress::NeedMessage));
+                }
+                if Cursor::clone(cursor).int()? < 0 {
+                    return Ok(Step::Stop(Progress::Definition));
+                }
+                let ty = concrete_type(cursor, types)?;
+                *self = Self::Interface;
+                match head(ty, cursor, types, budget)? {
+                    Some(inner) => Ok(Step::Into(inner)),
+                    None => self.step(cursor, types, budget),
+                }
+            }
+            Self::Interface => {
+                budget.leave_interface();
+                Ok(Step::Out)
+            }
+        }
     }
+}
+
+// Passes over a scalar, or over the beginning of a value that holds others and then returns its frame.
+#[inline]
+fn head(
+    ty: TypeRef,
+    cursor: &mut Cursor<'_>,
+    types: &TypeTable,
+    budget: &mut Budget<'_>,
+) -> Result<Option<Frame>, Fault> {
+    let frame = match types.get(ty) {
+        WireType::Bool | WireType::Int | WireType::Uint | WireType::Float => {
+            return cursor.uint().map(|_| None);
+        }
+        WireType::Bytes | WireType::String | WireType::Opaque => {
+            return cursor.counted().map(|_| None);
+        }
+        WireType::Complex => {
+            cursor.uint()?;
+            return cursor.uint().map(|_| None);
+        }
+        WireType::Struct { .. } => Frame::Struct { ty, next: 0 },
+        &WireType::Slice { elem } => {
+            let left = count(cursor, budget)?;
+            Frame::Elements {
+                elem,
+                then: elem,
+                left,
+            }
+        }
+        &WireType::Array { elem, len } => {
+            let left = array_len(len, cursor, budget)?;
+            Frame::Elements {
+                elem,
+                then: elem,
+                left,
+            }
+        }
+        &WireType::Map { key, elem } => {
+            let left = count(cursor, budget)?.saturating_mul(2);
+            Frame::Elements {
+                elem: key,
+                then: elem,
+                left,
+            }
+        }
+        WireType::Interface => {
+            let name = cursor.counted()?;
+            if name.is_empty() {
+                return Ok(None);
+            }
+            budget.check_name(name)?;
+            budget.enter_interface()?;
+            return Ok(Some(Frame::TypeSequence));
+        }
+        &WireType::Undefined { id } => return Err(Fault::UndefinedType { id }),
+    };
+    budget.enter()?;
+    Ok(Some(frame))
 }
 
 /// Reads an element or entry count.
