@@ -63,13 +63,13 @@ fn structural_schema<T: JsonSchema>() -> Schema {
     settings.inline_subschemas = true;
     settings.meta_schema = None;
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
-    RecursiveTransform(preserve_unknown_fields).transform(&mut schema);
+    RecursiveTransform(tolerant).transform(&mut schema);
     schema
 }
 
-fn preserve_unknown_fields(schema: &mut Schema) {
-    // `title` is the Rust name; Rust's integer widths and serde's defaults mean nothing to an API server.
-    for key in ["title", "default"] {
+/// Keeps unknown fields, and leaves out what is about Rust: type names, serde's defaults, `Option`, `u32`.
+fn tolerant(schema: &mut Schema) {
+    for key in ["title", "default", "nullable"] {
         schema.remove(key);
     }
     if schema

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::destination::ObjectReference;
 use crate::open_enum::open_enum;
 
 /// `status` of a RouteTable.
@@ -22,8 +21,6 @@ pub struct RouteTableStatus {
     pub num_allowed_virtual_gateways: Option<u32>,
     /// Workspace that owns the table.
     pub owned_by_workspace: Option<String>,
-    /// Gateways that serve this table.
-    pub selected_virtual_gateways: Vec<ObjectReference>,
 }
 
 impl RouteTableStatus {

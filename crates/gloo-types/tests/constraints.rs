@@ -1,0 +1,241 @@
+//! Selectors, weights and the rules of the API.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
+
+use std::collections::BTreeMap;
+
+use gloo_types::{
+    LabelOperator, LabelRequirement, ObjectKey, RouteTableDoc, RouteTableSelector,
+    effective_weights, violations,
+};
+use serde_json::{Value, json};
+
+/// What Gloo would refuse in a spec, one violation per entry.
+#[track_caller]
+fn check(spec: Value, expect: &[&str]) {
+    let document = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": spec});
+    let spec = RouteTableDoc::from_value(document).unwrap().spec().unwrap();
+    let found: Vec<String> = violations(&spec).iter().map(ToString::to_string).collect();
+    assert_eq!(found, expect);
+}
+
+/// A table with one http route whose destinations have these weights.
+fn weighted(weights: &[Value]) -> Value {
+    let destinations: Vec<Value> = weights
+        .iter()
+        .map(|weight| json!({"ref": {"name": "x"}, "weight": weight}))
+        .collect();
+    json!({"http": [{"forwardTo": {"destinations": destinations}}]})
+}
+
+#[test]
+fn weights_that_gloo_takes() {
+    for weights in [
+        vec![json!(null)],
+        vec![json!(0)],
+        vec![json!(100)],
+        vec![json!(75), json!(25)],
+        vec![json!(null), json!(0)],
+        vec![json!(98), json!(null), json!(null)],
+    ] {
+        check(weighted(&weights), &[]);
+    }
+}
+
+#[test]
+fn weights_that_gloo_refuses() {
+    let at = "spec.http[0].forwardTo.destinations";
+    let sum = |found: &str| format!("{at}: weights of a route must sum to 100, found {found}");
+    check(weighted(&[json!(75), json!(20)]), &[&sum("95")]);
+    check(weighted(&[json!(75), json!(50)]), &[&sum("125")]);
+    check(
+        weighted(&[json!(75), json!(50), json!(null)]),
+        &[&sum("125")],
+    );
+    check(
+        weighted(&[json!(u32::MAX), json!(u32::MAX)]),
+        &[&sum("8589934590")],
+    );
+    let share = |found: &str| format!("{at}: {found} at least 1 each is needed");
+    check(
+        weighted(&[json!(100), json!(0)]),
+        &[&share("1 destinations without weight share 0,")],
+    );
+    check(
+        weighted(&[json!(99), json!(null), json!(0)]),
+        &[&share("2 destinations without weight share 1,")],
+    );
+}
+
+#[test]
+fn routes_that_gloo_refuses() {
+    check(
+        json!({}),
+        &["spec: a RouteTable needs at least one http, tcp or tls route"],
+    );
+    check(
+        json!({"http": [{"name": "a", "redirect": {}}, {"name": "a", "redirect": {}}, {"redirect": {}}, {"redirect": {}}]}),
+        &["spec.http[1].name: route name a is used more than once"],
+    );
+    check(
+        json!({"http": [{}, {"redirect": {}, "directResponse": {"status": 99}}]}),
+        &[
+            "spec.http[0]: a route needs exactly one action, found 0",
+            "spec.http[1]: a route needs exactly one action, found 2",
+            "spec.http[1].directResponse.status: status must be within 100 and 599, found 99",
+        ],
+    );
+    check(
+        json!({"http": [{"forwardTo": {}}]}),
+        &[
+            "spec.http[0].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+        ],
+    );
+    check(
+        json!({"defaultDestination": {"ref": {"name": "x"}}, "http": [{"forwardTo": {}}]}),
+        &[],
+    );
+    check(
+        json!({"http": [{"forwardTo": {"destinations": [{}]}}]}),
+        &[
+            "spec.http[0].forwardTo.destinations[0]: a destination needs exactly one of ref and awsLambda",
+        ],
+    );
+    let many: Vec<Value> = (0..101).map(|_| json!({"ref": {"name": "x"}})).collect();
+    check(
+        json!({"http": [{"forwardTo": {"destinations": many}}]}),
+        &[
+            "spec.http[0].forwardTo.destinations: a route has at most 100 destinations, found 101",
+            "spec.http[0].forwardTo.destinations: 101 destinations without weight share 100, at least 1 each is needed",
+        ],
+    );
+}
+
+#[test]
+fn tcp_and_tls_routes_that_gloo_refuses() {
+    check(
+        json!({"tcp": [{"forwardTo": {"destinations": [{"ref": {"name": "x"}, "kind": "EXTERNAL_SERVICE"}]}}, {}]}),
+        &[
+            "spec.tcp[0].forwardTo.destinations[0].kind: a tcp route cannot lead to an EXTERNAL_SERVICE",
+            "spec.tcp[1].forwardTo.destinations: a forwardTo without destinations needs a defaultDestination",
+        ],
+    );
+    check(
+        json!({"tls": [{"matchers": [{"port": 1}], "forwardTo": {"destinations": [{"ref": {"name": "x"}}]}}]}),
+        &["spec.tls[0].matchers[0]: a tls matcher needs at least one sniHost"],
+    );
+}
+
+#[test]
+fn effective_weights_share_the_remainder() {
+    #[track_caller]
+    fn check(weights: &[Value], expect: &[u32]) {
+        let document =
+            json!({"metadata": {"name": "a", "namespace": "b"}, "spec": weighted(weights)});
+        let spec = RouteTableDoc::from_value(document).unwrap().spec().unwrap();
+        let destinations = spec.http[0]
+            .forward_to
+            .as_ref()
+            .unwrap()
+            .destinations
+            .as_deref()
+            .unwrap();
+        assert_eq!(effective_weights(destinations), expect);
+    }
+    check(&[], &[]);
+    check(&[json!(80), json!(20)], &[80, 20]);
+    check(&[json!(null), json!(null)], &[50, 50]);
+    check(&[json!(80), json!(null)], &[80, 20]);
+    check(&[json!(0), json!(null), json!(null)], &[33, 33, 33]);
+    check(&[json!(100), json!(0)], &[100, 1]);
+    check(
+        &[json!(150), json!(null), json!(u32::MAX)],
+        &[150, 1, u32::MAX],
+    );
+}
+
+fn selector() -> RouteTableSelector {
+    let requirement = |key: &str, operator| LabelRequirement {
+        key: key.to_owned(),
+        operator,
+    };
+    let values = |values: &[&str]| values.iter().map(|value| (*value).to_owned()).collect();
+    RouteTableSelector {
+        names: vec!["shop".to_owned()],
+        labels: BTreeMap::from([("app".to_owned(), "shop".to_owned())]),
+        match_expressions: vec![
+            requirement("tier", LabelOperator::In(values(&["edge", "mesh"]))),
+            requirement("old", LabelOperator::NotIn(values(&["yes"]))),
+            requirement("team", LabelOperator::Exists),
+            requirement("paused", LabelOperator::DoesNotExist),
+        ],
+        namespaces: values(&["edge", "mesh"]),
+    }
+}
+
+#[test]
+fn a_selector_is_written_as_the_api_wants_it() {
+    assert_eq!(
+        selector().label_selector_string().as_deref(),
+        Some("app=shop,tier in (edge,mesh),old notin (yes),team,!paused")
+    );
+    let by_name = RouteTableSelector {
+        names: vec!["a".to_owned()],
+        ..RouteTableSelector::default()
+    };
+    assert_eq!(
+        (by_name.by_label(), by_name.label_selector_string()),
+        (false, None)
+    );
+}
+
+#[test]
+fn a_table_is_selected_by_name_or_by_all_labels() {
+    #[track_caller]
+    fn check(key: (&str, &str), labels: &[(&str, &str)], expect: bool) {
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        assert_eq!(
+            selector().matches(&ObjectKey::new(key.0, key.1), &labels),
+            expect
+        );
+    }
+    let all = [("app", "shop"), ("tier", "edge"), ("team", "")];
+    check(("edge", "shop"), &[], true);
+    check(("other", "shop"), &all, false);
+    check(("mesh", "x"), &all, true);
+    check(("mesh", "x"), &all[1..], false);
+    check(
+        ("mesh", "x"),
+        &[("app", "shop"), ("tier", "core"), ("team", "")],
+        false,
+    );
+    check(("mesh", "x"), &[("app", "shop"), ("tier", "edge")], false);
+    check(
+        ("mesh", "x"),
+        &[all.as_slice(), &[("old", "no")]].concat(),
+        true,
+    );
+    check(
+        ("mesh", "x"),
+        &[all.as_slice(), &[("old", "yes")]].concat(),
+        false,
+    );
+    check(
+        ("mesh", "x"),
+        &[all.as_slice(), &[("paused", "")]].concat(),
+        false,
+    );
+    let names_only = RouteTableSelector {
+        labels: BTreeMap::new(),
+        match_expressions: vec![],
+        ..selector()
+    };
+    assert!(!names_only.matches(&ObjectKey::new("mesh", "x"), &BTreeMap::new()));
+}

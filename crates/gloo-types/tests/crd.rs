@@ -1,0 +1,116 @@
+//! The generated CustomResourceDefinition.
+#![cfg(feature = "crd")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
+
+use gloo_types::crd;
+use serde_json::{Map, Value, json};
+
+fn schema() -> Value {
+    crd::route_table()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+#[test]
+fn it_names_the_resource() {
+    let crd = crd::route_table();
+    assert_eq!(
+        crd["metadata"]["name"],
+        "routetables.networking.gloo.solo.io"
+    );
+    assert_eq!(crd["spec"]["scope"], "Namespaced");
+    assert_eq!(crd["spec"]["versions"][0]["name"], "v2");
+    assert_eq!(
+        crd["spec"]["versions"][0]["subresources"],
+        json!({"status": {}})
+    );
+}
+
+#[test]
+fn every_part_of_the_api_is_in_it() {
+    let schema = schema();
+    let property = |path: &[&str]| {
+        path.iter().fold(&schema, |schema, key| match *key {
+            "[]" => &schema["items"],
+            key => &schema["properties"][key],
+        })
+    };
+    let destination = property(&["spec", "http", "[]", "forwardTo", "destinations", "[]"]);
+    assert_eq!(destination["properties"]["weight"]["type"], "integer");
+    assert_eq!(destination["properties"]["weight"]["minimum"], 0);
+    assert_eq!(
+        destination["properties"]["kind"],
+        json!({"type": "string", "description": "Kind of the object; `SERVICE` when absent."})
+    );
+    assert_eq!(property(&["spec", "http"])["maxItems"], 10000);
+    assert_eq!(
+        property(&["spec", "tls", "[]", "matchers", "[]", "sniHosts", "[]"])["type"],
+        "string"
+    );
+    assert_eq!(
+        property(&["status", "common", "State", "observedGeneration"])["x-kubernetes-int-or-string"],
+        true
+    );
+}
+
+/// The rules for structural schemas (Kubernetes documentation, "Specifying a structural schema").
+#[test]
+fn it_is_structural_and_keeps_unknown_fields() {
+    fn walk(path: &str, schema: &Map<String, Value>) {
+        let allowed = [
+            "type",
+            "description",
+            "properties",
+            "items",
+            "additionalProperties",
+            "minimum",
+            "maximum",
+            "maxItems",
+            "required",
+            "format",
+            "x-kubernetes-preserve-unknown-fields",
+            "x-kubernetes-int-or-string",
+            "x-kubernetes-validations",
+        ];
+        for key in schema.keys() {
+            assert!(allowed.contains(&key.as_str()), "{path}: {key}");
+        }
+        let keeps = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
+        let int_or_string = schema.contains_key("x-kubernetes-int-or-string");
+        assert!(
+            schema.get("type").is_some_and(Value::is_string) || keeps || int_or_string,
+            "{path}: type"
+        );
+        if schema.contains_key("properties") {
+            assert!(keeps || path == "$", "{path}: prunes");
+            assert!(!schema.contains_key("additionalProperties"), "{path}: both");
+        }
+        assert!(
+            schema
+                .get("format")
+                .is_none_or(|format| format == "int32" || format == "int64"),
+            "{path}"
+        );
+        assert!(
+            !schema.contains_key("required"),
+            "{path}: proto3 requires nothing"
+        );
+        for (key, property) in schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
+            walk(&format!("{path}.{key}"), property.as_object().unwrap());
+        }
+        for key in ["items", "additionalProperties"] {
+            if let Some(inner) = schema.get(key) {
+                walk(&format!("{path}.{key}"), inner.as_object().unwrap());
+            }
+        }
+    }
+    walk("$", schema().as_object().unwrap());
+}
