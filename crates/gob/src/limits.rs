@@ -21,7 +21,8 @@ pub struct Limits {
     pub fields: usize,
     /// Bytes in the name of a type, of a field or of an interface's registered type.
     pub name_bytes: usize,
-    /// Structs, slices, arrays, maps and interfaces inside one another in a value.
+    /// Structs, slices, arrays, maps and interfaces inside one another in a value. Decoding recurses, so each
+    /// level takes call stack.
     pub depth: usize,
     /// Interface values inside one another.
     pub interface_depth: usize,
