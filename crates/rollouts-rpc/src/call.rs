@@ -7,7 +7,7 @@ use gob::{Decoder, EncodeError, Encoder};
 use serde::de::IgnoredAny;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument as _, Span, error, field, info_span, warn};
+use tracing::{Instrument as _, Span, error, error_span, field, warn};
 
 use crate::netrpc::{Body, Decoded, Fault, Service};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
@@ -196,7 +196,8 @@ impl RouterCall {
 
     /// The span around everything a call logs.
     fn span(&self) -> Span {
-        let span = info_span!(
+        // At this level no filter takes it away from an error inside.
+        let span = error_span!(
             "call",
             method = self.method().name(),
             rollout = field::Empty

@@ -46,7 +46,7 @@ pub(crate) fn router_call(method: Method, args: Option<RouterArgs>) -> Result<Ro
         (_, args) => {
             let found = args.map_or("nil", |args| args.registered_name());
             Err(Fault::Argument {
-                method: method.name().to_owned(),
+                method: format!("Plugin.{}", method.name()),
                 reason: format!("it is {found}"),
             })
         }

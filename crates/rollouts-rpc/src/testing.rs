@@ -5,7 +5,7 @@ use std::future::Future;
 use tokio::io::duplex;
 use tokio::task::JoinHandle;
 
-pub use crate::call::RouterCall;
+use crate::call::RouterCall;
 use crate::goplugin::serve::{ServeConfig, serve_connection};
 use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
@@ -62,6 +62,12 @@ impl MemoryHost {
         Ok(router)
     }
 
+    /// The host's end, and the task of the plugin's end.
+    #[must_use]
+    pub fn into_parts(self) -> (HostSession, JoinHandle<Result<Shutdown, SessionError>>) {
+        (self.session, self.plugin)
+    }
+
     /// Sends Quit and returns how the plugin's side ended.
     ///
     /// # Errors
@@ -69,7 +75,7 @@ impl MemoryHost {
     /// [`CallError::Shutdown`] if there was no reply.
     pub async fn quit(self) -> Result<Result<Shutdown, SessionError>, CallError> {
         self.session.quit().await?;
-        Ok(self.hang_up().await?)
+        self.hang_up().await
     }
 
     /// Hangs up without a Quit and returns how the plugin's side ended.

@@ -1,6 +1,6 @@
 //! Every method of a traffic router, called over a whole session in memory.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use rollouts_rpc::rollout::{
     CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, PingPong, RolloutStatus, RouteMatch,
     SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficRouting, TrafficWeights,
 };
-use rollouts_rpc::testing::{FnRouter, MemoryHost, RouterCall};
+use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
-    DesiredWeight, PodHashes, Rollout, RouterError, ServeConfig, Shutdown, TrafficRouter,
-    Verification, WeightDestination,
+    DesiredWeight, PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown,
+    TrafficRouter, Verification, WeightDestination,
 };
 use tokio::sync::mpsc;
 

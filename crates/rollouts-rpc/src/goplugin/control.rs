@@ -1,5 +1,6 @@
 //! The control stream: Ping, Quit and Dispense (go-plugin `rpc_server.go`).
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gob::{Decoder, EncodeError, Encoder};
@@ -15,7 +16,8 @@ use crate::netrpc::{Body, Decoded, Fault, Service};
 pub(crate) struct Control {
     kind: PluginKind,
     broker: Arc<Mutex<Broker>>,
-    quit: Arc<Notify>,
+    quit_asked: AtomicBool,
+    quit_answered: Notify,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,8 +37,23 @@ pub(crate) enum ControlReply {
 }
 
 impl Control {
-    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>, quit: Arc<Notify>) -> Self {
-        Self { kind, broker, quit }
+    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>) -> Self {
+        Self {
+            kind,
+            broker,
+            quit_asked: AtomicBool::new(false),
+            quit_answered: Notify::new(),
+        }
+    }
+
+    /// Whether the host has said Quit. It may hang up before this side has noticed its own reply.
+    pub(crate) fn quit_asked(&self) -> bool {
+        self.quit_asked.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the reply to Quit is on its way.
+    pub(crate) async fn quit_answered(&self) {
+        self.quit_answered.notified().await;
     }
 
     fn dispense(&self, name: String) -> Result<ControlReply, Fault> {
@@ -72,14 +89,17 @@ impl Service for Control {
     async fn call(&self, call: ControlCall) -> Result<ControlReply, Fault> {
         match call {
             ControlCall::Ping => Ok(ControlReply::Alive),
-            ControlCall::Quit => Ok(ControlReply::Bye),
+            ControlCall::Quit => {
+                self.quit_asked.store(true, Ordering::Relaxed);
+                Ok(ControlReply::Bye)
+            }
             ControlCall::Dispense(name) => self.dispense(name),
         }
     }
 
     fn replied(&self, reply: &ControlReply) {
         if *reply == ControlReply::Bye {
-            self.quit.notify_one();
+            self.quit_answered.notify_one();
         }
     }
 }

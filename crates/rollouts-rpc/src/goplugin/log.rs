@@ -18,7 +18,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::registry::{LookupSpan, Scope};
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use record::Record;
@@ -96,7 +96,7 @@ where
         for span in ctx
             .event_scope(event)
             .into_iter()
-            .flat_map(|scope| scope.from_root())
+            .flat_map(Scope::from_root)
         {
             if let Some(SpanFields(outer)) = span.extensions().get() {
                 record.inherit(outer);

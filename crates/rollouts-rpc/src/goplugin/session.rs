@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use futures::AsyncWrite as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
@@ -112,14 +111,15 @@ where
         service: Arc<S>,
     ) -> Result<Shutdown, SessionError> {
         let broker = Arc::new(Mutex::new(Broker::default()));
-        let quit = Arc::new(Notify::new());
-        let control = Arc::new(Control::new(kind, Arc::clone(&broker), Arc::clone(&quit)));
+        let control = Arc::new(Control::new(kind, Arc::clone(&broker)));
 
         // Dropping the set on return ends every stream and every call that still runs.
         let mut streams = JoinSet::new();
+        let serve_control = server::serve(self.control.compat(), Arc::clone(&control));
         streams.spawn(async move {
-            let end = server::serve(self.control.compat(), control).await;
-            end.or_else(|error| stream_end("control", error))
+            serve_control
+                .await
+                .or_else(|error| stream_end("control", error))
         });
         loop {
             tokio::select! {
@@ -131,6 +131,7 @@ where
                             end.or_else(|error| stream_end("plugin", error))
                         });
                     }
+                    None if control.quit_asked() => return Ok(Shutdown::HostQuit),
                     None => return Ok(Shutdown::HostGone),
                 },
                 Some(ended) = streams.join_next() => match ended {
@@ -140,7 +141,7 @@ where
                         source: panic.into(),
                     }),
                 },
-                () = quit.notified() => break,
+                () = control.quit_answered() => break,
             }
         }
         hang_up(self.connection).await;

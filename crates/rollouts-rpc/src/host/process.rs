@@ -105,13 +105,33 @@ impl PluginProcess {
         &self.session
     }
 
+    /// The process id; `None` once the process has been waited for.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Ends the plugin as the controller does: Quit, two seconds of patience, then a kill.
     ///
     /// # Errors
     ///
     /// When the process cannot be waited for.
-    pub async fn quit(mut self) -> io::Result<Ended> {
+    pub async fn quit(self) -> io::Result<Ended> {
         let acknowledged = self.session.quit().await.is_ok();
+        self.wait(acknowledged).await
+    }
+
+    /// Hangs up without Quit, as a controller does that crashes, and gives the plugin the same time
+    /// to notice.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be waited for.
+    pub async fn hang_up(self) -> io::Result<Ended> {
+        self.wait(true).await
+    }
+
+    async fn wait(mut self, acknowledged: bool) -> io::Result<Ended> {
         drop(self.session);
         let in_time = match timeout(QUIT_TIMEOUT, self.child.wait()).await {
             Ok(status) => Some(status?),
@@ -147,7 +167,7 @@ impl PluginProcess {
 pub struct Ended {
     /// The status it exited with.
     pub status: ExitStatus,
-    /// Whether it acknowledged Quit and ended in time.
+    /// Whether it acknowledged Quit, if there was one, and ended in time.
     pub graceful: bool,
     /// Bytes on stdout after the handshake line; there should be none.
     pub stray_stdout: u64,

@@ -13,6 +13,13 @@ pub(crate) struct CallDecoder {
     header: Option<Request>,
 }
 
+/// One call, with its argument or the reason to refuse it.
+#[derive(Debug)]
+pub(crate) struct Incoming<C> {
+    pub(crate) header: Request,
+    pub(crate) call: Result<C, Fault>,
+}
+
 /// The plugin's direction of a stream.
 #[derive(Debug)]
 pub(crate) struct ReplyEncoder {
@@ -31,14 +38,14 @@ impl CallDecoder {
         self.gob.handle_input(bytes)
     }
 
-    /// The next complete call, with its argument or the reason to refuse it.
+    /// The next complete call, or `None` when more bytes are needed.
     ///
     /// # Errors
     ///
     /// A stream that cannot be followed any further.
     pub(crate) fn poll_call<S: Service>(
         &mut self,
-    ) -> Result<Option<(Request, Result<S::Call, Fault>)>, DecodeError> {
+    ) -> Result<Option<Incoming<S::Call>>, DecodeError> {
         let header = match self.header.take() {
             Some(header) => header,
             // A header of another type means that bodies and headers are out of step.
@@ -48,7 +55,7 @@ impl CallDecoder {
             },
         };
         match S::decode(&header.service_method, &mut self.gob) {
-            Ok(Some(call)) => Ok(Some((header, call))),
+            Ok(Some(call)) => Ok(Some(Incoming { header, call })),
             Ok(None) => {
                 self.header = Some(header);
                 Ok(None)
@@ -59,7 +66,10 @@ impl CallDecoder {
                     method: header.service_method.clone(),
                     reason: error.to_string(),
                 };
-                Ok(Some((header, Err(fault))))
+                Ok(Some(Incoming {
+                    header,
+                    call: Err(fault),
+                }))
             }
         }
     }

@@ -7,10 +7,9 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Wr
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 
-use super::codec::{CallDecoder, ReplyEncoder};
-use super::{Fault, Service};
+use super::Service;
+use super::codec::{CallDecoder, Incoming, ReplyEncoder};
 use crate::to_wire;
-use crate::wire::Request;
 
 /// Calls in flight per stream. A host sends about ten; further ones wait in the host's window.
 const MAX_CALLS: usize = 64;
@@ -43,13 +42,13 @@ where
     let mut calls = JoinSet::new();
     let mut chunk = vec![0; READ_SIZE];
     loop {
-        while let Some((header, call)) = decoder.poll_call::<S>().map_err(corrupt)? {
+        while let Some(incoming) = decoder.poll_call::<S>().map_err(corrupt)? {
             // Only this function closes the semaphore, and it does not.
             let permit = Arc::clone(&in_flight)
                 .acquire_owned()
                 .await
                 .map_err(corrupt)?;
-            calls.spawn(Arc::clone(&replies).answer(header, call, permit));
+            calls.spawn(Arc::clone(&replies).answer(incoming, permit));
         }
         while let Some(answered) = calls.try_join_next() {
             finished(answered)?;
@@ -82,8 +81,7 @@ where
 {
     async fn answer(
         self: Arc<Self>,
-        header: Request,
-        call: Result<S::Call, Fault>,
+        Incoming { header, call }: Incoming<S::Call>,
         _permit: OwnedSemaphorePermit,
     ) -> Result<(), StreamError> {
         let outcome = match call {

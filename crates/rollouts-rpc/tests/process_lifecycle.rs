@@ -1,0 +1,128 @@
+//! The minimal router as a process: what only a process can show.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+
+use rollouts_rpc::goplugin::handshake::PluginKind;
+use rollouts_rpc::host::PluginProcess;
+use rollouts_rpc::{Rollout, Verification};
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::Command;
+use tokio::sync::mpsc;
+
+/// Cargo builds a package's examples along with its tests.
+fn minimal_router() -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    this.ancestors()
+        .nth(2)
+        .unwrap()
+        .join("examples/minimal_router")
+}
+
+struct Started {
+    plugin: PluginProcess,
+    log: mpsc::UnboundedReceiver<String>,
+    /// Where the plugin puts its socket.
+    dir: tempfile::TempDir,
+}
+
+async fn start() -> Started {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(minimal_router());
+    command.env("TMPDIR", dir.path());
+    let (line, log) = mpsc::unbounded_channel();
+    let plugin = PluginProcess::start(command, PluginKind::TrafficRouter, move |text| {
+        line.send(text).unwrap()
+    });
+    Started {
+        plugin: plugin.await.unwrap(),
+        log,
+        dir,
+    }
+}
+
+impl Started {
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.plugin.id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
+    }
+
+    fn sockets(&self) -> usize {
+        std::fs::read_dir(self.dir.path()).unwrap().count()
+    }
+}
+
+#[tokio::test]
+async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
+    let mut started = start().await;
+    assert_eq!(started.sockets(), 1);
+    let router = started.plugin.session().dispense_router().await.unwrap();
+    router.init_plugin().await.unwrap();
+    assert_eq!(router.type_name().await.unwrap(), "Minimal");
+    let rollout = Rollout {
+        namespace: "ns".into(),
+        name: "demo".into(),
+        ..Rollout::default()
+    };
+    router.set_weight(&rollout, 20, &[]).await.unwrap();
+    assert_eq!(
+        router.verify_weight(&rollout, 20, &[]).await.unwrap(),
+        Verification::Verified
+    );
+    assert_eq!(
+        router.verify_weight(&rollout, 21, &[]).await.unwrap(),
+        Verification::NotVerified
+    );
+
+    let Started { plugin, dir, .. } = started;
+    let ended = plugin.quit().await.unwrap();
+    assert_eq!(
+        (ended.status.code(), ended.graceful, ended.stray_stdout),
+        (Some(0), true, 0)
+    );
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+
+    let record: serde_json::Value =
+        serde_json::from_str(&started.log.recv().await.unwrap()).unwrap();
+    assert_eq!(record["@message"], "weight set");
+    assert_eq!(record["rollout"], "ns/demo");
+    assert_eq!(record["weight"], 20);
+}
+
+#[tokio::test]
+async fn a_plugin_whose_host_crashed_ends_by_itself() {
+    let Started { plugin, .. } = start().await;
+    // Hanging up any sooner would look like a connection that only knocked.
+    plugin.session().ping().await.unwrap();
+    let ended = plugin.hang_up().await.unwrap();
+    assert_eq!((ended.status.code(), ended.graceful), (Some(0), true));
+}
+
+#[tokio::test]
+async fn an_interrupt_is_ignored_and_a_termination_is_not() {
+    let started = start().await;
+    started.signal(Signal::INT);
+    started.plugin.session().ping().await.unwrap();
+
+    started.signal(Signal::TERM);
+    while started.plugin.session().ping().await.is_ok() {}
+    let Started { plugin, dir, .. } = started;
+    assert_eq!(plugin.hang_up().await.unwrap().status.code(), Some(0));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn run_by_hand_it_explains_itself_on_stderr_only() {
+    let output = Command::new(minimal_router()).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(output.stdout.is_empty());
+    let record: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(record["@level"], "error");
+    assert!(
+        record["error"]
+            .as_str()
+            .unwrap()
+            .contains("trafficRouterPlugins")
+    );
+}

@@ -1,0 +1,448 @@
+//! The session byte by byte, against what go-plugin and Go's net/rpc put on the wire.
+//!
+//! The host here writes its frames by hand, so that it shares nothing with the code under test.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use proptest::prelude::*;
+use rollouts_rpc::testing::FnRouter;
+use rollouts_rpc::{
+    DesiredWeight, RouterCall, ServeConfig, SessionError, Shutdown, Verification, serve_connection,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+// Gob in a notation: hexadecimal digits, |text| with its length in front, [message] likewise.
+const REQUEST_DEF: &str = "[ff81 03 01 01 |Request| 01 ff82 00 01 02 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 00 00]";
+const RESPONSE_DEF: &str = "[ff81 03 01 01 |Response| 01 ff82 00 01 03 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 01 |Error| 01 0c 00 00 00]";
+const TRUE: &str = "[02 00 01]";
+const NIL: &str = "[10 00 00]";
+
+fn gob(notation: &str) -> Vec<u8> {
+    let mut levels = vec![Vec::new()];
+    let mut digits = String::new();
+    let mut chars = notation.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '[' => levels.push(Vec::new()),
+            ']' => {
+                let message = levels.pop().unwrap();
+                levels.last_mut().unwrap().extend(counted(&message));
+            }
+            '|' => {
+                let text: String = chars.by_ref().take_while(|&char| char != '|').collect();
+                levels.last_mut().unwrap().extend(counted(text.as_bytes()));
+            }
+            digit => {
+                digits.extend(digit.to_digit(16).map(|_| digit));
+                if digits.len() == 2 {
+                    levels
+                        .last_mut()
+                        .unwrap()
+                        .push(u8::from_str_radix(&digits, 16).unwrap());
+                    digits.clear();
+                }
+            }
+        }
+    }
+    assert!(digits.is_empty() && levels.len() == 1, "{notation}");
+    levels.remove(0)
+}
+
+fn counted(bytes: &[u8]) -> Vec<u8> {
+    match u8::try_from(bytes.len()).unwrap() {
+        length @ 0..=127 => [&[length], bytes].concat(),
+        length => [&[0xff, length], bytes].concat(),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// A host that knows only bytes.
+struct RawHost {
+    io: DuplexStream,
+    plugin: JoinHandle<Result<Shutdown, SessionError>>,
+    calls: mpsc::UnboundedReceiver<RouterCall>,
+}
+
+impl RawHost {
+    fn start() -> Self {
+        let (io, plugin) = duplex(1 << 20);
+        let (called, calls) = mpsc::unbounded_channel();
+        let router = FnRouter(move |call| {
+            let _ = called.send(call);
+            async { Ok(Verification::Verified) }
+        });
+        let plugin = tokio::spawn(async move {
+            serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, router).await
+        });
+        Self { io, plugin, calls }
+    }
+
+    /// With the three initial streams.
+    async fn with_session() -> Self {
+        let mut host = Self::start();
+        for stream in [1, 3, 5] {
+            host.open(stream).await;
+        }
+        host
+    }
+
+    /// With a router on stream 7.
+    async fn with_router() -> Self {
+        let mut host = Self::with_session().await;
+        host.exchange(
+            1,
+            &format!(
+                "{REQUEST_DEF} [ff82 01 |Dispenser.Dispense| 00] [0c 00 |RpcTrafficRouterPlugin|]"
+            ),
+            &format!("{RESPONSE_DEF} [ff82 01 |Dispenser.Dispense| 00] [06 00 01]"),
+        )
+        .await;
+        host.open(7).await;
+        host.exchange(7, "01 00 00 00", "01 00 00 00").await;
+        host
+    }
+
+    /// Opens a stream as hashicorp's yamux does, and reads the acknowledgement.
+    async fn open(&mut self, stream: u8) {
+        self.io
+            .write_all(&[0, 1, 0, 1, 0, 0, 0, stream, 0, 0, 0, 0])
+            .await
+            .unwrap();
+        let (header, _) = self.frame().await;
+        assert_eq!(
+            hex(&header),
+            format!("00 00 00 02 00 00 00 {stream:02x} 00 00 00 00")
+        );
+    }
+
+    async fn send(&mut self, stream: u8, data: &[u8]) {
+        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
+        let header = [&[0, 0, 0, 0, 0, 0, 0, stream], &length[..]].concat();
+        self.io.write_all(&[&header, data].concat()).await.unwrap();
+    }
+
+    /// The next frame, header and data, other than the pings that the yamux crate sends.
+    async fn frame(&mut self) -> ([u8; 12], Vec<u8>) {
+        loop {
+            let mut header = [0; 12];
+            self.io.read_exact(&mut header).await.unwrap();
+            let length = u32::from_be_bytes(header[8..].try_into().unwrap());
+            let mut data = vec![0; if header[1] == 0 { length as usize } else { 0 }];
+            self.io.read_exact(&mut data).await.unwrap();
+            if header[..4] != [0, 2, 0, 1] {
+                return (header, data);
+            }
+        }
+    }
+
+    /// Sends bytes on a stream and expects others in return.
+    async fn exchange(&mut self, stream: u8, request: &str, expect: &str) {
+        self.send(stream, &gob(request)).await;
+        let expect = gob(expect);
+        let mut reply = Vec::new();
+        while reply.len() < expect.len() {
+            let (header, data) = self.frame().await;
+            assert_eq!((header[1], header[7]), (0, stream), "{}", hex(&header));
+            reply.extend(data);
+        }
+        assert_eq!(hex(&reply), hex(&expect));
+    }
+
+    /// Waits for the plugin to end by itself, while the connection stays open.
+    async fn ended(self) -> Result<Shutdown, SessionError> {
+        self.plugin.await.unwrap()
+    }
+}
+
+#[test]
+fn the_notation_means_the_bytes_go_wrote() {
+    assert_eq!(
+        hex(&gob(REQUEST_DEF)),
+        "2f ff 81 03 01 01 07 52 65 71 75 65 73 74 01 ff 82 00 01 02 01 0d 53 65 72 76 69 63 65 4d 65 74 68 6f 64 01 \
+         0c 00 01 03 53 65 71 01 06 00 00 00"
+    );
+    assert_eq!(
+        hex(&gob(RESPONSE_DEF)),
+        "3a ff 81 03 01 01 08 52 65 73 70 6f 6e 73 65 01 ff 82 00 01 03 01 0d 53 65 72 76 69 63 65 4d 65 74 68 6f 64 \
+         01 0c 00 01 03 53 65 71 01 06 00 01 05 45 72 72 6f 72 01 0c 00 00 00"
+    );
+}
+
+#[tokio::test]
+async fn every_stream_is_acknowledged_as_soon_as_it_is_open() {
+    let mut host = RawHost::with_session().await;
+    host.open(7).await;
+    host.open(9).await;
+}
+
+#[tokio::test]
+async fn a_ping_is_answered_with_its_own_value() {
+    let mut host = RawHost::with_session().await;
+    host.io
+        .write_all(&gob("00 02 0001 00000000 0000002a"))
+        .await
+        .unwrap();
+    assert_eq!(
+        hex(&host.frame().await.0),
+        "00 02 00 02 00 00 00 00 00 00 00 2a"
+    );
+}
+
+#[tokio::test]
+async fn the_control_stream_answers_in_gos_bytes() {
+    let mut host = RawHost::with_session().await;
+    host.exchange(
+        1,
+        &format!("{REQUEST_DEF} [ff82 01 |Control.Ping| 00] {TRUE}"),
+        &format!(
+            "{RESPONSE_DEF} [ff82 01 |Control.Ping| 00] [ff83 03 01 02 ff84 00 00 00] [ff84 00]"
+        ),
+    )
+    .await;
+    host.exchange(
+        1,
+        &format!("[ff82 01 |Control.Quit| 01 01 00] {TRUE}"),
+        "[ff82 01 |Control.Quit| 01 01 00] [ff84 00]",
+    )
+    .await;
+    assert_eq!(host.ended().await.unwrap(), Shutdown::HostQuit);
+}
+
+#[tokio::test]
+async fn the_router_answers_in_gos_bytes() {
+    let mut host = RawHost::with_router().await;
+    host.exchange(
+        7,
+        &format!("{REQUEST_DEF} [ff82 01 |Plugin.InitPlugin| 00] {NIL}"),
+        &format!(
+            "{RESPONSE_DEF} [ff82 01 |Plugin.InitPlugin| 00]
+             [ff83 03 01 01 |RpcError| 01 ff84 00 01 01 01 |ErrorString| 01 0c 00 00 00] [ff84 00]"
+        ),
+    )
+    .await;
+    host.exchange(
+        7,
+        &format!("[ff82 01 |Plugin.Type| 01 01 00] {NIL}"),
+        "[ff82 01 |Plugin.Type| 01 01 00] [0c 00 |FnRouter|]",
+    )
+    .await;
+    // A refusal has a body as well, and it is no nil interface: Go could not skip that.
+    host.exchange(
+        7,
+        &format!("[ff82 01 |Plugin.Dance| 01 02 00] {NIL}"),
+        "[ff82 01 |Plugin.Dance| 01 02 01 |rpc: can't find method Plugin.Dance| 00]
+         [ff85 03 01 02 ff86 00 00 00] [ff86 00]",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn an_argument_in_many_messages_is_followed() {
+    let mut host = RawHost::with_router().await;
+    // Written by Go 1.19 for reduced types under their real names.
+    let first = "
+        [10 00 |SetWeightAndVerifyWeightArgs|
+            ff83 03 01 01 |SetWeightAndVerifyWeightArgs| 01 ff84 00 01 03
+            01 |Rollout| 01 ff86 00 01 |DesiredWeight| 01 04 00 01 |AdditionalDestinations| 01 ff9a 00 00 00]
+        [ff85 03 01 01 |Rollout| 01 ff86 00 01 02 01 |ObjectMeta| 01 ff88 00 01 |Spec| 01 ff8c 00 00 00]
+        [ff87 03 01 01 |ObjectMeta| 01 ff88 00 01 02 01 |Name| 01 0c 00 01 |CreationTimestamp| 01 ff8a 00 00 00]
+        [ff89 05 01 01 |Time| 01 ff8a 00 00 00]
+        [ff9b 05 01 01 |Time| 01 ff9c 00 00 00]
+        [ff8b 03 01 01 |RolloutSpec| 01 ff8c 00 01 05 01 |Replicas| 01 04 00 01 |Paused| 01 02 00
+            01 |RestartAt| 01 ff8a 00 01 |Steps| 01 ff92 00 01 |TrafficRouting| 01 ff94 00 00 00]
+        [ff91 02 01 01 |[]main.CanaryStep| 01 ff92 00 01 ff8e 00 00]
+        [ff8d 03 01 01 |CanaryStep| 01 ff8e 00 01 02 01 |SetWeight| 01 04 00 01 |Pause| 01 ff90 00 00 00]
+        [ff8f 03 01 01 |RolloutPause| 01 ff90 00 01 01 01 |Duration| 01 04 00 00 00]
+        [ff93 03 01 01 |RolloutTrafficRouting| 01 ff94 00 01 02 01 |Plugins| 01 ff96 00
+            01 |MaxTrafficWeight| 01 04 00 00 00]
+        [ff95 04 01 01 |map[string]main.RawMessage| 01 ff96 00 01 0c 01 0a 00 00]
+        [ff99 02 01 01 |[]main.WeightDestination| 01 ff9a 00 01 ff98 00 00]
+        [ff97 03 01 01 |WeightDestination| 01 ff98 00 01 03 01 |Weight| 01 04 00 01 |ServiceName| 01 0c 00
+            01 |PodTemplateHash| 01 0c 00 00 00]
+        3f ff84 3c 01 01 01 04 64 65 6d 6f 01 0f 01 00 00 00 0e dd ca 78 d9 00 00 00 00 ff ff 00 01 01 0a 03 03 01 28 00
+        02 00 00 00 01 01 01 04 6e 73 2f 70 07 7b 22 61 22 3a 31 7d 00 00 00 01 28 00";
+    host.exchange(
+        7,
+        &format!("{REQUEST_DEF} [ff82 01 |Plugin.SetWeight| 00] {first}"),
+        &format!(
+            "{RESPONSE_DEF} [ff82 01 |Plugin.SetWeight| 00]
+             [ff83 03 01 01 |RpcError| 01 ff84 00 01 01 01 |ErrorString| 01 0c 00 00 00] [ff84 00]"
+        ),
+    )
+    .await;
+    let second = "[10 00 |SetWeightAndVerifyWeightArgs| ff84 45
+        01 01 01 04 64 65 6d 6f 01 0f 01 00 00 00 0e dd ca 78 d9 00 00 00 00 ff ff 00 01 01 0a 03 03 01 28 00
+        02 00 00 00 01 01 01 04 6e 73 2f 70 07 7b 22 61 22 3a 31 7d 00 00 00 01 50 01 02 00 01 0a 01 |s| 00 00]";
+    host.exchange(
+        7,
+        &format!("[ff82 01 |Plugin.SetWeight| 01 01 00] {second}"),
+        "[ff82 01 |Plugin.SetWeight| 01 01 00] [ff84 00]",
+    )
+    .await;
+
+    for (weight, shares) in [(20, vec![]), (40, vec![(0, ""), (5, "s")])] {
+        let Ok(RouterCall::SetWeight(rollout, desired, additional)) = host.calls.try_recv() else {
+            panic!("no SetWeight");
+        };
+        assert_eq!((rollout.name.as_str(), rollout.replicas), ("demo", 5));
+        assert_eq!(
+            desired,
+            DesiredWeight {
+                value: weight,
+                max: 100
+            }
+        );
+        let additional: Vec<_> = additional
+            .iter()
+            .map(|to| (to.weight, to.service_name.as_str()))
+            .collect();
+        assert_eq!(additional, shares);
+    }
+}
+
+#[tokio::test]
+async fn a_stream_with_an_id_nobody_issued_is_closed() {
+    let mut host = RawHost::with_session().await;
+    host.open(7).await;
+    host.send(7, &[9, 0, 0, 0]).await;
+    let (header, _) = host.frame().await;
+    // RST on stream 7.
+    assert_eq!(hex(&header[..8]), "00 00 00 08 00 00 00 07");
+    host.open(9).await;
+}
+
+#[tokio::test]
+async fn an_id_is_good_for_one_stream() {
+    let mut host = RawHost::with_router().await;
+    host.open(9).await;
+    host.send(9, &[1, 0, 0, 0]).await;
+    assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 08 00 00 00 09");
+}
+
+#[track_caller]
+fn check_corrupt(ended: Result<Shutdown, SessionError>, stream: &str, reason: &str) {
+    let error = ended.unwrap_err();
+    assert_eq!(error.to_string(), format!("the {stream} stream is corrupt"));
+    let mut causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| {
+        error.source()
+    });
+    assert!(
+        causes.any(|cause| cause.to_string().contains(reason)),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_corrupt_stream_ends_the_session() {
+    let mut host = RawHost::with_session().await;
+    host.send(1, &[0x80]).await;
+    check_corrupt(
+        host.ended().await,
+        "control",
+        "0x80 does not begin an integer",
+    );
+
+    let mut host = RawHost::with_router().await;
+    host.send(7, &gob(&format!("{REQUEST_DEF} {REQUEST_DEF}")))
+        .await;
+    check_corrupt(host.ended().await, "plugin", "defined twice");
+}
+
+#[tokio::test]
+async fn a_body_where_a_header_should_be_ends_the_session() {
+    let mut host = RawHost::with_router().await;
+    host.send(7, &gob(NIL)).await;
+    check_corrupt(host.ended().await, "plugin", "does not fit");
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_long_is_not_waited_for() {
+    let mut host = RawHost::with_session().await;
+    // 4 GiB announced.
+    host.send(1, &gob("fb 01 00 00 00 00")).await;
+    check_corrupt(host.ended().await, "control", "more than 16777216 bytes");
+}
+
+#[tokio::test]
+async fn a_connection_that_only_knocks_is_no_session() {
+    for streams in 0..3 {
+        let mut host = RawHost::start();
+        for stream in [1, 3, 5].into_iter().take(streams) {
+            host.open(stream).await;
+        }
+        let RawHost { io, plugin, .. } = host;
+        drop(io);
+        assert!(matches!(
+            plugin.await.unwrap(),
+            Err(SessionError::NotEstablished)
+        ));
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_yamux_end_the_connection() {
+    let mut host = RawHost::with_session().await;
+    host.io.write_all(&[1; 12]).await.unwrap();
+    assert!(matches!(
+        host.ended().await,
+        Err(SessionError::Connection(_))
+    ));
+}
+
+/// What is sent after a good start, and where.
+fn hostile() -> impl Strategy<Value = (u8, Vec<u8>)> {
+    let noise = prop::collection::vec(any::<u8>(), 0..64);
+    let calls = prop::sample::select(vec![
+        gob(&format!("{REQUEST_DEF} [ff82 01 |Control.Ping| 00] {TRUE}")),
+        gob(&format!("{REQUEST_DEF} [ff82 01 |Plugin.Type| 00] {NIL}")),
+        gob(&format!(
+            "{REQUEST_DEF} [ff82 01 |Plugin.SetWeight| 00] [10 00 |SetWeightAndVerifyWeightArgs| ff84 00]"
+        )),
+    ]);
+    // A good call with one byte changed goes deeper than noise does.
+    let damaged =
+        (calls, any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut call, at, value)| {
+            let at = at.index(call.len());
+            call[at] = value;
+            call
+        });
+    (
+        prop::sample::select(vec![0, 1, 7]),
+        prop_oneof![noise, damaged],
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hostile_bytes_end_a_session_but_never_panic((stream, bytes) in hostile()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut host = RawHost::with_router().await;
+            match stream {
+                // Straight into the connection.
+                0 => host.io.write_all(&bytes).await.unwrap(),
+                stream => host.send(stream, &bytes).await,
+            }
+            let RawHost { io, plugin, .. } = host;
+            drop(io);
+            // The join fails if the plugin has panicked.
+            let _ended = plugin.await.unwrap();
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! From the environment to the first stream, over a real socket but in one process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use rollouts_rpc::host::{Announced, HostSession};
+use rollouts_rpc::testing::FnRouter;
+use rollouts_rpc::{PluginEnv, ServeConfig, ServeError, Shutdown, Verification, serve};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+struct Plugin {
+    socket: PathBuf,
+    served: JoinHandle<Result<Shutdown, ServeError>>,
+    _dir: tempfile::TempDir,
+}
+
+fn env(dir: &Path) -> PluginEnv {
+    let dir = dir.to_str().unwrap();
+    PluginEnv::from_vars([
+        ("ARGO_ROLLOUTS_RPC_PLUGIN", "trafficrouter"),
+        ("PLUGIN_PROTOCOL_VERSIONS", "1"),
+        ("TMPDIR", dir),
+    ])
+}
+
+async fn start() -> Plugin {
+    let dir = tempfile::tempdir().unwrap();
+    let env = env(dir.path());
+    let (announced, line) = oneshot::channel();
+    let served = tokio::spawn(async move {
+        let announce = |line: &str| {
+            announced.send(line.to_owned()).unwrap();
+            Ok(())
+        };
+        let router = FnRouter(|_| async { Ok(Verification::Verified) });
+        serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce, router).await
+    });
+    let line = line.await.unwrap();
+    assert!(line.ends_with("|netrpc|\n"), "{line}");
+    Plugin {
+        socket: Announced::parse(&line).unwrap().socket,
+        served,
+        _dir: dir,
+    }
+}
+
+impl Plugin {
+    async fn connect(&self) -> UnixStream {
+        UnixStream::connect(&self.socket).await.unwrap()
+    }
+
+    async fn serves_and_quits(self) {
+        let session = HostSession::open(self.connect().await).await.unwrap();
+        session
+            .dispense_router()
+            .await
+            .unwrap()
+            .init_plugin()
+            .await
+            .unwrap();
+        session.quit().await.unwrap();
+        drop(session);
+        assert_eq!(self.served.await.unwrap().unwrap(), Shutdown::HostQuit);
+        assert!(!self.socket.exists());
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_follows_the_line_gets_a_session() {
+    start().await.serves_and_quits().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_only_knocks_does_not_count() {
+    let plugin = start().await;
+    for _ in 0..20 {
+        drop(plugin.connect().await);
+    }
+    plugin.serves_and_quits().await;
+}
+
+#[tokio::test]
+async fn a_silent_connection_does_not_stand_in_the_way() {
+    let plugin = start().await;
+    let _silent = plugin.connect().await;
+    plugin.serves_and_quits().await;
+}
+
+#[tokio::test]
+async fn nobody_else_may_connect_once_there_is_a_session() {
+    let plugin = start().await;
+    let session = HostSession::open(plugin.connect().await).await.unwrap();
+    session.ping().await.unwrap();
+    // The kernel may still queue it, but nobody answers.
+    let second = HostSession::open(plugin.connect().await).await.unwrap();
+    session.quit().await.unwrap();
+    plugin.served.await.unwrap().unwrap();
+    assert!(second.ping().await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_host_the_plugin_gives_up() {
+    let plugin = start().await;
+    let error = plugin.served.await.unwrap().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no host opened a session within 60 s of the handshake line"
+    );
+    assert!(!plugin.socket.exists());
+}
+
+async fn check_refused(env: PluginEnv, expect: &str) {
+    let announce = |line: &str| unreachable!("{line}");
+    let router = FnRouter(|_| async { Ok(Verification::Verified) });
+    let error = serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce, router)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains(expect), "{error}");
+}
+
+#[tokio::test]
+async fn nothing_is_announced_without_a_host_or_a_socket() {
+    let good = env(Path::new("/tmp"));
+    check_refused(PluginEnv::default(), "instead of running it by hand").await;
+    check_refused(
+        PluginEnv {
+            client_cert: Some("x".into()),
+            ..good.clone()
+        },
+        "AutoMTLS",
+    )
+    .await;
+    check_refused(
+        PluginEnv {
+            unix_socket_dir: Some("/nowhere".into()),
+            ..good
+        },
+        "cannot listen on a socket in /nowhere",
+    )
+    .await;
+}

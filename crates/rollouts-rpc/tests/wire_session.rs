@@ -1,0 +1,278 @@
+//! The life of a session: dispensing, refusing, ending, and surviving what a router does wrong.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and one router has to panic"
+)]
+
+use std::sync::Arc;
+
+use gob::GobType;
+use rollouts_rpc::host::CallError;
+use rollouts_rpc::testing::{FnRouter, MemoryHost};
+use rollouts_rpc::{
+    PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown, TrafficRouter, Verification,
+};
+use serde::Serialize;
+use tokio::sync::Barrier;
+
+const CONFIG: ServeConfig = ServeConfig::TRAFFIC_ROUTER;
+
+fn named(name: &str) -> Rollout {
+    Rollout {
+        namespace: "ns".into(),
+        name: name.into(),
+        ..Rollout::default()
+    }
+}
+
+fn willing() -> impl TrafficRouter {
+    FnRouter(|_| async { Ok(Verification::Verified) })
+}
+
+async fn serve(router: impl TrafficRouter) -> MemoryHost {
+    MemoryHost::start(CONFIG, router).await.unwrap()
+}
+
+#[track_caller]
+fn check_fault<T: std::fmt::Debug>(result: Result<T, CallError>, expect: &str) {
+    match result.unwrap_err() {
+        CallError::Refused(text) => assert_eq!(text, expect),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn ping_answers_before_and_after_a_dispense() {
+    let host = serve(willing()).await;
+    host.session().ping().await.unwrap();
+    let _router = host.router().await.unwrap();
+    host.session().ping().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_host_may_dispense_again() {
+    let host = serve(willing()).await;
+    let (first, second) = (host.router().await.unwrap(), host.router().await.unwrap());
+    first.set_weight(&named("a"), 1, &[]).await.unwrap();
+    second.set_weight(&named("a"), 2, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_kind_of_plugin_is_not_dispensed() {
+    let host = serve(willing()).await;
+    let dispensed = host
+        .session()
+        .control::<_, u32>("Dispenser.Dispense", &"RpcStepPlugin".to_owned())
+        .await;
+    check_fault(dispensed, "unknown plugin type: RpcStepPlugin");
+    host.router().await.unwrap();
+}
+
+async fn check_router_fault<A: GobType + Serialize + Sync>(
+    method: &str,
+    argument: A,
+    expect: &str,
+) {
+    let host = serve(willing()).await;
+    let router = host.router().await.unwrap();
+    check_fault(router.call::<_, ()>(method, &argument).await, expect);
+    // The stream is in step: the next call is understood.
+    assert_eq!(router.type_name().await.unwrap(), "FnRouter");
+}
+
+#[tokio::test]
+async fn an_unknown_method_is_refused_and_its_argument_skipped() {
+    check_router_fault("Plugin.Dance", 7_i64, "rpc: can't find method Plugin.Dance").await;
+    check_router_fault("Control.Ping", true, "rpc: can't find service Control.Ping").await;
+    check_router_fault(
+        "Plugin",
+        "x".to_owned(),
+        "rpc: service/method request ill-formed: Plugin",
+    )
+    .await;
+}
+
+gob::gob_struct! {
+    struct Odd as "OddArgs" {
+        weight: String as "DesiredWeight",
+    }
+}
+
+gob::gob_interface! {
+    enum OddArgument {
+        Unknown(Odd) as "OddArgs",
+        Misnamed(Odd) as "SetWeightAndVerifyWeightArgs",
+        OfAnotherMethod(Odd) as "RemoveManagedRoutesArgs",
+    }
+}
+
+#[tokio::test]
+async fn an_argument_of_the_wrong_type_is_refused_and_skipped() {
+    let odd = || Odd {
+        weight: "heavy".into(),
+    };
+    let refused = "Plugin.SetWeight: the argument is not what the method takes: ";
+    for (argument, reason) in [
+        (
+            Some(OddArgument::Misnamed(odd())),
+            "gob value does not fit at DesiredWeight: ",
+        ),
+        (
+            Some(OddArgument::Unknown(odd())),
+            "gob value does not fit: ",
+        ),
+        (
+            Some(OddArgument::OfAnotherMethod(odd())),
+            "it is RemoveManagedRoutesArgs",
+        ),
+        (None, "it is nil"),
+    ] {
+        let host = serve(willing()).await;
+        let router = host.router().await.unwrap();
+        match router
+            .call::<_, ()>("Plugin.SetWeight", &argument)
+            .await
+            .unwrap_err()
+        {
+            CallError::Refused(text) => {
+                assert!(text.starts_with(refused) && text.contains(reason), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+        router.set_weight(&named("a"), 5, &[]).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_panic_answers_its_own_call_and_no_other() {
+    let host = serve(FnRouter(|call| async move {
+        match call {
+            RouterCall::SetWeight(..) => panic!("index 3 of\n50%"),
+            _ => Ok(Verification::Verified),
+        }
+    }))
+    .await;
+    let router = host.router().await.unwrap();
+    for _ in 0..2 {
+        check_fault(
+            router.set_weight(&named("a"), 5, &[]).await,
+            "SetWeight panicked: index 3 of 50\u{ff05}; the plugin's log has the place",
+        );
+    }
+    router.remove_managed_routes(&named("a")).await.unwrap();
+    assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+}
+
+#[tokio::test]
+async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
+    // Nobody passes before ten have arrived.
+    let barrier = Arc::new(Barrier::new(10));
+    let host = serve(FnRouter(move |call| {
+        let barrier = Arc::clone(&barrier);
+        async move {
+            barrier.wait().await;
+            match call {
+                RouterCall::SetWeight(rollout, desired, _) => Err(RouterError::from(format!(
+                    "{} {}",
+                    rollout.name, desired.value
+                ))),
+                _ => Ok(Verification::Verified),
+            }
+        }
+    }))
+    .await;
+    let router = Arc::new(host.router().await.unwrap());
+    let calls = (0..200).map(|weight| {
+        let router = Arc::clone(&router);
+        tokio::spawn(async move {
+            let name = format!("rollout-{weight}");
+            match router
+                .set_weight(&named(&name), weight, &[])
+                .await
+                .unwrap_err()
+            {
+                CallError::Router(text) => assert_eq!(text, format!("{name} {weight}")),
+                other => panic!("{other:?}"),
+            }
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+}
+
+/// A router that never comes back.
+fn hanging() -> impl TrafficRouter {
+    FnRouter(|_| std::future::pending())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_is_answered_at_its_deadline() {
+    let host = serve(hanging()).await;
+    let router = host.router().await.unwrap();
+    for call in [
+        router.set_weight(&named("a"), 5, &[]).await,
+        router
+            .update_hash(&named("a"), &PodHashes::default(), &[])
+            .await,
+    ] {
+        match call.unwrap_err() {
+            CallError::Router(text) => assert!(text.contains("took longer than 5 s"), "{text}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    host.session().ping().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verification_that_hangs_is_not_verified_rather_than_an_error() {
+    let host = serve(hanging()).await;
+    let router = host.router().await.unwrap();
+    let verification = router.verify_weight(&named("a"), 5, &[]).await.unwrap();
+    assert_eq!(verification, Verification::NotVerified);
+}
+
+#[tokio::test]
+async fn ping_is_answered_while_calls_hang() {
+    let host = serve(hanging()).await;
+    let router = Arc::new(host.router().await.unwrap());
+    // More than the plugin takes on at once.
+    let calls: Vec<_> = (0..100)
+        .map(|_| {
+            let router = Arc::clone(&router);
+            tokio::spawn(async move { router.set_weight(&named("a"), 5, &[]).await })
+        })
+        .collect();
+    host.session().ping().await.unwrap();
+    assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+    for call in calls {
+        assert!(matches!(call.await.unwrap(), Err(CallError::Shutdown)));
+    }
+}
+
+#[tokio::test]
+async fn quit_is_answered_before_the_plugin_ends() {
+    // `quit` fails if the connection ends before the reply.
+    for _ in 0..50 {
+        let host = serve(willing()).await;
+        let _router = host.router().await.unwrap();
+        assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_quit_the_plugin_ends_even_if_the_host_stays() {
+    let (session, plugin) = serve(willing()).await.into_parts();
+    session.quit().await.unwrap();
+    assert_eq!(plugin.await.unwrap().unwrap(), Shutdown::HostQuit);
+    assert!(matches!(session.ping().await, Err(CallError::Shutdown)));
+}
+
+#[tokio::test]
+async fn a_host_that_hangs_up_ends_the_plugin() {
+    let host = serve(willing()).await;
+    let _router = host.router().await.unwrap();
+    assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
+}
