@@ -1,1 +1,16 @@
-//! placeholder
+//! What the cluster tests stand on: a Kubernetes API server with the released Rollouts controller, on loopback.
+//!
+//! [`Cluster`] starts the programs, [`Canary`] is one Rollout with its RouteTable in a namespace of its own, and
+//! [`eventually`] is the only way to wait. The programs are built from the Go module in `go/rollouts`; see `README.md`.
+
+mod canary;
+mod cluster;
+mod credentials;
+mod eventually;
+mod kubelet;
+mod manifest;
+mod process;
+
+pub use canary::{Canary, History, split};
+pub use cluster::{Cluster, PLUGIN_NAME};
+pub use eventually::eventually;

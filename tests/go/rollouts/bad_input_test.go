@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 )
 
 // SetWeight names the trouble and leaves every file as it was.
@@ -31,7 +32,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"empty selector":         {edit: block(`{"routeTableSelector": {}}`), words: []string{"routeTableSelector"}},
 		"key of a later version": {edit: block(`{"routeTableSelector": {"name": "shop"}, "tcpRoutes": [{"port": 3306}]}`), words: []string{"tcpRoutes", "not supported yet"}},
 		"absent table":           {edit: block(`{"routeTableSelector": {"name": "absent"}}`), words: []string{"shop/absent"}},
-		"absent route":           {edit: block(`{"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "absent"}}`), words: []string{"shop/shop", "absent"}},
+		"absent route":           {edit: block(`{"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "absent"}}`), words: []string{"shop/shop", "routeSelector", "reviews"}},
 		"no route to stable": {
 			edit:  func(r *v1alpha1.Rollout) { r.Spec.Strategy.Canary.StableService = "nobody" },
 			words: []string{"shop/shop", "nobody", "demo-stable"},
@@ -67,6 +68,19 @@ func TestAPercentSignDoesNotReachTheController(t *testing.T) {
 	rollout := realisticRollout(t)
 	configure(rollout, `{"routeTableSelector": {"name": "shop"}, "weight%d%s%!": 1}`)
 	refuses(t, "SetWeight", router(t, badInput).SetWeight(rollout, 25, nil), "weight")
+}
+
+// The controller lets a rollout end unverified when VerifyWeight answers an error.
+func TestAnUnreachableAPIServerIsAnErrorAndNeverVerified(t *testing.T) {
+	t.Parallel()
+	plugin := router(t, unreachable)
+	rollout := realisticRollout(t)
+	refuses(t, "SetWeight", plugin.SetWeight(rollout, 25, nil), "shop/shop")
+	verified, err := plugin.VerifyWeight(rollout, 25, nil)
+	succeeds(t, "VerifyWeight", err)
+	if verified != types.NotVerified {
+		t.Errorf("VerifyWeight: answered %d, want not verified", verified)
+	}
 }
 
 func block(text string) func(*v1alpha1.Rollout) {

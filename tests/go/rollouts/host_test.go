@@ -2,14 +2,18 @@ package host
 
 import (
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	goplugin "github.com/hashicorp/go-plugin"
+	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
@@ -25,13 +29,14 @@ import (
 
 // One plugin process per name: the client package keeps one for each name it is asked for.
 const (
-	methods   = "solo-io/glooplatform"
-	badInput  = "e2e/bad-input"
-	wireTypes = "e2e/wire-types"
-	workers   = "e2e/workers"
-	idle      = "e2e/idle"
-	killed    = "e2e/killed"
-	figures   = "e2e/figures"
+	methods     = "solo-io/glooplatform"
+	badInput    = "e2e/bad-input"
+	unreachable = "e2e/unreachable"
+	wireTypes   = "e2e/wire-types"
+	workers     = "e2e/workers"
+	idle        = "e2e/idle"
+	killed      = "e2e/killed"
+	figures     = "e2e/figures"
 )
 
 // environment is what the tests start from.
@@ -42,17 +47,41 @@ var environment struct {
 }
 
 func TestMain(m *testing.M) {
-	if err := setUp(); err != nil {
-		fmt.Fprintln(os.Stderr, "host tests cannot run:", err)
-		os.Exit(1)
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "the host tests cannot run:", err)
+		code = 1
 	}
-	code := m.Run()
-	goplugin.CleanupClients()
 	os.Exit(code)
 }
 
-// setUp configures and copies the plugin as the controller does when it starts.
-func setUp() error {
+// run keeps what the controller's packages and the plugins log out of sight unless a test fails.
+func run(m *testing.M) (code int, err error) {
+	directory, err := os.MkdirTemp("", "rollouts-host-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(directory)
+	log, err := os.OpenFile(filepath.Join(directory, "log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer log.Close()
+	hclog.DefaultOutput = log
+	logrus.SetOutput(log)
+	if err := setUp(directory); err != nil {
+		return 0, err
+	}
+	code = m.Run()
+	goplugin.CleanupClients()
+	if code != 0 {
+		_, err = io.Copy(os.Stderr, io.NewSectionReader(log, 0, math.MaxInt64))
+	}
+	return code, err
+}
+
+// setUp configures the plugin and copies it below a directory, as the controller does when it starts.
+func setUp(directory string) error {
 	environment.binary = os.Getenv("PLUGIN_BINARY")
 	if !filepath.IsAbs(environment.binary) {
 		return fmt.Errorf("PLUGIN_BINARY must be the absolute path of the plugin, it is %q", environment.binary)
@@ -62,25 +91,25 @@ func setUp() error {
 		return err
 	}
 	// The client looks for plugin-bin below the working directory.
-	cwd, err := os.MkdirTemp("", "rollouts-host-")
-	if err != nil {
+	if err := os.Chdir(directory); err != nil {
 		return err
 	}
-	if err := os.Chdir(cwd); err != nil {
-		return err
-	}
-	environment.tables = filepath.Join(cwd, "route-tables")
+	environment.tables = filepath.Join(directory, "route-tables")
 
-	var items []types.PluginItem
+	// Nothing listens on port 1.
+	kubeconfig := filepath.Join(directory, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "nowhere",
+"contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "nobody"}}],
+"clusters": [{"name": "nowhere", "cluster": {"server": "http://127.0.0.1:1"}}],
+"users": [{"name": "nobody", "user": {}}]}`), 0o600); err != nil {
+		return err
+	}
+	items := []types.PluginItem{item(unreachable, "--kubeconfig", kubeconfig)}
 	for _, name := range []string{methods, badInput, wireTypes, workers, idle, killed, figures} {
 		if err := os.CopyFS(tablesOf(name), os.DirFS(filepath.Join(environment.testdata, "route-tables"))); err != nil {
 			return err
 		}
-		items = append(items, types.PluginItem{
-			Name:     name,
-			Location: "file://" + environment.binary,
-			Args:     []string{"--route-tables-dir", tablesOf(name)},
-		})
+		items = append(items, item(name, "--route-tables-dir", tablesOf(name)))
 	}
 	list, err := yaml.Marshal(items)
 	if err != nil {
@@ -94,6 +123,10 @@ func setUp() error {
 		return err
 	}
 	return plugin.DownloadPlugins(plugin.FileDownloaderImpl{}, clientset)
+}
+
+func item(name string, args ...string) types.PluginItem {
+	return types.PluginItem{Name: name, Location: "file://" + environment.binary, Args: args}
 }
 
 // tablesOf is the directory that the process behind a plugin name edits.

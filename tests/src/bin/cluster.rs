@@ -1,0 +1,17 @@
+//! Starts the cluster that the tests use and keeps it until Ctrl-C, for trying things by hand.
+
+use anyhow::Result;
+use e2e_tests::Cluster;
+
+#[tokio::main]
+#[expect(
+    clippy::print_stdout,
+    reason = "it tells a person where the cluster is"
+)]
+async fn main() -> Result<()> {
+    let cluster = Cluster::start().await?;
+    println!("export KUBECONFIG={}", cluster.kubeconfig().display());
+    println!("Ctrl-C ends the cluster.");
+    tokio::signal::ctrl_c().await?;
+    Ok(())
+}

@@ -1,0 +1,355 @@
+//! One Rollout with its Services and its RouteTable, in a namespace of its own, and what a person does to it.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "an absent key of a JSON value reads as null"
+)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context as _, Result, ensure};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::{Cluster, eventually, manifest};
+
+const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
+/// The Rollout and the RouteTable have the same name.
+const NAME: &str = "demo";
+
+/// A canary in its own namespace.
+#[derive(Debug)]
+pub struct Canary {
+    namespace: String,
+    controller_log: PathBuf,
+    rollouts: Api<DynamicObject>,
+    tables: Api<DynamicObject>,
+    events: Api<Event>,
+}
+
+impl Canary {
+    /// Creates the namespace and its objects, and waits until the first revision is healthy.
+    ///
+    /// # Errors
+    /// The API server refuses an object, or the Rollout does not become healthy.
+    pub async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Self> {
+        let client = cluster.client();
+        manifest::apply(
+            client,
+            &manifest::parse(&MANIFESTS.replace("$NAMESPACE", namespace))?,
+        )
+        .await?;
+        let canary = Self {
+            namespace: namespace.to_owned(),
+            controller_log: cluster.controller_log(),
+            rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
+            tables: api(
+                client,
+                namespace,
+                gloo_types::GROUP,
+                gloo_types::VERSION,
+                gloo_types::KIND,
+            ),
+            events: Api::namespaced(client.clone(), namespace),
+        };
+        canary.healthy().await?;
+        Ok(canary)
+    }
+
+    /// Waits until the newest revision is the stable one and the controller has seen the last change.
+    ///
+    /// # Errors
+    /// It never happens.
+    pub async fn healthy(&self) -> Result<()> {
+        self.settled("the Rollout is healthy", |rollout| {
+            let status = &rollout.data["status"];
+            let generation = rollout.metadata.generation.unwrap_or_default().to_string();
+            status["phase"] == "Healthy"
+                && status["stableRS"] == status["currentPodHash"]
+                && status["observedGeneration"] == generation
+        })
+        .await
+    }
+
+    /// Waits until the Rollout pauses at the step with this index.
+    ///
+    /// # Errors
+    /// It never happens.
+    pub async fn paused_at(&self, step: usize) -> Result<()> {
+        self.settled(&format!("the Rollout pauses at step {step}"), |rollout| {
+            let status = &rollout.data["status"];
+            status["currentStepIndex"] == step && status["pauseConditions"].is_array()
+        })
+        .await
+    }
+
+    /// Waits until the Rollout is as wanted and the controller has nothing left to do with it.
+    ///
+    /// The controller puts the outcome of a reconcile into its cache, over a change that came in meanwhile, and then
+    /// does not see that change until the next one. A person is never that fast; a test is.
+    async fn settled(&self, what: &str, wanted: impl Fn(&DynamicObject) -> bool) -> Result<()> {
+        eventually(what, async || {
+            let rollout = self.rollouts.get(NAME).await?;
+            ensure!(wanted(&rollout), "{rollout:#?}");
+            let version = rollout.metadata.resource_version.unwrap_or_default();
+            let (version, namespace) = (
+                format!(" resourceVersion={version} "),
+                format!(" namespace={} ", self.namespace),
+            );
+            let log = fs::read_to_string(&self.controller_log)?;
+            let last = log
+                .lines()
+                .rfind(|line| {
+                    line.contains("\"Reconciliation completed\"") && line.contains(&namespace)
+                })
+                .unwrap_or_default();
+            ensure!(
+                last.contains(&version),
+                "the controller is not done with{version}but said {last}"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Starts a new revision.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn change_image(&self, image: &str) -> Result<()> {
+        let containers = json!([{ "name": "app", "image": image }]);
+        self.change_spec(json!({ "template": { "spec": { "containers": containers } } }))
+            .await
+    }
+
+    /// Merges fields into the Rollout's spec.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn change_spec(&self, spec: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "spec": spec }));
+        self.rollouts
+            .patch(NAME, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// Ends a pause, as `kubectl argo rollouts promote` does (promote.go).
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn promote(&self) -> Result<()> {
+        self.change_status(json!({ "pauseConditions": null })).await
+    }
+
+    /// Aborts the update, as `kubectl argo rollouts abort` does (abort.go).
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn abort(&self) -> Result<()> {
+        self.change_status(json!({ "abort": true })).await
+    }
+
+    async fn change_status(&self, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.rollouts
+            .patch_status(NAME, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    /// The RouteTable as it is now.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn table(&self) -> Result<DynamicObject> {
+        Ok(self.tables.get(NAME).await?)
+    }
+
+    /// Waits until the RouteTable splits traffic as [`split`] writes it.
+    ///
+    /// # Errors
+    /// It never does.
+    pub async fn splits(&self, expected: &str) -> Result<()> {
+        eventually(
+            "the RouteTable splits traffic as the Rollout says",
+            async || {
+                let actual = split(&self.table().await?);
+                ensure!(
+                    actual == expected,
+                    "\nactual:   {actual}\nexpected: {expected}"
+                );
+                Ok(())
+            },
+        )
+        .await
+    }
+
+    /// Waits until the RouteTable is what its owner wrote: the spec, the labels and the annotations.
+    ///
+    /// # Errors
+    /// It never is.
+    pub async fn restores(&self, owners: &DynamicObject) -> Result<()> {
+        eventually("the RouteTable is its owner's again", async || {
+            let (actual, expected) = (written(&self.table().await?), written(owners));
+            ensure!(
+                actual == expected,
+                "\nactual:   {actual:#}\nexpected: {expected:#}"
+            );
+            Ok(())
+        })
+        .await
+    }
+
+    /// Edits the RouteTable as another client does: read, change, replace.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn edit_table(&self, edit: impl Fn(&mut DynamicObject)) -> Result<()> {
+        let mut table = self.table().await?;
+        edit(&mut table);
+        self.tables
+            .replace(NAME, &Default::default(), &table)
+            .await?;
+        Ok(())
+    }
+
+    /// Watches the RouteTable from now on.
+    ///
+    /// # Errors
+    /// The watch does not start.
+    pub async fn watch_table(&self) -> Result<History> {
+        let history = History::of(self.tables.clone());
+        eventually("the watch has started", async || {
+            history.splits().pop().context("nothing yet")
+        })
+        .await?;
+        Ok(history)
+    }
+
+    /// Waits for an event about the Rollout and returns its message.
+    ///
+    /// # Errors
+    /// There never is one.
+    pub async fn event(&self, reason: &str) -> Result<String> {
+        eventually(&format!("an event {reason}"), async || {
+            let events = self.events.list(&ListParams::default()).await?;
+            let reasons: BTreeSet<_> = events
+                .items
+                .iter()
+                .filter_map(|event| event.reason.clone())
+                .collect();
+            let event = events
+                .items
+                .into_iter()
+                .find(|event| event.reason.as_deref() == Some(reason));
+            event
+                .and_then(|event| event.message)
+                .with_context(|| format!("there are {reasons:?}"))
+        })
+        .await
+    }
+}
+
+/// Every revision of a RouteTable, as [`split`] writes it.
+#[derive(Debug)]
+pub struct History {
+    splits: Arc<Mutex<Vec<String>>>,
+    watch: JoinHandle<()>,
+}
+
+impl History {
+    /// What was seen so far.
+    pub fn splits(&self) -> Vec<String> {
+        self.splits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    fn of(tables: Api<DynamicObject>) -> Self {
+        let splits = Arc::default();
+        let watch = tokio::spawn(Self::record(tables, Arc::clone(&splits)));
+        Self { splits, watch }
+    }
+
+    async fn record(tables: Api<DynamicObject>, splits: Arc<Mutex<Vec<String>>>) {
+        let mut revisions = pin!(
+            watcher(tables, watcher::Config::default())
+                .default_backoff()
+                .applied_objects()
+        );
+        while let Some(revision) = revisions.next().await {
+            if let Ok(table) = revision {
+                splits
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(split(&table));
+            }
+        }
+    }
+}
+
+impl Drop for History {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+/// Where each route with destinations sends its traffic: `route: service=weight ...; ...`, without `=` where the weight
+/// is absent.
+pub fn split(table: &DynamicObject) -> String {
+    let routes = table.data["spec"]["http"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let described = routes.iter().filter_map(|route| {
+        let destinations = route["forwardTo"]["destinations"].as_array()?;
+        let weights: BTreeSet<_> = destinations
+            .iter()
+            .map(|destination| {
+                let name = destination["ref"]["name"].as_str().unwrap_or("?");
+                match &destination["weight"] {
+                    Value::Null => name.to_owned(),
+                    weight => format!("{name}={weight}"),
+                }
+            })
+            .collect();
+        let weights = Vec::from_iter(weights).join(" ");
+        Some(format!(
+            "{}: {weights}",
+            route["name"].as_str().unwrap_or("?")
+        ))
+    });
+    described.collect::<Vec<_>>().join("; ")
+}
+
+fn api(
+    client: &Client,
+    namespace: &str,
+    group: &str,
+    version: &str,
+    kind: &str,
+) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(client.clone(), namespace, &resource)
+}
+
+/// The part of a RouteTable that its owner writes.
+fn written(table: &DynamicObject) -> Value {
+    json!({
+        "labels": table.metadata.labels,
+        "annotations": table.metadata.annotations,
+        "spec": table.data["spec"],
+    })
+}

@@ -1,0 +1,183 @@
+//! Real rollouts in a real API server: the released controller moves a RouteTable through the plugin.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing key of a JSON value fails the test"
+)]
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::{Canary, Cluster, eventually};
+use kube::api::DynamicObject;
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::json;
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
+const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
+const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
+
+async fn a_canary_moves_the_table_and_returns_it(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "promoted").await?;
+    let original = canary.table().await?;
+    let history = canary.watch_table().await?;
+
+    canary.change_image("registry.example.com/demo:2").await?;
+    for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+    }
+    canary.healthy().await?;
+
+    canary.restores(&original).await?;
+    eventually("the watch has seen the last revision", async || {
+        // One revision per step: the table is never in between, and no reconcile writes what is there already.
+        let (seen, expected) = (history.splits(), [IDLE, AT_25, AT_50, AT_100, IDLE]);
+        ensure!(seen == expected, "{seen:#?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn an_abort_returns_the_table(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "aborted").await?;
+    let original = canary.table().await?;
+
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_50).await?;
+    canary.abort().await?;
+
+    canary.restores(&original).await
+}
+
+async fn the_edit_of_another_client_survives(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "edited").await?;
+    let mut expected = canary.table().await?;
+    let edit = |table: &mut DynamicObject| {
+        let spec = &mut table.data["spec"];
+        spec["weight"] = json!(7);
+        spec["http"][1]["futureField"]["kept"] = json!("changed");
+        spec["http"][2]["labels"] = json!({ "route": "shared", "tier": "gold" });
+        if let Some(routes) = spec["http"].as_array_mut() {
+            routes.insert(
+                0,
+                json!({
+                    "name": "maintenance",
+                    "matchers": [{ "uri": { "exact": "/maintenance" } }],
+                    "directResponse": { "status": 503 },
+                }),
+            );
+        }
+        let labels = table.metadata.labels.get_or_insert_default();
+        labels.insert("edited".to_owned(), "yes".to_owned());
+    };
+
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.edit_table(edit).await?;
+    canary.promote().await?;
+    for (step, expected) in [(3, AT_50), (5, AT_100)] {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+    }
+    canary.healthy().await?;
+
+    edit(&mut expected);
+    canary.restores(&expected).await
+}
+
+async fn an_idle_reconcile_writes_nothing(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "idle").await?;
+    let version = canary.table().await?.metadata.resource_version;
+    for limit in [3, 4, 5] {
+        // A reconcile has run to its end when it has told which generation it saw.
+        canary
+            .change_spec(json!({ "revisionHistoryLimit": limit }))
+            .await?;
+        canary.healthy().await?;
+    }
+    let after = canary.table().await?;
+    ensure!(
+        after.metadata.resource_version == version,
+        "the table was written: {after:#?}"
+    );
+    Ok(())
+}
+
+async fn a_refusal_is_told_in_an_event(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "refused").await?;
+    let version = canary.table().await?.metadata.resource_version;
+    let block = json!({ "routeTableSelector": { "name": "absent" } });
+    let routing = json!({ "plugins": { e2e_tests::PLUGIN_NAME: block } });
+    canary
+        .change_spec(json!({ "strategy": { "canary": { "trafficRouting": routing } } }))
+        .await?;
+
+    let message = canary.event("TrafficRoutingError").await?;
+    ensure!(
+        message.contains("refused/absent") && !message.contains('%'),
+        "{message}"
+    );
+    let after = canary.table().await?;
+    ensure!(
+        after.metadata.resource_version == version,
+        "the table was written: {after:#?}"
+    );
+    Ok(())
+}
+
+/// One cluster for all tests, started by the first that needs it.
+struct Shared {
+    runtime: Runtime,
+    cluster: OnceCell<Cluster>,
+}
+
+impl Shared {
+    fn run(&self, test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<(), Failed> {
+        let outcome = self
+            .runtime
+            .block_on(async { test(self.cluster.get_or_try_init(Cluster::start).await?).await });
+        outcome.map_err(|error| format!("{error:#}").into())
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a person reads it")]
+fn main() -> Result<ExitCode> {
+    let shared = Arc::new(Shared {
+        runtime: Runtime::new()?,
+        cluster: OnceCell::new(),
+    });
+    macro_rules! trials {
+        ($($test:ident),+ $(,)?) => { vec![$({
+            let shared = Arc::clone(&shared);
+            Trial::test(stringify!($test), move || shared.run($test))
+        }),+] };
+    }
+    let trials = trials![
+        a_canary_moves_the_table_and_returns_it,
+        an_abort_returns_the_table,
+        the_edit_of_another_client_survives,
+        an_idle_reconcile_writes_nothing,
+        a_refusal_is_told_in_an_event,
+    ];
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+
+    let Shared { runtime, cluster } = Arc::into_inner(shared).context("a test is still running")?;
+    if let Some(cluster) = cluster.into_inner() {
+        if conclusion.has_failed() {
+            eprintln!("{}", cluster.logs());
+        }
+        runtime.block_on(cluster.stop())?;
+    }
+    Ok(conclusion.exit_code())
+}
