@@ -4,7 +4,8 @@
 /// [`GobType`](crate::GobType).
 ///
 /// Every field is optional when decoding, as gob leaves out what is zero. The structs are `Clone`, `Debug`,
-/// `Default` and `PartialEq`; attributes, further derives among them, pass through.
+/// `Default` and `PartialEq`; attributes, further derives among them, pass through. The crate must be known as
+/// `gob` where the macro is used.
 ///
 /// ```
 /// use std::collections::BTreeMap;

@@ -12,7 +12,8 @@ pub enum DecodeError {
     Mismatch {
         /// Where in the value, in Go field names (`Rollout.Spec.Steps[2].SetWeight`); empty for the value itself.
         path: String,
-        /// What was expected and what arrived. Never holds text of the value itself.
+        /// What was expected and what arrived. Strings and bytes of the value are not quoted, but a name that is no
+        /// variant of an enum is.
         reason: String,
     },
     /// The bytes are not gob, or exceed a limit. Nothing after them can be trusted: every later call

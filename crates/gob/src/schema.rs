@@ -210,11 +210,10 @@ impl Schema {
 
     fn add_as<T: 'static>(&mut self, id: i64, shape: Shape) -> SchemaRef {
         let ty = SchemaRef(self.types.len());
-        // An interface has nothing to send: all of them are the basic type 8.
         self.types.push(Described {
             id,
             shape,
-            sent: id == INTERFACE_ID,
+            sent: false,
         });
         self.known.insert(TypeId::of::<T>(), ty);
         ty

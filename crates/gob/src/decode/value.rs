@@ -135,7 +135,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
 
     // A field that is present is never nil, except that an interface can be.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        if *self.reader.types.get(self.ty) == WireType::Interface {
+        if self.ty == TypeRef::INTERFACE {
             let mut ahead = self.reader.cursor;
             if ahead.uint()? == 0 {
                 self.reader.cursor = ahead;

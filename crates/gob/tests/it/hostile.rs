@@ -334,6 +334,12 @@ fn limits_of_interface_values() {
         5,
         "bytes in one name",
     );
+    check_limit(
+        &Some(Any::Int(1)),
+        |limits| &mut limits.name_bytes,
+        3,
+        "bytes in one name",
+    );
     // The definition of Leaf makes one message, the rest of the value another.
     check_limit(
         &nested(1),

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, fmt::Debug};
 
 use gob::{Bytes, Encoder, GobType, Time, gob_interface, gob_struct};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
+};
 
 use crate::{go_types::*, support::*};
 
@@ -174,6 +177,44 @@ fn elements_left_over() {
     check::<(i64, i64)>(
         &vec![1i64],
         "gob value does not fit: invalid length 1, expected a tuple of size 2",
+    );
+}
+
+#[test]
+fn a_visitor_that_stops_early_is_noticed() {
+    /// Reads the first field or entry and no more.
+    #[derive(Debug)]
+    struct First;
+    impl<'de> Deserialize<'de> for First {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Self)
+        }
+    }
+    impl<'de> Visitor<'de> for First {
+        type Value = Self;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("anything")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
+            map.next_entry::<String, IgnoredAny>()?;
+            Ok(self)
+        }
+    }
+    let map = BTreeMap::from([("a".to_owned(), 1i64), ("b".to_owned(), 2)]);
+    check::<Vec<First>>(
+        &vec![map],
+        "gob value does not fit at [0]: 1 elements more than expected",
+    );
+    let destination = WeightDestination {
+        weight: 1,
+        service_name: "s".into(),
+        ..WeightDestination::default()
+    };
+    check::<Vec<First>>(
+        &vec![destination],
+        "gob value does not fit at [0]: more fields than expected",
     );
 }
 

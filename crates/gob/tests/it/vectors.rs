@@ -1,6 +1,6 @@
 //! Streams written down byte by byte, as Go sends them, in both directions.
 
-use std::fmt::Debug;
+use std::{collections::BTreeMap, fmt::Debug};
 
 use gob::{Bytes, Decoder, Encoder, GobType, Time};
 use serde::{Serialize, de::DeserializeOwned};
@@ -190,6 +190,15 @@ fn any_bool_but_zero_is_true() {
 }
 
 #[test]
+fn of_two_equal_map_keys_the_last_counts() {
+    let stream = hex("0e ff81 04 01 02 ff82 00 01 04 01 04 00 00  08 ff82 00 02 02 02 02 04");
+    assert_eq!(
+        decode::<BTreeMap<i64, i64>>(&stream),
+        Ok(BTreeMap::from([(1, 2)]))
+    );
+}
+
+#[test]
 fn interfaces_holding_basic_types() {
     check(Some(Any::Int(42)), r#"0a 10 00 03 "int" 04 02 00 54"#);
     check(
@@ -209,7 +218,7 @@ fn definitions_of_collections() {
         "0e ff81 01 01 02 ff82 00 01 04 01 06 00 00  07 ff82 00 03 00 00 00",
     );
     check(
-        std::collections::BTreeMap::from([("k".to_owned(), Bytes(vec![7]))]),
+        BTreeMap::from([("k".to_owned(), Bytes(vec![7]))]),
         r#"0e ff81 04 01 02 ff82 00 01 0c 01 0a 00 00  08 ff82 00 01 01 "k" 01 07"#,
     );
 }
