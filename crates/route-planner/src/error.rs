@@ -142,15 +142,15 @@ pub enum Refusal {
         /// Sum of the others.
         taken: u32,
     },
-    /// The stable destination is narrowed to a subset that selects no canary pod.
+    /// The owner's destination is narrowed to a subset that selects no pod of the other version.
     #[error(
-        "{route}: the destination {stable} has a subset, which a canary would inherit: list the canary destination in the route too"
+        "{route}: the destination {from} has a subset, which a copy of it would inherit: list the destination of the other version in the route too"
     )]
-    StableSubset {
+    Subset {
         /// The route.
         route: String,
-        /// The stable Service.
-        stable: String,
+        /// The owner's destination.
+        from: String,
     },
     /// The annotation that holds the originals cannot be read.
     #[error(

@@ -180,34 +180,36 @@ impl RouteKey {
 impl Record {
     /// For each route, the record that is about it. The second part tells the records whose route is not found.
     ///
-    /// Names decide first, then matchers (the nearest position wins), and last, for a route that its owner renamed or
-    /// gave other matchers where it stands, the position together with a destination that only we can have put in.
+    /// Names decide first, then matchers: of several routes with the same, the nearest that still `holds` what only we can
+    /// have put in. Last, a route that its owner renamed or gave other matchers is recognised by where it stands.
     pub(crate) fn locate(
         &self,
         routes: &[Route<'_>],
         holds: impl Fn(&Route<'_>, &RouteRecord) -> bool,
     ) -> (Vec<Option<&RouteRecord>>, Vec<&RouteRecord>) {
         let mut found: Vec<Option<&RouteRecord>> = vec![None; routes.len()];
-        let recognised = |record: &RouteRecord, route: &Route<'_>| record.route.recognises(route);
+        let by_key = |record: &RouteRecord, route: &Route<'_>| record.route.recognises(route);
         let in_place = |record: &RouteRecord, route: &Route<'_>| {
             record.route.at == route.index && holds(route, record)
         };
         let mut lost: Vec<&RouteRecord> = self.http.iter().collect();
         for fits in [
-            &recognised as &dyn Fn(&RouteRecord, &Route<'_>) -> bool,
+            &by_key as &dyn Fn(&RouteRecord, &Route<'_>) -> bool,
             &in_place,
         ] {
             lost.retain(|record| {
                 let free = routes
                     .iter()
                     .zip(&mut found)
-                    .filter(|(_, slot)| slot.is_none());
-                let nearest = free
-                    .filter(|(route, _)| fits(record, route))
-                    .min_by_key(|(route, _)| route.index.abs_diff(record.route.at));
-                match nearest {
-                    Some((_, slot)) => {
-                        *slot = Some(record);
+                    .filter(|(_, taken)| taken.is_none());
+                let best =
+                    free.filter(|(route, _)| fits(record, route))
+                        .min_by_key(|(route, _)| {
+                            (!holds(route, record), route.index.abs_diff(record.route.at))
+                        });
+                match best {
+                    Some((_, place)) => {
+                        *place = Some(record);
                         false
                     }
                     None => true,

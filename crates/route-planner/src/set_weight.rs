@@ -93,7 +93,7 @@ fn decide(
             None => live.clone().materialised(default, namespace)?,
         };
 
-        let target = if !wish.has_stable(&base) {
+        let target = if !wish.is_led_to(&base, record) {
             let found = base.slots.iter().map(Slot::label).collect();
             plan.skipped.push(Skip {
                 route: route.label(),

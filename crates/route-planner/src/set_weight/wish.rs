@@ -3,11 +3,11 @@
 use gloo_types::weight_rule;
 use serde_json::json;
 
-use crate::destinations::{Base, Slot};
+use crate::destinations::{Base, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
 use crate::intent::{Intent, WeightSplit};
-use crate::record::{Original, RouteKey, RouteRecord};
+use crate::record::{Original, RouteKey, RouteRecord, unusable};
 use crate::select::{DestinationId, Route};
 use crate::weight;
 
@@ -28,6 +28,14 @@ pub(super) struct Target {
     pub(super) list: Base,
     /// What has to be remembered; `None` when the list is the owner's.
     pub(super) record: Option<RouteRecord>,
+}
+
+/// The destinations of one route that a wish is about.
+struct Managed {
+    /// The one the owner wrote, beside which the others are put in.
+    anchor: DestinationId,
+    /// Stable, canary and additional destinations, in this order.
+    ids: Vec<DestinationId>,
 }
 
 impl Target {
@@ -90,11 +98,14 @@ impl<'a> Wish<'a> {
         format!("SERVICE {}/{}", self.namespace, self.stable)
     }
 
-    pub(super) fn has_stable(&self, base: &Base) -> bool {
-        self.find(base, self.stable).next().is_some()
+    /// Whether the owner's list leads to the Rollout: to the stable Service or, in a route that is split already, to the
+    /// canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination stays in one of them.
+    pub(super) fn is_led_to(&self, base: &Base, record: Option<&RouteRecord>) -> bool {
+        let leads_to = |service| self.find(base, service).next().is_some();
+        leads_to(self.stable) || (record.is_some() && leads_to(self.canary))
     }
 
-    /// What a selected route that leads to the stable Service is to look like.
+    /// What a selected route that leads to the Rollout is to look like.
     pub(super) fn target(
         &self,
         route: &Route<'_>,
@@ -108,20 +119,20 @@ impl<'a> Wish<'a> {
             Err(_) if self.is_rest() => return Ok(Target::owners(base)),
             Err(refusal) => return Err(refusal),
         };
-        let share = share_of(&base, &ours);
+        let share = share_of(&base, &ours.ids);
         if self.is_rest() && (share == 0 || !self.canary_has_share(&base)) {
             return Ok(Target::owners(rebalanced(base, &ours, share, record)));
         }
         if share == 0 {
             let stable = self.stable_label();
-            let taken = taken_by_others(&base, &ours);
+            let taken = taken_by_others(&base, &ours.ids);
             return Err(Refusal::NoShare {
                 route: route.label(),
                 stable,
                 taken,
             });
         }
-        if self.is_rest() {
+        if self.is_rest() && ours.anchor.name == self.stable {
             let canary = self.canary.to_owned();
             warnings.push(Warning::OwnerCanaryShare {
                 route: route.label(),
@@ -138,13 +149,11 @@ impl<'a> Wish<'a> {
         self.split(route, base, &ours, share, record)
     }
 
-    /// Stable, canary and additional destinations, in this order. Each is in the list once at most, stable exactly once.
-    fn managed(&self, route: &Route<'_>, base: &Base) -> Result<Vec<DestinationId>, Refusal> {
+    /// The destinations to split between. Each is in the list once at most, the anchor exactly once.
+    fn managed(&self, route: &Route<'_>, base: &Base) -> Result<Managed, Refusal> {
         let additional = self.additional.iter().map(|(name, _)| *name);
-        let names = [self.stable, self.canary].into_iter().chain(additional);
-        let mut stable = None;
-        let mut ids = Vec::new();
-        for name in names {
+        let mut here = Vec::new();
+        for name in [self.stable, self.canary].into_iter().chain(additional) {
             let found: Vec<&Slot> = self.find(base, name).collect();
             if found.len() > 1 {
                 return Err(Refusal::Ambiguous {
@@ -157,12 +166,17 @@ impl<'a> Wish<'a> {
                         .join(", "),
                 });
             }
-            let here = found.first().and_then(|slot| slot.id.clone());
-            stable = stable.or_else(|| here.clone());
-            // A destination that is not in the list will be put in beside the stable one.
-            ids.extend(here.or_else(|| stable.as_ref().map(|stable| stable.renamed(name))));
+            here.push((name, found.first().and_then(|slot| slot.id.clone())));
         }
-        Ok(ids)
+        let anchor = here.iter().find_map(|(_, id)| id.clone());
+        let anchor = anchor.ok_or_else(|| unusable("no destination to split"))?;
+        let ids = here
+            .into_iter()
+            .map(|(name, id)| id.unwrap_or_else(|| anchor.renamed(name)));
+        Ok(Managed {
+            ids: ids.collect(),
+            anchor,
+        })
     }
 
     fn find<'b>(&'b self, base: &'b Base, service: &'b str) -> impl Iterator<Item = &'b Slot> {
@@ -190,7 +204,7 @@ impl<'a> Wish<'a> {
         &self,
         route: &Route<'_>,
         base: Base,
-        ours: &[DestinationId],
+        Managed { anchor, ids }: &Managed,
         share: u32,
         record: Option<&RouteRecord>,
     ) -> Result<Target, Refusal> {
@@ -199,7 +213,7 @@ impl<'a> Wish<'a> {
         let weights = [shares.stable, shares.canary]
             .into_iter()
             .chain(shares.additional);
-        let ours: Vec<(&DestinationId, u32)> = ours.iter().zip(weights).collect();
+        let ours: Vec<(&DestinationId, u32)> = ids.iter().zip(weights).collect();
 
         let mut slots = Vec::new();
         let mut originals = Vec::new();
@@ -213,16 +227,12 @@ impl<'a> Wish<'a> {
                 at,
                 destination: slot.raw.clone(),
             };
-            let first = if id.name == self.stable {
-                0
-            } else {
-                originals.len()
-            };
+            let first = if *id == anchor { 0 } else { originals.len() };
             originals.insert(first, original);
             if *weight > 0 {
                 slots.push(slot.clone().weighing(Some(json!(weight))));
             }
-            if id.name != self.stable {
+            if *id != anchor {
                 continue;
             }
             let missing = ours
@@ -230,10 +240,9 @@ impl<'a> Wish<'a> {
                 .filter(|(id, weight)| *weight > 0 && !base.holds(id));
             for (id, weight) in missing {
                 if !slot.view.subset.is_empty() {
-                    let stable = self.stable_label();
-                    return Err(Refusal::StableSubset {
+                    return Err(Refusal::Subset {
                         route: route.label(),
-                        stable,
+                        from: slot.label(),
                     });
                 }
                 slots.push(slot.renamed(&id.name).weighing(Some(json!(weight))));
@@ -251,9 +260,11 @@ impl<'a> Wish<'a> {
         }
         let list = Base {
             slots,
-            form: Default::default(),
+            form: ListForm::Listed,
         };
-        let record = (!list.equals(&base)).then(|| RouteRecord {
+        // While roles are exchanged the record is also what says that the route is split.
+        let is_remembered = !list.equals(&base) || anchor.name != self.stable;
+        let record = is_remembered.then(|| RouteRecord {
             route: RouteKey::of(route, record.map(|record| &record.route)),
             // Later on the owner may give others more or less; what counts is what the originals were written for.
             share: record.map_or(share, |record| record.share),
@@ -280,15 +291,7 @@ fn taken_by_others(base: &Base, ours: &[DestinationId]) -> u32 {
 /// The owner's list, put back after the owner gave more or less to others while it was split.
 ///
 /// If a stable weight that was written for the old share now breaks the sum of 100, it takes the difference.
-fn rebalanced(
-    mut base: Base,
-    ours: &[DestinationId],
-    share: u32,
-    record: Option<&RouteRecord>,
-) -> Base {
-    let Some((stable, others)) = ours.split_first() else {
-        return base;
-    };
+fn rebalanced(mut base: Base, ours: &Managed, share: u32, record: Option<&RouteRecord>) -> Base {
     let as_written = record.is_none_or(|record| record.share == share);
     if as_written || weight_rule(&base.views()).is_none() {
         return base;
@@ -296,12 +299,12 @@ fn rebalanced(
     let others: u32 = base
         .slots
         .iter()
-        .filter(|slot| others.iter().any(|id| slot.is(id)))
+        .filter(|slot| !slot.is(&ours.anchor) && ours.ids.iter().any(|id| slot.is(id)))
         .filter_map(|slot| slot.view.set_weight())
         .fold(0, u32::saturating_add);
     let rest = share.saturating_sub(others);
     for slot in &mut base.slots {
-        if slot.is(stable) && slot.view.set_weight().is_some() && rest > 0 {
+        if slot.is(&ours.anchor) && slot.view.set_weight().is_some() && rest > 0 {
             *slot = slot.clone().weighing(Some(json!(rest)));
         }
     }

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use route_planner::{ANNOTATION, AdditionalDestination, PluginConfig, observe, plan};
+use route_planner::{ANNOTATION, AdditionalDestination, PluginConfig, ServicePair, observe, plan};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,6 +18,8 @@ struct Call {
     desired: i32,
     max: i32,
     additional: Vec<AdditionalDestination>,
+    /// Stable and canary have changed roles, as with ping-pong.
+    swapped: bool,
 }
 
 fn call() -> impl Strategy<Value = Call> {
@@ -32,8 +34,10 @@ fn call() -> impl Strategy<Value = Call> {
         select(vec![1, 3, 100, 1000]),
         0..=110_i32,
         additional,
+        any::<bool>(),
     )
-        .prop_map(|(rollout, max, percent, additional)| Call {
+        .prop_map(|(rollout, max, percent, additional, swapped)| Call {
+            swapped,
             rollout,
             desired: max * percent / 100,
             max,
@@ -185,15 +189,20 @@ proptest! {
     fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(spec in spec(), calls in vec(call(), 1..6)) {
         let mut table = Table::new("mesh/shop", spec);
         let input = table.document().clone();
-        for Call { rollout, desired, max, additional } in calls {
+        for Call { rollout, desired, max, additional, swapped } in calls {
             let before = table.document().clone();
-            let moved = table.set_weight(rollout, desired, max, additional.clone());
+            let mut intent = table::intent(rollout, desired, max, additional.clone());
+            if swapped {
+                let ServicePair { stable, canary } = &mut intent.services;
+                std::mem::swap(stable, canary);
+            }
+            let moved = table.apply(&intent);
             prop_assert_eq!(foreign(&before), foreign(table.document()));
             if moved.is_err() {
                 prop_assert_eq!(&before, table.document());
                 continue;
             }
-            let stable = &table::key(rollout).name;
+            let stable = &intent.services.stable;
             let at_rest = desired == 0
                 && additional.iter().all(|additional| additional.weight == 0 || additional.service == *stable);
             for list in written(&before, table.document()) {

@@ -115,7 +115,7 @@ fn a_subset_that_the_canary_would_inherit() {
     let route = json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v1"}}
     ]}});
-    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a canary would inherit: list the canary destination in the route too (Rollout shop/reviews)");
+    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a copy of it would inherit: list the destination of the other version in the route too (Rollout shop/reviews)");
 }
 
 #[test]

@@ -28,6 +28,9 @@ struct Step {
     max: Option<i32>,
     additional: Vec<(String, i32)>,
     rollout: Option<String>,
+    /// Names of the Services; by default that of the Rollout, and with `-canary`.
+    stable: Option<String>,
+    canary: Option<String>,
     /// JSON Patch by the owner of the table.
     edit: Option<json_patch::Patch>,
     /// The owner applies the input again, over whatever is there.
@@ -68,12 +71,12 @@ fn run(text: &str) {
                         service: service.clone(),
                         weight: *weight,
                     });
-            let result = table.set_weight(
-                rollout,
-                weight,
-                step.max.unwrap_or(100),
-                additional.collect(),
-            );
+            let max = step.max.unwrap_or(100);
+            let mut intent = table::intent(rollout, weight, max, additional.collect());
+            let services = &mut intent.services;
+            services.stable = step.stable.unwrap_or_else(|| services.stable.clone());
+            services.canary = step.canary.unwrap_or_else(|| services.canary.clone());
+            let result = table.apply(&intent);
             match (result, &step.error) {
                 (Ok(plan), None) => assert_eq!(warnings(&plan), step.warnings, "{here}"),
                 (Err(error), Some(expected)) => {
@@ -154,6 +157,9 @@ scenarios! {
     s15_experiment
     full_weight_takes_stable_out
     owner_lists_the_canary
+    s15_ping_pong
+    canary_service_changes
+    alike_routes_are_told_apart
     owner_gives_the_canary_a_share
     route_selector
     routes_without_names

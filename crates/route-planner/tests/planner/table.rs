@@ -47,9 +47,13 @@ impl Table {
         max: i32,
         additional: Vec<AdditionalDestination>,
     ) -> Result<Plan, PlanError> {
-        let intent = intent(rollout, desired, max, additional);
-        let config = self.config(rollout);
-        let plan = route_planner::plan(&config, &intent, &self.doc())?;
+        self.apply(&intent(rollout, desired, max, additional))
+    }
+
+    pub(crate) fn apply(&mut self, intent: &Intent) -> Result<Plan, PlanError> {
+        let IntentKind::SetWeight(WeightSplit { desired, .. }) = intent.kind;
+        let config = self.config(&intent.rollout.to_string());
+        let plan = route_planner::plan(&config, intent, &self.doc())?;
         let patch = plan.to_json_patch();
         assert_eq!(patch.is_empty(), plan.is_noop());
         if !plan.is_noop() {
@@ -61,7 +65,7 @@ impl Table {
             );
         }
         self.edit(&patch);
-        match route_planner::plan(&config, &intent, &self.doc()) {
+        match route_planner::plan(&config, intent, &self.doc()) {
             Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),
             // Cleaning up is possible once where no route leads to stable any more.
             Err(error) => assert!(
