@@ -12,6 +12,7 @@ use crate::{
     wire::{put_int, put_uint},
 };
 
+mod compound;
 mod value;
 
 /// Encodes one gob stream. Does no I/O: bytes are appended to a buffer.
