@@ -49,7 +49,7 @@ fn check_file(path: &Path, text: &str) -> Vec<Violation> {
     let mut violations = Vec::new();
     let shown = path.display().to_string();
     let mut refuse = |line: usize, what: String| {
-        violations.push(Violation::new(format!("{shown}:{line}"), what))
+        violations.push(Violation::new(format!("{shown}:{line}"), what));
     };
 
     if !text.starts_with("//!") {
