@@ -1,5 +1,4 @@
 //! The generated CustomResourceDefinition.
-#![cfg(feature = "crd")]
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,

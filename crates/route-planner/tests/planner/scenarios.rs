@@ -157,7 +157,10 @@ scenarios! {
     s15_experiment
     full_weight_takes_stable_out
     owner_lists_the_canary
+    owner_reorders_destinations
     s15_ping_pong
+    s15_ping_pong_as_written
+    s14_two_rollouts_take_stable_out
     canary_service_changes
     alike_routes_are_told_apart
     owner_gives_the_canary_a_share
