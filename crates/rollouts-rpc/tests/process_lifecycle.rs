@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::host::PluginProcess;
@@ -11,13 +11,16 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// Cargo builds a package's examples along with its tests.
+/// Cargo builds a package's examples along with its tests, unless a single test is asked for.
 fn minimal_router() -> PathBuf {
     let this = std::env::current_exe().unwrap();
-    this.ancestors()
+    let example = this
+        .ancestors()
         .nth(2)
         .unwrap()
-        .join("examples/minimal_router")
+        .join("examples/minimal_router");
+    assert!(example.exists(), "build it: cargo build --examples");
+    example
 }
 
 struct Started {
@@ -33,7 +36,7 @@ async fn start() -> Started {
     command.env("TMPDIR", dir.path());
     let (line, log) = mpsc::unbounded_channel();
     let plugin = PluginProcess::start(command, PluginKind::TrafficRouter, move |text| {
-        line.send(text).unwrap()
+        line.send(text).unwrap();
     });
     Started {
         plugin: plugin.await.unwrap(),
@@ -48,6 +51,11 @@ impl Started {
         kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
     }
 
+    /// Where the plugin's stdout leads now.
+    fn stdout(&self) -> PathBuf {
+        std::fs::read_link(format!("/proc/{}/fd/1", self.plugin.id().unwrap())).unwrap()
+    }
+
     fn sockets(&self) -> usize {
         std::fs::read_dir(self.dir.path()).unwrap().count()
     }
@@ -60,6 +68,7 @@ async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
     let router = started.plugin.session().dispense_router().await.unwrap();
     router.init_plugin().await.unwrap();
     assert_eq!(router.type_name().await.unwrap(), "Minimal");
+    assert_eq!(started.stdout(), Path::new("/dev/null"));
     let rollout = Rollout {
         namespace: "ns".into(),
         name: "demo".into(),

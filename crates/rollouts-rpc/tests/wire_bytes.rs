@@ -4,10 +4,13 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
+
+use std::time::Duration;
 
 use proptest::prelude::*;
 use rollouts_rpc::testing::FnRouter;
@@ -17,10 +20,14 @@ use rollouts_rpc::{
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 // Gob in a notation: hexadecimal digits, |text| with its length in front, [message] likewise.
 const REQUEST_DEF: &str = "[ff81 03 01 01 |Request| 01 ff82 00 01 02 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 00 00]";
 const RESPONSE_DEF: &str = "[ff81 03 01 01 |Response| 01 ff82 00 01 03 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 01 |Error| 01 0c 00 00 00]";
+/// Time stands still while anything moves, so this passes only when nothing more will come.
+const SILENCE: Duration = Duration::from_secs(3600);
+
 const TRUE: &str = "[02 00 01]";
 const NIL: &str = "[10 00 00]";
 
@@ -137,6 +144,12 @@ impl RawHost {
 
     /// The next frame, header and data, other than the pings that the yamux crate sends.
     async fn frame(&mut self) -> ([u8; 12], Vec<u8>) {
+        timeout(SILENCE, self.next_frame())
+            .await
+            .expect("the plugin stays silent")
+    }
+
+    async fn next_frame(&mut self) -> ([u8; 12], Vec<u8>) {
         loop {
             let mut header = [0; 12];
             self.io.read_exact(&mut header).await.unwrap();
@@ -164,7 +177,10 @@ impl RawHost {
 
     /// Waits for the plugin to end by itself, while the connection stays open.
     async fn ended(self) -> Result<Shutdown, SessionError> {
-        self.plugin.await.unwrap()
+        timeout(SILENCE, self.plugin)
+            .await
+            .expect("the plugin stays")
+            .unwrap()
     }
 }
 
@@ -182,14 +198,14 @@ fn the_notation_means_the_bytes_go_wrote() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_stream_is_acknowledged_as_soon_as_it_is_open() {
     let mut host = RawHost::with_session().await;
     host.open(7).await;
     host.open(9).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_ping_is_answered_with_its_own_value() {
     let mut host = RawHost::with_session().await;
     host.io
@@ -202,7 +218,7 @@ async fn a_ping_is_answered_with_its_own_value() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_control_stream_answers_in_gos_bytes() {
     let mut host = RawHost::with_session().await;
     host.exchange(
@@ -222,7 +238,7 @@ async fn the_control_stream_answers_in_gos_bytes() {
     assert_eq!(host.ended().await.unwrap(), Shutdown::HostQuit);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_router_answers_in_gos_bytes() {
     let mut host = RawHost::with_router().await;
     host.exchange(
@@ -250,7 +266,7 @@ async fn the_router_answers_in_gos_bytes() {
     .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_argument_in_many_messages_is_followed() {
     let mut host = RawHost::with_router().await;
     // Written by Go 1.19 for reduced types under their real names.
@@ -314,7 +330,7 @@ async fn an_argument_in_many_messages_is_followed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_with_an_id_nobody_issued_is_closed() {
     let mut host = RawHost::with_session().await;
     host.open(7).await;
@@ -325,7 +341,7 @@ async fn a_stream_with_an_id_nobody_issued_is_closed() {
     host.open(9).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_id_is_good_for_one_stream() {
     let mut host = RawHost::with_router().await;
     host.open(9).await;
@@ -346,7 +362,7 @@ fn check_corrupt(ended: Result<Shutdown, SessionError>, stream: &str, reason: &s
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_corrupt_stream_ends_the_session() {
     let mut host = RawHost::with_session().await;
     host.send(1, &[0x80]).await;
@@ -362,14 +378,14 @@ async fn a_corrupt_stream_ends_the_session() {
     check_corrupt(host.ended().await, "plugin", "defined twice");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_where_a_header_should_be_ends_the_session() {
     let mut host = RawHost::with_router().await;
     host.send(7, &gob(NIL)).await;
     check_corrupt(host.ended().await, "plugin", "does not fit");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_message_that_is_too_long_is_not_waited_for() {
     let mut host = RawHost::with_session().await;
     // 4 GiB announced.
@@ -377,7 +393,7 @@ async fn a_message_that_is_too_long_is_not_waited_for() {
     check_corrupt(host.ended().await, "control", "more than 16777216 bytes");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_connection_that_only_knocks_is_no_session() {
     for streams in 0..3 {
         let mut host = RawHost::start();
@@ -393,7 +409,7 @@ async fn a_connection_that_only_knocks_is_no_session() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn bytes_that_are_no_yamux_end_the_connection() {
     let mut host = RawHost::with_session().await;
     host.io.write_all(&[1; 12]).await.unwrap();
@@ -431,7 +447,7 @@ proptest! {
 
     #[test]
     fn hostile_bytes_end_a_session_but_never_panic((stream, bytes) in hostile()) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let mut host = RawHost::with_router().await;
             match stream {

@@ -43,7 +43,7 @@ fn check_fault<T: std::fmt::Debug>(result: Result<T, CallError>, expect: &str) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn ping_answers_before_and_after_a_dispense() {
     let host = serve(willing()).await;
     host.session().ping().await.unwrap();
@@ -51,7 +51,7 @@ async fn ping_answers_before_and_after_a_dispense() {
     host.session().ping().await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_host_may_dispense_again() {
     let host = serve(willing()).await;
     let (first, second) = (host.router().await.unwrap(), host.router().await.unwrap());
@@ -59,7 +59,7 @@ async fn a_host_may_dispense_again() {
     second.set_weight(&named("a"), 2, &[]).await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn another_kind_of_plugin_is_not_dispensed() {
     let host = serve(willing()).await;
     let dispensed = host
@@ -82,7 +82,7 @@ async fn check_router_fault<A: GobType + Serialize + Sync>(
     assert_eq!(router.type_name().await.unwrap(), "FnRouter");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unknown_method_is_refused_and_its_argument_skipped() {
     check_router_fault("Plugin.Dance", 7_i64, "rpc: can't find method Plugin.Dance").await;
     check_router_fault("Control.Ping", true, "rpc: can't find service Control.Ping").await;
@@ -108,7 +108,7 @@ gob::gob_interface! {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_argument_of_the_wrong_type_is_refused_and_skipped() {
     let odd = || Odd {
         weight: "heavy".into(),
@@ -145,7 +145,7 @@ async fn an_argument_of_the_wrong_type_is_refused_and_skipped() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_panic_answers_its_own_call_and_no_other() {
     let host = serve(FnRouter(|call| async move {
         match call {
@@ -165,7 +165,7 @@ async fn a_panic_answers_its_own_call_and_no_other() {
     assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
     // Nobody passes before ten have arrived.
     let barrier = Arc::new(Barrier::new(10));
@@ -252,7 +252,7 @@ async fn ping_is_answered_while_calls_hang() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn quit_is_answered_before_the_plugin_ends() {
     // `quit` fails if the connection ends before the reply.
     for _ in 0..50 {
@@ -270,7 +270,7 @@ async fn after_quit_the_plugin_ends_even_if_the_host_stays() {
     assert!(matches!(session.ping().await, Err(CallError::Shutdown)));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_host_that_hangs_up_ends_the_plugin() {
     let host = serve(willing()).await;
     let _router = host.router().await.unwrap();

@@ -3,15 +3,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use gob::{Decoder, Encoder, GobType};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::wire::{LIMITS, Request, Response};
+
+/// How long a call may take: far longer than any plugin should let it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +27,9 @@ pub enum CallError {
     /// The router said no.
     #[error("{0}")]
     Router(String),
+    /// There was no reply within a minute. A controller would wait for ever.
+    #[error("the plugin has not replied within {} s", PATIENCE.as_secs())]
+    Timeout,
     /// The stream is gone, and with it every call on it.
     #[error("the stream to the plugin is shut down")]
     Shutdown,
@@ -80,7 +88,7 @@ impl RpcClient {
         }
     }
 
-    /// Calls `service_method` and waits for its reply, however long that takes.
+    /// Calls `service_method` and waits for its reply.
     pub(crate) async fn call<A, T>(
         &self,
         service_method: &str,
@@ -97,7 +105,10 @@ impl RpcClient {
             Box::new(Waiting::<T> { reply: Some(reply) }),
         )
         .await?;
-        result.await.map_err(|_| CallError::Shutdown)?
+        let reply = timeout(PATIENCE, result)
+            .await
+            .map_err(|_| CallError::Timeout)?;
+        reply.map_err(|_| CallError::Shutdown)?
     }
 
     async fn send<A>(
