@@ -35,7 +35,7 @@ async fn main() -> anyhow::Result<()> {
         .arg(dir.path());
     let started = Instant::now();
     let plugin = PluginProcess::start(command, PluginKind::TrafficRouter, |line| {
-        println!("{line}")
+        println!("{line}");
     })
     .await?;
     let router = plugin.session().dispense_router().await?;
