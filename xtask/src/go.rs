@@ -23,10 +23,9 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     if cmd!(sh, "go version").quiet().run().is_err() {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
-    let version = api_server_version(sh)?;
     let bin = target_dir(sh).join("go/bin");
     let etcd = bin.join("etcd");
-    let flags = format!("-s -w -X k8s.io/component-base/version.gitVersion={version}");
+    let flags = linker_flags(&sh.read_file(Path::new(MODULE).join("go.mod"))?)?;
     go(
         sh,
         cmd!(
@@ -98,12 +97,47 @@ fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
         .env("CGO_ENABLED", "0")
 }
 
-/// What kube-apiserver reports as its version: that of the module it is built from.
-fn api_server_version(sh: &Shell) -> anyhow::Result<String> {
-    let go_mod = sh.read_file(Path::new(MODULE).join("go.mod"))?;
-    let required = go_mod
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes "));
-    let version = required.context("go.mod does not require k8s.io/kubernetes")?;
-    Ok(version.split(' ').next().unwrap_or_default().to_owned())
+/// Strips the programs, and tells them the versions they report: those of the modules they are built from.
+fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
+    let version = |module: &str| {
+        let mut requirements = go_mod
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix(module));
+        let version = requirements.find_map(|rest| rest.strip_prefix(" v")?.split(' ').next());
+        version.with_context(|| format!("go.mod does not require {module}"))
+    };
+    let kubernetes = version("k8s.io/kubernetes")?;
+    let mut parts = kubernetes.split('.');
+    let (major, minor) = (
+        parts.next().unwrap_or_default(),
+        parts.next().unwrap_or_default(),
+    );
+    let rollouts = version("github.com/argoproj/argo-rollouts")?;
+    Ok(format!(
+        "-s -w \
+         -X k8s.io/component-base/version.gitVersion=v{kubernetes} \
+         -X k8s.io/component-base/version.gitMajor={major} \
+         -X k8s.io/component-base/version.gitMinor={minor} \
+         -X github.com/argoproj/argo-rollouts/utils/version.version={rollouts}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_report_the_versions_of_their_modules() {
+        let go_mod = "require (\n\tgithub.com/argoproj/argo-rollouts v1.9.1\n\tk8s.io/kubernetes v1.34.1 // indirect\n)\n";
+        let flags = linker_flags(go_mod).unwrap();
+        for flag in [
+            "gitVersion=v1.34.1 ",
+            "gitMajor=1 ",
+            "gitMinor=34 ",
+            "version.version=1.9.1",
+        ] {
+            assert!(flags.contains(flag), "{flag}: {flags}");
+        }
+        assert!(linker_flags("require k8s.io/kubernetes v1.34.1").is_err());
+    }
 }

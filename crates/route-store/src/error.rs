@@ -76,8 +76,12 @@ impl StoreError {
     }
 
     pub(crate) fn not_in_namespaces(name: &str, namespaces: &[String]) -> Self {
+        let keys: Vec<String> = namespaces
+            .iter()
+            .map(|namespace| format!("{namespace}/{name}"))
+            .collect();
         Self::NotFound {
-            what: format!("RouteTable {name} in namespace {}", namespaces.join(", ")),
+            what: format!("RouteTable {}", keys.join(" or ")),
         }
     }
 }

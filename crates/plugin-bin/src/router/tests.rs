@@ -251,7 +251,7 @@ async fn bad_configuration_is_refused() {
         ),
         (
             json!({"routeTableSelector": {"name": "gone", "namespace": "mesh"}}),
-            "RouteTable gone in namespace mesh not found",
+            "RouteTable mesh/gone not found",
         ),
         (
             json!({"routeTableSelector": {"labels": {"app": "gone"}}}),

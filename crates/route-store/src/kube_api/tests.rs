@@ -130,7 +130,7 @@ async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
         .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "RouteTable web in namespace edge, mesh not found: create it or correct routeTableSelector"
+        "RouteTable edge/web or mesh/web not found: create it or correct routeTableSelector"
     );
 }
 

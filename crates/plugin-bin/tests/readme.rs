@@ -1,0 +1,60 @@
+//! The README's manifests are used as they stand: they must be what the plugin accepts.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // helpers are test code too
+
+use gloo_types::ObjectKey;
+use plugin_bin::DEFAULT_PLUGIN_NAMES;
+use route_planner::PluginConfig;
+use serde_json::Value;
+
+const README: &str = include_str!("../../../README.md");
+
+/// The documents of that kind in the README's YAML blocks.
+fn manifest(kind: &str) -> Value {
+    let blocks = README
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next());
+    let mut documents =
+        blocks.flat_map(|block| serde_saphyr::from_multiple::<Value>(block).unwrap());
+    documents.find(|document| document["kind"] == kind).unwrap()
+}
+
+#[test]
+fn the_rollout_configures_the_plugin() {
+    let rollout = manifest("Rollout");
+    let plugins = rollout["spec"]["strategy"]["canary"]["trafficRouting"]["plugins"].clone();
+    let plugins = plugins.as_object().unwrap().iter();
+    let plugins = plugins
+        .map(|(name, block)| (name.clone(), block.to_string().into_bytes()))
+        .collect();
+    let config = PluginConfig::for_rollout(
+        &plugins,
+        &DEFAULT_PLUGIN_NAMES,
+        &ObjectKey::new("shop", "reviews"),
+    )
+    .unwrap();
+    assert_eq!(
+        config.route_tables().to_string(),
+        "names shop; namespaces gloo-mesh"
+    );
+}
+
+#[test]
+fn the_config_map_registers_a_name_the_plugin_reads() {
+    let entries = manifest("ConfigMap")["data"]["trafficRouterPlugins"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let entries: Vec<Value> = serde_saphyr::from_str(&entries).unwrap();
+    assert!(DEFAULT_PLUGIN_NAMES.contains(&entries[0]["name"].as_str().unwrap()));
+}
+
+#[test]
+fn the_role_is_for_the_resource_the_plugin_edits() {
+    let rule = manifest("ClusterRole")["rules"][0].clone();
+    assert_eq!(
+        (&rule["apiGroups"][0], &rule["resources"][0]),
+        (&gloo_types::GROUP.into(), &gloo_types::PLURAL.into())
+    );
+}
