@@ -1,6 +1,6 @@
 //! Lists of destinations: the one that is there, the one the owner wrote, and the changes between two of them.
 
-use gloo_types::{DestinationReference, effective_weights};
+use gloo_types::{DestinationReference, ForwardToAction, effective_weights};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -33,11 +33,11 @@ pub(crate) enum ListForm {
     Empty,
 }
 
-/// The destinations a route would have without us.
+/// The destinations of a route: those that are there, those the owner wrote, or those that are to be there.
 #[derive(Clone, Debug)]
-pub(crate) struct Base {
+pub(crate) struct DestinationList {
     pub(crate) slots: Vec<Slot>,
-    /// Unless `Listed`, the slots stand for what the owner did not write out.
+    /// Unless `Listed`, the first slot stands for what the owner did not write out.
     pub(crate) form: ListForm,
 }
 
@@ -48,15 +48,15 @@ impl ListForm {
 }
 
 impl Slot {
-    fn new(raw: Value, live: Option<usize>, table_namespace: &str) -> serde_json::Result<Self> {
-        let view = DestinationReference::deserialize(&raw)?;
+    /// A destination that is not in the list yet.
+    pub(crate) fn new(raw: Value, view: DestinationReference, table_namespace: &str) -> Self {
         let id = DestinationId::of(&view, table_namespace);
-        Ok(Self {
-            live,
+        Self {
+            live: None,
             raw,
             view,
             id,
-        })
+        }
     }
 
     /// The same destination with another weight; `None` removes the key.
@@ -116,35 +116,42 @@ impl Slot {
     }
 }
 
-/// The destinations that are there.
-pub(crate) fn live(forward: &Value, table_namespace: &str) -> serde_json::Result<Base> {
-    let (form, list) = match forward.get("destinations") {
-        None | Some(Value::Null) => (ListForm::Absent, [].as_slice()),
-        Some(Value::Array(list)) if list.is_empty() => (ListForm::Empty, [].as_slice()),
-        Some(Value::Array(list)) => (ListForm::Listed, list.as_slice()),
-        Some(_) => return Err(serde::de::Error::custom("destinations is not a list")),
-    };
-    let slots = list
-        .iter()
-        .enumerate()
-        .map(|(index, raw)| Slot::new(raw.clone(), Some(index), table_namespace))
-        .collect::<Result<_, _>>()?;
-    Ok(Base { slots, form })
-}
+impl DestinationList {
+    /// The destinations that are there, in a `forwardTo` as written and its typed view.
+    pub(crate) fn live(raw: &Value, view: &ForwardToAction, table_namespace: &str) -> Self {
+        let form = match view.destinations.as_deref() {
+            None => ListForm::Absent,
+            Some([]) => ListForm::Empty,
+            Some(_) => ListForm::Listed,
+        };
+        let raw = raw.get("destinations").and_then(Value::as_array);
+        let both = raw
+            .into_iter()
+            .flatten()
+            .zip(view.destinations.iter().flatten());
+        let slots = both.enumerate().map(|(index, (raw, view))| Slot {
+            live: Some(index),
+            ..Slot::new(raw.clone(), view.clone(), table_namespace)
+        });
+        Self {
+            slots: slots.collect(),
+            form,
+        }
+    }
 
-impl Base {
     /// What the owner's list is, given what is there and what we remember to have changed.
     ///
     /// `None` when nothing of ours is left in the list: the owner has pointed the route elsewhere.
     pub(crate) fn undo(
         &self,
         record: &RouteRecord,
-        default: Option<&Value>,
+        default: Option<&Slot>,
         table_namespace: &str,
     ) -> Result<Option<Self>, Refusal> {
         let mut originals = Vec::new();
         for Original { at, destination } in &record.originals {
-            let slot = Slot::new(destination.clone(), None, table_namespace).map_err(unusable)?;
+            let view = DestinationReference::deserialize(destination).map_err(unusable)?;
+            let slot = Slot::new(destination.clone(), view, table_namespace);
             let id = slot
                 .id
                 .clone()
@@ -154,7 +161,8 @@ impl Base {
         let is_added = |slot: &Slot| slot.id.as_ref().is_some_and(|id| record.added.contains(id));
         let is_ours =
             |slot: &Slot| is_added(slot) || originals.iter().any(|(_, id, _)| slot.is(id));
-        if self.form.is_listed() && !self.slots.iter().any(is_ours) {
+        let was_reapplied = !self.form.is_listed() && !record.list.is_listed();
+        if !was_reapplied && !self.slots.iter().any(is_ours) {
             return Ok(None);
         }
 
@@ -185,24 +193,19 @@ impl Base {
             };
             slots.insert(position.min(slots.len()), original.clone());
         }
-        let base = Self {
+        let owners = Self {
             slots,
             form: record.list,
         };
-        base.materialised(default, table_namespace).map(Some)
+        Ok(Some(owners.materialised(default)))
     }
 
     /// Writes out the table's default destination, in front of what the owner may have added to a list of ours.
-    pub(crate) fn materialised(
-        mut self,
-        default: Option<&Value>,
-        table_namespace: &str,
-    ) -> Result<Self, Refusal> {
-        if let (false, Some(default)) = (self.form.is_listed(), default) {
-            let slot = Slot::new(default.clone(), None, table_namespace).map_err(unusable)?;
-            self.slots.insert(0, slot.weighing(None));
+    pub(crate) fn materialised(mut self, default: Option<&Slot>) -> Self {
+        if !self.form.is_listed() {
+            self.slots.splice(..0, default.cloned());
         }
-        Ok(self)
+        self
     }
 
     /// The list to leave behind: as the owner wrote it, unless the default now has company.
@@ -256,13 +259,11 @@ impl Base {
         };
 
         let mut changes = Vec::new();
-        for slot in &target {
-            let Some(here) = slot.live.and_then(|index| self.slots.get(index)) else {
-                continue;
-            };
-            if slot.raw_weight() != here.raw_weight() {
+        for (index, here) in self.slots.iter().enumerate() {
+            let kept = target.iter().find(|slot| slot.live == Some(index));
+            if let Some(slot) = kept.filter(|slot| slot.raw_weight() != here.raw_weight()) {
                 changes.push(DestinationChange::SetWeight {
-                    index: slot.live.unwrap_or_default(),
+                    index,
                     destination: slot.label(),
                     from: here.raw_weight().cloned(),
                     to: slot.raw_weight().cloned(),
@@ -277,11 +278,11 @@ impl Base {
                 });
             }
         }
-        for (index, slot) in target
+        let missing = target
             .into_iter()
             .enumerate()
-            .filter(|(_, slot)| slot.live.is_none())
-        {
+            .filter(|(_, slot)| slot.live.is_none());
+        for (index, slot) in missing {
             let destination = slot.label();
             changes.push(DestinationChange::Insert {
                 index,

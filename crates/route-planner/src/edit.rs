@@ -150,7 +150,7 @@ pub enum Warning {
         /// The canary Service.
         canary: String,
     },
-    /// The owner pointed a route elsewhere while it was split: it is left as it is.
+    /// The owner pointed a route elsewhere while it was split: nothing is put back.
     Repointed {
         /// The route.
         route: String,
@@ -243,7 +243,7 @@ impl fmt::Display for Warning {
             Self::Repointed { route } => {
                 write!(
                     f,
-                    "{route} was pointed elsewhere during the rollout and is left as it is"
+                    "{route} was pointed elsewhere during the rollout; what was there before is forgotten"
                 )
             }
             Self::RouteGone { route } => write!(

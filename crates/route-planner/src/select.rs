@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{DestinationReference, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec};
+use gloo_types::{
+    DestinationReference, ForwardToAction, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -70,8 +72,8 @@ pub(crate) struct Route<'a> {
     /// Position in `spec.http`.
     pub(crate) index: usize,
     pub(crate) view: &'a HttpRoute,
-    /// The route's `forwardTo` as written; `None` for another action.
-    pub(crate) forward: Option<&'a Value>,
+    /// The route's `forwardTo` as written, and its typed view; `None` for another action.
+    pub(crate) forward: Option<(&'a Value, &'a ForwardToAction)>,
     /// The route's `matchers` as written.
     pub(crate) matchers: Option<&'a Value>,
     /// Whether no other route has this name.
@@ -96,7 +98,7 @@ impl<'a> Route<'a> {
             .map(|(index, (view, raw))| Self {
                 index,
                 view,
-                forward: raw.get("forwardTo").filter(|forward| !forward.is_null()),
+                forward: raw.get("forwardTo").zip(view.forward_to.as_ref()),
                 matchers: raw.get("matchers"),
                 named: !view.name.is_empty() && uses.get(view.name.as_str()) == Some(&1),
                 selected: selector.matches(&view.name, &view.labels),

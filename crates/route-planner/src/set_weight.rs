@@ -7,15 +7,14 @@
 mod wish;
 
 use gloo_types::{RouteTableDoc, RouteTableSpec};
-use serde_json::Value;
 
 use self::wish::{Target, Wish};
 use crate::config::PluginConfig;
-use crate::destinations::{self, Base, Slot};
+use crate::destinations::{DestinationList, Slot};
 use crate::edit::{Edit, Plan, Skip, SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, WeightSplit};
-use crate::record::{Record, Records, RouteRecord, unusable};
+use crate::record::{Record, Records, RouteRecord};
 use crate::select::{DestinationId, Route};
 
 /// Plans a [`WeightSplit`].
@@ -44,116 +43,157 @@ fn decide(
     let records = Records::read(table)?;
     let old = records.of(&intent.rollout)?;
     let namespace = table.key().namespace.as_str();
-    let default = table.raw().pointer("/spec/defaultDestination");
 
     let routes = Route::all(table, spec, config.routes());
     let (about, lost) = old.locate(&routes, |route, record| {
         holds_added(route, record, namespace)
     });
-    let mut new = Record::default();
-    let mut plan = Plan {
-        table: table.key().clone(),
-        resource_version: table.resource_version().map(str::to_owned),
+    let mut decision = Decision {
+        wish: &wish,
+        namespace,
+        default: default_destination(table, spec),
+        is_led_to: false,
+        record: Record::default(),
         edits: Vec::new(),
         skipped: Vec::new(),
-        warnings: lost
-            .into_iter()
-            .map(|record| Warning::RouteGone {
-                route: record.route.label(),
-            })
-            .collect(),
+        warnings: Vec::new(),
     };
+    for record in lost {
+        decision.warnings.push(Warning::RouteGone {
+            route: record.route.label(),
+        });
+    }
     if split
         .additional
         .iter()
         .any(|additional| additional.service.is_empty())
     {
-        plan.warnings.push(Warning::UnnamedService);
+        decision.warnings.push(Warning::UnnamedService);
+    }
+    for (route, record) in routes.iter().zip(about) {
+        decision.route(route, record)?;
     }
 
-    let mut managed = 0_usize;
-    for (route, record) in routes.iter().zip(about) {
-        let Some(forward) = route.forward else {
-            plan.skipped.push(Skip {
-                route: route.label(),
-                reason: route.other_action(),
-            });
-            continue;
-        };
-        let live = destinations::live(forward, namespace).map_err(unusable)?;
-        let base = owner_list(&live, record, default, namespace)?;
-        if base.is_none() {
-            plan.warnings.push(Warning::Repointed {
-                route: route.label(),
-            });
-        }
-        // Pointed elsewhere: what is there now is what the owner wants.
-        let base = match base {
-            Some(base) => base,
-            None => live.clone().materialised(default, namespace)?,
-        };
+    let Decision {
+        is_led_to,
+        record,
+        mut edits,
+        skipped,
+        warnings,
+        ..
+    } = decision;
+    edits.extend(records.replace(table, &intent.rollout, &old, &record)?);
+    // Putting back what the owner wrote needs no stable route, as long as there is something to put back.
+    let cleans_up = wish.is_rest() && !edits.is_empty();
+    if !is_led_to && !cleans_up {
+        let found = found(&skipped, spec);
+        return Err(Refusal::NoStableRoute {
+            stable: wish.stable_label(),
+            found,
+        });
+    }
+    Ok(Plan {
+        table: table.key().clone(),
+        resource_version: table.resource_version().map(str::to_owned),
+        edits,
+        skipped,
+        warnings,
+    })
+}
 
-        let target = if !wish.is_led_to(&base, record) {
-            let found = base.slots.iter().map(Slot::label).collect();
-            plan.skipped.push(Skip {
-                route: route.label(),
-                reason: SkipReason::LeadsTo(found),
-            });
-            Target::owners(base)
-        } else if !route.selected {
-            plan.skipped.push(Skip {
-                route: route.label(),
-                reason: SkipReason::NotSelected,
-            });
-            Target::owners(base)
-        } else {
-            managed += 1;
-            wish.target(route, base, record, &mut plan.warnings)?
+/// What has been decided about the routes so far.
+struct Decision<'a> {
+    wish: &'a Wish<'a>,
+    namespace: &'a str,
+    /// Where routes without destinations lead.
+    default: Option<Slot>,
+    /// Whether a selected route leads to the Rollout.
+    is_led_to: bool,
+    record: Record,
+    edits: Vec<Edit>,
+    skipped: Vec<Skip>,
+    warnings: Vec<Warning>,
+}
+
+impl Decision<'_> {
+    fn route(&mut self, route: &Route<'_>, record: Option<&RouteRecord>) -> Result<(), Refusal> {
+        let Some((raw, view)) = route.forward else {
+            self.skip(route, route.other_action());
+            return Ok(());
         };
-        new.http.extend(target.record);
+        let live = DestinationList::live(raw, view, self.namespace);
+        let (owners, record) = self.owners_list(route, &live, record)?;
+
+        let target = match self.wish.anchor(&owners, record) {
+            None => {
+                let found = owners.slots.iter().map(Slot::label).collect();
+                self.skip(route, SkipReason::LeadsTo(found));
+                Target::owners(owners)
+            }
+            Some(_) if !route.selected => {
+                self.skip(route, SkipReason::NotSelected);
+                Target::owners(owners)
+            }
+            Some(anchor) => {
+                self.is_led_to = true;
+                self.wish
+                    .target(route, owners, anchor, record, &mut self.warnings)?
+            }
+        };
+        self.record.http.extend(target.record);
         let changes = live.changes_to(target.list);
         if !changes.is_empty() {
             let index = route.index.to_string();
-            plan.edits.push(Edit::Destinations {
+            self.edits.push(Edit::Destinations {
                 route: route.label(),
                 path: ["spec", "http", &index, "forwardTo"]
                     .map(str::to_owned)
                     .to_vec(),
-                expect: forward.clone(),
+                expect: raw.clone(),
                 changes,
             });
         }
+        Ok(())
     }
-    plan.edits
-        .extend(records.replace(table, &intent.rollout, &old, &new)?);
 
-    // Leaving everything as the owner wrote it needs no stable route, if that is what is still to be done.
-    let cleans_up = wish.is_rest() && !plan.is_noop();
-    if managed == 0 && !cleans_up {
-        return Err(Refusal::NoStableRoute {
-            stable: wish.stable_label(),
-            found: found(&plan.skipped, spec),
+    /// What the owner wrote, and the record as long as it still holds.
+    fn owners_list<'r>(
+        &mut self,
+        route: &Route<'_>,
+        live: &DestinationList,
+        record: Option<&'r RouteRecord>,
+    ) -> Result<(DestinationList, Option<&'r RouteRecord>), Refusal> {
+        if let Some(record) = record {
+            if let Some(owners) = live.undo(record, self.default.as_ref(), self.namespace)? {
+                return Ok((owners, Some(record)));
+            }
+            // Pointed elsewhere: what is there now is what the owner wants.
+            self.warnings.push(Warning::Repointed {
+                route: route.label(),
+            });
+        }
+        Ok((live.clone().materialised(self.default.as_ref()), None))
+    }
+
+    fn skip(&mut self, route: &Route<'_>, reason: SkipReason) {
+        self.skipped.push(Skip {
+            route: route.label(),
+            reason,
         });
     }
-    Ok(plan)
 }
 
-/// The owner's list of a route; `None` when the owner has pointed the route elsewhere since we changed it.
-fn owner_list(
-    live: &Base,
-    record: Option<&RouteRecord>,
-    default: Option<&Value>,
-    namespace: &str,
-) -> Result<Option<Base>, Refusal> {
-    match record {
-        None => live.clone().materialised(default, namespace).map(Some),
-        Some(record) => live.undo(record, default, namespace),
-    }
+fn default_destination(table: &RouteTableDoc, spec: &RouteTableSpec) -> Option<Slot> {
+    let raw = table.raw().pointer("/spec/defaultDestination")?;
+    let view = spec.default_destination.clone()?;
+    Some(Slot::new(raw.clone(), view, &table.key().namespace).weighing(None))
 }
 
+/// Whether a route still holds a destination that was put in.
 fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool {
-    let forward = route.view.forward_to.as_ref();
-    let destinations = forward.and_then(|forward| forward.destinations.as_deref());
+    let destinations = route
+        .forward
+        .and_then(|(_, view)| view.destinations.as_deref());
     destinations
         .unwrap_or_default()
         .iter()

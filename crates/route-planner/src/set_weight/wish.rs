@@ -3,11 +3,11 @@
 use gloo_types::weight_rule;
 use serde_json::json;
 
-use crate::destinations::{Base, ListForm, Slot};
+use crate::destinations::{DestinationList, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
 use crate::intent::{Intent, WeightSplit};
-use crate::record::{Original, RouteKey, RouteRecord, unusable};
+use crate::record::{Original, RouteKey, RouteRecord};
 use crate::select::{DestinationId, Route};
 use crate::weight;
 
@@ -25,7 +25,7 @@ pub(super) struct Wish<'a> {
 
 /// What a route is to look like.
 pub(super) struct Target {
-    pub(super) list: Base,
+    pub(super) list: DestinationList,
     /// What has to be remembered; `None` when the list is the owner's.
     pub(super) record: Option<RouteRecord>,
 }
@@ -40,9 +40,9 @@ struct Managed {
 
 impl Target {
     /// The list as its owner wrote it.
-    pub(super) fn owners(base: Base) -> Self {
+    pub(super) fn owners(list: DestinationList) -> Self {
         Self {
-            list: base.resting(),
+            list: list.resting(),
             record: None,
         }
     }
@@ -98,34 +98,40 @@ impl<'a> Wish<'a> {
         format!("SERVICE {}/{}", self.namespace, self.stable)
     }
 
-    /// Whether the owner's list leads to the Rollout: to the stable Service or, in a route that is split already, to the
-    /// canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination stays in one of them.
-    pub(super) fn is_led_to(&self, base: &Base, record: Option<&RouteRecord>) -> bool {
-        let leads_to = |service| self.find(base, service).next().is_some();
-        leads_to(self.stable) || (record.is_some() && leads_to(self.canary))
+    /// The destination by which the owner's list leads to the Rollout, if it does: the stable Service or, in a route that is
+    /// split already, the canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination
+    /// stays in one of them.
+    pub(super) fn anchor(
+        &self,
+        owners: &DestinationList,
+        record: Option<&RouteRecord>,
+    ) -> Option<DestinationId> {
+        let canary = record.and_then(|_| self.find(owners, self.canary).next());
+        self.find(owners, self.stable).next().or(canary)?.id.clone()
     }
 
     /// What a selected route that leads to the Rollout is to look like.
     pub(super) fn target(
         &self,
         route: &Route<'_>,
-        base: Base,
+        owners: DestinationList,
+        anchor: DestinationId,
         record: Option<&RouteRecord>,
         warnings: &mut Vec<Warning>,
     ) -> Result<Target, Refusal> {
-        let ours = match self.managed(route, &base) {
+        let ours = match self.managed(route, &owners, anchor) {
             Ok(ours) => ours,
             // While nothing is rolled out, owners may split as they like.
-            Err(_) if self.is_rest() => return Ok(Target::owners(base)),
+            Err(_) if self.is_rest() => return Ok(Target::owners(owners)),
             Err(refusal) => return Err(refusal),
         };
-        let share = share_of(&base, &ours.ids);
-        if self.is_rest() && (share == 0 || !self.canary_has_share(&base)) {
-            return Ok(Target::owners(rebalanced(base, &ours, share, record)));
+        let share = share_of(&owners, &ours.ids);
+        if self.is_rest() && (share == 0 || !self.canary_has_share(&owners)) {
+            return Ok(Target::owners(rebalanced(owners, &ours, share, record)));
         }
         if share == 0 {
             let stable = self.stable_label();
-            let taken = taken_by_others(&base, &ours.ids);
+            let taken = taken_by_others(&owners, &ours.ids);
             return Err(Refusal::NoShare {
                 route: route.label(),
                 stable,
@@ -140,23 +146,30 @@ impl<'a> Wish<'a> {
             });
         }
         let is_owners = record.is_none_or(|record| record.share == share);
-        if let Some(rule) = weight_rule(&base.views()).filter(|_| is_owners) {
+        if let Some(rule) = weight_rule(&owners.views()).filter(|_| is_owners) {
             warnings.push(Warning::OwnerWeights {
                 route: route.label(),
                 rule,
             });
         }
-        self.split(route, base, &ours, share, record)
+        self.split(route, owners, &ours, share, record)
     }
 
-    /// The destinations to split between. Each is in the list once at most, the anchor exactly once.
-    fn managed(&self, route: &Route<'_>, base: &Base) -> Result<Managed, Refusal> {
+    /// The destinations to split between. Each is in the list once at most.
+    fn managed(
+        &self,
+        route: &Route<'_>,
+        owners: &DestinationList,
+        anchor: DestinationId,
+    ) -> Result<Managed, Refusal> {
         let additional = self.additional.iter().map(|(name, _)| *name);
-        let mut here = Vec::new();
-        for name in [self.stable, self.canary].into_iter().chain(additional) {
-            let found: Vec<&Slot> = self.find(base, name).collect();
-            if found.len() > 1 {
-                return Err(Refusal::Ambiguous {
+        let names = [self.stable, self.canary].into_iter().chain(additional);
+        let ids = names.map(|name| {
+            let found: Vec<&Slot> = self.find(owners, name).collect();
+            match found.as_slice() {
+                [] => Ok(anchor.renamed(name)),
+                [slot] => Ok(slot.id.clone().unwrap_or_else(|| anchor.renamed(name))),
+                _ => Err(Refusal::Ambiguous {
                     route: route.label(),
                     service: name.to_owned(),
                     found: found
@@ -164,23 +177,21 @@ impl<'a> Wish<'a> {
                         .map(|slot| slot.place())
                         .collect::<Vec<_>>()
                         .join(", "),
-                });
+                }),
             }
-            here.push((name, found.first().and_then(|slot| slot.id.clone())));
-        }
-        let anchor = here.iter().find_map(|(_, id)| id.clone());
-        let anchor = anchor.ok_or_else(|| unusable("no destination to split"))?;
-        let ids = here
-            .into_iter()
-            .map(|(name, id)| id.unwrap_or_else(|| anchor.renamed(name)));
+        });
         Ok(Managed {
-            ids: ids.collect(),
+            ids: ids.collect::<Result<_, _>>()?,
             anchor,
         })
     }
 
-    fn find<'b>(&'b self, base: &'b Base, service: &'b str) -> impl Iterator<Item = &'b Slot> {
-        base.slots.iter().filter(move |slot| {
+    fn find<'b>(
+        &'b self,
+        owners: &'b DestinationList,
+        service: &'b str,
+    ) -> impl Iterator<Item = &'b Slot> {
+        owners.slots.iter().filter(move |slot| {
             slot.id
                 .as_ref()
                 .is_some_and(|id| id.is_service(self.namespace, service))
@@ -188,14 +199,14 @@ impl<'a> Wish<'a> {
     }
 
     /// Whether the owner's own list sends traffic to the canary. A zero weight beside weights that sum to 100 does not.
-    fn canary_has_share(&self, base: &Base) -> bool {
-        let set: u64 = base
+    fn canary_has_share(&self, owners: &DestinationList) -> bool {
+        let set: u64 = owners
             .slots
             .iter()
             .filter_map(|slot| slot.view.set_weight())
             .map(u64::from)
             .sum();
-        self.find(base, self.canary)
+        self.find(owners, self.canary)
             .any(|canary| canary.view.set_weight().is_some() || set < 100)
     }
 
@@ -203,7 +214,7 @@ impl<'a> Wish<'a> {
     fn split(
         &self,
         route: &Route<'_>,
-        base: Base,
+        owners: DestinationList,
         Managed { anchor, ids }: &Managed,
         share: u32,
         record: Option<&RouteRecord>,
@@ -218,7 +229,7 @@ impl<'a> Wish<'a> {
         let mut slots = Vec::new();
         let mut originals = Vec::new();
         let mut added = Vec::new();
-        for (at, slot) in base.slots.iter().enumerate() {
+        for (at, slot) in owners.slots.iter().enumerate() {
             let Some((id, weight)) = ours.iter().find(|(id, _)| slot.is(id)) else {
                 slots.push(slot.clone());
                 continue;
@@ -237,7 +248,7 @@ impl<'a> Wish<'a> {
             }
             let missing = ours
                 .iter()
-                .filter(|(id, weight)| *weight > 0 && !base.holds(id));
+                .filter(|(id, weight)| *weight > 0 && !owners.holds(id));
             for (id, weight) in missing {
                 if !slot.view.subset.is_empty() {
                     return Err(Refusal::Subset {
@@ -249,7 +260,7 @@ impl<'a> Wish<'a> {
                 added.push((*id).clone());
             }
         }
-        if !base.form.is_listed() {
+        if !owners.form.is_listed() {
             // The owner wrote no list at all, so every destination in it is put in by us.
             originals.clear();
             added = ours
@@ -258,31 +269,31 @@ impl<'a> Wish<'a> {
                 .map(|(id, _)| (*id).clone())
                 .collect();
         }
-        let list = Base {
+        let list = DestinationList {
             slots,
             form: ListForm::Listed,
         };
         // While roles are exchanged the record is also what says that the route is split.
-        let is_remembered = !list.equals(&base) || anchor.name != self.stable;
+        let is_remembered = !list.equals(&owners) || anchor.name != self.stable;
         let record = is_remembered.then(|| RouteRecord {
             route: RouteKey::of(route, record.map(|record| &record.route)),
             // Later on the owner may give others more or less; what counts is what the originals were written for.
             share: record.map_or(share, |record| record.share),
             originals,
             added,
-            list: base.form,
+            list: owners.form,
         });
         Ok(Target { list, record })
     }
 }
 
 /// Percent of a route's traffic that goes to `ours`; 0 when the others leave nothing.
-fn share_of(base: &Base, ours: &[DestinationId]) -> u32 {
-    100_u32.saturating_sub(taken_by_others(base, ours))
+fn share_of(owners: &DestinationList, ours: &[DestinationId]) -> u32 {
+    100_u32.saturating_sub(taken_by_others(owners, ours))
 }
 
-fn taken_by_others(base: &Base, ours: &[DestinationId]) -> u32 {
-    let slots = base.slots.iter().zip(base.effective_weights());
+fn taken_by_others(owners: &DestinationList, ours: &[DestinationId]) -> u32 {
+    let slots = owners.slots.iter().zip(owners.effective_weights());
     slots
         .filter(|(slot, _)| !ours.iter().any(|id| slot.is(id)))
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
@@ -291,24 +302,29 @@ fn taken_by_others(base: &Base, ours: &[DestinationId]) -> u32 {
 /// The owner's list, put back after the owner gave more or less to others while it was split.
 ///
 /// If a stable weight that was written for the old share now breaks the sum of 100, it takes the difference.
-fn rebalanced(mut base: Base, ours: &Managed, share: u32, record: Option<&RouteRecord>) -> Base {
+fn rebalanced(
+    mut owners: DestinationList,
+    ours: &Managed,
+    share: u32,
+    record: Option<&RouteRecord>,
+) -> DestinationList {
     let as_written = record.is_none_or(|record| record.share == share);
-    if as_written || weight_rule(&base.views()).is_none() {
-        return base;
+    if as_written || weight_rule(&owners.views()).is_none() {
+        return owners;
     }
-    let others: u32 = base
+    let others: u32 = owners
         .slots
         .iter()
         .filter(|slot| !slot.is(&ours.anchor) && ours.ids.iter().any(|id| slot.is(id)))
         .filter_map(|slot| slot.view.set_weight())
         .fold(0, u32::saturating_add);
     let rest = share.saturating_sub(others);
-    for slot in &mut base.slots {
+    for slot in &mut owners.slots {
         if slot.is(&ours.anchor) && slot.view.set_weight().is_some() && rest > 0 {
             *slot = slot.clone().weighing(Some(json!(rest)));
         }
     }
-    base
+    owners
 }
 
 fn checked(service: &str, weight: i32) -> Result<u32, Refusal> {

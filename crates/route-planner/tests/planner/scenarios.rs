@@ -157,6 +157,7 @@ scenarios! {
     s15_experiment
     full_weight_takes_stable_out
     owner_lists_the_canary
+    owner_falls_back_to_the_default
     owner_reorders_destinations
     s15_ping_pong
     s15_ping_pong_as_written
