@@ -17,7 +17,8 @@ use crate::traffic_router::{
 use crate::wire::{self, RouterArgs};
 use crate::{from_wire, to_wire};
 
-/// The methods of Argo Rollouts' `TrafficRouterPlugin` (`rollout/trafficrouting/plugin/rpc/rpc.go`).
+/// The methods of Argo Rollouts' `TrafficRouterPlugin`
+/// (`rollout/trafficrouting/plugin/rpc/rpc.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     InitPlugin,

@@ -1,4 +1,5 @@
-//! The go-plugin layer: how a host starts a plugin process, finds its socket and asks it for a plugin.
+//! The go-plugin layer: how a host starts a plugin process, finds its socket and asks it for a
+//! plugin.
 
 pub mod env;
 pub mod handshake;

@@ -13,7 +13,7 @@ use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 /// cheap when nothing changes. Errors become one line in the controller's log; of all methods only
 /// `set_weight` and `verify_weight` get theirs shown as an event (`rollout/trafficrouting.go`).
 pub trait TrafficRouter: Send + Sync + 'static {
-    /// The name the controller logs, such as `GlooPlatform`.
+    /// The name the controller logs, such as `Istio`.
     fn type_name(&self) -> &str;
 
     /// Called once per process, before anything else.
@@ -41,8 +41,8 @@ pub trait TrafficRouter: Send + Sync + 'static {
 
     /// Says whether traffic is split as `set_weight` was asked to.
     ///
-    /// An error here is fail-open: the controller does not ask again and promotes at the end. Prefer
-    /// [`Verification::NotVerified`] for whatever may pass.
+    /// An error here is fail-open: the controller does not ask again and promotes at the end.
+    /// Prefer [`Verification::NotVerified`] for whatever may pass.
     fn verify_weight(
         &self,
         rollout: &Rollout,

@@ -1,32 +1,36 @@
 //! What the host tells a plugin through its environment, read once and passed on as a value.
 //!
-//! Names and meanings are those of go-plugin's `client.go` and `constants.go`. Argo Rollouts sets the cookie, the port
-//! range and the protocol versions; the others come from hosts with a custom runner or with AutoMTLS.
+//! Names and meanings are those of go-plugin's `client.go` and `constants.go`. Argo Rollouts sets
+//! the cookie, the port range and the protocol versions; the others come from hosts with a custom
+//! runner or with AutoMTLS.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The variable that holds the magic cookie in every Argo Rollouts plugin client (`plugin/client/client.go`).
+/// The variable that holds the magic cookie in every Argo Rollouts plugin client
+/// (`plugin/client/client.go`).
 pub const COOKIE_VARIABLE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
 
 /// The variables a go-plugin host sets for its plugin.
 ///
-/// A variable that is set to the empty string counts as absent, as it does in go-plugin. Text that is not Unicode is
-/// read with replacement characters, except in paths.
+/// A variable that is set to the empty string counts as absent, as it does in go-plugin. Text that
+/// is not Unicode is read with replacement characters, except in paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginEnv {
     /// `ARGO_ROLLOUTS_RPC_PLUGIN`: says which kind of plugin the host wants.
     pub cookie: Option<String>,
-    /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions the host accepts, comma separated, unparsed.
+    /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions the host accepts, comma
+    /// separated, unparsed.
     pub protocol_versions: Option<String>,
-    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the range for a TCP listener. Kept for completeness, since a plugin on
-    /// Unix always listens on a Unix socket.
+    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the range for a TCP listener. Kept for
+    /// completeness, since a plugin on Unix always listens on a Unix socket.
     pub port_range: Option<(u16, u16)>,
     /// `PLUGIN_UNIX_SOCKET_DIR`: where the socket has to be.
     pub unix_socket_dir: Option<PathBuf>,
     /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of the group that may connect as well.
     pub unix_socket_group: Option<String>,
-    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM; the host then speaks TLS on the socket (AutoMTLS).
+    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM; the host then speaks TLS on the socket
+    /// (AutoMTLS).
     pub client_cert: Option<String>,
     /// `PLUGIN_MULTIPLEX_GRPC`: the host reads a seventh handshake field.
     pub multiplex_grpc: bool,
@@ -37,8 +41,8 @@ pub struct PluginEnv {
 impl PluginEnv {
     /// Picks the plugin variables out of an environment; all others are ignored.
     ///
-    /// The environment is an argument, so that no test depends on the process it runs in. A program passes
-    /// [`std::env::vars_os`].
+    /// The environment is an argument, so that no test depends on the process it runs in. A program
+    /// passes [`std::env::vars_os`].
     pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Self
     where
         N: Into<OsString>,
@@ -69,7 +73,8 @@ impl PluginEnv {
         env
     }
 
-    /// The directory the socket belongs in: the host's choice, else the temporary directory, else `/tmp`.
+    /// The directory the socket belongs in: the host's choice, else the temporary directory, else
+    /// `/tmp`.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.unix_socket_dir

@@ -1,4 +1,5 @@
-//! Deciding, from the environment alone, whether and how to serve; and the one line that tells the host.
+//! Deciding, from the environment alone, whether and how to serve; and the one line that tells the
+//! host.
 //!
 //! Everything here is a pure function; `serve` carries the decision out.
 
@@ -6,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use super::env::PluginEnv;
 
-/// go-plugin's own protocol version, the first handshake field (`CoreProtocolVersion` in go-plugin `client.go`).
+/// go-plugin's own protocol version, the first handshake field (`CoreProtocolVersion` in go-plugin
+/// `client.go`).
 const CORE_PROTOCOL: u32 = 1;
 
-/// A Unix socket path is limited to 108 bytes with its terminator, and the file name needs its share of that.
+/// A Unix socket path is limited to 108 bytes with its terminator, and the file name needs its
+/// share of that.
 const MAX_SOCKET_DIR: usize = 80;
 
-/// The kinds of plugin an Argo Rollouts controller loads, each from its own list in `argo-rollouts-config`.
+/// The kinds of plugin an Argo Rollouts controller loads, each from its own list in
+/// `argo-rollouts-config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PluginKind {
     /// Moves traffic between the services of a Rollout.
@@ -83,8 +87,8 @@ pub enum HandshakeError {
 
 /// Decides whether to serve, and in which version.
 ///
-/// The highest version both sides know is chosen. Without a common one the lowest of ours is announced and the host
-/// reports the mismatch, which is what go-plugin's `server.go` does.
+/// The highest version both sides know is chosen. Without a common one the lowest of ours is
+/// announced and the host reports the mismatch, which is what go-plugin's `server.go` does.
 ///
 /// # Errors
 ///
@@ -143,7 +147,8 @@ impl HandshakeConfig {
 }
 
 impl Negotiated {
-    /// The line that goes to stdout, with its newline: core version, version, network, address, protocol, certificate.
+    /// The line that goes to stdout, with its newline: core version, version, network, address,
+    /// protocol, certificate.
     ///
     /// The certificate field stays empty. A host without AutoMTLS that finds one there crashes.
     #[must_use]

@@ -224,8 +224,8 @@ fn group_id(name: &str, groups: &str) -> Option<u32> {
 
 /// The first connection that becomes a session.
 ///
-/// A host may connect and go away again before it means it (after a failed first attempt, or when it
-/// kills the plugin), so connections are tried side by side.
+/// A host may connect and go away again before it means it (after a failed first attempt, or when
+/// it kills the plugin), so connections are tried side by side.
 async fn first_session(listener: &UnixListener) -> io::Result<Session<tokio::net::UnixStream>> {
     let mut candidates = JoinSet::new();
     loop {

@@ -54,6 +54,9 @@ pub enum SessionError {
     /// The connection is broken or does not carry yamux.
     #[error("the yamux connection failed")]
     Connection(#[source] io::Error),
+    /// The protocol code itself panicked; a router's panic is only its call's error.
+    #[error("serving a stream panicked")]
+    Panicked(#[source] tokio::task::JoinError),
     /// What arrived on a stream is not net/rpc over gob; nothing after it can be understood.
     #[error("the {stream} stream is corrupt")]
     CorruptStream {
@@ -136,10 +139,7 @@ where
                 },
                 Some(ended) = streams.join_next() => match ended {
                     Ok(outcome) => outcome?,
-                    Err(panic) => return Err(SessionError::CorruptStream {
-                        stream: "host's",
-                        source: panic.into(),
-                    }),
+                    Err(panic) => return Err(SessionError::Panicked(panic)),
                 },
                 () = control.quit_answered() => break,
             }

@@ -26,7 +26,8 @@ pub(crate) enum StreamError {
     Corrupt(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Answers every call on `io` until the host closes the stream; calls that still run then may finish.
+/// Answers every call on `io` until the host closes the stream; calls that still run then may
+/// finish.
 pub(crate) async fn serve<S, IO>(io: IO, service: Arc<S>) -> Result<(), StreamError>
 where
     S: Service,
