@@ -40,6 +40,17 @@ pub struct WeightSplit {
     pub additional: Vec<AdditionalDestination>,
 }
 
+impl WeightSplit {
+    /// Whether nothing is rolled out: neither canary nor experiment is to get traffic.
+    pub fn is_rest(&self) -> bool {
+        self.desired == 0
+            && self
+                .additional
+                .iter()
+                .all(|additional| additional.weight == 0)
+    }
+}
+
 /// A Service of a running experiment and its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdditionalDestination {

@@ -16,8 +16,8 @@ pub enum Observation {
         /// What is missing, in one line.
         reason: String,
     },
-    /// All traffic is where the owner sends it, and only Gloo's verdict is missing: nothing depends on the answer, and
-    /// asking again every ten seconds would never end.
+    /// Nothing is rolled out, and only Gloo's verdict is missing: nothing depends on the answer, and asking again every
+    /// ten seconds would never end.
     NotApplicable {
         /// What is missing, in one line.
         reason: String,
@@ -52,7 +52,7 @@ pub fn observe(
     Ok(
         match missing.map(|missing| format!("RouteTable {}: {missing}", table.key())) {
             None => Observation::Verified,
-            Some(reason) if split.desired == 0 => Observation::NotApplicable { reason },
+            Some(reason) if split.is_rest() => Observation::NotApplicable { reason },
             Some(reason) => Observation::NotVerified { reason },
         },
     )

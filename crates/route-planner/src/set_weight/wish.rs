@@ -89,7 +89,7 @@ impl<'a> Wish<'a> {
         })
     }
 
-    /// Whether all traffic is wanted where the owner sends it.
+    /// Whether nothing is rolled out: all traffic goes to the stable Service.
     pub(super) fn is_rest(&self) -> bool {
         self.desired == 0 && self.additional.is_empty()
     }
