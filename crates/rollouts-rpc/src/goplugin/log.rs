@@ -23,6 +23,9 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use record::Record;
 
+/// Frames of a panic's backtrace that are worth a log line.
+const MAX_FRAMES: usize = 16;
+
 /// The shape of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
@@ -169,28 +172,41 @@ fn write_panic(panic: &PanicHookInfo<'_>, format: LogFormat) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// A backtrace on one line: frames of the runtime left out, the others joined by `<-`.
+/// A backtrace on one line: the nearest frames without type parameters, those of the runtime left
+/// out. Empty for a binary without symbols.
 fn squeeze(backtrace: &str) -> String {
-    let frames = backtrace.lines().map(str::trim).filter_map(|line| {
-        let (number, name) = line.split_once(": ")?;
-        number.parse::<u32>().ok().map(|_| name)
+    let frames = backtrace.lines().filter_map(|line| {
+        let (number, name) = line.trim().split_once(": ")?;
+        number.parse::<u32>().ok()?;
+        // A frame such as `<T as Trait>::method` begins with its parameters.
+        Some(
+            name.char_indices()
+                .find(|&(at, c)| at > 0 && c == '<')
+                .map_or(name, |(at, _)| name.split_at(at).0),
+        )
     });
-    let ours = frames.filter(|name| {
-        ![
-            "std::",
-            "core::",
-            "tokio::",
-            "__rust",
-            "rust_begin_unwind",
-            "<alloc",
-            "<core",
-            "<std",
-            "<tokio",
-        ]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
-    });
-    ours.collect::<Vec<_>>().join(" <- ")
+    let noise = [
+        "std::",
+        "core::",
+        "alloc::",
+        "tokio::",
+        "<std::",
+        "<core::",
+        "<alloc::",
+        "<tokio::",
+        "__rust",
+        "rust_begin",
+        "write_panic",
+        "{",
+    ];
+    let mut ours: Vec<_> = frames
+        .filter(|name| {
+            !noise.iter().any(|prefix| name.starts_with(prefix)) && !name.contains("log::install")
+        })
+        .take(MAX_FRAMES)
+        .collect();
+    ours.dedup();
+    ours.join(" <- ")
 }
 
 #[cfg(test)]
@@ -262,7 +278,18 @@ mod tests {
 
     #[test]
     fn a_backtrace_is_one_line_of_our_frames() {
-        let backtrace = "   0: std::panicking::begin\n             at /x.rs:1:2\n   1: demo::inner\n   2: core::ops\n  13: demo::main\n";
-        assert_eq!(squeeze(backtrace), "demo::inner <- demo::main");
+        let backtrace = "   0: std::panicking::begin
+             at /x.rs:1:2
+   1: write_panic
+   2: <demo::Router as demo::TrafficRouter>::set_weight::{{closure}}
+   3: demo::poll<core::future::Ready<()>>
+   4: demo::poll<()>
+   5: <core::panic::AssertUnwindSafe<F> as core::ops::FnOnce>::call_once
+  13: demo::main
+";
+        assert_eq!(
+            squeeze(backtrace),
+            "<demo::Router as demo::TrafficRouter>::set_weight::{{closure}} <- demo::poll <- demo::main"
+        );
     }
 }

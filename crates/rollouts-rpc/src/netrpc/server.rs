@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, WriteHalf};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use super::Service;
 use super::codec::{CallDecoder, Incoming, ReplyEncoder};
@@ -89,10 +90,15 @@ where
             Ok(call) => self.service.call(call).await,
             Err(fault) => Err(fault),
         };
-        if let Err(fault) = &outcome {
-            tracing::warn!(method = header.service_method, seq = header.seq, error = %fault, "call refused");
-        }
         let outcome = outcome.map_err(|fault| to_wire::error_chain(&fault));
+        if let Err(error) = &outcome {
+            warn!(
+                method = header.service_method,
+                seq = header.seq,
+                error,
+                "call refused"
+            );
+        }
         let mut writer = self.writer.lock().await;
         let (encoder, writer) = &mut *writer;
         let reply = encoder.encode(header, &outcome).map_err(corrupt)?;
