@@ -1,6 +1,10 @@
 //! The README's manifests are used as they stand: they must be what the plugin accepts.
 
-#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // helpers are test code too
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers are test code too"
+)]
 
 use gloo_types::ObjectKey;
 use plugin_bin::DEFAULT_PLUGIN_NAMES;
