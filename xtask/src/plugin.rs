@@ -7,8 +7,6 @@ use xshell::{Shell, cmd};
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-const TARGET: &str = "x86_64-unknown-linux-musl";
-
 /// Builds the static release binary and returns its absolute path.
 ///
 /// # Errors

@@ -24,5 +24,5 @@ pub(crate) const LIMITS: Limits = Limits {
     name_bytes: 1024,
     depth: 64,
     interface_depth: 4,
-    elements: 1 << 20,
+    elements: 1 << 16,
 };
