@@ -12,12 +12,13 @@ pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 /// # Errors
 /// When cargo fails.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
+    let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     cmd!(
         sh,
-        "cargo build --locked --release --package {PLUGIN} --target {TARGET}"
+        "cargo build --locked --release --package {PLUGIN} --target {target}"
     )
     .run()?;
-    Ok(target_dir(sh).join(TARGET).join("release").join(PLUGIN))
+    Ok(target_dir(sh).join(target).join("release").join(PLUGIN))
 }
 
 /// Where cargo puts what it builds.
