@@ -94,6 +94,11 @@ impl Slot {
         self.id.as_ref() == Some(id)
     }
 
+    /// Whether both lead to the same object.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        other.id.as_ref().is_some_and(|id| self.is(id))
+    }
+
     /// The destination in messages.
     pub(crate) fn label(&self) -> String {
         self.id
@@ -218,8 +223,8 @@ impl DestinationList {
         Self { form, ..self }
     }
 
-    pub(crate) fn holds(&self, id: &DestinationId) -> bool {
-        self.slots.iter().any(|slot| slot.is(id))
+    pub(crate) fn holds(&self, slot: &Slot) -> bool {
+        self.slots.iter().any(|here| here.is_same(slot))
     }
 
     /// Whether both lists are the same JSON.

@@ -28,6 +28,7 @@ mod intent;
 mod json_patch;
 mod observe;
 mod record;
+mod roles;
 mod select;
 mod set_weight;
 mod weight;

@@ -15,6 +15,7 @@ use crate::edit::{Edit, Plan, Skip, SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, WeightSplit};
 use crate::record::{Record, Records, RouteRecord};
+use crate::roles::Roles;
 use crate::select::{DestinationId, Route};
 
 /// Plans a [`WeightSplit`].
@@ -39,7 +40,8 @@ fn decide(
     table: &RouteTableDoc,
     spec: &RouteTableSpec,
 ) -> Result<Plan, Refusal> {
-    let wish = Wish::new(intent, split)?;
+    let roles = Roles::new(intent)?;
+    let wish = Wish::new(&roles, split)?;
     let records = Records::read(table)?;
     let old = records.of(&intent.rollout)?;
     let namespace = table.key().namespace.as_str();
@@ -49,6 +51,7 @@ fn decide(
         holds_added(route, record, namespace)
     });
     let mut decision = Decision {
+        roles: &roles,
         wish: &wish,
         namespace,
         default: default_destination(table, spec),
@@ -88,7 +91,7 @@ fn decide(
     if !is_led_to && !cleans_up {
         let found = found(&skipped, spec);
         return Err(Refusal::NoStableRoute {
-            stable: wish.stable_label(),
+            stable: roles.stable.label(),
             found,
         });
     }
@@ -103,6 +106,7 @@ fn decide(
 
 /// What has been decided about the routes so far.
 struct Decision<'a> {
+    roles: &'a Roles<'a>,
     wish: &'a Wish<'a>,
     namespace: &'a str,
     /// Where routes without destinations lead.
@@ -124,7 +128,7 @@ impl Decision<'_> {
         let live = DestinationList::live(raw, view, self.namespace);
         let (owners, record) = self.owners_list(route, &live, record)?;
 
-        let target = match self.wish.anchor(&owners, record) {
+        let target = match self.roles.anchor(&owners, record) {
             None => {
                 let found = owners.slots.iter().map(Slot::label).collect();
                 self.skip(route, SkipReason::LeadsTo(found));

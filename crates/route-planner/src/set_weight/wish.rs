@@ -6,21 +6,19 @@ use serde_json::json;
 use crate::destinations::{DestinationList, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
-use crate::intent::{Intent, WeightSplit};
+use crate::intent::WeightSplit;
 use crate::record::{Original, RouteKey, RouteRecord};
-use crate::select::{DestinationId, Route};
+use crate::roles::{Role, Roles};
+use crate::select::Route;
 use crate::weight;
 
 /// A checked intent.
 pub(super) struct Wish<'a> {
-    stable: &'a str,
-    canary: &'a str,
-    /// The Rollout's namespace: traffic may be moved only between Services in it.
-    namespace: &'a str,
+    roles: &'a Roles<'a>,
     desired: u32,
     max: u32,
     /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
-    additional: Vec<(&'a str, u32)>,
+    additional: Vec<(Role<'a>, u32)>,
 }
 
 /// What a route is to look like.
@@ -31,11 +29,17 @@ pub(super) struct Target {
 }
 
 /// The destinations of one route that a wish is about.
-struct Managed {
+struct Managed<'a> {
     /// The one the owner wrote, beside which the others are put in.
-    anchor: DestinationId,
-    /// Stable, canary and additional destinations, in this order.
-    ids: Vec<DestinationId>,
+    anchor: Slot,
+    /// Stable, canary and additional destinations, in this order: as found in the owner's list, or as they would be made.
+    ours: Vec<(&'a Role<'a>, Slot)>,
+}
+
+impl Managed<'_> {
+    fn hold(&self, slot: &Slot) -> bool {
+        self.ours.iter().any(|(_, mine)| slot.is_same(mine))
+    }
 }
 
 impl Target {
@@ -49,40 +53,28 @@ impl Target {
 }
 
 impl<'a> Wish<'a> {
-    pub(super) fn new(intent: &'a Intent, split: &'a WeightSplit) -> Result<Self, Refusal> {
-        let stable = intent.services.stable.as_str();
-        let canary = intent.services.canary.as_str();
-        for (role, service) in [("stable", stable), ("canary", canary)] {
-            if service.is_empty() {
-                return Err(Refusal::NoService { role });
-            }
-        }
-        if stable == canary {
-            return Err(Refusal::SameService(stable.to_owned()));
-        }
+    pub(super) fn new(roles: &'a Roles<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
         let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
         let max = max.ok_or(Refusal::MaxWeight(split.max))?;
-        let mut desired = checked(canary, split.desired)?.min(max);
-        let mut additional: Vec<(&str, u32)> = Vec::new();
+        let mut desired = checked(roles.canary.name, split.desired)?.min(max);
+        let mut additional: Vec<(Role<'_>, u32)> = Vec::new();
         for extra in &split.additional {
             let service = extra.service.as_str();
             let weight = checked(service, extra.weight)?;
-            if service.is_empty() || service == stable || weight == 0 {
+            if service.is_empty() || service == roles.stable.name || weight == 0 {
                 // Stable gets whatever nobody else asks for.
-            } else if service == canary {
+            } else if service == roles.canary.name {
                 desired = desired.saturating_add(weight);
-            } else if let Some((_, sum)) = additional.iter_mut().find(|(name, _)| *name == service)
+            } else if let Some((_, sum)) =
+                additional.iter_mut().find(|(role, _)| role.name == service)
             {
                 *sum = sum.saturating_add(weight);
             } else {
-                additional.push((service, weight));
+                additional.push((roles.additional(service), weight));
             }
         }
-        let namespace = &intent.rollout.namespace;
         Ok(Self {
-            stable,
-            canary,
-            namespace,
+            roles,
             desired,
             max,
             additional,
@@ -94,28 +86,12 @@ impl<'a> Wish<'a> {
         self.desired == 0 && self.additional.is_empty()
     }
 
-    pub(super) fn stable_label(&self) -> String {
-        format!("SERVICE {}/{}", self.namespace, self.stable)
-    }
-
-    /// The destination by which the owner's list leads to the Rollout, if it does: the stable Service or, in a route that is
-    /// split already, the canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination
-    /// stays in one of them.
-    pub(super) fn anchor(
-        &self,
-        owners: &DestinationList,
-        record: Option<&RouteRecord>,
-    ) -> Option<DestinationId> {
-        let canary = record.and_then(|_| self.find(owners, self.canary).next());
-        self.find(owners, self.stable).next().or(canary)?.id.clone()
-    }
-
     /// What a selected route that leads to the Rollout is to look like.
     pub(super) fn target(
         &self,
         route: &Route<'_>,
         owners: DestinationList,
-        anchor: DestinationId,
+        anchor: Slot,
         record: Option<&RouteRecord>,
         warnings: &mut Vec<Warning>,
     ) -> Result<Target, Refusal> {
@@ -125,21 +101,21 @@ impl<'a> Wish<'a> {
             Err(_) if self.is_rest() => return Ok(Target::owners(owners)),
             Err(refusal) => return Err(refusal),
         };
-        let share = share_of(&owners, &ours.ids);
+        let share = share_of(&owners, &ours);
         if self.is_rest() && (share == 0 || !self.canary_has_share(&owners)) {
             return Ok(Target::owners(rebalanced(owners, &ours, share, record)));
         }
         if share == 0 {
-            let stable = self.stable_label();
-            let taken = taken_by_others(&owners, &ours.ids);
+            let stable = self.roles.stable.label();
+            let taken = taken_by_others(&owners, &ours);
             return Err(Refusal::NoShare {
                 route: route.label(),
                 stable,
                 taken,
             });
         }
-        if self.is_rest() && ours.anchor.name == self.stable {
-            let canary = self.canary.to_owned();
+        if self.is_rest() && self.roles.stable.is(&ours.anchor) {
+            let canary = self.roles.canary.name.to_owned();
             warnings.push(Warning::OwnerCanaryShare {
                 route: route.label(),
                 canary,
@@ -156,22 +132,24 @@ impl<'a> Wish<'a> {
     }
 
     /// The destinations to split between. Each is in the list once at most.
-    fn managed(
-        &self,
+    fn managed<'w>(
+        &'w self,
         route: &Route<'_>,
         owners: &DestinationList,
-        anchor: DestinationId,
-    ) -> Result<Managed, Refusal> {
-        let additional = self.additional.iter().map(|(name, _)| *name);
-        let names = [self.stable, self.canary].into_iter().chain(additional);
-        let ids = names.map(|name| {
-            let found: Vec<&Slot> = self.find(owners, name).collect();
+        anchor: Slot,
+    ) -> Result<Managed<'w>, Refusal> {
+        let additional = self.additional.iter().map(|(role, _)| role);
+        let roles = [&self.roles.stable, &self.roles.canary]
+            .into_iter()
+            .chain(additional);
+        let ours = roles.map(|role| {
+            let found: Vec<&Slot> = role.find(owners).collect();
             match found.as_slice() {
-                [] => Ok(anchor.renamed(name)),
-                [slot] => Ok(slot.id.clone().unwrap_or_else(|| anchor.renamed(name))),
+                [] => Ok((role, role.copy_of(&anchor))),
+                [slot] => Ok((role, (*slot).clone())),
                 _ => Err(Refusal::Ambiguous {
                     route: route.label(),
-                    service: name.to_owned(),
+                    service: role.name.to_owned(),
                     found: found
                         .iter()
                         .map(|slot| slot.place())
@@ -181,20 +159,8 @@ impl<'a> Wish<'a> {
             }
         });
         Ok(Managed {
-            ids: ids.collect::<Result<_, _>>()?,
+            ours: ours.collect::<Result<_, _>>()?,
             anchor,
-        })
-    }
-
-    fn find<'b>(
-        &'b self,
-        owners: &'b DestinationList,
-        service: &'b str,
-    ) -> impl Iterator<Item = &'b Slot> {
-        owners.slots.iter().filter(move |slot| {
-            slot.id
-                .as_ref()
-                .is_some_and(|id| id.is_service(self.namespace, service))
         })
     }
 
@@ -206,7 +172,9 @@ impl<'a> Wish<'a> {
             .filter_map(|slot| slot.view.set_weight())
             .map(u64::from)
             .sum();
-        self.find(owners, self.canary)
+        self.roles
+            .canary
+            .find(owners)
             .any(|canary| canary.view.set_weight().is_some() || set < 100)
     }
 
@@ -215,7 +183,7 @@ impl<'a> Wish<'a> {
         &self,
         route: &Route<'_>,
         owners: DestinationList,
-        Managed { anchor, ids }: &Managed,
+        Managed { anchor, ours }: &Managed<'_>,
         share: u32,
         record: Option<&RouteRecord>,
     ) -> Result<Target, Refusal> {
@@ -224,13 +192,18 @@ impl<'a> Wish<'a> {
         let weights = [shares.stable, shares.canary]
             .into_iter()
             .chain(shares.additional);
-        let ours: Vec<(&DestinationId, u32)> = ids.iter().zip(weights).collect();
+        let ours: Vec<(&Role<'_>, &Slot, u32)> = ours
+            .iter()
+            .zip(weights)
+            .map(|((role, slot), weight)| (*role, slot, weight))
+            .collect();
 
         let mut slots = Vec::new();
         let mut originals = Vec::new();
         let mut added = Vec::new();
         for (at, slot) in owners.slots.iter().enumerate() {
-            let Some((id, weight)) = ours.iter().find(|(id, _)| slot.is(id)) else {
+            let is_anchor = slot.is_same(anchor);
+            let Some((_, _, weight)) = ours.iter().find(|(_, mine, _)| slot.is_same(mine)) else {
                 slots.push(slot.clone());
                 continue;
             };
@@ -238,26 +211,21 @@ impl<'a> Wish<'a> {
                 at,
                 destination: slot.raw.clone(),
             };
-            let first = if *id == anchor { 0 } else { originals.len() };
+            let first = if is_anchor { 0 } else { originals.len() };
             originals.insert(first, original);
             if *weight > 0 {
                 slots.push(slot.clone().weighing(Some(json!(weight))));
             }
-            if *id != anchor {
+            if !is_anchor {
                 continue;
             }
             let missing = ours
                 .iter()
-                .filter(|(id, weight)| *weight > 0 && !owners.holds(id));
-            for (id, weight) in missing {
-                if !slot.view.subset.is_empty() {
-                    return Err(Refusal::Subset {
-                        route: route.label(),
-                        from: slot.label(),
-                    });
-                }
-                slots.push(slot.renamed(&id.name).weighing(Some(json!(weight))));
-                added.push((*id).clone());
+                .filter(|(_, mine, weight)| *weight > 0 && !owners.holds(mine));
+            for (role, _, weight) in missing {
+                let made = role.made_from(slot, route)?;
+                added.extend(made.id.clone());
+                slots.push(made.weighing(Some(json!(weight))));
             }
         }
         if !owners.form.is_listed() {
@@ -265,8 +233,8 @@ impl<'a> Wish<'a> {
             originals.clear();
             added = ours
                 .iter()
-                .filter(|(_, weight)| *weight > 0)
-                .map(|(id, _)| (*id).clone())
+                .filter(|(_, _, weight)| *weight > 0)
+                .filter_map(|(_, mine, _)| mine.id.clone())
                 .collect();
         }
         let list = DestinationList {
@@ -274,7 +242,7 @@ impl<'a> Wish<'a> {
             form: ListForm::Listed,
         };
         // While roles are exchanged the record is also what says that the route is split.
-        let is_remembered = !list.equals(&owners) || anchor.name != self.stable;
+        let is_remembered = !list.equals(&owners) || !self.roles.stable.is(anchor);
         let record = is_remembered.then(|| RouteRecord {
             route: RouteKey::of(route, record.map(|record| &record.route)),
             // Later on the owner may give others more or less; what counts is what the originals were written for.
@@ -287,15 +255,15 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// Percent of a route's traffic that goes to `ours`; 0 when the others leave nothing.
-fn share_of(owners: &DestinationList, ours: &[DestinationId]) -> u32 {
+/// Percent of a route's traffic that is ours to split; 0 when the others leave nothing.
+fn share_of(owners: &DestinationList, ours: &Managed<'_>) -> u32 {
     100_u32.saturating_sub(taken_by_others(owners, ours))
 }
 
-fn taken_by_others(owners: &DestinationList, ours: &[DestinationId]) -> u32 {
+fn taken_by_others(owners: &DestinationList, ours: &Managed<'_>) -> u32 {
     let slots = owners.slots.iter().zip(owners.effective_weights());
     slots
-        .filter(|(slot, _)| !ours.iter().any(|id| slot.is(id)))
+        .filter(|(slot, _)| !ours.hold(slot))
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
 }
 
@@ -304,7 +272,7 @@ fn taken_by_others(owners: &DestinationList, ours: &[DestinationId]) -> u32 {
 /// If a stable weight that was written for the old share now breaks the sum of 100, it takes the difference.
 fn rebalanced(
     mut owners: DestinationList,
-    ours: &Managed,
+    ours: &Managed<'_>,
     share: u32,
     record: Option<&RouteRecord>,
 ) -> DestinationList {
@@ -315,12 +283,12 @@ fn rebalanced(
     let others: u32 = owners
         .slots
         .iter()
-        .filter(|slot| !slot.is(&ours.anchor) && ours.ids.iter().any(|id| slot.is(id)))
+        .filter(|slot| !slot.is_same(&ours.anchor) && ours.hold(slot))
         .filter_map(|slot| slot.view.set_weight())
         .fold(0, u32::saturating_add);
     let rest = share.saturating_sub(others);
     for slot in &mut owners.slots {
-        if slot.is(&ours.anchor) && slot.view.set_weight().is_some() && rest > 0 {
+        if slot.is_same(&ours.anchor) && slot.view.set_weight().is_some() && rest > 0 {
             *slot = slot.clone().weighing(Some(json!(rest)));
         }
     }
