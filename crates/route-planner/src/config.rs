@@ -1,8 +1,10 @@
 //! The plugin block of a Rollout: parsed once, checked strictly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use gloo_types::{LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector};
+use gloo_types::{
+    LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute,
+};
 
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
@@ -15,13 +17,29 @@ pub struct PluginConfig {
     verify: VerifyMode,
 }
 
-/// Which routes of a selected table take part: those with one of the names or with all of the labels; all when empty.
+/// Which routes of a selected table take part.
+///
+/// Of the HTTP routes those with one of the names or with all of the labels, or all when neither is given; of the TCP and
+/// TLS routes, which have neither, only those that are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSelector {
-    /// Names of routes.
+    /// Names of HTTP routes.
     pub names: Vec<String>,
     /// Labels that must all be present and equal.
     pub labels: BTreeMap<String, String>,
+    /// Ports of TCP routes.
+    pub tcp_ports: Vec<u32>,
+    /// TLS routes.
+    pub tls: Vec<TlsSelector>,
+}
+
+/// Selects TLS routes; what is given must match.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsSelector {
+    /// All server names of one matcher, in any order; empty selects any.
+    pub sni_hosts: BTreeSet<String>,
+    /// Port of that matcher.
+    pub port: Option<u32>,
 }
 
 /// What VerifyWeight looks at.
@@ -108,7 +126,7 @@ impl PluginConfig {
 }
 
 impl RouteSelector {
-    /// Whether a route takes part.
+    /// Whether an HTTP route takes part.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let by_label = !self.labels.is_empty();
         (self.names.is_empty() && !by_label)
@@ -119,15 +137,36 @@ impl RouteSelector {
                     .iter()
                     .all(|(key, value)| labels.get(key) == Some(value)))
     }
+
+    /// Whether a TCP route takes part: one that takes connections of a selected port.
+    pub fn matches_tcp(&self, route: &TcpRoute) -> bool {
+        self.tcp_ports.iter().any(|selected| {
+            let takes = |port: Option<u32>| port.is_none_or(|port| port == *selected);
+            route.matchers.is_empty() || route.matchers.iter().any(|matcher| takes(matcher.port))
+        })
+    }
+
+    /// Whether a TLS route takes part: one with a matcher for exactly the selected server names, on the selected port.
+    pub fn matches_tls(&self, route: &TlsRoute) -> bool {
+        self.tls.iter().any(|selected| {
+            route.matchers.iter().any(|matcher| {
+                let hosts: BTreeSet<&String> = matcher.sni_hosts.iter().collect();
+                let by_host =
+                    selected.sni_hosts.is_empty() || hosts.iter().copied().eq(&selected.sni_hosts);
+                let by_port = match (selected.port, matcher.port) {
+                    (Some(selected), Some(port)) => selected == port,
+                    (_, _) => true,
+                };
+                by_host && by_port
+            })
+        })
+    }
 }
 
 fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProblem> {
     let document = root(raw)?;
     let block = Block::root(&document, KEYS)?;
 
-    for key in ["tcpRoutes", "tlsRoutes"] {
-        block.refuse(key, !block.array(key)?.is_empty())?;
-    }
     for key in ["stableDestination", "canaryDestination", "subset"] {
         block.refuse(
             key,
@@ -258,8 +297,26 @@ fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
             .filter(|name| !name.is_empty())
             .map(str::to_owned),
     );
+    let tcp = block.blocks("tcpRoutes", &["port"])?;
+    let tls = block.blocks("tlsRoutes", &["sniHosts", "port"])?;
     Ok(RouteSelector {
         names,
         labels: selector.labels("labels")?,
+        tcp_ports: tcp
+            .iter()
+            .map(|route| route.port("port")?.ok_or_else(|| route.empty("port")))
+            .collect::<Result<_, _>>()?,
+        tls: tls.iter().map(tls_selector).collect::<Result<_, _>>()?,
     })
+}
+
+fn tls_selector(block: &Block<'_>) -> Result<TlsSelector, ConfigProblem> {
+    let selector = TlsSelector {
+        sni_hosts: block.strings("sniHosts")?.into_iter().collect(),
+        port: block.port("port")?,
+    };
+    if selector == TlsSelector::default() {
+        return Err(block.empty("sniHosts or port"));
+    }
+    Ok(selector)
 }

@@ -51,6 +51,14 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Complains that none of the `needed` keys is set.
+    pub(crate) fn empty(&self, needed: &'static str) -> ConfigProblem {
+        ConfigProblem::Empty {
+            path: self.path.clone(),
+            needed,
+        }
+    }
+
     /// Complains that `key` is not supported yet, if `set`.
     pub(crate) fn refuse(&self, key: &str, set: bool) -> Result<(), ConfigProblem> {
         if set {
@@ -151,6 +159,24 @@ impl<'a> Block<'a> {
         names
             .map(|(index, name)| checked_name(&name, format!("{}[{index}]", self.path(key))))
             .collect()
+    }
+
+    /// The number of a port.
+    pub(crate) fn port(&self, key: &str) -> Result<Option<u32>, ConfigProblem> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        if !value.is_number() {
+            return Err(wrong_type(self.path(key), "a number", value));
+        }
+        match value.as_u64().map(u16::try_from) {
+            Some(Ok(port)) if port > 0 => Ok(Some(port.into())),
+            _ => Err(ConfigProblem::Value {
+                path: self.path(key),
+                found: value.to_string(),
+                expected: "a port, 1 to 65535",
+            }),
+        }
     }
 
     pub(crate) fn label_text(&self, key: &str) -> Result<Option<String>, ConfigProblem> {

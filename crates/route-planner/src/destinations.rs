@@ -1,6 +1,6 @@
 //! Lists of destinations: the one that is there, the one the owner wrote, and the changes between two of them.
 
-use gloo_types::{DestinationReference, ForwardToAction, effective_weights};
+use gloo_types::{DestinationReference, effective_weights};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -122,18 +122,19 @@ impl Slot {
 }
 
 impl DestinationList {
-    /// The destinations that are there, in a `forwardTo` as written and its typed view.
-    pub(crate) fn live(raw: &Value, view: &ForwardToAction, table_namespace: &str) -> Self {
-        let form = match view.destinations.as_deref() {
+    /// The destinations that are there, in a `forwardTo` as written and in their typed view.
+    pub(crate) fn live(
+        raw: &Value,
+        view: Option<&[DestinationReference]>,
+        table_namespace: &str,
+    ) -> Self {
+        let form = match view {
             None => ListForm::Absent,
             Some([]) => ListForm::Empty,
             Some(_) => ListForm::Listed,
         };
         let raw = raw.get("destinations").and_then(Value::as_array);
-        let both = raw
-            .into_iter()
-            .flatten()
-            .zip(view.destinations.iter().flatten());
+        let both = raw.into_iter().flatten().zip(view.into_iter().flatten());
         let slots = both.enumerate().map(|(index, (raw, view))| Slot {
             live: Some(index),
             ..Slot::new(raw.clone(), view.clone(), table_namespace)

@@ -123,8 +123,8 @@ pub struct Skip {
 /// Why a route is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// `routeSelector` does not select it.
-    NotSelected,
+    /// This key of the configuration does not select it.
+    NotSelected(&'static str),
     /// It does not lead to the stable Service, but there.
     LeadsTo(Vec<String>),
     /// It delegates to other tables, selected by name or labels.
@@ -216,7 +216,7 @@ impl fmt::Display for Skip {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { route, reason } = self;
         match reason {
-            SkipReason::NotSelected => write!(f, "{route} is not selected by routeSelector"),
+            SkipReason::NotSelected(key) => write!(f, "{route} is not selected by {key}"),
             SkipReason::LeadsTo(nothing) if nothing.is_empty() => {
                 write!(f, "{route} leads nowhere")
             }

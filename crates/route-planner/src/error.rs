@@ -54,6 +54,14 @@ pub enum ConfigProblem {
         /// What may be there.
         expected: &'static str,
     },
+    /// An object without any of the keys it needs.
+    #[error("{path} is empty: set {needed} in it")]
+    Empty {
+        /// Path of the object.
+        path: String,
+        /// The keys, one of which is needed.
+        needed: &'static str,
+    },
     /// No RouteTable is selected.
     #[error(
         "routeTableSelector is missing or empty: set name, names, labels or matchExpressions in it"
@@ -110,7 +118,7 @@ pub enum Refusal {
     MaxWeight(i32),
     /// No selected route leads to the stable Service.
     #[error(
-        "no selected http route leads to {stable}: check stableService, routeTableSelector and routeSelector; found {found}"
+        "no selected route leads to {stable}: check stableService, routeTableSelector and routeSelector; found {found}"
     )]
     NoStableRoute {
         /// Kind, namespace and name that were looked for.

@@ -33,7 +33,7 @@ mod select;
 mod set_weight;
 mod weight;
 
-pub use config::{PluginConfig, RouteSelector, VerifyMode};
+pub use config::{PluginConfig, RouteSelector, TlsSelector, VerifyMode};
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{AdditionalDestination, Intent, IntentKind, ServicePair, WeightSplit};

@@ -1,7 +1,7 @@
 //! The planner's only memory: one annotation on the table, with what each Rollout changed and what was there before.
 //!
 //! ```json
-//! {"version":1,"rollouts":{"shop/reviews":{"http":[{
+//! {"version":1,"rollouts":{"shop/reviews":{"routes":[{
 //!   "route":{"name":"list","at":1},
 //!   "share":80,
 //!   "originals":[{"at":0,"destination":{"ref":{"name":"reviews"},"weight":80}}],
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::destinations::ListForm;
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
-use crate::select::{DestinationId, Route};
+use crate::select::{DestinationId, Protocol, Route};
 
 /// Key of the annotation that holds what was changed. A table at rest has no such annotation.
 pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
@@ -39,7 +39,7 @@ pub(crate) struct Records {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Record {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) http: Vec<RouteRecord>,
+    pub(crate) routes: Vec<RouteRecord>,
 }
 
 /// What one Rollout changed in a route.
@@ -73,6 +73,8 @@ pub(crate) struct Original {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RouteKey {
+    #[serde(default, rename = "in", skip_serializing_if = "Protocol::is_http")]
+    protocol: Protocol,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -151,7 +153,8 @@ impl RouteKey {
     /// The key of a route. `old` is kept when it differs in the position only: that alone is no reason to write.
     pub(crate) fn of(route: &Route<'_>, old: Option<&Self>) -> Self {
         let key = Self {
-            name: route.named.then(|| route.view.name.clone()),
+            protocol: route.protocol,
+            name: route.named.then(|| route.name.to_owned()),
             matchers: route.matchers.filter(|_| !route.named).cloned(),
             at: route.index,
         };
@@ -162,17 +165,22 @@ impl RouteKey {
     }
 
     fn recognises(&self, route: &Route<'_>) -> bool {
-        match &self.name {
-            Some(name) => route.named && *name == route.view.name,
-            None => !route.named && self.matchers.as_ref() == route.matchers,
-        }
+        self.protocol == route.protocol
+            && match &self.name {
+                Some(name) => route.named && *name == route.name,
+                None => !route.named && self.matchers.as_ref() == route.matchers,
+            }
+    }
+
+    fn stands_at(&self, route: &Route<'_>) -> bool {
+        self.protocol == route.protocol && self.at == route.index
     }
 
     /// The route in messages.
     pub(crate) fn label(&self) -> String {
         match &self.name {
             Some(name) => format!("route {name}"),
-            None => format!("route http[{}]", self.at),
+            None => format!("route {}[{}]", self.protocol.key(), self.at),
         }
     }
 }
@@ -190,9 +198,9 @@ impl Record {
         let mut found: Vec<Option<&RouteRecord>> = vec![None; routes.len()];
         let by_key = |record: &RouteRecord, route: &Route<'_>| record.route.recognises(route);
         let in_place = |record: &RouteRecord, route: &Route<'_>| {
-            record.route.at == route.index && holds(route, record)
+            record.route.stands_at(route) && holds(route, record)
         };
-        let mut lost: Vec<&RouteRecord> = self.http.iter().collect();
+        let mut lost: Vec<&RouteRecord> = self.routes.iter().collect();
         for fits in [
             &by_key as &dyn Fn(&RouteRecord, &Route<'_>) -> bool,
             &in_place,

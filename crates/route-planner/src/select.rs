@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{
-    DestinationReference, ForwardToAction, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec,
-};
+use gloo_types::{DestinationReference, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -67,13 +65,42 @@ impl std::fmt::Display for DestinationId {
     }
 }
 
+/// The list of a table in which a route stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    #[default]
+    Http,
+    Tcp,
+    Tls,
+}
+
+impl Protocol {
+    /// The key of the list in `spec`.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    pub(crate) fn is_http(&self) -> bool {
+        *self == Self::Http
+    }
+}
+
 /// A route of a table: the typed view beside the raw one.
 pub(crate) struct Route<'a> {
-    /// Position in `spec.http`.
+    pub(crate) protocol: Protocol,
+    /// Position in its list.
     pub(crate) index: usize,
-    pub(crate) view: &'a HttpRoute,
-    /// The route's `forwardTo` as written, and its typed view; `None` for another action.
-    pub(crate) forward: Option<(&'a Value, &'a ForwardToAction)>,
+    /// Empty for TCP and TLS routes, which have no names.
+    pub(crate) name: &'a str,
+    /// The typed view of an HTTP route.
+    pub(crate) http: Option<&'a HttpRoute>,
+    /// The route's `forwardTo` as written, and its destinations; `None` for another action.
+    pub(crate) forward: Option<(&'a Value, Option<&'a [DestinationReference]>)>,
     /// The route's `matchers` as written.
     pub(crate) matchers: Option<&'a Value>,
     /// Whether no other route has this name.
@@ -82,7 +109,7 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    /// The HTTP routes of a table.
+    /// The routes of a table: HTTP, then TCP, then TLS.
     pub(crate) fn all(
         table: &'a RouteTableDoc,
         spec: &'a RouteTableSpec,
@@ -92,31 +119,83 @@ impl<'a> Route<'a> {
         for route in &spec.http {
             *uses.entry(&route.name).or_default() += 1;
         }
-        let raw = table.raw().pointer("/spec/http").and_then(Value::as_array);
-        let routes = spec.http.iter().zip(raw.into_iter().flatten()).enumerate();
-        routes
-            .map(|(index, (view, raw))| Self {
-                index,
-                view,
-                forward: raw.get("forwardTo").zip(view.forward_to.as_ref()),
-                matchers: raw.get("matchers"),
+        let http = raw_routes(table, Protocol::Http).zip(&spec.http);
+        let http = http.map(|((index, raw), view)| {
+            let forward_to = view.forward_to.as_ref();
+            Self {
+                name: &view.name,
+                http: Some(view),
                 named: !view.name.is_empty() && uses.get(view.name.as_str()) == Some(&1),
                 selected: selector.matches(&view.name, &view.labels),
-            })
-            .collect()
+                ..Self::unnamed(
+                    (Protocol::Http, index, raw),
+                    forward_to.map(|to| to.destinations.as_deref()),
+                )
+            }
+        });
+        let tcp = raw_routes(table, Protocol::Tcp).zip(&spec.tcp);
+        let tcp = tcp.map(|((index, raw), view)| {
+            let forward_to = view.forward_to.as_ref();
+            Self {
+                selected: selector.matches_tcp(view),
+                ..Self::unnamed(
+                    (Protocol::Tcp, index, raw),
+                    forward_to.map(|to| to.destinations.as_deref()),
+                )
+            }
+        });
+        let tls = raw_routes(table, Protocol::Tls).zip(&spec.tls);
+        let tls = tls.map(|((index, raw), view)| {
+            let forward_to = view.forward_to.as_ref();
+            Self {
+                selected: selector.matches_tls(view),
+                ..Self::unnamed(
+                    (Protocol::Tls, index, raw),
+                    forward_to.map(|to| to.destinations.as_deref()),
+                )
+            }
+        });
+        http.chain(tcp).chain(tls).collect()
+    }
+
+    fn unnamed(
+        (protocol, index, raw): (Protocol, usize, &'a Value),
+        destinations: Option<Option<&'a [DestinationReference]>>,
+    ) -> Self {
+        Self {
+            protocol,
+            index,
+            name: "",
+            http: None,
+            forward: raw.get("forwardTo").zip(destinations),
+            matchers: raw.get("matchers"),
+            named: false,
+            selected: false,
+        }
     }
 
     /// The route in messages: its name, or its position when it has none.
     pub(crate) fn label(&self) -> String {
-        match self.view.name.as_str() {
-            "" => format!("route http[{}]", self.index),
+        match self.name {
+            "" => format!("route {}[{}]", self.protocol.key(), self.index),
             name => format!("route {name}"),
+        }
+    }
+
+    /// The configuration key that decides whether the route is selected.
+    pub(crate) fn selector_key(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Http => "routeSelector",
+            Protocol::Tcp => "tcpRoutes",
+            Protocol::Tls => "tlsRoutes",
         }
     }
 
     /// Why a route that does not forward is left alone.
     pub(crate) fn other_action(&self) -> SkipReason {
-        let view = self.view;
+        let Some(view) = self.http else {
+            return SkipReason::Action("route without action");
+        };
         if let Some(delegate) = &view.delegate {
             SkipReason::Delegates(delegate.route_tables.iter().map(selector_text).collect())
         } else if view.redirect.is_some() {
@@ -129,6 +208,15 @@ impl<'a> Route<'a> {
             SkipReason::Action("route without action")
         }
     }
+}
+
+fn raw_routes(table: &RouteTableDoc, list: Protocol) -> impl Iterator<Item = (usize, &Value)> {
+    let routes = table
+        .raw()
+        .get("spec")
+        .and_then(|spec| spec.get(list.key()));
+    let routes = routes.and_then(Value::as_array);
+    routes.into_iter().flatten().enumerate()
 }
 
 fn selector_text(selector: &ObjectSelector) -> String {

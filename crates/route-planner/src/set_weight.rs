@@ -89,7 +89,7 @@ fn decide(
     // Putting back what the owner wrote needs no stable route, as long as there is something to put back.
     let cleans_up = wish.is_rest() && !edits.is_empty();
     if !is_led_to && !cleans_up {
-        let found = found(&skipped, spec);
+        let found = found(&skipped);
         return Err(Refusal::NoStableRoute {
             stable: roles.stable.label(),
             found,
@@ -109,7 +109,7 @@ struct Decision<'a> {
     roles: &'a Roles<'a>,
     wish: &'a Wish<'a>,
     namespace: &'a str,
-    /// Where routes without destinations lead.
+    /// Where http routes without destinations lead.
     default: Option<Slot>,
     /// Whether a selected route leads to the Rollout.
     is_led_to: bool,
@@ -135,7 +135,7 @@ impl Decision<'_> {
                 Target::owners(owners)
             }
             Some(_) if !route.selected => {
-                self.skip(route, SkipReason::NotSelected);
+                self.skip(route, SkipReason::NotSelected(route.selector_key()));
                 Target::owners(owners)
             }
             Some(anchor) => {
@@ -144,13 +144,13 @@ impl Decision<'_> {
                     .target(route, owners, anchor, record, &mut self.warnings)?
             }
         };
-        self.record.http.extend(target.record);
+        self.record.routes.extend(target.record);
         let changes = live.changes_to(target.list);
         if !changes.is_empty() {
             let index = route.index.to_string();
             self.edits.push(Edit::Destinations {
                 route: route.label(),
-                path: ["spec", "http", &index, "forwardTo"]
+                path: ["spec", route.protocol.key(), &index, "forwardTo"]
                     .map(str::to_owned)
                     .to_vec(),
                 expect: raw.clone(),
@@ -167,8 +167,9 @@ impl Decision<'_> {
         live: &DestinationList,
         record: Option<&'r RouteRecord>,
     ) -> Result<(DestinationList, Option<&'r RouteRecord>), Refusal> {
+        let default = self.default.as_ref().filter(|_| route.protocol.is_http());
         if let Some(record) = record {
-            if let Some(owners) = live.undo(record, self.default.as_ref(), self.namespace)? {
+            if let Some(owners) = live.undo(record, default, self.namespace)? {
                 return Ok((owners, Some(record)));
             }
             // Pointed elsewhere: what is there now is what the owner wants.
@@ -176,7 +177,7 @@ impl Decision<'_> {
                 route: route.label(),
             });
         }
-        Ok((live.clone().materialised(self.default.as_ref()), None))
+        Ok((live.clone().materialised(default), None))
     }
 
     fn skip(&mut self, route: &Route<'_>, reason: SkipReason) {
@@ -195,9 +196,7 @@ fn default_destination(table: &RouteTableDoc, spec: &RouteTableSpec) -> Option<S
 
 /// Whether a route still holds a destination that was put in.
 fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool {
-    let destinations = route
-        .forward
-        .and_then(|(_, view)| view.destinations.as_deref());
+    let destinations = route.forward.and_then(|(_, view)| view);
     destinations
         .unwrap_or_default()
         .iter()
@@ -206,14 +205,10 @@ fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool
 }
 
 /// What the routes lead to instead, for the refusal.
-fn found(skipped: &[Skip], spec: &RouteTableSpec) -> String {
+fn found(skipped: &[Skip]) -> String {
     const SHOWN: usize = 5;
     if skipped.is_empty() {
-        return format!(
-            "no http routes, {} tcp and {} tls routes",
-            spec.tcp.len(),
-            spec.tls.len()
-        );
+        return "no routes".to_owned();
     }
     let mut found: Vec<String> = skipped
         .iter()

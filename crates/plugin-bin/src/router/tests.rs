@@ -218,7 +218,7 @@ async fn one_table_that_cannot_be_planned_leaves_all_tables_alone() {
     fixture
         .refuses(
             json!({"routeTableSelector": {"names": ["shop", "aside"], "namespace": "mesh"}}),
-            "RouteTable mesh/aside: no selected http route leads to SERVICE shop/web",
+            "RouteTable mesh/aside: no selected route leads to SERVICE shop/web",
         )
         .await;
 }

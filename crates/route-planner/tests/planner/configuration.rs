@@ -78,6 +78,8 @@ RouteSelector {
     labels: {
         "route": "demo",
     },
+    tcp_ports: [],
+    tls: [],
 }
 "#);
     assert_eq!(config.verify(), VerifyMode::Accepted);
@@ -239,10 +241,68 @@ fn a_value_out_of_range_tells_the_range() {
 }
 
 #[test]
+fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
+    let config = with(json!({
+        "tcpRoutes": [{"port": 3306}, {"port": 65535}],
+        "tlsRoutes": [{"sniHosts": ["b.example.com", "a.example.com"], "port": 443}, {"port": 8443, "sniHosts": null}],
+    }));
+    let config = config.unwrap();
+    assert_eq!(config.routes().tcp_ports, [3306, 65535]);
+    let tls: Vec<String> = config
+        .routes()
+        .tls
+        .iter()
+        .map(|selector| format!("{:?} {:?}", selector.sni_hosts, selector.port))
+        .collect();
+    assert_eq!(
+        tls,
+        [
+            r#"{"a.example.com", "b.example.com"} Some(443)"#,
+            "{} Some(8443)"
+        ]
+    );
+
+    for (block, expect) in [
+        (
+            json!({"tcpRoutes": [{}]}),
+            "tcpRoutes[0] is empty: set port in it",
+        ),
+        (
+            json!({"tcpRoutes": [{"port": 1}, {"port": 0}]}),
+            r#"tcpRoutes[1].port is "0", it must be a port, 1 to 65535"#,
+        ),
+        (
+            json!({"tcpRoutes": [{"port": 65536}]}),
+            r#"tcpRoutes[0].port is "65536", it must be a port, 1 to 65535"#,
+        ),
+        (
+            json!({"tcpRoutes": [{"port": "mysql"}]}),
+            "tcpRoutes[0].port must be a number, found a string",
+        ),
+        (
+            json!({"tcpRoutes": [{"sniHosts": []}]}),
+            "unknown key tcpRoutes[0].sniHosts, did you mean port?",
+        ),
+        (
+            json!({"tlsRoutes": [{"sniHosts": []}]}),
+            "tlsRoutes[0] is empty: set sniHosts or port in it",
+        ),
+        (
+            json!({"tlsRoutes": [{"sniHost": "a"}]}),
+            "unknown key tlsRoutes[0].sniHost, did you mean sniHosts?",
+        ),
+        (
+            json!({"tlsRoutes": "a"}),
+            "tlsRoutes must be a list, found a string",
+        ),
+    ] {
+        refused(with(block), expect);
+    }
+}
+
+#[test]
 fn what_a_later_version_will_do_is_not_supported_yet() {
     for (key, value) in [
-        ("tcpRoutes", json!([{"port": 3306}])),
-        ("tlsRoutes", json!([{"sniHosts": ["db.example.com"]}])),
         ("stableDestination", json!({"kind": "VIRTUAL_DESTINATION"})),
         ("canaryDestination", json!({"name": "x"})),
         ("subset", json!({"service": "reviews"})),

@@ -40,7 +40,7 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 {"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
 {"op":"replace","path":"/spec/http/1/forwardTo/destinations/0/weight","value":60}
 {"op":"add","path":"/spec/http/1/forwardTo/destinations/1","value":{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20}}
-{"op":"add","path":"/metadata/annotations","value":{"rollouts-plugin-trafficrouter-glooplatform/changes":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}}
+{"op":"add","path":"/metadata/annotations","value":{"rollouts-plugin-trafficrouter-glooplatform/changes":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}}
 "#);
     table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
     assert_snapshot!(patch(&table, 50), @r#"
@@ -61,7 +61,7 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 {"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
 {"op":"remove","path":"/spec/http/1/forwardTo/destinations/0"}
 {"op":"add","path":"/spec/http/1/forwardTo/destinations/0","value":{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80}}
-{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}
 {"op":"remove","path":"/metadata/annotations"}
 "#);
 }
@@ -76,14 +76,14 @@ fn a_default_destination_is_written_out_and_removed_again() {
 {"op":"test","path":"/metadata/resourceVersion","value":"1"}
 {"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/"}}
 {"op":"add","path":"/spec/http/0/forwardTo/destinations","value":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}
-{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
 "#);
     table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
     assert_snapshot!(patch(&table, 0), @r#"
 {"op":"test","path":"/metadata/resourceVersion","value":"2"}
 {"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}}
 {"op":"remove","path":"/spec/http/0/forwardTo/destinations"}
-{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"http\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
 {"op":"remove","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes"}
 "#);
 }

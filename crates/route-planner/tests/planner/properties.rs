@@ -106,9 +106,17 @@ fn route() -> impl Strategy<Value = Value> {
     })
 }
 
+/// A TCP or TLS route, on the port that is selected or on another.
+fn l4_route() -> impl Strategy<Value = Value> {
+    (vec(destination(), 1..4), select(vec![443, 444])).prop_map(|(list, port)| {
+        json!({"matchers": [{"port": port, "sniHosts": ["db.example.com"]}], "alien": 1, "forwardTo": {"destinations": list}})
+    })
+}
+
 fn spec() -> impl Strategy<Value = Value> {
-    (vec(route(), 1..5), any::<bool>()).prop_map(|(routes, with_default)| {
-        let mut spec = json!({"alien": {"b": 1, "a": 2}, "http": routes});
+    let l4 = || vec(l4_route(), 0..3);
+    (vec(route(), 0..5), l4(), l4(), any::<bool>()).prop_map(|(http, tcp, tls, with_default)| {
+        let mut spec = json!({"alien": {"b": 1, "a": 2}, "http": http, "tcp": tcp, "tls": tls});
         if with_default {
             spec["defaultDestination"] = json!({"ref": {"name": "reviews", "namespace": "shop"}});
         }
@@ -116,9 +124,13 @@ fn spec() -> impl Strategy<Value = Value> {
     })
 }
 
+fn routes(table: &Value) -> impl Iterator<Item = &Value> {
+    let lists = ["http", "tcp", "tls"].into_iter();
+    lists.flat_map(|list| table["spec"][list].as_array().unwrap())
+}
+
 fn destinations(table: &Value) -> Vec<&Vec<Value>> {
-    let routes = table["spec"]["http"].as_array().unwrap().iter();
-    routes
+    routes(table)
         .filter_map(|route| route.pointer("/forwardTo/destinations")?.as_array())
         .collect()
 }
@@ -148,14 +160,8 @@ fn foreign(table: &Value) -> Vec<Vec<String>> {
 
 /// Which lists were written by a call.
 fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
-    let before: Vec<String> = before["spec"]["http"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(Value::to_string)
-        .collect();
-    let after = after["spec"]["http"].as_array().unwrap().iter();
-    after
+    let before: Vec<String> = routes(before).map(Value::to_string).collect();
+    routes(after)
         .zip(before)
         .filter(|(after, before)| after.to_string() != *before)
         .filter_map(|(after, _)| after.pointer("/forwardTo/destinations")?.as_array())
@@ -188,6 +194,8 @@ proptest! {
     #[test]
     fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(spec in spec(), calls in vec(call(), 1..6)) {
         let mut table = Table::new("mesh/shop", spec);
+        table.plugin["tcpRoutes"] = json!([{"port": 443}]);
+        table.plugin["tlsRoutes"] = json!([{"sniHosts": ["db.example.com"], "port": 443}]);
         let input = table.document().clone();
         for Call { rollout, desired, max, additional, swapped } in calls {
             let before = table.document().clone();
@@ -268,6 +276,9 @@ fn json_value() -> impl Strategy<Value = Value> {
     ];
     let key = select(vec![
         "http",
+        "tcp",
+        "tls",
+        "in",
         "forwardTo",
         "destinations",
         "defaultDestination",
@@ -281,6 +292,7 @@ fn json_value() -> impl Strategy<Value = Value> {
         "shop/reviews",
         "route",
         "share",
+        "routes",
         "originals",
         "added",
         "at",

@@ -53,14 +53,14 @@ fn no_route_to_the_stable_service_tells_what_was_found() {
     ]}));
     assert_snapshot!(
         refusal(&Table::new("mesh/shop", spec), &table::intent("shop/reviews", 0, 100, vec![])),
-        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route other leads to SERVICE shop/ratings and SERVICE shop/details; route elsewhere leads to SERVICE mesh/reviews; route http[2] leads to VIRTUAL_DESTINATION shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route other leads to SERVICE shop/ratings and SERVICE shop/details; route elsewhere leads to SERVICE mesh/reviews; route http[2] leads to VIRTUAL_DESTINATION shop/reviews; route fn leads to AWS Lambda reviews; route child delegates to tables labelled team=shop; 2 more (Rollout shop/reviews)"
     );
     assert_snapshot!(
         refusal(
             &Table::new("mesh/shop", json!({"tcp": [{}], "tls": []})),
             &table::intent("shop/reviews", 25, 100, vec![])
         ),
-        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found no http routes, 1 tcp and 0 tls routes (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route tcp[0] is a route without action (Rollout shop/reviews)"
     );
 }
 
@@ -72,7 +72,7 @@ fn routes_that_the_selector_leaves_out_are_told() {
     table.plugin = json!({"routeTableSelector": {"name": "shop"}, "routeSelector": {"name": "x"}});
     assert_snapshot!(
         refusal(&table, &table::intent("shop/reviews", 25, 100, vec![])),
-        @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
+        @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r is not selected by routeSelector (Rollout shop/reviews)"
     );
 }
 
@@ -81,13 +81,13 @@ fn another_namespace_kind_or_case_is_not_the_stable_service() {
     let namespace = on_route(
         json!({"name": "r", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}}),
     );
-    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE mesh/reviews (Rollout shop/reviews)");
+    assert_snapshot!(namespace, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE mesh/reviews (Rollout shop/reviews)");
     let kind = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "kind": "EXTERNAL_SERVICE"}
     ]}}));
-    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to EXTERNAL_SERVICE shop/reviews (Rollout shop/reviews)");
+    assert_snapshot!(kind, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to EXTERNAL_SERVICE shop/reviews (Rollout shop/reviews)");
     let case = on_route(json!({"name": "r", "forwardTo": {"destinations": ["Reviews"]}}));
-    assert_snapshot!(case, @"RouteTable mesh/shop: no selected http route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE shop/Reviews (Rollout shop/reviews)");
+    assert_snapshot!(case, @"RouteTable mesh/shop: no selected route leads to SERVICE shop/reviews: check stableService, routeTableSelector and routeSelector; found route r leads to SERVICE shop/Reviews (Rollout shop/reviews)");
 }
 
 #[test]
@@ -158,8 +158,8 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
 fn an_annotation_that_cannot_be_read() {
     assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (format 2 is not 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"http":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    let destination = json!({"version": 1, "rollouts": {"shop/reviews": {"http": [{
+    assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"routes":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    let destination = json!({"version": 1, "rollouts": {"shop/reviews": {"routes": [{
         "route": {"name": "r", "at": 0}, "share": 100, "originals": [{"at": 0, "destination": {"ref": 1}}]
     }]}}});
     assert_snapshot!(with_annotation(&destination.to_string()), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid type: integer `1`, expected struct ObjectReference): restore the table from its source, then remove the annotation (Rollout shop/reviews)");

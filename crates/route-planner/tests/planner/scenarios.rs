@@ -152,6 +152,9 @@ scenarios! {
     s07_gitops_restores_the_original
     s08_default_destination
     s09_rewrites_and_unknown_fields
+    s10_tcp_and_tls
+    s10_tls_by_port
+    s10_tcp_only
     s13_several_clusters
     s14_two_rollouts_one_table
     s15_experiment

@@ -154,9 +154,17 @@ pub(crate) fn expand(mut spec: Value) -> Value {
     if let Some(default) = spec.get_mut("defaultDestination") {
         *default = destination(default.take());
     }
-    for route in spec["http"].as_array_mut().into_iter().flatten() {
-        if let Some(list) = route.pointer_mut("/forwardTo/destinations") {
-            *list = expand_destinations(list.take());
+    let lists = ["http", "tcp", "tls"];
+    for list in lists {
+        for route in spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            if let Some(list) = route.pointer_mut("/forwardTo/destinations") {
+                *list = expand_destinations(list.take());
+            }
         }
     }
     spec
