@@ -6,6 +6,8 @@ mod error;
 mod flags;
 mod from_rpc;
 mod router;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,101 @@
+//! Where a scenario takes place, and a store that counts what the plugin writes.
+
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use anyhow::Result;
+use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use json_patch::Patch;
+use route_store::{RouteStore, StoreError};
+use serde_json::Value;
+
+/// Somewhere that RouteTables can live, as their owners and Gloo see it.
+pub trait Place: Sync {
+    /// How the plugin gets at the tables.
+    type Store: RouteStore;
+
+    /// A store as a newly started plugin has it.
+    fn store(&self) -> Self::Store;
+
+    /// Creates an object.
+    ///
+    /// # Errors
+    /// The place refuses it.
+    fn create(&self, object: Value) -> impl Future<Output = Result<()>>;
+
+    /// Sets the status of a RouteTable.
+    ///
+    /// # Errors
+    /// The place refuses it.
+    fn set_status(&self, table: &ObjectKey, status: &Value) -> impl Future<Output = Result<()>>;
+
+    /// Deletes a RouteTable.
+    ///
+    /// # Errors
+    /// The place refuses it.
+    fn delete(&self, table: &ObjectKey) -> impl Future<Output = Result<()>>;
+}
+
+/// The store of a [`Place`] with a counter, and with somebody who can get in before a write.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    store: S,
+    writes: AtomicUsize,
+    meanwhile: Mutex<Option<(ObjectKey, Patch)>>,
+}
+
+impl<S: RouteStore> Watched<S> {
+    pub(super) fn new(store: S) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            writes: AtomicUsize::new(0),
+            meanwhile: Mutex::default(),
+        })
+    }
+
+    /// How many writes succeeded.
+    pub(super) fn writes(&self) -> usize {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    /// Applies `edit` right before the next write.
+    pub(super) fn get_in_before_a_write(&self, table: ObjectKey, edit: Patch) {
+        *self.meanwhile() = Some((table, edit));
+    }
+
+    /// What the plugin does not do itself: not counted.
+    pub(super) fn unwatched(&self) -> &S {
+        &self.store
+    }
+
+    fn meanwhile(&self) -> std::sync::MutexGuard<'_, Option<(ObjectKey, Patch)>> {
+        self.meanwhile
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S: RouteStore> RouteStore for Watched<S> {
+    async fn select(
+        &self,
+        selector: &RouteTableSelector,
+    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+        self.store.select(selector).await
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        self.store.read(key).await
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        let meanwhile = self.meanwhile().take();
+        if let Some((table, edit)) = meanwhile {
+            self.store.patch(&table, &edit).await?;
+        }
+        let table = self.store.patch(key, patch).await?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(table)
+    }
+}
