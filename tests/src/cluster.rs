@@ -1,4 +1,6 @@
 //! A cluster on loopback: etcd, kube-apiserver, the released Rollouts controller with the plugin, a stand-in kubelet.
+//!
+//! The controller has the rights that its release gives it and the README adds, and no others.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,7 @@ pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
 /// Where the controller looks for its ConfigMap when it is not told another namespace.
 const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
+const README: &str = include_str!("../../README.md");
 
 /// A running cluster. Dropping it ends every process it started.
 pub struct Cluster {
@@ -46,8 +49,20 @@ impl Cluster {
             plugin.is_absolute() && plugin.is_file(),
             "PLUGIN_BINARY must be the absolute path of the plugin, it is {plugin:?}"
         );
-        let mut cluster = Self::start_servers().await?;
+        let mut cluster = Self::start_without_controller().await?;
         match cluster.start_controller(&plugin).await {
+            Ok(()) => Ok(cluster),
+            Err(error) => bail!("{error:#}\n{}", cluster.logs()),
+        }
+    }
+
+    /// Starts a cluster with the CRDs and roles, in which nothing happens by itself.
+    ///
+    /// # Errors
+    /// Whatever keeps a program from starting, with the tail of the logs.
+    pub async fn start_without_controller() -> Result<Self> {
+        let cluster = Self::start_servers().await?;
+        match cluster.install().await {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -61,6 +76,22 @@ impl Cluster {
     /// The kubeconfig of that client.
     pub fn kubeconfig(&self) -> &Path {
         &self.credentials.admin_kubeconfig
+    }
+
+    /// A client with the rights of the controller, and so of the plugin.
+    ///
+    /// # Errors
+    /// There are no such credentials.
+    pub async fn controller_client(&self) -> Result<Client> {
+        client(&self.credentials.controller_kubeconfig, None).await
+    }
+
+    /// A client with the rights of `user`: none, unless a binding gives it some.
+    ///
+    /// # Errors
+    /// The credentials cannot be used.
+    pub async fn client_as(&self, user: &str) -> Result<Client> {
+        client(&self.credentials.admin_kubeconfig, Some(user)).await
     }
 
     /// What the controller logs.
@@ -111,10 +142,7 @@ impl Cluster {
             etcd(path, etcd_clients, etcd_peers)?,
             kube_apiserver(path, etcd_clients, api_server, &credentials)?,
         ];
-        let kubeconfig = Kubeconfig::read_from(&credentials.admin_kubeconfig)?;
-        let config =
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        let client = Client::try_from(config)?;
+        let client = client(&credentials.admin_kubeconfig, None).await?;
         let kubelet = tokio::spawn(kubelet::run(client.clone()));
         Ok(Self {
             client,
@@ -125,7 +153,7 @@ impl Cluster {
         })
     }
 
-    async fn start_controller(&mut self, plugin: &Path) -> Result<()> {
+    async fn install(&self) -> Result<()> {
         eventually("the API server is ready", async || {
             Ok(self
                 .client
@@ -134,6 +162,13 @@ impl Cluster {
         })
         .await?;
         self.install_crds().await?;
+        let mut roles = rollouts_manifests("role")?;
+        roles.extend(rollouts_manifests("cluster-install")?);
+        roles.extend(readme_roles()?);
+        manifest::apply(&self.client, &roles).await
+    }
+
+    async fn start_controller(&mut self, plugin: &Path) -> Result<()> {
         let plugins =
             json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
         let namespace = json!({
@@ -154,7 +189,7 @@ impl Cluster {
     }
 
     async fn install_crds(&self) -> Result<()> {
-        let mut crds = rollouts_crds()?;
+        let mut crds = rollouts_manifests("crds")?;
         crds.push(serde_json::from_value(gloo_types::crd::route_table())?);
         manifest::apply(&self.client, &crds).await?;
         eventually("the CRDs are established", async || {
@@ -221,7 +256,7 @@ fn kube_apiserver(
         .arg(format!("--service-account-signing-key-file={}", credentials.token_signing_key.display()))
         .arg(format!("--service-account-key-file={}", credentials.token_verifying_key.display()))
         .arg(format!("--token-auth-file={}", credentials.tokens.display()))
-        .arg("--authorization-mode=AlwaysAllow")
+        .arg("--authorization-mode=RBAC")
         .arg("--service-cluster-ip-range=10.0.0.0/16")
         // Refuses a loopback address otherwise; nothing here looks for the server's endpoint.
         .arg("--endpoint-reconciler-type=none");
@@ -262,8 +297,17 @@ fn program(name: &str) -> Result<Command> {
     Ok(Command::new(path))
 }
 
-/// The CRDs of the release that `go.mod` requires, read where Go keeps the module.
-fn rollouts_crds() -> Result<Vec<DynamicObject>> {
+/// A client of the cluster that a kubeconfig names, as its user or in the name of another.
+async fn client(kubeconfig: &Path, in_the_name_of: Option<&str>) -> Result<Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    config.auth_info.impersonate = in_the_name_of.map(str::to_owned);
+    Ok(Client::try_from(config)?)
+}
+
+/// The manifests in a folder of the release that `go.mod` requires, read where Go keeps the module.
+fn rollouts_manifests(folder: &str) -> Result<Vec<DynamicObject>> {
     let output = Command::new("go")
         .args([
             "list",
@@ -280,15 +324,28 @@ fn rollouts_crds() -> Result<Vec<DynamicObject>> {
         "go list: {}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let directory = Path::new(str::from_utf8(&output.stdout)?.trim()).join("manifests/crds");
-    let mut crds = Vec::new();
-    for entry in fs::read_dir(&directory)? {
+    let module = Path::new(str::from_utf8(&output.stdout)?.trim());
+    let mut objects = Vec::new();
+    for entry in fs::read_dir(module.join("manifests").join(folder))? {
         let path = entry?.path();
         if !path.ends_with("kustomization.yaml") {
-            crds.extend(manifest::parse(&fs::read_to_string(path)?)?);
+            objects.extend(manifest::parse(&fs::read_to_string(path)?)?);
         }
     }
-    Ok(crds)
+    Ok(objects)
+}
+
+/// The ClusterRole and its binding as the README tells an administrator to apply them.
+fn readme_roles() -> Result<Vec<DynamicObject>> {
+    let mut roles = Vec::new();
+    let blocks = README.split("```yaml\n").skip(1);
+    for block in blocks.filter_map(|rest| rest.split("```").next()) {
+        if block.contains("\nkind: ClusterRole\n") {
+            roles.extend(manifest::parse(block)?);
+        }
+    }
+    ensure!(!roles.is_empty(), "the README has no ClusterRole");
+    Ok(roles)
 }
 
 /// Ports that were free a moment ago. All are held until the last is known, so they differ.

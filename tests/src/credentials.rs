@@ -9,9 +9,8 @@ use serde_json::json;
 
 /// The person at the keyboard: the tests, and whoever uses the kubeconfig.
 const ADMIN: &str = "admin";
-/// The Rollouts controller, and the plugin that inherits its environment. A user of its own, so that an authorizer can
-/// tell it from the admin.
-const CONTROLLER: &str = "argo-rollouts";
+/// The Rollouts controller, and the plugin that inherits its environment: the service account that the bindings name.
+const CONTROLLER: &str = "system:serviceaccount:argo-rollouts:argo-rollouts";
 
 /// The files, all below one directory.
 #[derive(Debug)]

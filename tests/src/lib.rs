@@ -1,7 +1,7 @@
 //! What the cluster tests stand on: a Kubernetes API server with the released Rollouts controller, on loopback.
 //!
-//! [`Cluster`] starts the programs, [`Canary`] is one Rollout with its RouteTable in a namespace of its own, and
-//! [`eventually`] is the only way to wait. The programs are built from the Go module in `go/rollouts`; see `README.md`.
+//! [`Cluster`] starts the programs, [`Suite`] runs the tests of a file in one of them, [`Canary`] is one Rollout with its
+//! RouteTable in a namespace of its own, and [`eventually`] is the only way to wait. The programs are built from the Go module in `go/rollouts`; see `README.md`.
 
 mod canary;
 mod cluster;
@@ -10,7 +10,10 @@ mod eventually;
 mod kubelet;
 mod manifest;
 mod process;
+mod suite;
 
 pub use canary::{Canary, History, split};
 pub use cluster::{Cluster, PLUGIN_NAME};
 pub use eventually::eventually;
+pub use manifest::apply;
+pub use suite::Suite;

@@ -12,7 +12,10 @@ pub(crate) fn parse(text: &str) -> Result<Vec<DynamicObject>> {
 }
 
 /// Applies objects in order, as their owner.
-pub(crate) async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
+///
+/// # Errors
+/// The API server refuses one.
+pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
     for object in objects {
         let name = object
             .metadata

@@ -6,15 +6,11 @@
 )]
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Canary, Cluster, eventually};
+use anyhow::{Result, ensure};
+use e2e_tests::{Canary, Cluster, Suite, eventually};
 use kube::api::DynamicObject;
-use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::json;
-use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
 
 const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
 const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
@@ -136,48 +132,17 @@ async fn a_refusal_is_told_in_an_event(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// One cluster for all tests, started by the first that needs it.
-struct Shared {
-    runtime: Runtime,
-    cluster: OnceCell<Cluster>,
-}
-
-impl Shared {
-    fn run(&self, test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<(), Failed> {
-        let outcome = self
-            .runtime
-            .block_on(async { test(self.cluster.get_or_try_init(Cluster::start).await?).await });
-        outcome.map_err(|error| format!("{error:#}").into())
-    }
-}
-
-#[expect(clippy::print_stderr, reason = "a person reads it")]
 fn main() -> Result<ExitCode> {
-    let shared = Arc::new(Shared {
-        runtime: Runtime::new()?,
-        cluster: OnceCell::new(),
-    });
-    macro_rules! trials {
-        ($($test:ident),+ $(,)?) => { vec![$({
-            let shared = Arc::clone(&shared);
-            Trial::test(stringify!($test), move || shared.run($test))
-        }),+] };
-    }
-    let trials = trials![
-        a_canary_moves_the_table_and_returns_it,
-        an_abort_returns_the_table,
-        the_edit_of_another_client_survives,
-        an_idle_reconcile_writes_nothing,
-        a_refusal_is_told_in_an_event,
-    ];
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
-
-    let Shared { runtime, cluster } = Arc::into_inner(shared).context("a test is still running")?;
-    if let Some(cluster) = cluster.into_inner() {
-        if conclusion.has_failed() {
-            eprintln!("{}", cluster.logs());
+    Suite::run(true, |suite| {
+        macro_rules! trials {
+            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
-        runtime.block_on(cluster.stop())?;
-    }
-    Ok(conclusion.exit_code())
+        Ok(trials![
+            a_canary_moves_the_table_and_returns_it,
+            an_abort_returns_the_table,
+            the_edit_of_another_client_survives,
+            an_idle_reconcile_writes_nothing,
+            a_refusal_is_told_in_an_event,
+        ])
+    })
 }

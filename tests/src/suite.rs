@@ -1,0 +1,72 @@
+//! The tests of one file share one cluster, started by the first that needs it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+use libtest_mimic::{Arguments, Trial};
+use tokio::runtime::Runtime;
+use tokio::sync::OnceCell;
+
+use crate::Cluster;
+
+/// The tests of a file and their cluster.
+pub struct Suite {
+    runtime: Runtime,
+    has_controller: bool,
+    cluster: OnceCell<Cluster>,
+}
+
+impl Suite {
+    /// Runs the tests that `trials` makes, as the command line asks, and takes the cluster down.
+    ///
+    /// # Errors
+    /// The plugin outlives the controller, or there are no tests.
+    #[expect(clippy::print_stderr, reason = "a person reads it")]
+    pub fn run(
+        has_controller: bool,
+        trials: impl FnOnce(&Arc<Self>) -> Result<Vec<Trial>>,
+    ) -> Result<ExitCode> {
+        let suite = Arc::new(Self {
+            runtime: Runtime::new()?,
+            has_controller,
+            cluster: OnceCell::new(),
+        });
+        let trials = trials(&suite)?;
+        let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+
+        let suite = Arc::into_inner(suite).context("a test is still running")?;
+        if let Some(cluster) = suite.cluster.into_inner() {
+            if conclusion.has_failed() {
+                eprintln!("{}", cluster.logs());
+            }
+            suite.runtime.block_on(cluster.stop())?;
+        }
+        Ok(conclusion.exit_code())
+    }
+
+    /// A test in the cluster.
+    pub fn trial<T>(self: &Arc<Self>, name: &str, test: T) -> Trial
+    where
+        T: AsyncFnOnce(&Cluster) -> Result<()> + Send + 'static,
+    {
+        let suite = Arc::clone(self);
+        Trial::test(name, move || {
+            let outcome = suite
+                .runtime
+                .block_on(async { test(suite.cluster().await?).await });
+            outcome.map_err(|error| format!("{error:#}").into())
+        })
+    }
+
+    async fn cluster(&self) -> Result<&Cluster> {
+        let start = async || {
+            if self.has_controller {
+                Cluster::start().await
+            } else {
+                Cluster::start_without_controller().await
+            }
+        };
+        self.cluster.get_or_try_init(start).await
+    }
+}

@@ -1,0 +1,157 @@
+//! Every routing case of the plugin's own scenarios, against a real API server with the plugin's own rights.
+//!
+//! The files are those of `crates/plugin-bin/tests/scenarios`. They take turns, because all use the same namespaces.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::{Cluster, Suite, apply};
+use gloo_types::ObjectKey;
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client, ResourceExt as _};
+use plugin_bin::testing::{Place, play, scenarios};
+use route_store::KubeRouteStore;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+/// Far above what a request takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What a plugin without the right to patch says. Everything else it may do.
+const NOT_ALLOWED_TO_PATCH: &str = "
+tables:
+  shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews]}}]}
+calls:
+- {setWeight: 0, restored: true, writes: 0}
+- {setWeight: 25, error: 'not allowed to patch RouteTable shop/shop: grant get, list and patch'}
+- {setWeight: 25, error: 'is forbidden: User \"reader\" cannot patch'}
+";
+
+/// An API server, in which the plugin has the rights of `plugin`.
+struct ApiServer {
+    owner: Client,
+    plugin: Client,
+}
+
+impl ApiServer {
+    /// Deletes what an earlier scenario has left.
+    async fn clear(&self) -> Result<()> {
+        let everywhere = Api::<DynamicObject>::all_with(self.owner.clone(), &route_tables());
+        for table in everywhere.list(&ListParams::default()).await? {
+            let namespace = table.namespace().unwrap_or_default();
+            let key = ObjectKey::new(namespace, table.name_any());
+            self.delete(&key).await?;
+        }
+        Ok(())
+    }
+
+    fn tables(&self, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.owner.clone(), namespace, &route_tables())
+    }
+}
+
+impl Place for ApiServer {
+    type Store = KubeRouteStore;
+
+    fn store(&self) -> KubeRouteStore {
+        KubeRouteStore::with_client(self.plugin.clone(), TIMEOUT)
+    }
+
+    async fn create(&self, object: Value) -> Result<()> {
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": object.namespace()},
+        });
+        apply(&self.owner, &[serde_json::from_value(namespace)?, object]).await
+    }
+
+    async fn set_status(&self, table: &ObjectKey, status: &Value) -> Result<()> {
+        let patch = Patch::Merge(json!({ "status": status }));
+        self.tables(&table.namespace)
+            .patch_status(&table.name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
+    async fn delete(&self, table: &ObjectKey) -> Result<()> {
+        self.tables(&table.namespace)
+            .delete(&table.name, &DeleteParams::default())
+            .await?;
+        Ok(())
+    }
+}
+
+fn route_tables() -> ApiResource {
+    let (group, version) = (gloo_types::GROUP, gloo_types::VERSION);
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, gloo_types::KIND))
+}
+
+/// Gives the user `reader` what the README gives the plugin, but for the right to patch.
+async fn bind_reader(owner: &Client) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(owner.clone());
+    let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
+    let verbs = rules.iter_mut().flatten().map(|rule| &mut rule.verbs);
+    let mut taken = 0;
+    for verbs in verbs {
+        let before = verbs.len();
+        verbs.retain(|verb| verb != "patch");
+        taken += before - verbs.len();
+    }
+    ensure!(taken > 0, "the README grants no patch");
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": "reader"},
+        "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}],
+    });
+    for object in [role, binding] {
+        apply(owner, &[serde_json::from_value(object)?]).await?;
+    }
+    Ok(())
+}
+
+async fn play_in(cluster: &Cluster, plugin: Client, turns: &Mutex<()>, text: &str) -> Result<()> {
+    let place = ApiServer {
+        owner: cluster.client().clone(),
+        plugin,
+    };
+    let _turn = turns.lock().await;
+    place.clear().await.context("cannot clear up")?;
+    play(text, &place).await
+}
+
+fn main() -> Result<ExitCode> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/plugin-bin/tests/scenarios");
+    let turns = Arc::new(Mutex::new(()));
+    Suite::run(false, |suite| {
+        let mut trials = Vec::new();
+        for (name, text) in scenarios(&folder)? {
+            let turns = Arc::clone(&turns);
+            trials.push(suite.trial(&name, async move |cluster| {
+                play_in(cluster, cluster.controller_client().await?, &turns, &text).await
+            }));
+        }
+        let without_patch = async move |cluster: &Cluster| {
+            bind_reader(cluster.client()).await?;
+            let reader = cluster.client_as("reader").await?;
+            play_in(cluster, reader, &turns, NOT_ALLOWED_TO_PATCH).await
+        };
+        trials.push(suite.trial(
+            "without_the_right_to_patch_the_error_says_so",
+            without_patch,
+        ));
+        Ok(trials)
+    })
+}
