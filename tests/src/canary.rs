@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
+use gloo_types::{Resource as _, RouteTable};
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -56,9 +57,9 @@ impl Canary {
             tables: api(
                 client,
                 namespace,
-                gloo_types::GROUP,
-                gloo_types::VERSION,
-                gloo_types::KIND,
+                RouteTable::GROUP,
+                RouteTable::VERSION,
+                RouteTable::KIND,
             ),
             events: Api::namespaced(client.clone(), namespace),
         };

@@ -190,7 +190,12 @@ impl Cluster {
 
     async fn install_crds(&self) -> Result<()> {
         let mut crds = rollouts_manifests("crds")?;
-        crds.push(serde_json::from_value(gloo_types::crd::route_table())?);
+        for crd in [
+            gloo_types::crd::route_table(),
+            gloo_types::crd::mirror_policy(),
+        ] {
+            crds.push(serde_json::from_value(crd)?);
+        }
         manifest::apply(&self.client, &crds).await?;
         eventually("the CRDs are established", async || {
             let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());

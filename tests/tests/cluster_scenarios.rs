@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Suite, apply};
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, Resource as _, RouteTable};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -87,8 +87,8 @@ impl Place for ApiServer {
 }
 
 fn route_tables() -> ApiResource {
-    let (group, version) = (gloo_types::GROUP, gloo_types::VERSION);
-    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, gloo_types::KIND))
+    let (group, version) = (RouteTable::GROUP, RouteTable::VERSION);
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, RouteTable::KIND))
 }
 
 /// Gives the user `reader` what the README gives the plugin, but for the right to patch.

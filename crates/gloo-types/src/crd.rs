@@ -1,6 +1,6 @@
-//! The CustomResourceDefinition of a RouteTable, generated from the types.
+//! CustomResourceDefinitions, generated from the types.
 //!
-//! It is what tests install into an API server; Gloo ships its own. Unknown fields are preserved at every level, so a
+//! They are what tests install into an API server; Gloo ships its own. Unknown fields are preserved at every level, so a
 //! document keeps what a newer Gloo would put there.
 
 use schemars::generate::SchemaSettings;
@@ -8,13 +8,11 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use crate::route_table::RouteTableSpec;
-use crate::status::RouteTableStatus;
-use crate::{GROUP, KIND, PLURAL, VERSION};
+use crate::resource::{MirrorPolicy, Resource, RouteTable};
 
-/// The CustomResourceDefinition (`apiextensions.k8s.io/v1`), ready to be applied.
+/// The definition of RouteTable (`apiextensions.k8s.io/v1`), ready to be applied.
 pub fn route_table() -> Value {
-    let mut spec = structural_schema::<RouteTableSpec>();
+    let mut spec = structural_schema::<<RouteTable as Resource>::Spec>();
     spec.insert(
         "x-kubernetes-validations".to_owned(),
         json!([{
@@ -22,21 +20,35 @@ pub fn route_table() -> Value {
             "message": "one of http, tcp or tls must be set",
         }]),
     );
+    definition::<RouteTable>(spec)
+}
+
+/// The definition of MirrorPolicy (`apiextensions.k8s.io/v1`), ready to be applied.
+pub fn mirror_policy() -> Value {
+    definition::<MirrorPolicy>(structural_schema::<<MirrorPolicy as Resource>::Spec>())
+}
+
+/// A number or a string of digits.
+pub(crate) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-int-or-string": true })
+}
+
+fn definition<K: Resource<Status: JsonSchema>>(spec: Schema) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("{PLURAL}.{GROUP}") },
+        "metadata": { "name": format!("{}.{}", K::PLURAL, K::GROUP) },
         "spec": {
-            "group": GROUP,
+            "group": K::GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": format!("{KIND}List"),
-                "plural": PLURAL,
-                "singular": KIND.to_lowercase(),
+                "kind": K::KIND,
+                "listKind": format!("{}List", K::KIND),
+                "plural": K::PLURAL,
+                "singular": K::KIND.to_lowercase(),
             },
             "versions": [{
-                "name": VERSION,
+                "name": K::VERSION,
                 "served": true,
                 "storage": true,
                 "subresources": { "status": {} },
@@ -44,17 +56,12 @@ pub fn route_table() -> Value {
                     "type": "object",
                     "properties": {
                         "spec": spec,
-                        "status": structural_schema::<RouteTableStatus>(),
+                        "status": structural_schema::<K::Status>(),
                     },
                 } },
             }],
         },
     })
-}
-
-/// A number or a string of digits.
-pub(crate) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
 /// The schema of `T` in the subset of OpenAPI v3 that Kubernetes calls structural: no references, one type per value.

@@ -1,47 +1,60 @@
-//! A RouteTable as it was read, beside its typed view.
+//! An object as it was read, beside its typed view.
 
 use std::collections::BTreeMap;
+
+use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::KIND;
 use crate::object_key::ObjectKey;
-use crate::route_table::RouteTableSpec;
-use crate::status::RouteTableStatus;
+use crate::resource::{MirrorPolicy, Resource, RouteTable};
 
-/// A whole RouteTable object.
+/// A whole object.
 ///
-/// Only the metadata is read at once. `spec` and `status` are read when asked for, so that one table with a wrong type
+/// Only the metadata is read at once. `spec` and `status` are read when asked for, so that one object with a wrong type
 /// inside does not hide its neighbours in a list.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RouteTableDoc {
+pub struct Document<K> {
     raw: Value,
     key: ObjectKey,
     metadata: Metadata,
+    kind: PhantomData<K>,
 }
 
-/// Why a document is not a RouteTable we can read.
+/// A whole RouteTable.
+pub type RouteTableDoc = Document<RouteTable>;
+
+/// A whole MirrorPolicy.
+pub type MirrorPolicyDoc = Document<MirrorPolicy>;
+
+/// Why a document is not an object we can read.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// Something else than a RouteTable.
-    #[error("expected an object of kind RouteTable, found kind {found}")]
+    /// An object of another kind.
+    #[error("expected an object of kind {expected}, found kind {found}")]
     Kind {
+        /// The kind that was asked for.
+        expected: &'static str,
         /// The kind that is there.
         found: String,
     },
     /// `metadata.name` or `metadata.namespace` is absent.
-    #[error("RouteTable without {path}")]
+    #[error("{kind} without {path}")]
     Unnamed {
+        /// Kind of the object.
+        kind: &'static str,
         /// Path of the absent field.
         path: &'static str,
     },
     /// A field has another type than the API says.
-    #[error("RouteTable {table}: unexpected value at {path}")]
+    #[error("{kind} {key}: unexpected value at {path}")]
     Type {
-        /// The table, `namespace/name` as far as known.
-        table: String,
+        /// Kind of the object.
+        kind: &'static str,
+        /// The object, `namespace/name` as far as known.
+        key: String,
         /// Dotted path of the field, for example `spec.http[2].name`.
         path: String,
         /// What was expected there.
@@ -61,7 +74,7 @@ struct Metadata {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-impl RouteTableDoc {
+impl<K: Resource> Document<K> {
     /// Takes an object as the API server returns it, or as a file holds it.
     ///
     /// # Errors
@@ -69,27 +82,37 @@ impl RouteTableDoc {
     pub fn from_value(raw: Value) -> Result<Self, DocumentError> {
         // Items of a list may come without `kind`.
         match raw.get("kind") {
-            Some(kind) if kind != KIND => {
+            Some(kind) if kind != K::KIND => {
                 let found = kind
                     .as_str()
                     .map_or_else(|| kind.to_string(), str::to_owned);
-                return Err(DocumentError::Kind { found });
+                return Err(DocumentError::Kind {
+                    expected: K::KIND,
+                    found,
+                });
             }
             _ => {}
         }
-        let metadata: Metadata = read(&raw, "metadata", "(unnamed)")?;
+        let metadata: Metadata = read::<K, _>(&raw, "metadata", "(unnamed)")?;
         if metadata.name.is_empty() {
             return Err(DocumentError::Unnamed {
+                kind: K::KIND,
                 path: "metadata.name",
             });
         }
         if metadata.namespace.is_empty() {
             return Err(DocumentError::Unnamed {
+                kind: K::KIND,
                 path: "metadata.namespace",
             });
         }
         let key = ObjectKey::new(&metadata.namespace, &metadata.name);
-        Ok(Self { raw, key, metadata })
+        Ok(Self {
+            raw,
+            key,
+            metadata,
+            kind: PhantomData,
+        })
     }
 
     /// Namespace and name.
@@ -122,16 +145,16 @@ impl RouteTableDoc {
     ///
     /// # Errors
     /// When a field has a type that contradicts the API.
-    pub fn spec(&self) -> Result<RouteTableSpec, DocumentError> {
-        read(&self.raw, "spec", &self.key)
+    pub fn spec(&self) -> Result<K::Spec, DocumentError> {
+        read::<K, _>(&self.raw, "spec", &self.key)
     }
 
     /// The typed view of `status`; the default when there is none.
     ///
     /// # Errors
     /// When a field has a type that contradicts the API.
-    pub fn status(&self) -> Result<RouteTableStatus, DocumentError> {
-        read(&self.raw, "status", &self.key)
+    pub fn status(&self) -> Result<K::Status, DocumentError> {
+        read::<K, _>(&self.raw, "status", &self.key)
     }
 
     /// The whole object, untouched.
@@ -145,7 +168,7 @@ impl RouteTableDoc {
     }
 }
 
-impl TryFrom<Value> for RouteTableDoc {
+impl<K: Resource> TryFrom<Value> for Document<K> {
     type Error = DocumentError;
 
     fn try_from(raw: Value) -> Result<Self, DocumentError> {
@@ -153,17 +176,18 @@ impl TryFrom<Value> for RouteTableDoc {
     }
 }
 
-fn read<T: DeserializeOwned + Default>(
+fn read<K: Resource, T: DeserializeOwned + Default>(
     raw: &Value,
     field: &str,
-    table: impl ToString,
+    key: impl ToString,
 ) -> Result<T, DocumentError> {
     match raw.get(field) {
         None | Some(Value::Null) => Ok(T::default()),
         Some(value) => serde_path_to_error::deserialize(value).map_err(|error| {
             let inner = error.path().to_string();
             DocumentError::Type {
-                table: table.to_string(),
+                kind: K::KIND,
+                key: key.to_string(),
                 path: if inner == "." {
                     field.to_owned()
                 } else {

@@ -1,4 +1,4 @@
-//! Solo.io Gloo Platform `RouteTable` (`networking.gloo.solo.io/v2`): a typed, read-only view over an untouched JSON document.
+//! Solo.io Gloo Platform `RouteTable` and `MirrorPolicy`: typed, read-only views over untouched JSON documents.
 //!
 //! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
 //! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
@@ -15,8 +15,10 @@ mod destination;
 mod document;
 mod http_route;
 mod l4_route;
+mod mirror_policy;
 mod object_key;
 mod open_enum;
+mod resource;
 mod route_table;
 mod selector;
 mod status;
@@ -27,14 +29,18 @@ pub use destination::{
     AwsLambdaReference, DestinationKind, DestinationReference, LambdaOptions, ObjectReference,
     PortSelector,
 };
-pub use document::{DocumentError, RouteTableDoc};
+pub use document::{Document, DocumentError, MirrorPolicyDoc, RouteTableDoc};
 pub use http_route::{
     DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
     GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute, QueryParameterMatcher,
     RedirectAction, RedirectCode, RegexRewrite, RouteFilter, SortMethod, StringMatch,
 };
 pub use l4_route::{TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute};
+pub use mirror_policy::{
+    MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, RouteLabelSelector,
+};
 pub use object_key::ObjectKey;
+pub use resource::{MirrorPolicy, Resource, RouteTable};
 pub use route_table::{
     DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
     WorkloadSelector,
@@ -43,12 +49,3 @@ pub use selector::{LabelOperator, LabelRequirement, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, violations, weight_rule};
 pub use weight::effective_weights;
-
-/// API group of a `RouteTable`.
-pub const GROUP: &str = "networking.gloo.solo.io";
-/// API version of a `RouteTable` within [`GROUP`].
-pub const VERSION: &str = "v2";
-/// Kind of a `RouteTable`.
-pub const KIND: &str = "RouteTable";
-/// Plural resource name of a `RouteTable`.
-pub const PLURAL: &str = "routetables";

@@ -10,7 +10,11 @@ use gloo_types::crd;
 use serde_json::{Map, Value, json};
 
 fn schema() -> Value {
-    crd::route_table()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+    schema_of(&crd::route_table())
+}
+
+fn schema_of(crd: &Value) -> Value {
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
 }
 
 #[test]
@@ -88,9 +92,9 @@ fn it_is_structural_and_keeps_unknown_fields() {
             assert!(!schema.contains_key("additionalProperties"), "{path}: both");
         }
         assert!(
-            schema
-                .get("format")
-                .is_none_or(|format| format == "int32" || format == "int64"),
+            schema.get("format").is_none_or(
+                |format| ["int32", "int64", "double"].contains(&format.as_str().unwrap())
+            ),
             "{path}"
         );
         assert!(
@@ -111,5 +115,18 @@ fn it_is_structural_and_keeps_unknown_fields() {
             }
         }
     }
-    walk("$", schema().as_object().unwrap());
+    for crd in [crd::route_table(), crd::mirror_policy()] {
+        walk("$", schema_of(&crd).as_object().unwrap());
+    }
+}
+
+#[test]
+fn a_mirror_policy_names_its_own_resource() {
+    let crd = crd::mirror_policy();
+    assert_eq!(
+        crd["metadata"]["name"],
+        "mirrorpolicies.trafficcontrol.policy.gloo.solo.io"
+    );
+    let config = &schema_of(&crd)["properties"]["spec"]["properties"]["config"]["properties"];
+    assert_eq!(config["percentage"]["type"], "number");
 }

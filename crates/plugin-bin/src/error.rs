@@ -36,7 +36,7 @@ pub enum ShiftError {
         rollout: ObjectKey,
         /// What the store said.
         #[source]
-        source: StoreError,
+        source: Box<StoreError>,
     },
     /// Labels matched no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]

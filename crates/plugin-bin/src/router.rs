@@ -51,7 +51,7 @@ impl<S: RouteStore> GlooRouter<S> {
             .await
             .map_err(|source| ShiftError::Select {
                 rollout: rollout(),
-                source,
+                source: Box::new(source),
             })?;
         if tables.is_empty() {
             return Err(ShiftError::NothingSelected {

@@ -6,7 +6,7 @@
     reason = "helpers are test code too"
 )]
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, Resource as _, RouteTable};
 use plugin_bin::DEFAULT_PLUGIN_NAMES;
 use route_planner::PluginConfig;
 use serde_json::Value;
@@ -59,6 +59,6 @@ fn the_role_is_for_the_resource_the_plugin_edits() {
     let rule = manifest("ClusterRole")["rules"][0].clone();
     assert_eq!(
         (&rule["apiGroups"][0], &rule["resources"][0]),
-        (&gloo_types::GROUP.into(), &gloo_types::PLURAL.into())
+        (&RouteTable::GROUP.into(), &RouteTable::PLURAL.into())
     );
 }

@@ -1,4 +1,4 @@
-//! RouteTables as YAML documents in a directory: the same routing without a cluster.
+//! RouteTables and MirrorPolicies as YAML documents in a directory: the same routing without a cluster.
 //!
 //! A file is replaced as a whole (written beside it, then renamed), so a reader never sees half a
 //! file. While a document differs from what its owner wrote it is in the form our YAML writer
@@ -11,19 +11,21 @@ use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     io::{self, Write as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{
+    Document, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc, RouteTableSelector,
+};
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use crate::{RouteStore, StoreError, pick::pick};
+use crate::{PolicyStore, RouteStore, StoreError, error::label, pick::pick};
 
 /// Namespace of a document that names none.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// RouteTables in the `.yaml` and `.yml` files of one directory. Documents of other kinds are left alone.
+/// The objects in the `.yaml` and `.yml` files of one directory. Documents of other kinds are left alone.
 #[derive(Debug, Clone)]
 pub struct DirRouteStore {
     inner: Arc<Inner>,
@@ -66,8 +68,8 @@ impl RouteStore for DirRouteStore {
     ) -> Result<Vec<RouteTableDoc>, StoreError> {
         let selector = selector.clone();
         self.blocking(move |inner| {
-            let mut tables = inner.tables()?;
-            tables.sort_by(|a, b| a.key().cmp(b.key()));
+            let mut tables = inner.all()?;
+            tables.sort_by(|a: &RouteTableDoc, b| a.key().cmp(b.key()));
             pick(tables, &selector)
         })
         .await
@@ -77,10 +79,10 @@ impl RouteStore for DirRouteStore {
         let key = key.clone();
         self.blocking(move |inner| {
             let found = inner
-                .tables()?
+                .all()?
                 .into_iter()
-                .find(|table| *table.key() == key);
-            found.ok_or_else(|| StoreError::table_not_found(&key))
+                .find(|table: &RouteTableDoc| *table.key() == key);
+            found.ok_or_else(|| StoreError::not_found::<RouteTable>(&key))
         })
         .await
     }
@@ -91,46 +93,111 @@ impl RouteStore for DirRouteStore {
     }
 }
 
-impl Inner {
-    fn tables(&self) -> Result<Vec<RouteTableDoc>, StoreError> {
-        let mut tables = Vec::new();
-        for file in self.files()? {
-            for document in file
-                .documents
-                .iter()
-                .filter(|document| is_route_table(document))
-            {
-                tables.push(parse(&file.path, with_version(document))?);
-            }
-        }
-        Ok(tables)
+impl PolicyStore for DirRouteStore {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.blocking(Inner::all).await
     }
 
-    fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let mut originals = self
-            .originals
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        for mut file in self.files()? {
-            for index in 0..file.documents.len() {
-                let Some(document) = file.documents.get_mut(index) else {
-                    continue;
-                };
-                if !is_route_table(document)
-                    || parse(&file.path, with_version(document))?.key() != key
-                {
-                    continue;
-                }
-                let mut patched = with_version(document);
-                json_patch::patch(&mut patched, patch)
-                    .map_err(|_| StoreError::Conflict(key.clone()))?;
-                *document = without_version(patched, document);
-                let table = parse(&file.path, with_version(document))?;
-                file.replace(&mut originals)?;
-                return Ok(table);
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        let policy = policy.clone();
+        self.blocking(move |inner| inner.create(policy)).await
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        let (key, patch) = (key.clone(), patch.clone());
+        self.blocking(move |inner| inner.patch(&key, &patch)).await
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        let policy = policy.clone();
+        self.blocking(move |inner| inner.delete(&policy)).await
+    }
+}
+
+impl Inner {
+    fn all<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
+        let mut objects = Vec::new();
+        for file in self.files()? {
+            for document in &file.documents {
+                objects.extend(file.parse(document)?);
             }
         }
-        Err(StoreError::table_not_found(key))
+        Ok(objects)
+    }
+
+    fn patch<K: Resource>(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<Document<K>, StoreError> {
+        let mut originals = self.originals();
+        let (mut file, at, _) = self.find::<K>(key)?;
+        let Some(document) = file.documents.get_mut(at) else {
+            return Err(StoreError::not_found::<K>(key));
+        };
+        let mut patched = with_version(document);
+        json_patch::patch(&mut patched, patch).map_err(|_| StoreError::conflict::<K>(key))?;
+        *document = without_version(patched, document);
+        let object = parse(&file.path, with_version(document))?;
+        file.replace(&mut originals)?;
+        Ok(object)
+    }
+
+    fn create<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
+        let _originals = self.originals();
+        let created: Document<K> = parse(&self.dir, with_version(&object))?;
+        let key = created.key();
+        let path = self
+            .dir
+            .join(format!("{}.{}.{}.yaml", key.namespace, key.name, K::PLURAL));
+        let unwritable = |error| unreachable_dir("create", &path, error);
+        if !matches!(self.find::<K>(key), Err(StoreError::NotFound { .. })) || path.exists() {
+            return Err(StoreError::conflict::<K>(key));
+        }
+        let text = serde_saphyr::to_string(&object)
+            .map_err(|error| StoreError::unreadable::<K>(label::<K>(key), error))?;
+        write_atomically(&path, &text).map_err(unwritable)?;
+        Ok(created)
+    }
+
+    fn delete<K: Resource>(&self, object: &Document<K>) -> Result<(), StoreError> {
+        let mut originals = self.originals();
+        let (mut file, at, found) = self.find::<K>(object.key())?;
+        if found.resource_version() != object.resource_version() {
+            return Err(StoreError::conflict::<K>(object.key()));
+        }
+        file.documents.remove(at);
+        if file.documents.is_empty() {
+            originals.remove(&file.path);
+            return fs::remove_file(&file.path)
+                .map_err(|error| unreachable_dir("delete", &file.path, error));
+        }
+        file.replace(&mut originals)
+    }
+
+    /// The file that holds an object, and its position there.
+    fn find<K: Resource>(&self, key: &ObjectKey) -> Result<(File, usize, Document<K>), StoreError> {
+        for file in self.files()? {
+            for (at, document) in file.documents.iter().enumerate() {
+                if let Some(object) = file
+                    .parse::<K>(document)?
+                    .filter(|object| object.key() == key)
+                {
+                    return Ok((file, at, object));
+                }
+            }
+        }
+        Err(StoreError::not_found::<K>(key))
+    }
+
+    fn originals(&self) -> MutexGuard<'_, HashMap<PathBuf, String>> {
+        self.originals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn files(&self) -> Result<Vec<File>, StoreError> {
@@ -163,12 +230,21 @@ impl File {
     fn read(path: PathBuf) -> Result<Self, StoreError> {
         let text =
             fs::read_to_string(&path).map_err(|error| unreachable_dir("read", &path, error))?;
-        let documents = documents(&text).map_err(|error| unreadable(&path, error))?;
+        let documents = documents(&text)
+            .map_err(|error| StoreError::unreadable::<RouteTable>(path.display(), error))?;
         Ok(Self {
             path,
             text,
             documents,
         })
+    }
+
+    /// One of the documents as an object, `None` when it is of another kind.
+    fn parse<K: Resource>(&self, document: &Value) -> Result<Option<Document<K>>, StoreError> {
+        let is_one = document.get("kind").and_then(Value::as_str) == Some(K::KIND);
+        is_one
+            .then(|| parse(&self.path, with_version(document)))
+            .transpose()
     }
 
     /// Writes `documents`, as the owner's text when they equal what the owner wrote.
@@ -178,8 +254,9 @@ impl File {
             .filter(|text| documents(text).is_ok_and(|was| was == self.documents));
         let text = match original {
             Some(original) => original.clone(),
-            None => serde_saphyr::to_string_multiple(&self.documents)
-                .map_err(|error| unreadable(&self.path, error))?,
+            None => serde_saphyr::to_string_multiple(&self.documents).map_err(|error| {
+                StoreError::unreadable::<RouteTable>(self.path.display(), error)
+            })?,
         };
         let at_rest = original.is_some();
         write_atomically(&self.path, &text)
@@ -201,15 +278,12 @@ fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(dir)?;
     file.write_all(text.as_bytes())?;
-    file.as_file()
-        .set_permissions(fs::metadata(path)?.permissions())?;
+    if let Ok(replaced) = fs::metadata(path) {
+        file.as_file().set_permissions(replaced.permissions())?;
+    }
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
-}
-
-fn is_route_table(document: &Value) -> bool {
-    document.get("kind").and_then(Value::as_str) == Some("RouteTable")
 }
 
 /// The document as a store hands it out: it has a namespace, and a version that changes with its content.
@@ -242,15 +316,8 @@ fn without_version(mut document: Value, was: &Value) -> Value {
     document
 }
 
-fn parse(path: &Path, table: Value) -> Result<RouteTableDoc, StoreError> {
-    RouteTableDoc::from_value(table).map_err(|error| unreadable(path, error))
-}
-
-fn unreadable(path: &Path, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Unreadable {
-        what: path.display().to_string(),
-        source: Box::new(source),
-    }
+fn parse<K: Resource>(path: &Path, object: Value) -> Result<Document<K>, StoreError> {
+    Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(path.display(), error))
 }
 
 fn unreachable_dir(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, Resource};
 
 /// Why a RouteTable could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -13,33 +13,33 @@ pub enum StoreError {
         /// What was looked for, for example `RouteTable shop/web`.
         what: String,
     },
-    /// The table changed since it was read.
-    #[error("RouteTable {0} changed while it was being written: try again")]
-    Conflict(ObjectKey),
+    /// The object changed since it was read, or somebody else created it first.
+    #[error("{0} changed while it was being written: try again")]
+    Conflict(String),
     /// The store understood the patch and refused the outcome (schema, admission webhook).
-    #[error("the change to RouteTable {key} was rejected: {reason}")]
+    #[error("the change to {what} was rejected: {reason}")]
     Rejected {
-        /// The table.
-        key: ObjectKey,
+        /// The object.
+        what: String,
         /// The store's own words.
         reason: String,
     },
     /// Credentials are missing or not good enough.
-    #[error(
-        "not allowed to {verb} {what}: grant get, list and patch on routetables.networking.gloo.solo.io ({reason})"
-    )]
+    #[error("not allowed to {verb} {what}: grant it on {resource} ({reason})")]
     Forbidden {
-        /// `get`, `list` or `patch`.
+        /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
         /// What was asked for.
         what: String,
+        /// The resource as RBAC names it, for example `routetables.networking.gloo.solo.io`.
+        resource: String,
         /// The store's own words.
         reason: String,
     },
     /// No answer within the request's deadline.
     #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", after.as_secs_f32())]
     Timeout {
-        /// `get`, `list` or `patch`.
+        /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
         /// What was asked for.
         what: String,
@@ -49,7 +49,7 @@ pub enum StoreError {
     /// The store could not be reached, or answered with something else than an answer.
     #[error("cannot {verb} {what}: check that the API server or directory is reachable")]
     Unreachable {
-        /// `get`, `list` or `patch`.
+        /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
         /// What was asked for.
         what: String,
@@ -57,11 +57,13 @@ pub enum StoreError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What is stored under that name is not a RouteTable that can be read.
-    #[error("{what} cannot be read as a RouteTable: correct it")]
+    /// What is stored under that name cannot be read.
+    #[error("{what} cannot be read as a {kind}: correct it")]
     Unreadable {
         /// Where it was found.
         what: String,
+        /// What it should be.
+        kind: &'static str,
         /// The parser's error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
@@ -69,10 +71,14 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    pub(crate) fn table_not_found(key: &ObjectKey) -> Self {
+    pub(crate) fn not_found<K: Resource>(key: &ObjectKey) -> Self {
         Self::NotFound {
-            what: format!("RouteTable {key}"),
+            what: label::<K>(key),
         }
+    }
+
+    pub(crate) fn conflict<K: Resource>(key: &ObjectKey) -> Self {
+        Self::Conflict(label::<K>(key))
     }
 
     pub(crate) fn not_in_namespaces(name: &str, namespaces: &[String]) -> Self {
@@ -84,4 +90,20 @@ impl StoreError {
             what: format!("RouteTable {}", keys.join(" or ")),
         }
     }
+
+    pub(crate) fn unreadable<K: Resource>(
+        what: impl ToString,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
+        Self::Unreadable {
+            what: what.to_string(),
+            kind: K::KIND,
+            source: Box::new(source),
+        }
+    }
+}
+
+/// An object in messages: `RouteTable mesh/web`.
+pub(crate) fn label<K: Resource>(key: &ObjectKey) -> String {
+    format!("{} {key}", K::KIND)
 }

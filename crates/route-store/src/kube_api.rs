@@ -1,29 +1,35 @@
-//! RouteTables in the Kubernetes API.
+//! RouteTables and MirrorPolicies in the Kubernetes API.
 //!
 //! Documents are read as raw JSON, never through a typed object: what this crate does not know
 //! must survive.
 
 use std::{path::PathBuf, time::Duration};
 
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc,
+    RouteTableSelector,
+};
 use json_patch::Patch;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
     core::{
         Request, Status,
-        params::{GetParams, ListParams, Patch as Body, PatchParams},
+        params::{
+            DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams,
+            Preconditions,
+        },
     },
 };
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{RouteStore, StoreError};
+use crate::{PolicyStore, RouteStore, StoreError, error::label};
 
 /// The name under which our writes appear in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// How many tables one list request may return.
+/// How many objects one list request may return.
 const PAGE: u32 = 250;
 
 /// How to reach the cluster that holds the RouteTables.
@@ -59,7 +65,7 @@ pub enum ConnectError {
     Client(#[source] Box<kube::Error>),
 }
 
-/// RouteTables read from and written to the Kubernetes API.
+/// Objects read from and written to the Kubernetes API.
 ///
 /// The client is made when it is first needed: whoever creates the store is not held up by a
 /// cluster that cannot be reached, and a later call tries again.
@@ -91,24 +97,40 @@ impl KubeRouteStore {
         }
     }
 
-    async fn list(&self, namespace: &str, labels: &str) -> Result<Vec<RouteTableDoc>, StoreError> {
-        let call = Call::list(namespace);
-        let mut params = ListParams::default().labels(labels).limit(PAGE);
-        let mut tables = Vec::new();
+    async fn list<K: Resource>(
+        &self,
+        namespace: Option<&str>,
+        mut params: ListParams,
+    ) -> Result<Vec<Document<K>>, StoreError> {
+        let call = Call::list::<K>(namespace);
+        params = params.limit(PAGE);
+        let mut objects = Vec::new();
         loop {
             let mut page = self
-                .send(&call, routetables(namespace).list(&params))
+                .send(&call, resource::<K>(namespace).list(&params))
                 .await?;
             if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
                 for item in items {
-                    tables.push(call.parse(item)?);
+                    objects.push(call.parse(item)?);
                 }
             }
             match page.pointer("/metadata/continue").and_then(Value::as_str) {
                 Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(tables),
+                _ => return Ok(objects),
             }
         }
+    }
+
+    async fn patch_object<K: Resource>(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<Document<K>, StoreError> {
+        let call = Call::on::<K>("patch", key);
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let body = Body::<()>::Json(patch.clone());
+        let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
+        call.parse(self.send(&call, request).await?)
     }
 
     async fn send(
@@ -157,7 +179,8 @@ impl RouteStore for KubeRouteStore {
         }
         if let Some(labels) = selector.label_selector_string() {
             for namespace in &selector.namespaces {
-                tables.extend(self.list(namespace, &labels).await?);
+                let params = ListParams::default().labels(&labels);
+                tables.extend(self.list(Some(namespace), params).await?);
             }
         }
         tables.sort_by(|a, b| a.key().cmp(b.key()));
@@ -166,17 +189,55 @@ impl RouteStore for KubeRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        let call = Call::on_table("get", key);
-        let request = routetables(&key.namespace).get(&key.name, &GetParams::default());
+        let call = Call::on::<RouteTable>("get", key);
+        let request =
+            resource::<RouteTable>(Some(&key.namespace)).get(&key.name, &GetParams::default());
         call.parse(self.send(&call, request).await?)
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let call = Call::on_table("patch", key);
-        let params = PatchParams::apply(FIELD_MANAGER);
-        let request =
-            routetables(&key.namespace).patch(&key.name, &params, &Body::<()>::Json(patch.clone()));
+        self.patch_object(key, patch).await
+    }
+}
+
+impl PolicyStore for KubeRouteStore {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.list(None, ListParams::default()).await
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        let document = MirrorPolicyDoc::from_value(policy.clone())
+            .map_err(|error| StoreError::unreadable::<MirrorPolicy>("the new object", error))?;
+        let call = Call::on::<MirrorPolicy>("create", document.key());
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.into()),
+            ..PostParams::default()
+        };
+        let path = resource::<MirrorPolicy>(Some(&document.key().namespace));
+        let request = path.create(&params, policy.to_string().into_bytes());
         call.parse(self.send(&call, request).await?)
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        self.patch_object(key, patch).await
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        let key = policy.key();
+        let call = Call::on::<MirrorPolicy>("delete", key);
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                resource_version: policy.resource_version().map(str::to_owned),
+                uid: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let request = resource::<MirrorPolicy>(Some(&key.namespace)).delete(&key.name, &params);
+        self.send(&call, request).await.map(|_| ())
     }
 }
 
@@ -187,55 +248,56 @@ type RequestError = kube::core::request::Error;
 struct Call {
     verb: &'static str,
     what: String,
-    table: Option<ObjectKey>,
+    /// As RBAC names it.
+    resource: String,
+    /// Whether one object was named, so that its state can be in the way.
+    is_on_object: bool,
 }
 
 impl Call {
-    fn on_table(verb: &'static str, key: &ObjectKey) -> Self {
+    fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
         Self {
             verb,
-            what: format!("RouteTable {key}"),
-            table: Some(key.clone()),
+            what: label::<K>(key),
+            resource: rbac_name::<K>(),
+            is_on_object: true,
         }
     }
 
-    fn list(namespace: &str) -> Self {
+    fn list<K: Resource>(namespace: Option<&str>) -> Self {
+        let place = namespace.map_or_else(
+            || "all namespaces".to_owned(),
+            |name| format!("namespace {name}"),
+        );
         Self {
             verb: "list",
-            what: format!("RouteTables in namespace {namespace}"),
-            table: None,
+            what: format!("{} in {place}", K::PLURAL),
+            resource: rbac_name::<K>(),
+            is_on_object: false,
         }
     }
 
-    fn parse(&self, table: Value) -> Result<RouteTableDoc, StoreError> {
-        RouteTableDoc::from_value(table).map_err(|source| StoreError::Unreadable {
-            what: self.what.clone(),
-            source: source.into(),
-        })
+    fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
+        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
     }
 
     fn failed(&self, error: kube::Error) -> StoreError {
         let kube::Error::Api(status) = &error else {
             return self.unreachable(error);
         };
-        let reason = status.message.clone();
-        match (status.code, &self.table) {
-            (404, _) => StoreError::NotFound {
-                what: self.what.clone(),
-            },
-            (409, Some(key)) => StoreError::Conflict(key.clone()),
-            (422, Some(key)) if is_failed_test(status) => StoreError::Conflict(key.clone()),
-            (400 | 422, Some(key)) => StoreError::Rejected {
-                key: key.clone(),
-                reason,
-            },
-            (403, Some(key)) if is_admission_denial(status) => StoreError::Rejected {
-                key: key.clone(),
-                reason,
-            },
-            (401 | 403, _) => StoreError::Forbidden {
+        let (what, reason) = (self.what.clone(), status.message.clone());
+        match status.code {
+            404 => StoreError::NotFound { what },
+            409 if self.is_on_object => StoreError::Conflict(what),
+            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
+            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
+            403 if self.is_on_object && is_admission_denial(status) => {
+                StoreError::Rejected { what, reason }
+            }
+            401 | 403 => StoreError::Forbidden {
                 verb: self.verb,
-                what: self.what.clone(),
+                what,
+                resource: self.resource.clone(),
                 reason,
             },
             _ => self.unreachable(error),
@@ -266,13 +328,16 @@ fn is_admission_denial(status: &Status) -> bool {
         || status.message.contains("ValidatingAdmissionPolicy")
 }
 
-fn routetables(namespace: &str) -> Request {
-    let group = gloo_types::GROUP;
-    let version = gloo_types::VERSION;
-    let plural = gloo_types::PLURAL;
-    Request::new(format!(
-        "/apis/{group}/{version}/namespaces/{namespace}/{plural}"
-    ))
+fn rbac_name<K: Resource>() -> String {
+    format!("{}.{}", K::PLURAL, K::GROUP)
+}
+
+fn resource<K: Resource>(namespace: Option<&str>) -> Request {
+    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
+    let place = namespace
+        .map(|name| format!("namespaces/{name}/"))
+        .unwrap_or_default();
+    Request::new(format!("/apis/{group}/{version}/{place}{plural}"))
 }
 
 async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {

@@ -1,4 +1,4 @@
-//! Reading and patching RouteTables, wherever they live.
+//! Reading and patching RouteTables and MirrorPolicies, wherever they live.
 //!
 //! The store knows *how* a table is read and changed; it never knows *why*. A change is a JSON
 //! Patch that guards itself with `test` operations, so a store needs no lock of its own:
@@ -19,8 +19,9 @@ mod kube_api;
 mod memory;
 mod pick;
 
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
+use serde_json::Value;
 
 pub use dir::DirRouteStore;
 pub use error::StoreError;
@@ -61,6 +62,47 @@ pub trait RouteStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 }
 
+/// Where MirrorPolicies are read from and written to.
+pub trait PolicyStore: Send + Sync + 'static {
+    /// The policies of all namespaces: one of another namespace may apply to a table too.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when the API server has no such resource, otherwise whatever kept the
+    /// store from answering.
+    fn policies(&self) -> impl Future<Output = Result<Vec<MirrorPolicyDoc>, StoreError>> + Send;
+
+    /// Creates a policy from a whole object with `metadata.namespace` and `metadata.name`.
+    ///
+    /// # Errors
+    /// [`StoreError::Conflict`] when one of that name is there, otherwise whatever kept the store from
+    /// writing.
+    fn create_policy(
+        &self,
+        policy: &Value,
+    ) -> impl Future<Output = Result<MirrorPolicyDoc, StoreError>> + Send;
+
+    /// Applies `patch` as a whole or not at all, and returns the policy after it.
+    ///
+    /// # Errors
+    /// As [`RouteStore::patch`].
+    fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> impl Future<Output = Result<MirrorPolicyDoc, StoreError>> + Send;
+
+    /// Deletes a policy as long as it is the one that was read: [`MirrorPolicyDoc::resource_version`]
+    /// is tested.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`] when it is gone already, [`StoreError::Conflict`] when it changed,
+    /// otherwise whatever kept the store from writing.
+    fn delete_policy(
+        &self,
+        policy: &MirrorPolicyDoc,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
 /// A shared store is a store.
 impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
     async fn select(
@@ -76,5 +118,28 @@ impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         S::patch(self, key, patch).await
+    }
+}
+
+/// A shared store is a store.
+impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        S::policies(self).await
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        S::create_policy(self, policy).await
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        S::patch_policy(self, key, patch).await
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        S::delete_policy(self, policy).await
     }
 }

@@ -1,17 +1,20 @@
-//! Tables in a map: honours `test` operations and counts writes, so tests can assert on both.
+//! Objects in a map: honours `test` operations and counts writes, so tests can assert on both.
 
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc,
+    RouteTableSelector,
+};
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use crate::{RouteStore, StoreError, pick::pick};
+use crate::{PolicyStore, RouteStore, StoreError, pick::pick};
 
-/// A store for tests. Every write gives the table a new `metadata.resourceVersion`.
+/// A store for tests. Every write gives the object a new `metadata.resourceVersion`.
 #[derive(Debug, Default)]
 pub struct MemoryRouteStore {
     state: Mutex<State>,
@@ -19,7 +22,7 @@ pub struct MemoryRouteStore {
 
 #[derive(Debug, Default)]
 struct State {
-    tables: BTreeMap<ObjectKey, Value>,
+    objects: BTreeMap<(&'static str, ObjectKey), Value>,
     version: u64,
     writes: usize,
     failures: Vec<StoreError>,
@@ -38,30 +41,34 @@ impl MemoryRouteStore {
         Ok(store)
     }
 
-    /// Stores `table` as another client would, replacing one of the same name.
+    /// Stores a RouteTable as another client would, replacing one of the same name.
     ///
     /// # Errors
     /// When it is not a RouteTable.
     pub fn put(&self, table: Value) -> Result<ObjectKey, StoreError> {
-        let key = parse(table.clone())?.key().clone();
-        let mut state = self.state();
-        let table = state.stamp(table);
-        state.tables.insert(key.clone(), table);
-        Ok(key)
+        self.state().put::<RouteTable>(table)
     }
 
-    /// Removes a table as another client would.
+    /// Stores a MirrorPolicy as another client would, replacing one of the same name.
+    ///
+    /// # Errors
+    /// When it is not a MirrorPolicy.
+    pub fn put_policy(&self, policy: Value) -> Result<ObjectKey, StoreError> {
+        self.state().put::<MirrorPolicy>(policy)
+    }
+
+    /// Removes a RouteTable as another client would.
     pub fn remove(&self, key: &ObjectKey) {
-        self.state().tables.remove(key);
+        self.state().objects.remove(&id::<RouteTable>(key));
     }
 
-    /// The table as stored, `None` when it is not there.
+    /// The RouteTable as stored, `None` when it is not there.
     #[must_use]
     pub fn table(&self, key: &ObjectKey) -> Option<Value> {
-        self.state().tables.get(key).cloned()
+        self.state().objects.get(&id::<RouteTable>(key)).cloned()
     }
 
-    /// How many patches were applied so far.
+    /// How many writes were carried out so far.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.state().writes
@@ -78,12 +85,41 @@ impl MemoryRouteStore {
 }
 
 impl State {
-    fn stamp(&mut self, mut table: Value) -> Value {
+    fn put<K: Resource>(&mut self, object: Value) -> Result<ObjectKey, StoreError> {
+        let key = parse::<K>(object.clone())?.key().clone();
+        let object = self.stamp(object);
+        self.objects.insert(id::<K>(&key), object);
+        Ok(key)
+    }
+
+    fn all<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
+        let ours = self
+            .objects
+            .iter()
+            .filter(|((kind, _), _)| *kind == K::KIND);
+        ours.map(|(_, object)| parse(object.clone())).collect()
+    }
+
+    fn patch<K: Resource>(
+        &mut self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<Document<K>, StoreError> {
+        let object = self.objects.get(&id::<K>(key)).cloned();
+        let mut object = object.ok_or_else(|| StoreError::not_found::<K>(key))?;
+        json_patch::patch(&mut object, patch).map_err(|_| StoreError::conflict::<K>(key))?;
+        let object = self.stamp(object);
+        self.objects.insert(id::<K>(key), object.clone());
+        self.writes += 1;
+        parse(object)
+    }
+
+    fn stamp(&mut self, mut object: Value) -> Value {
         self.version += 1;
-        if let Some(metadata) = table.get_mut("metadata").and_then(Value::as_object_mut) {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("resourceVersion".into(), json!(self.version.to_string()));
         }
-        table
+        object
     }
 }
 
@@ -92,37 +128,70 @@ impl RouteStore for MemoryRouteStore {
         &self,
         selector: &RouteTableSelector,
     ) -> Result<Vec<RouteTableDoc>, StoreError> {
-        let all: Vec<Value> = self.state().tables.values().cloned().collect();
-        let all = all.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?;
-        pick(all, selector)
+        pick(self.state().all()?, selector)
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.table(key)
-            .map_or_else(|| Err(StoreError::table_not_found(key)), parse)
+        let table = self.table(key);
+        table.map_or_else(|| Err(StoreError::not_found::<RouteTable>(key)), parse)
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         let mut state = self.state();
-        if let Some(failure) = state.failures.pop() {
-            return Err(failure);
+        match state.failures.pop() {
+            Some(failure) => Err(failure),
+            None => state.patch(key, patch),
         }
-        let mut table = state
-            .tables
-            .get(key)
-            .cloned()
-            .ok_or_else(|| StoreError::table_not_found(key))?;
-        json_patch::patch(&mut table, patch).map_err(|_| StoreError::Conflict(key.clone()))?;
-        let table = state.stamp(table);
-        state.tables.insert(key.clone(), table.clone());
-        state.writes += 1;
-        parse(table)
     }
 }
 
-fn parse(table: Value) -> Result<RouteTableDoc, StoreError> {
-    RouteTableDoc::from_value(table).map_err(|source| StoreError::Unreadable {
-        what: "the table".into(),
-        source: source.into(),
-    })
+impl PolicyStore for MemoryRouteStore {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.state().all()
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        let mut state = self.state();
+        let key = parse::<MirrorPolicy>(policy.clone())?.key().clone();
+        if state.objects.contains_key(&id::<MirrorPolicy>(&key)) {
+            return Err(StoreError::conflict::<MirrorPolicy>(&key));
+        }
+        state.put::<MirrorPolicy>(policy.clone())?;
+        state.writes += 1;
+        state
+            .objects
+            .get(&id::<MirrorPolicy>(&key))
+            .cloned()
+            .map_or_else(|| Err(StoreError::not_found::<MirrorPolicy>(&key)), parse)
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        self.state().patch(key, patch)
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        let mut state = self.state();
+        let id = id::<MirrorPolicy>(policy.key());
+        let Some(object) = state.objects.get(&id) else {
+            return Err(StoreError::not_found::<MirrorPolicy>(policy.key()));
+        };
+        if parse::<MirrorPolicy>(object.clone())?.resource_version() != policy.resource_version() {
+            return Err(StoreError::conflict::<MirrorPolicy>(policy.key()));
+        }
+        state.objects.remove(&id);
+        state.writes += 1;
+        Ok(())
+    }
+}
+
+fn id<K: Resource>(key: &ObjectKey) -> (&'static str, ObjectKey) {
+    (K::KIND, key.clone())
+}
+
+fn parse<K: Resource>(object: Value) -> Result<Document<K>, StoreError> {
+    Document::from_value(object).map_err(|error| StoreError::unreadable::<K>("the object", error))
 }

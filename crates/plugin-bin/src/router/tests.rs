@@ -168,7 +168,9 @@ async fn a_conflict_is_read_and_planned_again() {
     let fixture = Fixture::new([shop()]);
     let rollout = rollout(select_shop());
     for _ in 0..2 {
-        fixture.store.fail_next_patch(StoreError::Conflict(key()));
+        fixture
+            .store
+            .fail_next_patch(StoreError::Conflict("RouteTable mesh/shop".into()));
     }
     fixture.set_weight(&rollout, 25).await.unwrap();
     assert_eq!(fixture.store.writes(), 1);
@@ -178,7 +180,9 @@ async fn a_conflict_is_read_and_planned_again() {
 async fn three_conflicts_are_an_error() {
     let fixture = Fixture::new([shop()]);
     for _ in 0..3 {
-        fixture.store.fail_next_patch(StoreError::Conflict(key()));
+        fixture
+            .store
+            .fail_next_patch(StoreError::Conflict("RouteTable mesh/shop".into()));
     }
     fixture
         .refuses(
@@ -321,7 +325,7 @@ async fn errors_of_several_tables_are_one_line() {
     let fixture = Fixture::new([shop(), other]);
     for _ in 0..2 {
         fixture.store.fail_next_patch(StoreError::Rejected {
-            key: ObjectKey::new("mesh", "x"),
+            what: "RouteTable mesh/x".into(),
             reason: "no".into(),
         });
     }

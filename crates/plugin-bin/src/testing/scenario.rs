@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, Resource as _, RouteTable};
 use json_patch::{Patch, merge};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -153,8 +153,8 @@ impl Scenario {
         let object = |(name, spec): (&String, &Value)| {
             let key = key(name)?;
             let mut object = json!({
-                "apiVersion": format!("{}/{}", gloo_types::GROUP, gloo_types::VERSION),
-                "kind": gloo_types::KIND,
+                "apiVersion": format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION),
+                "kind": RouteTable::KIND,
                 "metadata": {"name": key.name, "namespace": key.namespace},
                 "spec": spec,
             });

@@ -145,3 +145,56 @@ async fn errors_name_the_file_the_table_or_the_directory() {
         "RouteTable mesh/shop not found: create it or correct routeTableSelector",
     );
 }
+
+fn policy() -> Value {
+    json!({"apiVersion": "trafficcontrol.policy.gloo.solo.io/v2", "kind": "MirrorPolicy",
+        "metadata": {"name": "copy", "namespace": "mesh"}, "spec": {"config": {"percentage": 50.0}}})
+}
+
+#[tokio::test]
+async fn a_policy_is_created_changed_and_deleted() {
+    let fixture = fixture(SHOP);
+    let created = fixture.store.create_policy(&policy()).await.unwrap();
+    assert_eq!(fixture.store.policies().await.unwrap().len(), 1);
+    let again = fixture.store.create_policy(&policy()).await.unwrap_err();
+    assert!(matches!(again, StoreError::Conflict(_)), "{again}");
+
+    let patch = json!([{"op": "replace", "path": "/spec/config/percentage", "value": 10.0}]);
+    let patch = serde_json::from_value(patch).unwrap();
+    let changed = fixture
+        .store
+        .patch_policy(created.key(), &patch)
+        .await
+        .unwrap();
+    assert_eq!(
+        changed.spec().unwrap().config.unwrap().percentage,
+        Some(10.0)
+    );
+
+    let outdated = fixture.store.delete_policy(&created).await.unwrap_err();
+    assert!(matches!(outdated, StoreError::Conflict(_)), "{outdated}");
+    fixture.store.delete_policy(&changed).await.unwrap();
+    assert_eq!(fixture.store.policies().await.unwrap(), []);
+    let gone = fixture.store.delete_policy(&changed).await.unwrap_err();
+    assert!(matches!(gone, StoreError::NotFound { .. }), "{gone}");
+    assert_eq!(
+        fs::read_dir(fixture.dir.path()).unwrap().count(),
+        2,
+        "no file is left behind"
+    );
+    assert_eq!(fixture.text(), SHOP);
+}
+
+#[tokio::test]
+async fn a_policy_beside_a_table_leaves_the_table_alone() {
+    let fixture = fixture(&format!(
+        "{}---\n{SHOP}",
+        serde_saphyr::to_string(&policy()).unwrap()
+    ));
+    let policies = fixture.store.policies().await.unwrap();
+    fixture.store.delete_policy(&policies[0]).await.unwrap();
+    assert_eq!(
+        documents(&fixture.text()).unwrap(),
+        documents(SHOP).unwrap()
+    );
+}

@@ -157,7 +157,7 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
 
 #[track_caller]
 fn check(code: u16, message: &str, details: Option<Value>, expect: &str) {
-    let call = Call::on_table("patch", &ObjectKey::new("mesh", "web"));
+    let call = Call::on::<RouteTable>("patch", &ObjectKey::new("mesh", "web"));
     let status: Status = serde_json::from_value(failure(code, message, details)).unwrap();
     assert_eq!(
         call.failed(kube::Error::Api(Box::new(status))).to_string(),
@@ -205,7 +205,7 @@ fn answers_become_errors() {
         403,
         "routetables is forbidden",
         None,
-        "not allowed to patch RouteTable mesh/web: grant get, list and patch on \
+        "not allowed to patch RouteTable mesh/web: grant it on \
          routetables.networking.gloo.solo.io (routetables is forbidden)",
     );
     check(
@@ -278,5 +278,49 @@ async fn a_missing_kubeconfig_is_named() {
     assert_eq!(
         source.to_string(),
         "kubeconfig /nowhere/config cannot be used: correct the file or --context"
+    );
+}
+
+fn policy() -> Value {
+    json!({"apiVersion": "trafficcontrol.policy.gloo.solo.io/v2", "kind": "MirrorPolicy",
+        "metadata": {"name": "copy", "namespace": "mesh", "resourceVersion": "9"}, "spec": {}})
+}
+
+#[tokio::test]
+async fn policies_of_all_namespaces_are_listed() {
+    let (store, sent) = store(vec![(200, json!({"items": [policy()]}))]);
+    assert_eq!(store.policies().await.unwrap().len(), 1);
+    assert_eq!(
+        lines(&sent),
+        ["GET /apis/trafficcontrol.policy.gloo.solo.io/v2/mirrorpolicies?&limit=250"]
+    );
+}
+
+#[tokio::test]
+async fn a_policy_is_created_under_our_field_manager_and_deleted_as_it_was_read() {
+    let (store, sent) = store(vec![
+        (201, policy()),
+        (200, json!({"kind": "Status", "status": "Success"})),
+    ]);
+    let created = store.create_policy(&policy()).await.unwrap();
+    store.delete_policy(&created).await.unwrap();
+    let path = "/apis/trafficcontrol.policy.gloo.solo.io/v2/namespaces/mesh/mirrorpolicies";
+    assert_eq!(
+        lines(&sent),
+        [
+            format!("POST {path}?&fieldManager={FIELD_MANAGER} {}", policy()),
+            format!("DELETE {path}/copy? {{\"preconditions\":{{\"resourceVersion\":\"9\"}}}}"),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_policy_that_may_not_be_created_names_the_missing_right() {
+    let (store, _) = store(vec![(403, failure(403, "no", None))]);
+    let error = store.create_policy(&policy()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "not allowed to create MirrorPolicy mesh/copy: \
+         grant it on mirrorpolicies.trafficcontrol.policy.gloo.solo.io (no)"
     );
 }

@@ -1,0 +1,131 @@
+//! `MirrorPolicy`: nothing in a RouteTable mirrors requests, this object does.
+//!
+//! Field names follow the Gloo Platform API reference for `trafficcontrol.policy.gloo.solo.io/v2`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::destination::DestinationReference;
+use crate::route_table::DestinationSelector;
+use crate::status::CommonStatus;
+
+/// `spec` of a MirrorPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct MirrorPolicySpec {
+    /// The routes whose requests are copied. Empty means every route of the workspace.
+    pub apply_to_routes: Vec<PolicyRouteSelector>,
+    /// What is copied, and where to.
+    pub config: Option<MirrorConfig>,
+}
+
+/// Selects routes, by their labels or by where they lead.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyRouteSelector {
+    /// By labels; exclusive with `withDestinations`.
+    pub route: Option<RouteLabelSelector>,
+    /// By destination, whatever the labels; exclusive with `route`.
+    pub with_destinations: Option<DestinationSelector>,
+}
+
+/// Selects routes by labels and by where their table lives. An empty field selects any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct RouteLabelSelector {
+    /// Labels that must all be on the route or, since routes inherit them, on its table.
+    pub labels: BTreeMap<String, String>,
+    /// Namespace of the table.
+    pub namespace: String,
+    /// Cluster of the table.
+    pub cluster: String,
+    /// Workspace of the table.
+    pub workspace: String,
+}
+
+impl RouteLabelSelector {
+    /// Whether a route with `route_labels` in a table with `table_labels` in `table_namespace` is selected, as far as these
+    /// tell: clusters and workspaces are taken to fit.
+    pub fn may_select(
+        &self,
+        route_labels: &BTreeMap<String, String>,
+        table_labels: &BTreeMap<String, String>,
+        table_namespace: &str,
+    ) -> bool {
+        let has = |(key, value): (&String, &String)| {
+            // A route's own label wins over the one it would inherit.
+            route_labels.get(key).or_else(|| table_labels.get(key)) == Some(value)
+        };
+        (self.namespace.is_empty() || self.namespace == table_namespace)
+            && self.labels.iter().all(has)
+    }
+}
+
+/// `spec.config` of a MirrorPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct MirrorConfig {
+    /// Where copies go.
+    pub destination: Option<DestinationReference>,
+    /// Percent of the requests that are copied, 0 to 100; 100 when absent.
+    pub percentage: Option<f64>,
+}
+
+/// `status` of a MirrorPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct MirrorPolicyStatus {
+    /// What every Gloo object reports.
+    pub common: Option<CommonStatus>,
+    /// How many routes the policy applies to; with 0 it has no effect.
+    pub num_selected_routes: Option<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(text: &str) -> BTreeMap<String, String> {
+        let pairs = text
+            .split_whitespace()
+            .filter_map(|pair| pair.split_once('='));
+        pairs
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
+    }
+
+    #[track_caller]
+    fn check(selector: &str, namespace: &str, route: &str, table: &str, expect: bool) {
+        let selector = RouteLabelSelector {
+            labels: labels(selector),
+            namespace: namespace.to_owned(),
+            ..RouteLabelSelector::default()
+        };
+        assert_eq!(
+            selector.may_select(&labels(route), &labels(table), "mesh"),
+            expect
+        );
+    }
+
+    #[test]
+    fn labels_are_looked_up_on_the_route_and_then_on_its_table() {
+        check("", "", "", "", true);
+        check("a=1", "", "a=1 b=2", "", true);
+        check("a=1", "", "", "a=1", true);
+        check("a=1", "", "a=2", "a=1", false);
+        check("a=1 b=2", "", "a=1", "b=2", true);
+        check("a=1 b=2", "", "a=1", "", false);
+    }
+
+    #[test]
+    fn the_namespace_is_that_of_the_table() {
+        check("a=1", "mesh", "a=1", "", true);
+        check("a=1", "edge", "a=1", "", false);
+    }
+}

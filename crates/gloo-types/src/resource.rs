@@ -1,0 +1,54 @@
+//! What tells one kind of Gloo object from another.
+
+use std::fmt::Debug;
+
+use serde::de::DeserializeOwned;
+
+use crate::mirror_policy::{MirrorPolicySpec, MirrorPolicyStatus};
+use crate::route_table::RouteTableSpec;
+use crate::status::RouteTableStatus;
+
+/// A kind of object in the Gloo Platform API. The constants are those of its CustomResourceDefinition.
+pub trait Resource: Clone + Debug + PartialEq + Send + Sync + 'static {
+    /// API group.
+    const GROUP: &'static str;
+    /// API version within the group.
+    const VERSION: &'static str;
+    /// Kind.
+    const KIND: &'static str;
+    /// Plural resource name, as it stands in a URL.
+    const PLURAL: &'static str;
+
+    /// Typed view of `spec`.
+    type Spec: DeserializeOwned + Default;
+    /// Typed view of `status`.
+    type Status: DeserializeOwned + Default;
+}
+
+/// Routes of a host, or of a part of its paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteTable {}
+
+impl Resource for RouteTable {
+    const GROUP: &'static str = "networking.gloo.solo.io";
+    const VERSION: &'static str = "v2";
+    const KIND: &'static str = "RouteTable";
+    const PLURAL: &'static str = "routetables";
+
+    type Spec = RouteTableSpec;
+    type Status = RouteTableStatus;
+}
+
+/// Copies requests of the routes it applies to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorPolicy {}
+
+impl Resource for MirrorPolicy {
+    const GROUP: &'static str = "trafficcontrol.policy.gloo.solo.io";
+    const VERSION: &'static str = "v2";
+    const KIND: &'static str = "MirrorPolicy";
+    const PLURAL: &'static str = "mirrorpolicies";
+
+    type Spec = MirrorPolicySpec;
+    type Status = MirrorPolicyStatus;
+}
