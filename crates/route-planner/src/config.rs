@@ -14,6 +14,8 @@ use crate::error::{ConfigError, ConfigProblem};
 pub struct PluginConfig {
     route_tables: RouteTableSelector,
     routes: RouteSelector,
+    header_match: HeaderMatchMode,
+    header_route_placement: HeaderRoutePlacement,
     verify: VerifyMode,
 }
 
@@ -40,6 +42,26 @@ pub struct TlsSelector {
     pub sni_hosts: BTreeSet<String>,
     /// Port of that matcher.
     pub port: Option<u32>,
+}
+
+/// Which of the entries in a header route's `match` a request must meet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeaderMatchMode {
+    /// One of them, as Argo Rollouts documents.
+    #[default]
+    Any,
+    /// All of them.
+    All,
+}
+
+/// Where header routes are put in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeaderRoutePlacement {
+    /// Each right before the route it is made from, so that the owner's precedence stays.
+    #[default]
+    BeforeSource,
+    /// In front of all routes.
+    Top,
 }
 
 /// What VerifyWeight looks at.
@@ -119,6 +141,16 @@ impl PluginConfig {
         &self.routes
     }
 
+    /// Which entries of a header route's `match` must be met.
+    pub fn header_match(&self) -> HeaderMatchMode {
+        self.header_match
+    }
+
+    /// Where header routes are put in.
+    pub fn header_route_placement(&self) -> HeaderRoutePlacement {
+        self.header_route_placement
+    }
+
     /// What VerifyWeight looks at.
     pub fn verify(&self) -> VerifyMode {
         self.verify
@@ -173,12 +205,6 @@ fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProb
             block.object(key)?.is_some_and(|object| !object.is_empty()),
         )?;
     }
-    block.only("headerMatch", &["any", "all"], "any or all")?;
-    block.only(
-        "headerRoutePlacement",
-        &["beforeSource", "top"],
-        "beforeSource or top",
-    )?;
     block.only("zeroWeight", &["remove", "keep"], "remove or keep")?;
     block.only(
         "destinationKind",
@@ -194,6 +220,18 @@ fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProb
     Ok(PluginConfig {
         route_tables: route_tables(&block, rollout_namespace)?,
         routes: routes(&block)?,
+        header_match: match block.one_of("headerMatch", &["any", "all"], "any or all")? {
+            Some("all") => HeaderMatchMode::All,
+            _ => HeaderMatchMode::Any,
+        },
+        header_route_placement: match block.one_of(
+            "headerRoutePlacement",
+            &["beforeSource", "top"],
+            "beforeSource or top",
+        )? {
+            Some("top") => HeaderRoutePlacement::Top,
+            _ => HeaderRoutePlacement::BeforeSource,
+        },
         verify: match block.one_of(
             "verify",
             &["auto", "weights", "accepted"],

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use gloo_types::{ObjectKey, Rule};
+use gloo_types::{ObjectKey, RouteTableDoc, Rule};
 use serde_json::Value;
 
 /// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
@@ -21,6 +21,17 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The plan that leaves `table` as it is.
+    pub(crate) fn nothing(table: &RouteTableDoc) -> Self {
+        Self {
+            table: table.key().clone(),
+            resource_version: table.resource_version().map(str::to_owned),
+            edits: Vec::new(),
+            skipped: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
     /// Whether nothing has to be written.
     pub fn is_noop(&self) -> bool {
         self.edits.is_empty()
@@ -35,7 +46,7 @@ impl Plan {
 impl Edit {
     /// Whether this changes where traffic goes.
     pub fn moves_traffic(&self) -> bool {
-        matches!(self, Self::Destinations { .. })
+        !matches!(self, Self::Annotation { .. })
     }
 }
 
@@ -52,6 +63,35 @@ pub enum Edit {
         expect: Value,
         /// The changes. Indices count after the changes before.
         changes: Vec<DestinationChange>,
+    },
+    /// A managed route is put in.
+    InsertRoute {
+        /// Position in `spec.http`, after the edits before.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The whole route.
+        value: Value,
+    },
+    /// A managed route changes.
+    ReplaceRoute {
+        /// Position in `spec.http`, after the edits before.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The route that must be there.
+        expect: Value,
+        /// The whole new route.
+        value: Value,
+    },
+    /// A managed route is taken out.
+    RemoveRoute {
+        /// Position in `spec.http`, after the edits before.
+        index: usize,
+        /// Its name.
+        name: String,
+        /// The route that must be there.
+        expect: Value,
     },
     /// Our annotation changes.
     Annotation {
@@ -162,6 +202,8 @@ pub enum Warning {
     },
     /// An experiment's Service has no name, because its pods declare no port.
     UnnamedService,
+    /// The table has no http route but managed ones, which stay: without them it would be invalid.
+    OnlyManagedRoutes,
 }
 
 impl fmt::Display for Edit {
@@ -175,6 +217,9 @@ impl fmt::Display for Edit {
                 }
                 Ok(())
             }
+            Self::InsertRoute { name, .. } => write!(f, "managed route {name} in"),
+            Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} made anew"),
+            Self::RemoveRoute { name, .. } => write!(f, "managed route {name} out"),
             Self::Annotation { value: None, .. } => f.write_str("forget the originals"),
             Self::Annotation { .. } => f.write_str("remember the originals"),
         }
@@ -252,6 +297,9 @@ impl fmt::Display for Warning {
             ),
             Self::UnnamedService => f.write_str(
                 "an experiment's Service has no name and gets no traffic: declare a containerPort",
+            ),
+            Self::OnlyManagedRoutes => f.write_str(
+                "managed routes are the table's only http routes and stay, since it needs one: restore the owner's routes or delete the table",
             ),
         }
     }

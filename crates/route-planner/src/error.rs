@@ -93,6 +93,13 @@ pub enum PlanError {
     },
 }
 
+impl PlanError {
+    /// Whether no route of the table leads to the Rollout. Among several tables that can be as meant.
+    pub fn is_without_route(&self) -> bool {
+        matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. }))
+    }
+}
+
 /// Why a wish cannot be granted, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -159,6 +166,19 @@ pub enum Refusal {
         route: String,
         /// The owner's destination.
         from: String,
+    },
+    /// A managed route has no name.
+    #[error("a managed route has no name: name it in the step and in managedRoutes")]
+    UnnamedManagedRoute,
+    /// What a step asks a request to be cannot be written as a matcher.
+    #[error("managed route {managed}: {part}: {problem}; correct the match of the step")]
+    Match {
+        /// The managed route.
+        managed: String,
+        /// The part of the match.
+        part: String,
+        /// What is wrong with it, or what to do.
+        problem: String,
     },
     /// The annotation that holds the originals cannot be read.
     #[error(

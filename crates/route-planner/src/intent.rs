@@ -11,6 +11,8 @@ pub struct Intent {
     pub services: ServicePair,
     /// The wish.
     pub kind: IntentKind,
+    /// The header routes the Rollout manages.
+    pub managed: ManagedRoutes,
 }
 
 /// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.
@@ -25,8 +27,52 @@ pub struct ServicePair {
 /// The kinds of wishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IntentKind {
-    /// Split the traffic that goes to the stable Service.
+    /// Split the traffic that goes to the stable Service, and see to it that the managed routes are in force.
     SetWeight(WeightSplit),
+    /// Send requests with certain headers to the canary.
+    SetHeaderRoute(HeaderRoute),
+    /// Take out every route that was put in for the Rollout.
+    RemoveManagedRoutes,
+}
+
+/// What a Rollout says about its managed routes as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ManagedRoutes {
+    /// The names, the first takes precedence: `managedRoutes`, then names that only steps have.
+    pub order: Vec<String>,
+    /// Those that the steps so far ask for. SetWeight brings lost ones back, and takes out others.
+    pub in_force: Vec<HeaderRoute>,
+    /// Whether the routes are about to go, or gone: then SetWeight changes those that are there and brings none back.
+    pub is_ending: bool,
+}
+
+/// A managed route for requests with certain headers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderRoute {
+    /// Name of the managed route.
+    pub name: String,
+    /// Headers a request may have; which of them it must have is `headerMatch`. Empty asks for the removal of the route.
+    pub matches: Vec<HeaderMatch>,
+}
+
+/// A header and what its value must be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderMatch {
+    /// Name of the header.
+    pub name: String,
+    /// Its value.
+    pub value: TextMatch,
+}
+
+/// How a text is matched, as sent: exactly one of the three should be set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextMatch {
+    /// The whole text.
+    pub exact: String,
+    /// Its beginning.
+    pub prefix: String,
+    /// A regular expression (RE2) for the whole text.
+    pub regex: String,
 }
 
 /// How traffic is to be split. Numbers are as the controller sent them: any `i32`.

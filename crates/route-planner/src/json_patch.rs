@@ -14,6 +14,7 @@ impl Plan {
     ///
     /// The first operation tests `/metadata/resourceVersion`, if the document had one. Within a list of destinations
     /// weights are set in place first, then removals run from the highest index down, then insertions from the lowest up.
+    /// Whole routes follow in the same manner.
     pub fn to_json_patch(&self) -> Patch {
         let mut operations = Operations(Vec::new());
         if !self.is_noop() {
@@ -45,6 +46,24 @@ impl Operations {
                 for change in changes {
                     self.destination(&list, change);
                 }
+            }
+            Edit::InsertRoute { index, value, .. } => {
+                self.add(&["spec", "http", &index.to_string()], value.clone());
+            }
+            Edit::ReplaceRoute {
+                index,
+                expect,
+                value,
+                ..
+            } => {
+                let path = ["spec", "http", &index.to_string()];
+                self.test(&path, expect.clone());
+                self.replace(&path, value.clone());
+            }
+            Edit::RemoveRoute { index, expect, .. } => {
+                let path = ["spec", "http", &index.to_string()];
+                self.test(&path, expect.clone());
+                self.remove(&path);
             }
             Edit::Annotation {
                 expect,

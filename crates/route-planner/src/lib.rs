@@ -24,19 +24,29 @@ mod config_reader;
 mod destinations;
 mod edit;
 mod error;
+mod header_route;
 mod intent;
 mod json_patch;
+mod managed_routes;
 mod observe;
+mod ownership;
+mod re2;
 mod record;
 mod roles;
 mod select;
 mod set_weight;
+mod source;
 mod weight;
 
-pub use config::{PluginConfig, RouteSelector, TlsSelector, VerifyMode};
+pub use config::{
+    HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector, TlsSelector, VerifyMode,
+};
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
-pub use intent::{AdditionalDestination, Intent, IntentKind, ServicePair, WeightSplit};
+pub use intent::{
+    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoutes,
+    ServicePair, TextMatch, WeightSplit,
+};
 pub use observe::{Observation, observe};
 pub use record::ANNOTATION;
 
@@ -52,7 +62,16 @@ pub fn plan(
     intent: &Intent,
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
-    match &intent.kind {
-        IntentKind::SetWeight(split) => set_weight::plan(config, intent, split, table),
-    }
+    let decided = table.spec().map(|spec| match &intent.kind {
+        IntentKind::SetWeight(split) => set_weight::plan(config, intent, split, table, &spec),
+        IntentKind::SetHeaderRoute(route) => {
+            managed_routes::set(config, intent, route, table, &spec)
+        }
+        IntentKind::RemoveManagedRoutes => Ok(managed_routes::remove_all(intent, config, table)),
+    })?;
+    decided.map_err(|refusal| PlanError::Refused {
+        table: table.key().clone(),
+        rollout: intent.rollout.clone(),
+        refusal: Box::new(refusal),
+    })
 }

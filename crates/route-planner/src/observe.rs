@@ -48,11 +48,11 @@ pub fn observe(
         None if config.verify() == VerifyMode::Auto => None,
         None => Some("Gloo has not written a status".to_owned()),
     };
-    let IntentKind::SetWeight(split) = &intent.kind;
+    let is_rest = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
     Ok(
         match missing.map(|missing| format!("RouteTable {}: {missing}", table.key())) {
             None => Observation::Verified,
-            Some(reason) if split.is_rest() => Observation::NotApplicable { reason },
+            Some(reason) if is_rest => Observation::NotApplicable { reason },
             Some(reason) => Observation::NotVerified { reason },
         },
     )

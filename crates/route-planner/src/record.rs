@@ -156,7 +156,7 @@ impl RouteKey {
             protocol: route.protocol,
             name: route.named.then(|| route.name.to_owned()),
             matchers: route.matchers.filter(|_| !route.named).cloned(),
-            at: route.index,
+            at: route.at,
         };
         match old {
             Some(old) if old.recognises(route) => old.clone(),
@@ -173,7 +173,7 @@ impl RouteKey {
     }
 
     fn stands_at(&self, route: &Route<'_>) -> bool {
-        self.protocol == route.protocol && self.at == route.index
+        self.protocol == route.protocol && self.at == route.at
     }
 
     /// The route in messages.
@@ -213,7 +213,7 @@ impl Record {
                 let best =
                     free.filter(|(route, _)| fits(record, route))
                         .min_by_key(|(route, _)| {
-                            (!holds(route, record), route.index.abs_diff(record.route.at))
+                            (!holds(route, record), route.at.abs_diff(record.route.at))
                         });
                 match best {
                     Some((_, place)) => {

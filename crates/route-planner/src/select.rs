@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::config::RouteSelector;
 use crate::edit::SkipReason;
+use crate::ownership::Ownership;
 
 /// What a destination leads to, with the table's defaults filled in. Port, subset and weight are not part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +96,8 @@ pub(crate) struct Route<'a> {
     pub(crate) protocol: Protocol,
     /// Position in its list.
     pub(crate) index: usize,
+    /// Position among the routes that their owner wrote, which managed routes do not move.
+    pub(crate) at: usize,
     /// Empty for TCP and TLS routes, which have no names.
     pub(crate) name: &'a str,
     /// The typed view of an HTTP route.
@@ -109,7 +112,7 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    /// The routes of a table: HTTP, then TCP, then TLS.
+    /// The routes of a table that its owner wrote, all but managed ones: HTTP, then TCP, then TLS.
     pub(crate) fn all(
         table: &'a RouteTableDoc,
         spec: &'a RouteTableSpec,
@@ -120,9 +123,11 @@ impl<'a> Route<'a> {
             *uses.entry(&route.name).or_default() += 1;
         }
         let http = raw_routes(table, Protocol::Http).zip(&spec.http);
-        let http = http.map(|((index, raw), view)| {
+        let http = http.filter(|((_, raw), _)| Ownership::of(raw).is_none());
+        let http = http.enumerate().map(|(at, ((index, raw), view))| {
             let forward_to = view.forward_to.as_ref();
             Self {
+                at,
                 name: &view.name,
                 http: Some(view),
                 named: !view.name.is_empty() && uses.get(view.name.as_str()) == Some(&1),
@@ -165,6 +170,7 @@ impl<'a> Route<'a> {
         Self {
             protocol,
             index,
+            at: index,
             name: "",
             http: None,
             forward: raw.get("forwardTo").zip(destinations),

@@ -12,28 +12,15 @@ use self::wish::{Target, Wish};
 use crate::config::PluginConfig;
 use crate::destinations::{DestinationList, Slot};
 use crate::edit::{Edit, Plan, Skip, SkipReason, Warning};
-use crate::error::{PlanError, Refusal};
+use crate::error::Refusal;
 use crate::intent::{Intent, WeightSplit};
+use crate::managed_routes;
 use crate::record::{Record, Records, RouteRecord};
 use crate::roles::Roles;
 use crate::select::{DestinationId, Route};
 
 /// Plans a [`WeightSplit`].
 pub(crate) fn plan(
-    config: &PluginConfig,
-    intent: &Intent,
-    split: &WeightSplit,
-    table: &RouteTableDoc,
-) -> Result<Plan, PlanError> {
-    let spec = table.spec()?;
-    decide(config, intent, split, table, &spec).map_err(|refusal| PlanError::Refused {
-        table: table.key().clone(),
-        rollout: intent.rollout.clone(),
-        refusal: Box::new(refusal),
-    })
-}
-
-fn decide(
     config: &PluginConfig,
     intent: &Intent,
     split: &WeightSplit,
@@ -95,13 +82,14 @@ fn decide(
             found,
         });
     }
-    Ok(Plan {
-        table: table.key().clone(),
-        resource_version: table.resource_version().map(str::to_owned),
+    let mut plan = Plan {
         edits,
         skipped,
         warnings,
-    })
+        ..Plan::nothing(table)
+    };
+    managed_routes::keep(config, intent, table, spec, &mut plan)?;
+    Ok(plan)
 }
 
 /// What has been decided about the routes so far.
@@ -188,14 +176,14 @@ impl Decision<'_> {
     }
 }
 
-fn default_destination(table: &RouteTableDoc, spec: &RouteTableSpec) -> Option<Slot> {
+pub(crate) fn default_destination(table: &RouteTableDoc, spec: &RouteTableSpec) -> Option<Slot> {
     let raw = table.raw().pointer("/spec/defaultDestination")?;
     let view = spec.default_destination.clone()?;
     Some(Slot::new(raw.clone(), view, &table.key().namespace).weighing(None))
 }
 
 /// Whether a route still holds a destination that was put in.
-fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool {
+pub(crate) fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool {
     let destinations = route.forward.and_then(|(_, view)| view);
     destinations
         .unwrap_or_default()
@@ -205,7 +193,7 @@ fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool
 }
 
 /// What the routes lead to instead, for the refusal.
-fn found(skipped: &[Skip]) -> String {
+pub(crate) fn found(skipped: &[Skip]) -> String {
     const SHOWN: usize = 5;
     if skipped.is_empty() {
         return "no routes".to_owned();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gloo_types::ObjectKey;
 use insta::{assert_debug_snapshot, assert_snapshot};
-use route_planner::{ConfigError, PluginConfig, VerifyMode};
+use route_planner::{ConfigError, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, VerifyMode};
 use serde_json::{Value, json};
 
 fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
@@ -86,6 +86,24 @@ RouteSelector {
     assert_eq!(
         with(json!({"verify": "weights"})).unwrap().verify(),
         VerifyMode::Weights
+    );
+}
+
+#[test]
+fn header_routes_are_matched_and_placed_as_configured() {
+    let modes = |block: Value| {
+        let config = with(block).unwrap();
+        (config.header_match(), config.header_route_placement())
+    };
+    let defaults = (HeaderMatchMode::Any, HeaderRoutePlacement::BeforeSource);
+    assert_eq!(modes(json!({})), defaults);
+    assert_eq!(
+        modes(json!({"headerMatch": "any", "headerRoutePlacement": "beforeSource"})),
+        defaults
+    );
+    assert_eq!(
+        modes(json!({"headerMatch": "all", "headerRoutePlacement": "top"})),
+        (HeaderMatchMode::All, HeaderRoutePlacement::Top)
     );
 }
 
@@ -312,11 +330,7 @@ fn what_a_later_version_will_do_is_not_supported_yet() {
             &format!("{key} is not supported yet: remove it"),
         );
     }
-    for (key, value) in [
-        ("headerMatch", "all"),
-        ("headerRoutePlacement", "top"),
-        ("zeroWeight", "keep"),
-    ] {
+    for (key, value) in [("zeroWeight", "keep")] {
         refused(
             with(json!({ key: value })),
             &format!("{key}: {value} is not supported yet: remove it"),

@@ -1,11 +1,14 @@
 //! What holds for every table and every sequence of calls.
 
-use gloo_types::{DestinationReference, RouteTableDoc, effective_weights, weight_rule};
+use gloo_types::{DestinationReference, RouteTableDoc, effective_weights, violations, weight_rule};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use route_planner::{ANNOTATION, AdditionalDestination, PluginConfig, ServicePair, observe, plan};
+use route_planner::{
+    ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes,
+    PluginConfig, ServicePair, TextMatch, observe, plan,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -20,7 +23,32 @@ struct Call {
     additional: Vec<AdditionalDestination>,
     /// Stable and canary have changed roles, as with ping-pong.
     swapped: bool,
+    /// The header routes that SetWeight is to see to.
+    in_force: Vec<HeaderRoute>,
+    is_ending: bool,
+    /// A call about managed routes instead.
+    managed: Option<IntentKind>,
 }
+
+/// A header route that can be made, under one of the names in [`ORDER`] or another.
+fn header_route() -> impl Strategy<Value = HeaderRoute> {
+    let matches = vec(select(vec!["1", "2"]), 0..3);
+    (select(vec!["a", "hdr", "hdr-2", "odd name"]), matches).prop_map(|(name, values)| {
+        let matches = values.into_iter().map(|value| HeaderMatch {
+            name: "x".to_owned(),
+            value: TextMatch {
+                exact: value.to_owned(),
+                ..TextMatch::default()
+            },
+        });
+        HeaderRoute {
+            name: name.to_owned(),
+            matches: matches.collect(),
+        }
+    })
+}
+
+const ORDER: [&str; 3] = ["hdr-2", "a", "hdr"];
 
 fn call() -> impl Strategy<Value = Call> {
     let rollout = select(vec!["shop/reviews", "shop/reviews", "shop/ratings"]);
@@ -35,20 +63,38 @@ fn call() -> impl Strategy<Value = Call> {
         0..=110_i32,
         additional,
         any::<bool>(),
+        (vec(header_route(), 0..3), any::<bool>()),
+        option::of(prop_oneof![
+            3 => header_route().prop_map(IntentKind::SetHeaderRoute),
+            1 => Just(IntentKind::RemoveManagedRoutes),
+        ]),
     )
-        .prop_map(|(rollout, max, percent, additional, swapped)| Call {
-            swapped,
-            rollout,
-            desired: max * percent / 100,
-            max,
-            additional: additional
-                .into_iter()
-                .map(|(suffix, weight)| AdditionalDestination {
-                    service: format!("{}{suffix}", table::key(rollout).name),
-                    weight,
-                })
-                .collect(),
-        })
+        .prop_map(
+            |(rollout, max, percent, additional, swapped, (mut in_force, is_ending), managed)| {
+                Call {
+                    swapped,
+                    in_force: {
+                        // As the steps so far imply them: at most one of a name, none to be removed.
+                        in_force.retain(|route| !route.matches.is_empty());
+                        in_force.sort_by(|a, b| a.name.cmp(&b.name));
+                        in_force.dedup_by(|a, b| a.name == b.name);
+                        in_force
+                    },
+                    is_ending,
+                    managed,
+                    rollout,
+                    desired: max * percent / 100,
+                    max,
+                    additional: additional
+                        .into_iter()
+                        .map(|(suffix, weight)| AdditionalDestination {
+                            service: format!("{}{suffix}", table::key(rollout).name),
+                            weight,
+                        })
+                        .collect(),
+                }
+            },
+        )
 }
 
 /// A destination with its parts in any order. `reviews` appears in several disguises.
@@ -130,8 +176,20 @@ fn routes(table: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn destinations(table: &Value) -> Vec<&Vec<Value>> {
-    routes(table)
+    owners_routes(table)
+        .into_iter()
         .filter_map(|route| route.pointer("/forwardTo/destinations")?.as_array())
+        .collect()
+}
+
+/// Whether the names of routes are unique and their weights such that Gloo takes them.
+fn is_valid(table: &Table) -> bool {
+    violations(&table.doc().spec().unwrap()).is_empty()
+}
+
+fn owners_routes(table: &Value) -> Vec<&Value> {
+    routes(table)
+        .filter(|route| !route.to_string().contains("managed-route"))
         .collect()
 }
 
@@ -158,13 +216,12 @@ fn foreign(table: &Value) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Which lists were written by a call.
+/// Which lists of the owner's routes were written by a call.
 fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
-    let before: Vec<String> = routes(before).map(Value::to_string).collect();
-    routes(after)
-        .zip(before)
-        .filter(|(after, before)| after.to_string() != *before)
-        .filter_map(|(after, _)| after.pointer("/forwardTo/destinations")?.as_array())
+    let pairs = owners_routes(before).into_iter().zip(owners_routes(after));
+    pairs
+        .filter(|(before, after)| before.to_string() != after.to_string())
+        .filter_map(|(_, after)| after.pointer("/forwardTo/destinations")?.as_array())
         .collect()
 }
 
@@ -197,9 +254,14 @@ proptest! {
         table.plugin["tcpRoutes"] = json!([{"port": 443}]);
         table.plugin["tlsRoutes"] = json!([{"sniHosts": ["db.example.com"], "port": 443}]);
         let input = table.document().clone();
-        for Call { rollout, desired, max, additional, swapped } in calls {
+        let is_valid = is_valid(&table);
+        for Call { rollout, desired, max, additional, swapped, in_force, is_ending, managed } in calls {
             let before = table.document().clone();
             let mut intent = table::intent(rollout, desired, max, additional.clone());
+            let order = ORDER.map(str::to_owned).to_vec();
+            intent.managed = ManagedRoutes { order, in_force, is_ending };
+            let is_about_weight = managed.is_none();
+            intent.kind = managed.unwrap_or(intent.kind);
             if swapped {
                 let ServicePair { stable, canary } = &mut intent.services;
                 std::mem::swap(stable, canary);
@@ -208,6 +270,11 @@ proptest! {
             prop_assert_eq!(foreign(&before), foreign(table.document()));
             if moved.is_err() {
                 prop_assert_eq!(&before, table.document());
+                continue;
+            }
+            prop_assert!(!is_valid || self::is_valid(&table), "{}", table.document()["spec"]);
+            if !is_about_weight {
+                prop_assert_eq!(owners_routes(&before), owners_routes(table.document()));
                 continue;
             }
             let stable = &intent.services.stable;
@@ -222,6 +289,9 @@ proptest! {
             }
         }
         for rollout in ["shop/reviews", "shop/ratings"] {
+            let mut remove = table::intent(rollout, 0, 100, vec![]);
+            remove.kind = IntentKind::RemoveManagedRoutes;
+            table.apply(&remove).unwrap();
             let _ = table.set_weight(rollout, 0, 100, vec![]);
         }
         if comes_back(&input) {

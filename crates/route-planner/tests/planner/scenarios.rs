@@ -1,11 +1,16 @@
 //! Scenarios as data: a table, calls of the controller, edits of the owner, and the table expected after each.
 //!
+//! `header`, `remove` and `in_force` are about managed routes; `own: hdr` in an expected route stands for the labels that
+//! mark it as the managed route `hdr` of `shop/reviews`, and `own: ratings/hdr` of `shop/ratings`.
+//!
 //! In the files `reviews 75` stands for `{ref: {name: reviews, namespace: shop}, port: {number: 80}, weight: 75}`, and
 //! `reviews` for the same without weight. `routes` lists the destinations of the routes that differ from the input, by
 //! position; `expect: input` means that table and annotations are byte-equal to the input.
 
 use crate::table::{self, Table};
-use route_planner::{AdditionalDestination, Plan};
+use route_planner::{
+    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes, Plan, TextMatch,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,6 +21,8 @@ struct Scenario {
     table: String,
     #[serde(default)]
     plugin: Option<Value>,
+    #[serde(default)]
+    managed_routes: Vec<String>,
     spec: Value,
     steps: Vec<Step>,
 }
@@ -31,6 +38,14 @@ struct Step {
     /// Names of the Services; by default that of the Rollout, and with `-canary`.
     stable: Option<String>,
     canary: Option<String>,
+    /// SetHeaderRoute, as in a Rollout's step.
+    header: Option<Value>,
+    /// RemoveManagedRoutes.
+    remove: bool,
+    /// The header routes that SetWeight is to see to, from this step on.
+    in_force: Option<Vec<Value>>,
+    /// Whether managed routes are about to go, in this step.
+    ending: bool,
     /// JSON Patch by the owner of the table.
     edit: Option<json_patch::Patch>,
     /// The owner applies the input again, over whatever is there.
@@ -54,6 +69,10 @@ fn run(text: &str) {
     if let Some(plugin) = scenario.plugin {
         table.plugin = plugin;
     }
+    let mut managed = ManagedRoutes {
+        order: scenario.managed_routes,
+        ..ManagedRoutes::default()
+    };
     for (number, step) in scenario.steps.into_iter().enumerate() {
         let here = format!("step {}", number + 1);
         if let Some(edit) = &step.edit {
@@ -62,20 +81,39 @@ fn run(text: &str) {
         if step.reapply {
             table.replace_spec(input.clone());
         }
-        if let Some(weight) = step.weight {
+        if let Some(routes) = &step.in_force {
+            managed.in_force = routes.iter().map(header_route).collect();
+        }
+        managed.is_ending = step.ending;
+        let additional = step
+            .additional
+            .iter()
+            .map(|(service, weight)| AdditionalDestination {
+                service: service.clone(),
+                weight: *weight,
+            })
+            .collect();
+        let header = step.header.as_ref().map(header_route);
+        let kinds = [
+            step.remove.then_some(IntentKind::RemoveManagedRoutes),
+            header.map(IntentKind::SetHeaderRoute),
+            step.weight
+                .map(|weight| table::weight(weight, step.max.unwrap_or(100), additional)),
+        ];
+        for kind in kinds.into_iter().flatten() {
             let rollout = step.rollout.as_deref().unwrap_or("shop/reviews");
-            let additional =
-                step.additional
-                    .iter()
-                    .map(|(service, weight)| AdditionalDestination {
-                        service: service.clone(),
-                        weight: *weight,
-                    });
-            let max = step.max.unwrap_or(100);
-            let mut intent = table::intent(rollout, weight, max, additional.collect());
+            let mut intent = table::intent(rollout, 0, 100, vec![]);
+            intent.kind = kind;
+            intent.managed = managed.clone();
             let services = &mut intent.services;
-            services.stable = step.stable.unwrap_or_else(|| services.stable.clone());
-            services.canary = step.canary.unwrap_or_else(|| services.canary.clone());
+            services.stable = step
+                .stable
+                .clone()
+                .unwrap_or_else(|| services.stable.clone());
+            services.canary = step
+                .canary
+                .clone()
+                .unwrap_or_else(|| services.canary.clone());
             let result = table.apply(&intent);
             match (result, &step.error) {
                 (Ok(plan), None) => assert_eq!(warnings(&plan), step.warnings, "{here}"),
@@ -111,6 +149,25 @@ fn run(text: &str) {
                 "{here}"
             );
         }
+    }
+}
+
+/// A `setHeaderRoute` as written in a Rollout.
+pub(crate) fn header_route(step: &Value) -> HeaderRoute {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let matches = step["match"].as_array().into_iter().flatten();
+    HeaderRoute {
+        name: text(&step["name"]),
+        matches: matches
+            .map(|entry| HeaderMatch {
+                name: text(&entry["headerName"]),
+                value: TextMatch {
+                    exact: text(&entry["headerValue"]["exact"]),
+                    prefix: text(&entry["headerValue"]["prefix"]),
+                    regex: text(&entry["headerValue"]["regex"]),
+                },
+            })
+            .collect(),
     }
 }
 
@@ -172,4 +229,20 @@ scenarios! {
     routes_without_names
     owner_points_the_route_elsewhere
     default_destination_gets_company
+    header_s01_several_stable_routes
+    header_s02_others_are_not_copied
+    header_s06_delegated_table
+    header_s07_owner_edits_meanwhile
+    header_s08_default_destination
+    header_s09_rewrites_and_unknown_fields
+    header_s14_two_rollouts
+    header_matches
+    header_names_and_precedence
+    header_on_top
+    header_refusals
+    managed_routes_come_back
+    managed_routes_go
+    managed_routes_alone_stay
+    managed_routes_while_ending
+    managed_routes_move_no_record
 }

@@ -2,8 +2,8 @@
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
-    ANNOTATION, AdditionalDestination, Intent, IntentKind, Plan, PlanError, PluginConfig,
-    ServicePair, WeightSplit,
+    ANNOTATION, AdditionalDestination, Intent, IntentKind, ManagedRoutes, Plan, PlanError,
+    PluginConfig, ServicePair, WeightSplit,
 };
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ impl Table {
     }
 
     pub(crate) fn apply(&mut self, intent: &Intent) -> Result<Plan, PlanError> {
-        let IntentKind::SetWeight(WeightSplit { desired, .. }) = intent.kind;
+        let is_rest = matches!(&intent.kind, IntentKind::SetWeight(split) if split.desired == 0);
         let config = self.config(&intent.rollout.to_string());
         let plan = route_planner::plan(&config, intent, &self.doc())?;
         let patch = plan.to_json_patch();
@@ -69,7 +69,7 @@ impl Table {
             Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),
             // Cleaning up is possible once where no route leads to stable any more.
             Err(error) => assert!(
-                desired == 0 && error.to_string().contains("no selected"),
+                is_rest && error.to_string().contains("no selected"),
                 "{error}"
             ),
         }
@@ -133,6 +133,7 @@ pub(crate) fn intent(
         },
         rollout,
         kind: weight(desired, max, additional),
+        managed: ManagedRoutes::default(),
     }
 }
 
@@ -162,12 +163,41 @@ pub(crate) fn expand(mut spec: Value) -> Value {
             .into_iter()
             .flatten()
         {
+            *route = owned(route.take());
             if let Some(list) = route.pointer_mut("/forwardTo/destinations") {
                 *list = expand_destinations(list.take());
             }
         }
     }
     spec
+}
+
+/// Writes out `own`, which stands for our labels where it is, or among those that are there.
+fn owned(route: Value) -> Value {
+    let Value::Object(mut route) = route else {
+        return route;
+    };
+    let Some(own) = route.get("own").and_then(Value::as_str).map(str::to_owned) else {
+        return Value::Object(route);
+    };
+    let (rollout, name) = own.split_once('/').unwrap_or(("reviews", &own));
+    let prefix = "rollouts-plugin-trafficrouter-glooplatform";
+    let ours = [
+        (format!("{prefix}/namespace"), json!("shop")),
+        (format!("{prefix}/rollout"), json!(rollout)),
+        (format!("{prefix}/managed-route"), json!(name)),
+    ];
+    if let Some(labels) = route.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.extend(ours);
+        route.shift_remove("own");
+        return Value::Object(route);
+    }
+    let mut labels = Some(json!(serde_json::Map::from_iter(ours)));
+    let entries = route.into_iter().map(|(key, value)| match key.as_str() {
+        "own" => ("labels".to_owned(), labels.take().unwrap()),
+        _ => (key, value),
+    });
+    entries.collect()
 }
 
 pub(crate) fn expand_destinations(list: Value) -> Value {

@@ -1,0 +1,121 @@
+//! Which routes of a table are ours: three labels say for which Rollout a route was put in, and as which managed route.
+
+use gloo_types::ObjectKey;
+use serde_json::{Map, Value, json};
+
+const PREFIX: &str = "rollouts-plugin-trafficrouter-glooplatform";
+const NAMESPACE: &str = "namespace";
+const ROLLOUT: &str = "rollout";
+const MANAGED_ROUTE: &str = "managed-route";
+
+/// The longest value of a label.
+const LABEL_LENGTH: usize = 63;
+
+/// The Rollout a route was put in for, as its labels tell. Orders the routes of several Rollouts before one source.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner {
+    namespace: String,
+    rollout: String,
+}
+
+/// What the labels of a route that was put in tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ownership {
+    pub(crate) owner: Owner,
+    /// The label value for the name of the managed route.
+    pub(crate) managed: String,
+}
+
+impl Owner {
+    pub(crate) fn new(rollout: &ObjectKey) -> Self {
+        Self {
+            namespace: label_value(&rollout.namespace),
+            rollout: label_value(&rollout.name),
+        }
+    }
+
+    /// The labels of a managed route `name` of this Rollout.
+    pub(crate) fn labels(&self, name: &str) -> Map<String, Value> {
+        let managed = label_value(name);
+        [
+            (NAMESPACE, &self.namespace),
+            (ROLLOUT, &self.rollout),
+            (MANAGED_ROUTE, &managed),
+        ]
+        .into_iter()
+        .map(|(key, value)| (format!("{PREFIX}/{key}"), json!(value)))
+        .collect()
+    }
+}
+
+impl Ownership {
+    /// `None` for a route that its owner wrote.
+    pub(crate) fn of(route: &Value) -> Option<Self> {
+        let labels = route.get("labels")?;
+        let label = |key| {
+            let value = labels.get(format!("{PREFIX}/{key}"))?.as_str()?;
+            Some(value.to_owned())
+        };
+        Some(Self {
+            owner: Owner {
+                namespace: label(NAMESPACE)?,
+                rollout: label(ROLLOUT)?,
+            },
+            managed: label(MANAGED_ROUTE)?,
+        })
+    }
+}
+
+/// `text`, or what stands for it where it cannot be the value of a label.
+pub(crate) fn label_value(text: &str) -> String {
+    let alphanumeric = |c: char| c.is_ascii_alphanumeric();
+    let legal = |c: char| alphanumeric(c) || matches!(c, '-' | '_' | '.');
+    if text.len() <= LABEL_LENGTH
+        && text.starts_with(alphanumeric)
+        && text.ends_with(alphanumeric)
+        && text.chars().all(legal)
+    {
+        return text.to_owned();
+    }
+    let start: String = text.chars().filter(|c| alphanumeric(*c)).take(40).collect();
+    format!("x{start}-{:016x}", fnv1a(text))
+}
+
+/// Must never change: labels that are in tables would no longer be recognised. (FNV-1a, 64 bits.)
+pub(crate) fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_their_own_label_values_where_they_can_be() {
+        for name in ["hdr", "a.b_c-d", &"x".repeat(63)] {
+            assert_eq!(label_value(name), name);
+        }
+        for name in ["", "héader route", "-a", "a-", &"x".repeat(64)] {
+            let value = label_value(name);
+            assert_eq!(label_value(&value), value, "{name}");
+            assert!(value.len() <= LABEL_LENGTH);
+        }
+        // The vector of the hash's authors for "a", and one of ours.
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        assert_eq!(label_value("a b"), "xab-e63f991904833892");
+    }
+
+    #[test]
+    fn labels_tell_the_owner_and_nothing_less_does() {
+        let owner = Owner::new(&ObjectKey::new("shop", "reviews"));
+        let mut labels = owner.labels("hdr");
+        labels.insert("route".to_owned(), json!("api"));
+        let route = json!({ "labels": labels });
+        let ownership = Ownership::of(&route).unwrap();
+        assert_eq!((ownership.owner, &*ownership.managed), (owner, "hdr"));
+        labels.shift_remove(&format!("{PREFIX}/{ROLLOUT}"));
+        assert_eq!(Ownership::of(&json!({ "labels": labels })), None);
+    }
+}
