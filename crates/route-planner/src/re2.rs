@@ -32,7 +32,7 @@ pub(crate) fn quote(text: &str) -> String {
 /// How often the pattern's innermost part is repeated at most, by counted repetitions.
 fn repeated(ast: &Ast) -> Result<u32, String> {
     let most = |parts: &[Ast]| {
-        let mut counts = parts.iter().map(|part| repeated(part));
+        let mut counts = parts.iter().map(repeated);
         counts.try_fold(1, |most, count| count.map(|count| most.max(count)))
     };
     match ast {
@@ -98,13 +98,14 @@ fn literal(literal: &Literal) -> Result<(), String> {
 }
 
 fn flags(flags: &Flags) -> Result<(), String> {
-    for item in &flags.items {
-        match item.kind {
-            FlagsItemKind::Flag(Flag::Unicode | Flag::CRLF | Flag::IgnoreWhitespace) => {
-                return Err("a flag other than i, m, s and U".to_owned());
-            }
-            _ => {}
-        }
+    let unknown = flags.items.iter().any(|item| {
+        let FlagsItemKind::Flag(flag) = item.kind else {
+            return false;
+        };
+        matches!(flag, Flag::Unicode | Flag::CRLF | Flag::IgnoreWhitespace)
+    });
+    if unknown {
+        return Err("a flag other than i, m, s and U".to_owned());
     }
     Ok(())
 }
