@@ -1,7 +1,9 @@
 //! The controller's words in the planner's: a Rollout and a weight become a configuration and an intent.
 
+mod managed;
+
 use gloo_types::ObjectKey;
-use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
+use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, rollout::SetHeaderRoute};
 use route_planner::{
     AdditionalDestination, Intent, IntentKind, PluginConfig, ServicePair, WeightSplit,
 };
@@ -25,16 +27,17 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Reads the plugin block of `rollout`, within what `policy` allows.
+    /// Reads the plugin block of `rollout`, within what `policy` allows. `are_removed` tells that its managed routes were
+    /// removed in the pass under way.
     ///
     /// # Errors
     /// When the Rollout is no canary, its plugin block cannot be used, or it reaches into a
     /// namespace that is not allowed.
-    pub(crate) fn set_weight(
+    pub(crate) fn new(
         policy: &Policy,
         rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
+        are_removed: bool,
+        kind: IntentKind,
     ) -> Result<Self, ShiftError> {
         let key = ObjectKey::new(&rollout.namespace, &rollout.name);
         let config = config(policy, rollout, &key)?;
@@ -45,22 +48,32 @@ impl Request {
             stable: services.stable.to_owned(),
             canary: services.canary.to_owned(),
         };
-        let additional = additional.iter().map(|destination| AdditionalDestination {
-            service: destination.service_name.clone(),
-            weight: destination.weight,
-        });
-        let split = WeightSplit {
-            desired: desired.value,
-            max: desired.max,
-            additional: additional.collect(),
-        };
         let intent = Intent {
             rollout: key,
             services,
-            kind: IntentKind::SetWeight(split),
+            kind,
+            managed: managed::managed_routes(rollout, are_removed),
         };
         Ok(Self { config, intent })
     }
+}
+
+/// SetWeight in the planner's words.
+pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -> IntentKind {
+    let additional = additional.iter().map(|destination| AdditionalDestination {
+        service: destination.service_name.clone(),
+        weight: destination.weight,
+    });
+    IntentKind::SetWeight(WeightSplit {
+        desired: desired.value,
+        max: desired.max,
+        additional: additional.collect(),
+    })
+}
+
+/// SetHeaderRoute in the planner's words.
+pub(crate) fn header_route(route: &SetHeaderRoute) -> IntentKind {
+    IntentKind::SetHeaderRoute(managed::header_route(route))
 }
 
 fn config(policy: &Policy, rollout: &Rollout, key: &ObjectKey) -> Result<PluginConfig, ShiftError> {

@@ -1,24 +1,28 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 
+mod pass;
+
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
+    rollout::SetHeaderRoute,
 };
-use route_planner::{Observation, Plan, observe, plan};
+use route_planner::{IntentKind, Observation, Plan, observe, plan};
 use route_store::{RouteStore, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, info, warn};
 
 use crate::{
     error::{ShiftError, TableError, TableErrors},
-    from_rpc::{Policy, Request},
+    from_rpc::{self, Policy, Request},
 };
+use pass::Removals;
 
 /// How often one table is written before a conflict becomes an error.
 const WRITE_ATTEMPTS: u32 = 3;
@@ -29,6 +33,7 @@ pub struct GlooRouter<S> {
     store: S,
     policy: Policy,
     turns: Turns,
+    removals: Removals,
 }
 
 impl<S: RouteStore> GlooRouter<S> {
@@ -38,7 +43,13 @@ impl<S: RouteStore> GlooRouter<S> {
             store,
             policy,
             turns: Turns::default(),
+            removals: Removals::default(),
         }
+    }
+
+    fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
+        let are_removed = self.removals.include(rollout);
+        Request::new(&self.policy, rollout, are_removed, kind)
     }
 
     /// The tables of a request. Selecting none is an error: nobody's traffic would move.
@@ -69,11 +80,19 @@ impl<S: RouteStore> GlooRouter<S> {
         for table in self.tables(request).await? {
             match plan(&request.config, &request.intent, &table) {
                 Ok(plan) => plans.push(plan),
-                Err(error) => errors.push(error.into()),
+                Err(error) => errors.push(error),
             }
         }
-        TableErrors::check(errors)?;
+        // A header route may be meant for some of the tables only.
+        let is_weight = matches!(request.intent.kind, IntentKind::SetWeight(_));
+        if !is_weight && !plans.is_empty() {
+            errors.retain(|error| !error.is_without_route());
+        }
+        TableErrors::check(errors.into_iter().map(TableError::from).collect())?;
+        Ok(TableErrors::check(self.write_all(request, plans).await)?)
+    }
 
+    async fn write_all(&self, request: &Request, plans: Vec<Plan>) -> Vec<TableError> {
         let mut errors = Vec::new();
         for plan in plans {
             report(&plan, request);
@@ -81,7 +100,60 @@ impl<S: RouteStore> GlooRouter<S> {
                 errors.extend(self.write(request, plan).await.err());
             }
         }
+        errors
+    }
+
+    /// Removes the managed routes of every table that is there. A table that fails keeps none of the others from it.
+    async fn remove(&self, request: &Request) -> Result<(), ShiftError> {
+        let mut plans = Vec::new();
+        let mut errors: Vec<TableError> = Vec::new();
+        for table in self.present_tables(request).await? {
+            match plan(&request.config, &request.intent, &table) {
+                Ok(plan) => plans.push(plan),
+                Err(error) => errors.push(error.into()),
+            }
+        }
+        let written = self.write_all(request, plans).await.into_iter();
+        // Whoever deleted a table has removed its routes.
+        let gone =
+            |error: &TableError| matches!(error, TableError::Store(StoreError::NotFound { .. }));
+        errors.extend(written.filter(|error| !gone(error)));
         Ok(TableErrors::check(errors)?)
+    }
+
+    /// The tables of a request, as far as they exist.
+    async fn present_tables(&self, request: &Request) -> Result<Vec<RouteTableDoc>, ShiftError> {
+        let selector = request.config.route_tables();
+        let mut parts: Vec<RouteTableSelector> = Vec::new();
+        for name in &selector.names {
+            parts.push(RouteTableSelector {
+                names: vec![name.clone()],
+                namespaces: selector.namespaces.clone(),
+                ..RouteTableSelector::default()
+            });
+        }
+        if selector.by_label() {
+            parts.push(RouteTableSelector {
+                names: Vec::new(),
+                ..selector.clone()
+            });
+        }
+        let mut tables = BTreeMap::new();
+        for part in &parts {
+            match self.store.select(part).await {
+                Ok(found) => {
+                    tables.extend(found.into_iter().map(|table| (table.key().clone(), table)));
+                }
+                Err(StoreError::NotFound { .. }) => {}
+                Err(source) => {
+                    return Err(ShiftError::Select {
+                        rollout: request.intent.rollout.clone(),
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(tables.into_values().collect())
     }
 
     /// Writes one table. When somebody else was faster it is read and planned again.
@@ -160,7 +232,7 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        let request = Request::set_weight(&self.policy, rollout, desired, additional)?;
+        let request = self.request(rollout, from_rpc::weight(desired, additional))?;
         Ok(self.shift(&request).await?)
     }
 
@@ -170,7 +242,9 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
-        let request = Request::set_weight(&self.policy, rollout, desired, additional)?;
+        let request = self.request(rollout, from_rpc::weight(desired, additional));
+        self.removals.end(rollout);
+        let request = request?;
         match self.verify(&request).await {
             Ok(verification) => Ok(verification),
             Err(error) => {
@@ -183,9 +257,32 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         }
     }
 
-    async fn remove_managed_routes(&self, _rollout: &Rollout) -> Result<(), RouterError> {
-        // Header and mirror routes are refused, so none of ours can exist.
-        Ok(())
+    async fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), RouterError> {
+        let request = self.request(rollout, from_rpc::header_route(route))?;
+        if request.intent.managed.is_ending && !route.matches.is_empty() {
+            // The controller asks for it even in a pass that removes it, for example after an abort.
+            info!(rollout = %request.intent.rollout, "managed route {} is not set while managed routes are removed", route.name);
+            return Ok(());
+        }
+        Ok(self.shift(&request).await?)
+    }
+
+    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        self.removals.begin(rollout);
+        match self.request(rollout, IntentKind::RemoveManagedRoutes) {
+            Ok(request) => Ok(self.remove(&request).await?),
+            Err(error) => {
+                // An error here would come before the one of SetWeight, and only that one becomes an event
+                // (upstream rollout/trafficrouting.go). Until it is resolved no other call changes a table either.
+                let error: RouterError = error.into();
+                warn!("managed routes are not removed: {error}");
+                Ok(())
+            }
+        }
     }
 }
 

@@ -41,9 +41,16 @@ func TestEveryMethodAnswers(t *testing.T) {
 			t.Errorf("SetWeight(%d): %v, want %v", step.desired, got, step.want)
 		}
 	}
-	refuses(t, "SetHeaderRoute", plugin.SetHeaderRoute(rollout, rollout.Spec.Strategy.Canary.Steps[3].SetHeaderRoute), "not supported yet")
+	routes := func(spec map[string]any) int { return len(spec["http"].([]any)) }
+	current := int32(3)
+	rollout.Status.CurrentStepIndex = &current
+	succeeds(t, "SetHeaderRoute", plugin.SetHeaderRoute(rollout, rollout.Spec.Strategy.Canary.Steps[3].SetHeaderRoute))
+	if after := spec(t, methods, "shop"); routes(after) != routes(before)+1 {
+		t.Errorf("SetHeaderRoute: %d routes, the owner wrote %d", routes(after), routes(before))
+	}
 	refuses(t, "SetMirrorRoute", plugin.SetMirrorRoute(rollout, rollout.Spec.Strategy.Canary.Steps[4].SetMirrorRoute), "not supported yet")
 
+	succeeds(t, "RemoveManagedRoutes", plugin.RemoveManagedRoutes(rollout))
 	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))
 	if after := spec(t, methods, "shop"); !reflect.DeepEqual(before, after) {
 		t.Errorf("SetWeight(0) left %v, the owner wrote %v", after, before)

@@ -1,0 +1,215 @@
+//! The managed routes that a Rollout's steps ask for so far.
+
+use rollouts_rpc::{
+    Rollout,
+    rollout::{CanaryStep, SetHeaderRoute, StringMatch},
+};
+use route_planner::{HeaderMatch, HeaderRoute, ManagedRoutes, TextMatch};
+
+/// What `rollout` says about its managed routes. `are_removed` tells that the pass under way has removed them.
+pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
+    let steps = rollout
+        .canary
+        .as_ref()
+        .map(|canary| canary.steps.as_slice());
+    let steps = steps.unwrap_or_default();
+    // The controller sets a route only while its step is current, so a lost one would stay lost.
+    let so_far = rollout.status.current_step_index;
+    let so_far = so_far.and_then(|index| usize::try_from(index).ok());
+    let so_far = so_far.map_or(0, |index| index.saturating_add(1));
+    ManagedRoutes {
+        order: order(rollout, steps),
+        in_force: in_force(steps.iter().take(so_far)),
+        is_ending: are_removed || is_ending(rollout),
+    }
+}
+
+pub(super) fn header_route(route: &SetHeaderRoute) -> HeaderRoute {
+    let matches = route.matches.iter().map(|header| HeaderMatch {
+        name: header.header_name.clone(),
+        value: text_match(&header.header_value),
+    });
+    HeaderRoute {
+        name: route.name.clone(),
+        matches: matches.collect(),
+    }
+}
+
+fn text_match(text: &StringMatch) -> TextMatch {
+    let StringMatch {
+        exact,
+        prefix,
+        regex,
+    } = text.clone();
+    TextMatch {
+        exact,
+        prefix,
+        regex,
+    }
+}
+
+/// The names in `managedRoutes`, then those that only steps have.
+fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
+    let routing = rollout
+        .canary
+        .as_ref()
+        .and_then(|canary| canary.traffic_routing.as_ref());
+    let listed = routing.map(|routing| routing.managed_routes.clone());
+    let mut order = listed.unwrap_or_default();
+    for name in steps.iter().flat_map(names) {
+        if !order.contains(name) {
+            order.push(name.clone());
+        }
+    }
+    order
+}
+
+/// The routes that are set by `steps` and neither replaced nor removed by a later one of them.
+fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<HeaderRoute> {
+    let mut routes: Vec<HeaderRoute> = Vec::new();
+    for step in steps {
+        routes.retain(|route| !names(step).any(|name| *name == route.name));
+        let set = step.set_header_route.as_ref();
+        routes.extend(
+            set.filter(|route| !route.matches.is_empty())
+                .map(header_route),
+        );
+    }
+    routes
+}
+
+fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
+    let header = step.set_header_route.as_ref().map(|route| &route.name);
+    let mirror = step.set_mirror_route.as_ref().map(|route| &route.name);
+    header.into_iter().chain(mirror)
+}
+
+/// Whether the controller has removed the managed routes or is about to, or has not come to the steps at all.
+fn is_ending(rollout: &Rollout) -> bool {
+    let status = &rollout.status;
+    let is_promoted = !status.stable_rs.is_empty() && status.stable_rs == status.current_pod_hash;
+    status.abort || status.promote_full || is_promoted || rollout.revision() == Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use rollouts_rpc::rollout::{
+        CanaryStrategy, HeaderRoutingMatch, SetMirrorRoute, TrafficRouting,
+    };
+
+    use super::*;
+
+    /// A step `name=value` that sets a header route, `name` that removes it, `~name` that mirrors, or another one.
+    fn step(text: &str) -> CanaryStep {
+        let mut step = CanaryStep::default();
+        match text.split_once('=') {
+            _ if text == "pause" => {}
+            _ if text.starts_with('~') => {
+                step.set_mirror_route = Some(SetMirrorRoute {
+                    name: text.trim_start_matches('~').into(),
+                    ..SetMirrorRoute::default()
+                });
+            }
+            Some((name, value)) => {
+                let header_value = StringMatch {
+                    exact: value.into(),
+                    ..StringMatch::default()
+                };
+                step.set_header_route = Some(SetHeaderRoute {
+                    name: name.into(),
+                    matches: vec![HeaderRoutingMatch {
+                        header_name: "x".into(),
+                        header_value,
+                    }],
+                });
+            }
+            None => {
+                step.set_header_route = Some(SetHeaderRoute {
+                    name: text.into(),
+                    matches: vec![],
+                });
+            }
+        }
+        step
+    }
+
+    fn rollout(steps: &str, index: Option<i32>) -> Rollout {
+        let mut rollout = Rollout {
+            canary: Some(CanaryStrategy {
+                steps: steps.split(' ').map(step).collect(),
+                traffic_routing: Some(TrafficRouting {
+                    managed_routes: vec!["b".into(), "a".into()],
+                    ..TrafficRouting::default()
+                }),
+                ..CanaryStrategy::default()
+            }),
+            ..Rollout::default()
+        };
+        rollout.status.current_step_index = index;
+        rollout
+    }
+
+    #[track_caller]
+    fn check(steps: &str, index: Option<i32>, expect: &str) {
+        let managed = managed_routes(&rollout(steps, index), false);
+        let shown = managed.in_force.iter().map(|route| {
+            let values = route
+                .matches
+                .iter()
+                .map(|header| header.value.exact.as_str());
+            format!("{}={}", route.name, values.collect::<String>())
+        });
+        assert_eq!(shown.collect::<Vec<_>>().join(" "), expect);
+    }
+
+    #[test]
+    fn steps_so_far_add_up() {
+        check("pause a=1 pause b=2", Some(0), "");
+        check("pause a=1 pause b=2", Some(1), "a=1");
+        check("pause a=1 pause b=2", Some(3), "a=1 b=2");
+        check("pause a=1 pause b=2", Some(4), "a=1 b=2");
+        check("a=1", None, "");
+        check("a=1", Some(-1), "");
+        check("a=1", Some(i32::MAX), "a=1");
+    }
+
+    #[test]
+    fn later_steps_replace_and_remove_by_name() {
+        check("a=1 b=2 a=3", Some(2), "b=2 a=3");
+        check("a=1 b=2 a", Some(2), "b=2");
+        check("a=1 b=2 a", Some(1), "a=1 b=2");
+        check("a=1 ~a", Some(1), "");
+        check("c", Some(0), "");
+    }
+
+    #[test]
+    fn names_that_only_steps_have_come_last() {
+        let order = managed_routes(&rollout("c=1 a=1 ~d c=2", Some(0)), false).order;
+        assert_eq!(order, ["b", "a", "c", "d"]);
+    }
+
+    #[test]
+    fn routes_are_not_brought_back_when_the_controller_wants_them_gone() {
+        let ending = |change: &dyn Fn(&mut Rollout)| {
+            let mut rollout = rollout("a=1", Some(0));
+            rollout.status.stable_rs = "s".into();
+            rollout.status.current_pod_hash = "c".into();
+            change(&mut rollout);
+            managed_routes(&rollout, false).is_ending
+        };
+        assert!(!ending(&|_| {}));
+        assert!(ending(&|rollout| rollout.status.abort = true));
+        assert!(ending(&|rollout| rollout.status.promote_full = true));
+        assert!(ending(&|rollout| rollout.status.stable_rs = "c".into()));
+        let revision = |revision: &str| {
+            let revision = revision.to_owned();
+            move |rollout: &mut Rollout| {
+                let key = "rollout.argoproj.io/revision".to_owned();
+                rollout.annotations.insert(key, revision.clone());
+            }
+        };
+        assert!(ending(&revision("1")));
+        assert!(!ending(&revision("2")));
+        assert!(managed_routes(&rollout("a=1", Some(0)), true).is_ending);
+    }
+}
