@@ -96,7 +96,7 @@ pub enum PlanError {
 impl PlanError {
     /// Whether no route of the table leads to the Rollout. Among several tables that can be as meant.
     pub fn is_without_route(&self) -> bool {
-        matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. }))
+        matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes))
     }
 }
 
@@ -167,6 +167,11 @@ pub enum Refusal {
         /// The owner's destination.
         from: String,
     },
+    /// The table has no HTTP routes at all.
+    #[error(
+        "header routes need http routes and the table has none: leave the table out of routeTableSelector, or the step out of the Rollout"
+    )]
+    NoHttpRoutes,
     /// A managed route has no name.
     #[error("a managed route has no name: name it in the step and in managedRoutes")]
     UnnamedManagedRoute,

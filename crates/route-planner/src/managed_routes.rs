@@ -16,13 +16,16 @@
 //!   forwardTo: {pathRewrite: /, ...}      forwardTo: {pathRewrite: /, ...}
 //! ```
 
+mod list;
+
 use std::collections::BTreeSet;
 
 use gloo_types::{RouteTableDoc, RouteTableSpec};
 use serde_json::{Map, Value, json};
 
+use self::list::List;
 use crate::config::{HeaderRoutePlacement, PluginConfig};
-use crate::edit::{Edit, Plan, Warning};
+use crate::edit::{Plan, Warning};
 use crate::error::Refusal;
 use crate::header_route;
 use crate::intent::{HeaderRoute, Intent};
@@ -43,7 +46,7 @@ pub(crate) fn set(
     if !route.matches.is_empty() {
         let sources = Source::all(config, intent, table, spec, &mut plan)?;
         if sources.is_empty() {
-            return Err(no_source(intent, &plan)?);
+            return Err(no_source(intent, spec, &plan)?);
         }
         copies = Copy::all(config, intent, route, http, &sources)?;
     }
@@ -52,7 +55,7 @@ pub(crate) fn set(
         config,
         intent,
         http,
-        |managed| *managed == name,
+        |managed| managed == name,
         copies,
         &mut plan,
     );
@@ -109,7 +112,7 @@ pub(crate) fn keep(
         .iter()
         .map(|route| label_value(&route.name))
         .collect();
-    let is_decided = |name: &String| !managed.is_ending || names.contains(name);
+    let is_decided = |name: &str| !managed.is_ending || names.iter().any(|other| other == name);
     change(config, intent, http, is_decided, copies, plan);
     Ok(())
 }
@@ -162,175 +165,20 @@ impl Copy {
     }
 }
 
-/// One entry of the list of routes that is to be.
-struct Entry {
-    /// Position of the entry it is now, for those that are not made anew.
-    live: Option<usize>,
-    /// Position of its managed route in the order of precedence.
-    rank: usize,
-    value: Value,
-}
-
 /// Replaces those managed routes of the Rollout that `is_decided` is about by `copies`.
 fn change(
     config: &PluginConfig,
     intent: &Intent,
     http: &[Value],
-    is_decided: impl Fn(&String) -> bool,
+    is_decided: impl Fn(&str) -> bool,
     copies: Vec<Copy>,
     plan: &mut Plan,
 ) {
-    let owner = Owner::new(&intent.rollout);
-    let owners: Vec<Option<Ownership>> = http.iter().map(Ownership::of).collect();
-    let is_ours = |at: &Option<Ownership>| at.as_ref().is_some_and(|at| at.owner == owner);
-    let is_replaced = |at: &Option<Ownership>| {
-        is_ours(at) && at.as_ref().is_some_and(|at| is_decided(&at.managed))
-    };
-    let order: Vec<String> = intent
-        .managed
-        .order
-        .iter()
-        .map(|name| label_value(name))
-        .collect();
-    let rank = |managed: &str| {
-        let position = order.iter().position(|name| name == managed);
-        position.unwrap_or(order.len())
-    };
-    let others = http.iter().zip(&owners).filter(|(_, at)| !is_replaced(at));
-    let mut copies = named(
-        copies,
-        intent,
-        others.map(|(route, _)| name_of(route)).collect(),
-    );
-
-    let mut target: Vec<Entry> = Vec::new();
-    // The managed routes since the last route of the table's owner: those of other Rollouts, and ours.
-    let mut foreign: Vec<(usize, &Owner)> = Vec::new();
-    let mut ours: Vec<Entry> = Vec::new();
-    let entry = |index: usize, rank| Entry {
-        live: Some(index),
-        rank,
-        value: http.get(index).cloned().unwrap_or_default(),
-    };
-    let mut is_first = true;
-    for index in 0..=http.len() {
-        match owners.get(index) {
-            Some(at) if is_replaced(at) => continue,
-            Some(Some(at)) if at.owner == owner => {
-                ours.push(entry(index, rank(&at.managed)));
-                continue;
-            }
-            Some(Some(at)) => {
-                foreign.push((index, &at.owner));
-                continue;
-            }
-            _ => {}
-        }
-        // Each Rollout has its place among those that manage routes in front of the same one.
-        let all = config.header_route_placement() == HeaderRoutePlacement::Top && is_first;
-        is_first = false;
-        let (here, rest) = copies
-            .into_iter()
-            .partition(|(source, _, _)| all || *source == index);
-        copies = rest;
-        ours.extend(here.into_iter().map(|(_, managed, value)| Entry {
-            live: None,
-            rank: rank(&label_value(&managed)),
-            value,
-        }));
-        ours.sort_by_key(|entry| entry.rank);
-        let before = foreign
-            .iter()
-            .take_while(|(_, other)| **other < owner)
-            .count();
-        let mut foreign_entries = foreign.drain(..).map(|(index, _)| entry(index, 0));
-        target.extend(foreign_entries.by_ref().take(before));
-        target.append(&mut ours);
-        target.extend(foreign_entries);
-        if index < http.len() {
-            target.push(entry(index, 0));
-        }
+    let mut list = List::read(http, &intent.rollout, &intent.managed.order, is_decided);
+    let is_top = config.header_route_placement() == HeaderRoutePlacement::Top;
+    list.put_in(copies, is_top);
+    match list.edits() {
+        Some(edits) => plan.edits.extend(edits),
+        None => plan.warnings.push(Warning::OnlyManagedRoutes),
     }
-    if target.is_empty() && !http.is_empty() {
-        plan.warnings.push(Warning::OnlyManagedRoutes);
-        return;
-    }
-    let fixed: Vec<bool> = owners.iter().map(|at| !is_ours(at)).collect();
-    plan.edits.extend(difference(http, &fixed, target));
-}
-
-/// Gives each copy a name that no other route of the table has: `hdr`, `hdr-2`, `hdr-3`.
-fn named(
-    copies: Vec<Copy>,
-    intent: &Intent,
-    mut taken: BTreeSet<String>,
-) -> Vec<(usize, String, Value)> {
-    let reserved = &intent.managed.order;
-    let copies = copies.into_iter().map(|copy| {
-        let Copy {
-            managed,
-            source,
-            mut route,
-        } = copy;
-        let numbered = (2_usize..).map(|number| format!("{managed}-{number}"));
-        let numbered = numbered.filter(|name| !reserved.contains(name));
-        let mut names = std::iter::once(managed.clone()).chain(numbered);
-        let name = names.find(|name| !taken.contains(name)).unwrap_or_default();
-        route.insert("name".to_owned(), json!(name));
-        taken.insert(name);
-        (source, managed, Value::Object(route))
-    });
-    copies.collect()
-}
-
-fn name_of(route: &Value) -> String {
-    let name = route.get("name").and_then(Value::as_str);
-    name.unwrap_or_default().to_owned()
-}
-
-/// The edits that turn `http` into `target`. `fixed` entries are in both, in the same order; others are recognised by name.
-fn difference(http: &[Value], fixed: &[bool], target: Vec<Entry>) -> Vec<Edit> {
-    let mut next = 0;
-    let mut kept = BTreeSet::new();
-    let mut replaced = Vec::new();
-    let mut inserted = Vec::new();
-    for (index, Entry { live, value, .. }) in target.into_iter().enumerate() {
-        let is_fixed = live.and_then(|live| fixed.get(live)) == Some(&true);
-        let name = name_of(&value);
-        let mut free = http.iter().zip(fixed).enumerate().skip(next);
-        let here = if is_fixed {
-            free.find(|(index, _)| Some(*index) == live)
-        } else {
-            let mut free = free.take_while(|(_, (_, fixed))| !**fixed);
-            free.find(|(_, (route, _))| name_of(route) == name)
-        };
-        match here {
-            Some((at, (expect, _))) => {
-                next = at + 1;
-                kept.insert(at);
-                if *expect != value {
-                    replaced.push(Edit::ReplaceRoute {
-                        index: at,
-                        name,
-                        expect: expect.clone(),
-                        value,
-                    });
-                }
-            }
-            None => inserted.push(Edit::InsertRoute { index, name, value }),
-        }
-    }
-    let removed = http.iter().enumerate().rev();
-    let removed = removed
-        .filter(|(index, _)| !kept.contains(index))
-        .map(|(index, expect)| Edit::RemoveRoute {
-            index,
-            name: name_of(expect),
-            expect: expect.clone(),
-        });
-    replaced
-        .into_iter()
-        .chain(removed)
-        .chain(inserted)
-        .collect()
 }

@@ -80,7 +80,14 @@ impl Source {
 }
 
 /// The refusal for a table of which no http route is meant.
-pub(crate) fn no_source(intent: &Intent, plan: &Plan) -> Result<Refusal, Refusal> {
+pub(crate) fn no_source(
+    intent: &Intent,
+    spec: &RouteTableSpec,
+    plan: &Plan,
+) -> Result<Refusal, Refusal> {
+    if spec.http.is_empty() {
+        return Ok(Refusal::NoHttpRoutes);
+    }
     Ok(Refusal::NoStableRoute {
         stable: Roles::new(intent)?.stable.label(),
         found: found(&plan.skipped),
