@@ -148,7 +148,7 @@ impl<S: RouteStore> GlooRouter<S> {
                 Err(source) => {
                     return Err(ShiftError::Select {
                         rollout: request.intent.rollout.clone(),
-                        source,
+                        source: Box::new(source),
                     });
                 }
             }

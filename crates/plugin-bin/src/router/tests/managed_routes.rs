@@ -155,7 +155,7 @@ async fn b52_a_table_that_fails_keeps_no_other_from_being_cleaned() {
     let rollout = header_rollout(select_both());
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     fixture.store.fail_next_patch(StoreError::Rejected {
-        key: other(),
+        what: "RouteTable mesh/other".into(),
         reason: "no".into(),
     });
     let error = fixture.remove(&rollout).await.unwrap_err();
