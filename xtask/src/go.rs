@@ -7,15 +7,17 @@ use xshell::{Cmd, Shell, cmd};
 
 use crate::plugin::{self, target_dir};
 
-/// The module whose `go.mod` names every Go program and package the tests use.
+/// The module whose `go.mod` names the Go programs and packages the tests use.
 const MODULE: &str = "tests/go/rollouts";
+/// The module that pins the newest controller, whose binary is named after it.
+const NEWEST: &str = "tests/go/rollouts-1.10";
 
 /// Programs of the cluster, as import paths; the binary of each is named by [`build`].
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 
-/// Builds etcd, kube-apiserver and the released Rollouts controller into `target/go/bin`.
+/// Builds etcd, kube-apiserver and two releases of the Rollouts controller into `target/go/bin`.
 ///
 /// # Errors
 /// When Go is not installed or a build fails.
@@ -24,21 +26,17 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
     let bin = target_dir(sh).join("go/bin");
-    let etcd = bin.join("etcd");
-    let flags = linker_flags(&sh.read_file(Path::new(MODULE).join("go.mod"))?)?;
-    go(
-        sh,
-        cmd!(
+    let build = |module: &str, output: &str, packages: &[&str]| {
+        let flags = linker_flags(&sh.read_file(Path::new(module).join("go.mod"))?)?;
+        let build = cmd!(
             sh,
-            "go -C {MODULE} build -ldflags {flags} -o {bin}/ {CONTROLLER} {API_SERVER}"
-        ),
-    )
-    .run()?;
-    go(
-        sh,
-        cmd!(sh, "go -C {MODULE} build -ldflags {flags} -o {etcd} {ETCD}"),
-    )
-    .run()?;
+            "go -C {module} build -ldflags {flags} -o {bin}/{output} {packages...}"
+        );
+        anyhow::Ok(go(sh, build).run()?)
+    };
+    build(MODULE, "", &[CONTROLLER, API_SERVER])?;
+    build(MODULE, "etcd", &[ETCD])?;
+    build(NEWEST, "rollouts-controller-1.10", &[CONTROLLER])?;
     Ok(())
 }
 
