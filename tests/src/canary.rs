@@ -25,12 +25,16 @@ use tokio::task::JoinHandle;
 use crate::{Cluster, eventually, manifest};
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
+const SECOND: &str = include_str!("../testdata/ratings.yaml");
 /// The Rollout and the RouteTable have the same name.
 const NAME: &str = "demo";
+/// The Rollout of [`SECOND`].
+const SECOND_NAME: &str = "ratings";
 
 /// A canary in its own namespace.
 #[derive(Debug)]
 pub struct Canary {
+    name: &'static str,
     namespace: String,
     controller_log: PathBuf,
     rollouts: Api<DynamicObject>,
@@ -44,13 +48,28 @@ impl Canary {
     /// # Errors
     /// The API server refuses an object, or the Rollout does not become healthy.
     pub async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Self> {
+        Self::apply(cluster, namespace, NAME, MANIFESTS).await
+    }
+
+    /// Creates a second Rollout in the same namespace, whose traffic goes through the same RouteTable.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_second(&self, cluster: &Cluster) -> Result<Self> {
+        Self::apply(cluster, &self.namespace, SECOND_NAME, SECOND).await
+    }
+
+    async fn apply(
+        cluster: &Cluster,
+        namespace: &str,
+        name: &'static str,
+        manifests: &str,
+    ) -> Result<Self> {
         let client = cluster.client();
-        manifest::apply(
-            client,
-            &manifest::parse(&MANIFESTS.replace("$NAMESPACE", namespace))?,
-        )
-        .await?;
+        let objects = manifest::parse(&manifests.replace("$NAMESPACE", namespace))?;
+        manifest::apply(client, &objects).await?;
         let canary = Self {
+            name,
             namespace: namespace.to_owned(),
             controller_log: cluster.controller_log(),
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
@@ -100,18 +119,20 @@ impl Canary {
     /// does not see that change until the next one. A person is never that fast; a test is.
     async fn settled(&self, what: &str, wanted: impl Fn(&DynamicObject) -> bool) -> Result<()> {
         eventually(what, async || {
-            let rollout = self.rollouts.get(NAME).await?;
+            let rollout = self.rollouts.get(self.name).await?;
             ensure!(wanted(&rollout), "{rollout:#?}");
             let version = rollout.metadata.resource_version.unwrap_or_default();
-            let (version, namespace) = (
-                format!(" resourceVersion={version} "),
+            let version = format!(" resourceVersion={version} ");
+            let about = [
                 format!(" namespace={} ", self.namespace),
-            );
+                format!(" rollout={} ", self.name),
+            ];
             let log = fs::read_to_string(&self.controller_log)?;
             let last = log
                 .lines()
                 .rfind(|line| {
-                    line.contains("\"Reconciliation completed\"") && line.contains(&namespace)
+                    line.contains("\"Reconciliation completed\"")
+                        && about.iter().all(|it| line.contains(it))
                 })
                 .unwrap_or_default();
             ensure!(
@@ -133,6 +154,20 @@ impl Canary {
             .await
     }
 
+    /// Starts a new revision with other steps.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn change_image_and_steps(&self, image: &str, steps: Value) -> Result<()> {
+        let ports = json!([{ "containerPort": 8080 }]);
+        let containers = json!([{ "name": "app", "image": image, "ports": ports }]);
+        self.change_spec(json!({
+            "template": { "spec": { "containers": containers } },
+            "strategy": { "canary": { "steps": steps } },
+        }))
+        .await
+    }
+
     /// Merges fields into the Rollout's spec.
     ///
     /// # Errors
@@ -140,7 +175,7 @@ impl Canary {
     pub async fn change_spec(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
         self.rollouts
-            .patch(NAME, &PatchParams::default(), &patch)
+            .patch(self.name, &PatchParams::default(), &patch)
             .await?;
         Ok(())
     }
@@ -151,6 +186,14 @@ impl Canary {
     /// The API server refuses.
     pub async fn promote(&self) -> Result<()> {
         self.change_status(json!({ "pauseConditions": null })).await
+    }
+
+    /// Skips what is left of the steps, as `kubectl argo rollouts promote --full` does (promote.go).
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn promote_fully(&self) -> Result<()> {
+        self.change_status(json!({ "promoteFull": true })).await
     }
 
     /// Aborts the update, as `kubectl argo rollouts abort` does (abort.go).
@@ -164,7 +207,7 @@ impl Canary {
     async fn change_status(&self, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "status": status }));
         self.rollouts
-            .patch_status(NAME, &PatchParams::default(), &patch)
+            .patch_status(self.name, &PatchParams::default(), &patch)
             .await?;
         Ok(())
     }

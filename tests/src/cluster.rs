@@ -13,6 +13,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DynamicObject, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
+use rustix::process::{Pid, Signal};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -113,24 +114,44 @@ impl Cluster {
             .collect()
     }
 
+    /// Kills the plugin, as the kernel does when memory runs out. The controller starts another.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn kill_plugin(&self) -> Result<()> {
+        let plugin = self.plugin()?.context("no plugin is running")?;
+        let pid = Pid::from_raw(plugin).context("not a process id")?;
+        rustix::process::kill_process(pid, Signal::KILL)?;
+        eventually("the plugin is gone", async || {
+            ensure!(self.plugin()? != Some(plugin), "{plugin} is running");
+            Ok(())
+        })
+        .await
+    }
+
     /// Kills the controller and waits for the plugin to notice and end.
     ///
     /// # Errors
     /// The plugin outlives the controller.
     pub async fn stop(mut self) -> Result<()> {
         drop(self.processes.pop());
-        let executable = self.directory.path().join("plugin-bin").join(PLUGIN_NAME);
         eventually("the plugin ends with the controller", async || {
-            let survivor = fs::read_dir("/proc")?
-                .filter_map(Result::ok)
-                .find(|process| {
-                    fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == executable)
-                });
-            survivor.map_or(Ok(()), |process| {
-                Err(anyhow!("{} is running", process.path().display()))
-            })
+            let survivor = self.plugin()?;
+            ensure!(survivor.is_none(), "{survivor:?} is running");
+            Ok(())
         })
         .await
+    }
+
+    /// The id of the plugin's process.
+    fn plugin(&self) -> Result<Option<i32>> {
+        let executable = self.directory.path().join("plugin-bin").join(PLUGIN_NAME);
+        let mut processes = fs::read_dir("/proc")?.filter_map(Result::ok);
+        Ok(processes.find_map(|process| {
+            let target = fs::read_link(process.path().join("exe")).ok()?;
+            let pid = process.file_name().to_str()?.parse().ok()?;
+            (target == executable).then_some(pid)
+        }))
     }
 
     async fn start_servers() -> Result<Self> {

@@ -1,0 +1,131 @@
+//! What else happens to real rollouts: experiments, full promotion, a plugin that dies, a table that two Rollouts share.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use e2e_tests::{Canary, Cluster, Suite, eventually};
+use serde_json::json;
+
+const IMAGE: &str = "registry.example.com/demo:2";
+const RATINGS_IMAGE: &str = "registry.example.com/ratings:2";
+
+const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
+const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
+const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
+const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
+
+/// A step that gives each of two versions a tenth of the traffic.
+fn experiment(duration: &str) -> serde_json::Value {
+    json!({ "experiment": { "duration": duration, "templates": [
+        { "name": "base", "specRef": "stable", "weight": 10, "service": { "name": "exp-base" } },
+        { "name": "new", "specRef": "canary", "weight": 10, "service": { "name": "exp-new" } },
+    ] } })
+}
+
+async fn an_experiment_gets_its_share_and_gives_it_back(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "experiment").await?;
+    let original = canary.table().await?;
+    let history = canary.watch_table().await?;
+
+    let steps = json!([{ "setWeight": 25 }, { "pause": {} }, experiment("2s"), { "pause": {} }]);
+    canary.change_image_and_steps(IMAGE, steps).await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_25).await?;
+    canary.promote().await?;
+    canary.healthy().await?;
+
+    canary.restores(&original).await?;
+    eventually("the watch has seen the last revision", async || {
+        let expected = [IDLE, AT_25, IN_EXPERIMENT, AT_25, AT_100, IDLE];
+        let seen = history.splits();
+        ensure!(seen == expected, "{seen:#?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn an_abort_in_an_experiment_returns_the_table(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "experiment-aborted").await?;
+    let original = canary.table().await?;
+
+    let steps = json!([{ "setWeight": 25 }, experiment("1h"), { "pause": {} }]);
+    canary.change_image_and_steps(IMAGE, steps).await?;
+    canary.splits(IN_EXPERIMENT).await?;
+    canary.abort().await?;
+
+    canary.restores(&original).await
+}
+
+async fn a_full_promotion_returns_the_table(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "promoted-fully").await?;
+    let original = canary.table().await?;
+
+    canary.change_image(IMAGE).await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.promote_fully().await?;
+    canary.healthy().await?;
+
+    canary.restores(&original).await
+}
+
+async fn a_plugin_that_dies_in_the_middle_is_not_missed(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "killed").await?;
+    let original = canary.table().await?;
+
+    canary.change_image(IMAGE).await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    cluster.kill_plugin().await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_50).await?;
+    cluster.kill_plugin().await?;
+    canary.abort().await?;
+
+    canary.restores(&original).await
+}
+
+async fn two_rollouts_share_a_table(cluster: &Cluster) -> Result<()> {
+    let demo = Canary::deploy(cluster, "shared").await?;
+    let ratings = demo.deploy_second(cluster).await?;
+    let original = demo.table().await?;
+
+    demo.change_image(IMAGE).await?;
+    ratings.change_image(RATINGS_IMAGE).await?;
+    demo.paused_at(1).await?;
+    ratings.paused_at(1).await?;
+    let both = AT_25.replace("ratings: ratings", "ratings: ratings-canary=40 ratings=60");
+    demo.splits(&both).await?;
+
+    ratings.promote().await?;
+    ratings.healthy().await?;
+    demo.splits(AT_25).await?;
+    demo.abort().await?;
+    demo.restores(&original).await?;
+    eventually("both Rollouts are at rest", async || {
+        ratings.healthy().await?;
+        ensure!(demo.table().await?.metadata.annotations == original.metadata.annotations);
+        Ok(())
+    })
+    .await
+}
+
+fn main() -> Result<ExitCode> {
+    Suite::run(true, |suite| {
+        macro_rules! trials {
+            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
+        }
+        Ok(trials![
+            an_experiment_gets_its_share_and_gives_it_back,
+            an_abort_in_an_experiment_returns_the_table,
+            a_full_promotion_returns_the_table,
+            a_plugin_that_dies_in_the_middle_is_not_missed,
+            two_rollouts_share_a_table,
+        ])
+    })
+}
