@@ -28,7 +28,7 @@ tables:
   shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews]}}]}
 calls:
 - {setWeight: 0, restored: true, writes: 0}
-- {setWeight: 25, error: 'not allowed to patch RouteTable shop/shop: grant get, list and patch'}
+- {setWeight: 25, error: 'not allowed to patch RouteTable shop/shop: grant it on routetables.networking.gloo.solo.io'}
 - {setWeight: 25, error: 'is forbidden: User \"reader\" cannot patch'}
 ";
 

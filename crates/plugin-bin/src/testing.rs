@@ -41,7 +41,8 @@
 //!
 //! Beside it: `rollout` is first merged into the Rollout, for this call and those after it; `as: ratings` calls for
 //! another Rollout of that name, whose Services are `ratings` and `ratings-canary`; `meanwhile` is a JSON Patch that the
-//! owner of `table` gets in between our read and our write.
+//! owner of `table` gets in between our read and our write; `once: true` is for a VerifyWeight that ends a pass, after
+//! which the same question is another one.
 //!
 //! What is expected, at least one for every call of the controller:
 //!

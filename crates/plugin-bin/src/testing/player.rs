@@ -83,6 +83,8 @@ impl<'a, P: Place> Player<'a, P> {
         }
         if action.is_the_controllers() {
             expect::check_validity(&self.original, &before, &after)?;
+        }
+        if action.is_the_controllers() && !call.once {
             let again = self.perform(call, &action).await?;
             ensure!(again == outcome, "the second time: {again:?}");
             let again = self.store.writes() - writes - written;

@@ -57,6 +57,7 @@ pub(super) struct Call {
     #[serde(rename = "as")]
     pub(super) rollout_name: Option<String>,
     pub(super) meanwhile: Option<Patch>,
+    pub(super) once: bool,
 
     pub(super) name: Option<String>,
     pub(super) routes: Option<BTreeMap<String, Value>>,
