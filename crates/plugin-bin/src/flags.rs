@@ -47,6 +47,10 @@ pub struct Flags {
     /// Namespaces whose RouteTables Rollouts may select, comma separated. Default: all.
     #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
     pub allowed_route_table_namespaces: Vec<String>,
+
+    /// Namespaces in which destinations may be, comma separated, beside each Rollout's own. Default: none.
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    pub allowed_destination_namespaces: Vec<String>,
 }
 
 /// Severity of log records.

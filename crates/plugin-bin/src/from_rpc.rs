@@ -5,7 +5,7 @@ mod managed;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, rollout::SetHeaderRoute};
 use route_planner::{
-    AdditionalDestination, Intent, IntentKind, PluginConfig, ServicePair, WeightSplit,
+    AdditionalDestination, Intent, IntentKind, PluginConfig, PodHashes, ServicePair, WeightSplit,
 };
 
 use crate::error::ShiftError;
@@ -17,6 +17,8 @@ pub struct Policy {
     pub plugin_names: Vec<String>,
     /// Namespaces whose RouteTables may be selected; empty allows all.
     pub route_table_namespaces: Vec<String>,
+    /// Namespaces, beside the Rollout's own, in which destinations may be.
+    pub destination_namespaces: Vec<String>,
 }
 
 /// What one Rollout wants of its RouteTables.
@@ -36,6 +38,7 @@ impl Request {
     pub(crate) fn new(
         policy: &Policy,
         rollout: &Rollout,
+        hashes: PodHashes,
         are_removed: bool,
         kind: IntentKind,
     ) -> Result<Self, ShiftError> {
@@ -51,6 +54,7 @@ impl Request {
         let intent = Intent {
             rollout: key,
             services,
+            hashes: Some(hashes),
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
@@ -83,7 +87,12 @@ fn config(policy: &Policy, rollout: &Rollout, key: &ObjectKey) -> Result<PluginC
         .ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
     let routing = canary.traffic_routing.as_ref();
     let routing = routing.ok_or_else(|| ShiftError::NoTrafficRouting(key.clone()))?;
-    let config = PluginConfig::for_rollout(&routing.plugins, &policy.plugin_names, key)?;
+    let config = PluginConfig::for_rollout(
+        &routing.plugins,
+        &policy.plugin_names,
+        key,
+        &policy.destination_namespaces,
+    )?;
     let allowed = &policy.route_table_namespaces;
     let selected = &config.route_tables().namespaces;
     let foreign = selected

@@ -55,6 +55,7 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     let policy = Policy {
         plugin_names: flags.plugin_names(),
         route_table_namespaces: flags.allowed_route_table_namespaces.clone(),
+        destination_namespaces: flags.allowed_destination_namespaces.clone(),
     };
     match &flags.route_tables_dir {
         Some(dir) => serve_router(env, GlooRouter::new(DirRouteStore::new(dir), policy)),

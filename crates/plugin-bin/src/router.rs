@@ -1,6 +1,7 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 
 mod pass;
+mod pod_hashes;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,7 +23,7 @@ use crate::{
     error::{ShiftError, TableError, TableErrors},
     from_rpc::{self, Policy, Request},
 };
-use pass::Removals;
+use self::{pass::Removals, pod_hashes::PodHashMemory};
 
 /// How often one table is written before a conflict becomes an error.
 const WRITE_ATTEMPTS: u32 = 3;
@@ -34,6 +35,7 @@ pub struct GlooRouter<S> {
     policy: Policy,
     turns: Turns,
     removals: Removals,
+    hashes: PodHashMemory,
 }
 
 impl<S: RouteStore> GlooRouter<S> {
@@ -44,12 +46,19 @@ impl<S: RouteStore> GlooRouter<S> {
             policy,
             turns: Turns::default(),
             removals: Removals::default(),
+            hashes: PodHashMemory::default(),
         }
     }
 
     fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
         let are_removed = self.removals.include(rollout);
-        Request::new(&self.policy, rollout, are_removed, kind)
+        Request::new(
+            &self.policy,
+            rollout,
+            self.hashes.of(rollout),
+            are_removed,
+            kind,
+        )
     }
 
     /// The tables of a request. Selecting none is an error: nobody's traffic would move.
@@ -218,11 +227,13 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
 
     async fn update_hash(
         &self,
-        _rollout: &Rollout,
-        _hashes: &PodHashes,
+        rollout: &Rollout,
+        hashes: &PodHashes,
         _additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        // Destinations are Services, whose selectors the controller moves itself.
+        // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
+        // selectors itself.
+        self.hashes.remember(rollout, hashes);
         Ok(())
     }
 

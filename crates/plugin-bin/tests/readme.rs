@@ -36,6 +36,7 @@ fn the_rollout_configures_the_plugin() {
         &plugins,
         &DEFAULT_PLUGIN_NAMES,
         &ObjectKey::new("shop", "reviews"),
+        &[],
     )
     .unwrap();
     assert_eq!(

@@ -1,11 +1,14 @@
 //! The plugin block of a Rollout: parsed once, checked strictly.
 
+mod destinations;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use gloo_types::{
     LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute,
 };
 
+pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
 
@@ -16,6 +19,8 @@ pub struct PluginConfig {
     routes: RouteSelector,
     header_match: HeaderMatchMode,
     header_route_placement: HeaderRoutePlacement,
+    destinations: DestinationConfig,
+    keep_zero_weights: bool,
     verify: VerifyMode,
 }
 
@@ -104,6 +109,7 @@ impl PluginConfig {
         plugins: &BTreeMap<String, Vec<u8>>,
         accepted: &[N],
         rollout: &ObjectKey,
+        allowed_namespaces: &[String],
     ) -> Result<Self, ConfigError> {
         let raw = accepted.iter().find_map(|name| plugins.get(name.as_ref()));
         let raw = raw.ok_or_else(|| ConfigError {
@@ -116,16 +122,20 @@ impl PluginConfig {
                 found: plugins.keys().cloned().collect(),
             },
         })?;
-        Self::from_json(raw, rollout)
+        Self::from_json(raw, rollout, allowed_namespaces)
     }
 
-    /// Parses a plugin block. Namespaces default to that of `rollout`; `null` counts as absent.
+    /// Parses a plugin block. Namespaces default to that of `rollout`; `null` counts as absent. Destinations may be in
+    /// another namespace only if it is one of `allowed_namespaces`.
     ///
     /// # Errors
-    /// When a key is unknown, has the wrong type or a value that is not allowed, when no table is selected, and for what
-    /// this version does not support yet.
-    pub fn from_json(raw: &[u8], rollout: &ObjectKey) -> Result<Self, ConfigError> {
-        parse(raw, &rollout.namespace).map_err(|problem| ConfigError {
+    /// When a key is unknown, has the wrong type or a value that is not allowed, and when no table is selected.
+    pub fn from_json(
+        raw: &[u8],
+        rollout: &ObjectKey,
+        allowed_namespaces: &[String],
+    ) -> Result<Self, ConfigError> {
+        parse(raw, rollout, allowed_namespaces).map_err(|problem| ConfigError {
             rollout: rollout.clone(),
             problem,
         })
@@ -149,6 +159,15 @@ impl PluginConfig {
     /// Where header routes are put in.
     pub fn header_route_placement(&self) -> HeaderRoutePlacement {
         self.header_route_placement
+    }
+
+    pub(crate) fn destinations(&self) -> &DestinationConfig {
+        &self.destinations
+    }
+
+    /// Whether the owner's destinations stay in the list with weight 0 while they get no traffic.
+    pub(crate) fn keeps_zero_weights(&self) -> bool {
+        self.keep_zero_weights
     }
 
     /// What VerifyWeight looks at.
@@ -195,30 +214,16 @@ impl RouteSelector {
     }
 }
 
-fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProblem> {
+fn parse(
+    raw: &[u8],
+    rollout: &ObjectKey,
+    allowed: &[String],
+) -> Result<PluginConfig, ConfigProblem> {
     let document = root(raw)?;
     let block = Block::root(&document, KEYS)?;
 
-    for key in ["stableDestination", "canaryDestination", "subset"] {
-        block.refuse(
-            key,
-            block.object(key)?.is_some_and(|object| !object.is_empty()),
-        )?;
-    }
-    block.only("zeroWeight", &["remove", "keep"], "remove or keep")?;
-    block.only(
-        "destinationKind",
-        &["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"],
-        "SERVICE, VIRTUAL_DESTINATION or EXTERNAL_SERVICE",
-    )?;
-    let destination_namespace = block.object_name("destinationNamespace")?;
-    block.refuse(
-        "destinationNamespace",
-        destination_namespace.is_some_and(|namespace| namespace != rollout_namespace),
-    )?;
-
     Ok(PluginConfig {
-        route_tables: route_tables(&block, rollout_namespace)?,
+        route_tables: route_tables(&block, &rollout.namespace)?,
         routes: routes(&block)?,
         header_match: match block.one_of("headerMatch", &["any", "all"], "any or all")? {
             Some("all") => HeaderMatchMode::All,
@@ -232,6 +237,9 @@ fn parse(raw: &[u8], rollout_namespace: &str) -> Result<PluginConfig, ConfigProb
             Some("top") => HeaderRoutePlacement::Top,
             _ => HeaderRoutePlacement::BeforeSource,
         },
+        destinations: DestinationConfig::read(&block, rollout, allowed)?,
+        keep_zero_weights: block.one_of("zeroWeight", &["remove", "keep"], "remove or keep")?
+            == Some("keep"),
         verify: match block.one_of(
             "verify",
             &["auto", "weights", "accepted"],

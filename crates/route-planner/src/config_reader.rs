@@ -59,32 +59,6 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Complains that `key` is not supported yet, if `set`.
-    pub(crate) fn refuse(&self, key: &str, set: bool) -> Result<(), ConfigProblem> {
-        if set {
-            Err(ConfigProblem::NotSupported {
-                path: self.path(key),
-            })
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Of the `allowed` values of `key`, only the first is supported yet.
-    pub(crate) fn only(
-        &self,
-        key: &str,
-        allowed: &[&str],
-        expected: &'static str,
-    ) -> Result<(), ConfigProblem> {
-        match self.one_of(key, allowed, expected)? {
-            Some(value) if Some(&value) != allowed.first() => Err(ConfigProblem::NotSupported {
-                path: format!("{}: {value}", self.path(key)),
-            }),
-            _ => Ok(()),
-        }
-    }
-
     pub(crate) fn one_of(
         &self,
         key: &str,

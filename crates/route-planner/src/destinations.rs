@@ -1,13 +1,13 @@
 //! Lists of destinations: the one that is there, the one the owner wrote, and the changes between two of them.
 
-use gloo_types::{DestinationReference, effective_weights};
+use gloo_types::{DestinationKind, DestinationReference, effective_weights};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::edit::DestinationChange;
 use crate::error::Refusal;
 use crate::record::{Original, RouteRecord, unusable};
-use crate::select::DestinationId;
+use crate::select::{DestinationId, Port, Reading};
 
 /// One destination of a route.
 #[derive(Clone, Debug)]
@@ -49,8 +49,8 @@ impl ListForm {
 
 impl Slot {
     /// A destination that is not in the list yet.
-    pub(crate) fn new(raw: Value, view: DestinationReference, table_namespace: &str) -> Self {
-        let id = DestinationId::of(&view, table_namespace);
+    pub(crate) fn new(raw: Value, view: DestinationReference, reading: Reading<'_>) -> Self {
+        let id = DestinationId::of(&view, reading);
         Self {
             live: None,
             raw,
@@ -74,24 +74,65 @@ impl Slot {
         self
     }
 
-    /// A copy that leads to the object `name` beside this one.
-    pub(crate) fn renamed(&self, name: &str) -> Self {
+    /// A copy that leads elsewhere. What is the same, or does not matter, stays as written.
+    pub(crate) fn leading_to(&self, id: DestinationId) -> Self {
         let mut copy = Self {
             live: None,
             ..self.clone()
         };
-        if let Some(reference) = copy.raw.get_mut("ref").and_then(Value::as_object_mut) {
-            reference.insert("name".to_owned(), json!(name));
+        let old = self.id.as_ref();
+        let Self { raw, view, .. } = &mut copy;
+        let reference = raw.get_mut("ref").and_then(Value::as_object_mut);
+        if let (Some(raw), Some(view)) = (reference, &mut view.reference) {
+            raw.insert("name".to_owned(), json!(id.name));
+            id.name.clone_into(&mut view.name);
+            if old.is_none_or(|old| old.namespace != id.namespace) {
+                raw.insert("namespace".to_owned(), json!(id.namespace));
+                id.namespace.clone_into(&mut view.namespace);
+            }
+            if old.is_none_or(|old| old.cluster != id.cluster) {
+                raw.insert("cluster".to_owned(), json!(id.cluster));
+                id.cluster.clone_into(&mut view.cluster);
+            }
         }
-        if let Some(reference) = &mut copy.view.reference {
-            name.clone_into(&mut reference.name);
+        if let Value::Object(raw) = raw {
+            if view.kind.as_str() != id.kind {
+                raw.insert("kind".to_owned(), json!(id.kind));
+                view.kind = DestinationKind::from(id.kind.clone());
+            }
+            if let Some(port) = id
+                .port
+                .as_ref()
+                .filter(|port| Port::of(view).as_ref() != Some(port))
+            {
+                raw.insert("port".to_owned(), json!(port));
+                view.port = Some(port.selector());
+            }
+            match id.subset.as_ref().filter(|subset| **subset != view.subset) {
+                Some(subset) if subset.is_empty() => {
+                    raw.shift_remove("subset");
+                    view.subset.clear();
+                }
+                Some(subset) => {
+                    raw.insert("subset".to_owned(), json!(subset));
+                    view.subset.clone_from(subset);
+                }
+                None => {}
+            }
         }
-        copy.id = self.id.as_ref().map(|id| id.renamed(name));
+        copy.id = Some(id);
         copy
     }
 
+    /// Whether this leads where `id` says, as far as that says it.
     pub(crate) fn is(&self, id: &DestinationId) -> bool {
-        self.id.as_ref() == Some(id)
+        let port = || id.port.is_none() || id.port == Port::of(&self.view);
+        let subset = || {
+            id.subset
+                .as_ref()
+                .is_none_or(|subset| *subset == self.view.subset)
+        };
+        self.id.as_ref().is_some_and(|own| own.is_same_object(id)) && port() && subset()
     }
 
     /// Whether both lead to the same object.
@@ -108,11 +149,9 @@ impl Slot {
 
     /// The destination in messages, with its port.
     pub(crate) fn place(&self) -> String {
-        let port = self.view.port.as_ref();
-        match port.map(|port| (port.number, port.name.as_deref())) {
-            Some((Some(number), _)) => format!("{} port {number}", self.label()),
-            Some((None, Some(name))) => format!("{} port {name}", self.label()),
-            _ => self.label(),
+        match Port::of(&self.view) {
+            Some(port) => format!("{} {port}", self.label()),
+            None => self.label(),
         }
     }
 
@@ -126,7 +165,7 @@ impl DestinationList {
     pub(crate) fn live(
         raw: &Value,
         view: Option<&[DestinationReference]>,
-        table_namespace: &str,
+        reading: Reading<'_>,
     ) -> Self {
         let form = match view {
             None => ListForm::Absent,
@@ -137,7 +176,7 @@ impl DestinationList {
         let both = raw.into_iter().flatten().zip(view.into_iter().flatten());
         let slots = both.enumerate().map(|(index, (raw, view))| Slot {
             live: Some(index),
-            ..Slot::new(raw.clone(), view.clone(), table_namespace)
+            ..Slot::new(raw.clone(), view.clone(), reading)
         });
         Self {
             slots: slots.collect(),
@@ -152,19 +191,22 @@ impl DestinationList {
         &self,
         record: &RouteRecord,
         default: Option<&Slot>,
-        table_namespace: &str,
+        reading: Reading<'_>,
     ) -> Result<Option<Self>, Refusal> {
         let mut originals = Vec::new();
         for Original { at, destination } in &record.originals {
             let view = DestinationReference::deserialize(destination).map_err(unusable)?;
-            let slot = Slot::new(destination.clone(), view, table_namespace);
-            let id = slot
-                .id
-                .clone()
+            // What told destinations apart when the record was written does so still, whatever the configuration says now.
+            let then = Reading {
+                by: record.by,
+                ..reading
+            };
+            let id = DestinationId::of(&view, then)
                 .ok_or_else(|| unusable("an original without ref"))?;
+            let slot = Slot::new(destination.clone(), view, reading);
             originals.push((*at, id, slot));
         }
-        let is_added = |slot: &Slot| slot.id.as_ref().is_some_and(|id| record.added.contains(id));
+        let is_added = |slot: &Slot| record.added.iter().any(|id| slot.is(id));
         let is_ours =
             |slot: &Slot| is_added(slot) || originals.iter().any(|(_, id, _)| slot.is(id));
         let was_reapplied = !self.form.is_listed() && !record.list.is_listed();

@@ -62,17 +62,29 @@ pub enum ConfigProblem {
         /// The keys, one of which is needed.
         needed: &'static str,
     },
+    /// Two keys exclude each other.
+    #[error("{path} contradicts {other}: remove one of them")]
+    Conflict {
+        /// Path of the one key.
+        path: String,
+        /// The other key.
+        other: &'static str,
+    },
+    /// Destinations in another namespace than the Rollout's are the administrator's decision.
+    #[error(
+        "{path} is {namespace}, which is not the Rollout's namespace: use that, or have {namespace} added to --allowed-destination-namespaces"
+    )]
+    NamespaceNotAllowed {
+        /// Path of the key.
+        path: String,
+        /// The namespace.
+        namespace: String,
+    },
     /// No RouteTable is selected.
     #[error(
         "routeTableSelector is missing or empty: set name, names, labels or matchExpressions in it"
     )]
     NoSelector,
-    /// A key or value this version knows but cannot honour.
-    #[error("{path} is not supported yet: remove it")]
-    NotSupported {
-        /// Path of the key, and the value if only that is the obstacle.
-        path: String,
-    },
 }
 
 /// A table cannot be planned. It has not been changed.
@@ -109,9 +121,19 @@ pub enum Refusal {
         /// `stable` or `canary`.
         role: &'static str,
     },
-    /// Stable and canary are the same Service.
-    #[error("stable and canary are both Service {0}: name two different Services")]
-    SameService(String),
+    /// Stable and canary are the same destination.
+    #[error(
+        "stable and canary are both {0}: name two different Services, or tell them apart with canaryDestination or subset"
+    )]
+    SameDestination(String),
+    /// The hash of the pods in a role is not known, so no subset selects them.
+    #[error(
+        "the hash of the {role} pods is not known yet: wait for the controller to tell it, it does so before every weight"
+    )]
+    NoHash {
+        /// `stable` or `canary`.
+        role: &'static str,
+    },
     /// A negative weight.
     #[error("weight {weight} of {service} is negative: weights start at 0")]
     NegativeWeight {
@@ -133,15 +155,15 @@ pub enum Refusal {
         /// What the routes of the table lead to.
         found: String,
     },
-    /// A route lists a managed Service more than once.
+    /// A route lists a managed destination more than once.
     #[error(
-        "{route} lists Service {service} more than once ({found}): keep one of them, or leave the route out with routeSelector"
+        "{route} lists {destination} more than once ({found}): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector"
     )]
     Ambiguous {
         /// The route.
         route: String,
-        /// The Service.
-        service: String,
+        /// What was looked for.
+        destination: String,
         /// The destinations.
         found: String,
     },
@@ -159,7 +181,7 @@ pub enum Refusal {
     },
     /// The owner's destination is narrowed to a subset that selects no pod of the other version.
     #[error(
-        "{route}: the destination {from} has a subset, which a copy of it would inherit: list the destination of the other version in the route too"
+        "{route}: the destination {from} has a subset, which a copy of it would inherit: list the destination of the other version in the route too, or set canaryDestination.subset"
     )]
     Subset {
         /// The route.
@@ -184,6 +206,24 @@ pub enum Refusal {
         part: String,
         /// What is wrong with it, or what to do.
         problem: String,
+    },
+    /// TCP routes cannot lead to an ExternalService.
+    #[error(
+        "{route} is a TCP route, which cannot lead to {destination}: use another kind, or leave it out of tcpRoutes"
+    )]
+    ExternalForTcp {
+        /// The route.
+        route: String,
+        /// The destination it would get.
+        destination: String,
+    },
+    /// A list would grow beyond what the API allows.
+    #[error("{route} would have {count} destinations, the API allows 100: remove some")]
+    TooMany {
+        /// The route.
+        route: String,
+        /// How many it would have.
+        count: usize,
     },
     /// The annotation that holds the originals cannot be read.
     #[error(

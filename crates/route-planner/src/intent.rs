@@ -5,14 +5,25 @@ use gloo_types::ObjectKey;
 /// One wish of one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// The Rollout; its namespace is the only one whose Services may be routed to.
+    /// The Rollout; Services are looked for in its namespace.
     pub rollout: ObjectKey,
     /// The Services traffic is split between.
     pub services: ServicePair,
+    /// Hashes of the pods, as far as known. Needed only where subsets tell stable and canary apart.
+    pub hashes: Option<PodHashes>,
     /// The wish.
     pub kind: IntentKind,
     /// The header routes the Rollout manages.
     pub managed: ManagedRoutes,
+}
+
+/// Pod template hashes of both versions; empty when not known. Equal hashes say that there is one version only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodHashes {
+    /// Hash of the version that is in use.
+    pub stable: String,
+    /// Hash of the version that is being tried.
+    pub canary: String,
 }
 
 /// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.

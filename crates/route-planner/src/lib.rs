@@ -44,7 +44,7 @@ pub use config::{
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoutes,
+    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoutes, PodHashes,
     ServicePair, TextMatch, WeightSplit,
 };
 pub use observe::{Observation, observe};

@@ -46,7 +46,7 @@ pub(crate) fn set(
     if !route.matches.is_empty() {
         let sources = Source::all(config, intent, table, spec, &mut plan)?;
         if sources.is_empty() {
-            return Err(no_source(intent, spec, &plan)?);
+            return Err(no_source(config, intent, spec, &plan)?);
         }
         copies = Copy::all(config, intent, route, http, &sources)?;
     }

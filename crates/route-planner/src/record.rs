@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::destinations::ListForm;
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
-use crate::select::{DestinationId, Protocol, Route};
+use crate::select::{DestinationId, Distinction, Protocol, Route};
 
 /// Key of the annotation that holds what was changed. A table at rest has no such annotation.
 pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
@@ -55,6 +55,9 @@ pub(crate) struct RouteRecord {
     /// The destinations that were put in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) added: Vec<DestinationId>,
+    /// What tells destinations apart, beside the object they lead to.
+    #[serde(default, skip_serializing_if = "Distinction::is_none")]
+    pub(crate) by: Distinction,
     /// What the owner wrote in place of a list.
     #[serde(default, skip_serializing_if = "ListForm::is_listed")]
     pub(crate) list: ListForm,

@@ -2,105 +2,370 @@
 //!
 //! Splitting weights, header routes and mirror routes all ask here, so that they mean the same destinations.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{DestinationList, Slot};
 use crate::error::Refusal;
 use crate::intent::Intent;
 use crate::record::RouteRecord;
-use crate::select::Route;
+use crate::select::{DestinationId, Distinction, Port, Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
 pub(crate) struct Roles<'a> {
     pub(crate) stable: Role<'a>,
     pub(crate) canary: Role<'a>,
+    pub(crate) by: Distinction,
+    /// The Rollout's namespace, in which experiments have their Services.
+    namespace: &'a str,
 }
 
-/// What the destination in one role looks like. What is not said here is as in the owner's destination.
+/// What the destination in one role looks like.
 pub(crate) struct Role<'a> {
-    /// Traffic may be moved only between Services in the Rollout's namespace.
-    namespace: &'a str,
-    pub(crate) name: &'a str,
+    /// `stable` or `canary`, for messages.
+    title: &'static str,
+    pattern: Pattern<'a>,
+    /// What the other role claims more precisely.
+    except: Option<Pattern<'a>>,
+    by: Distinction,
 }
+
+/// What is not said here is as in the owner's destination.
+#[derive(Clone, PartialEq)]
+struct Pattern<'a> {
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    cluster: Option<&'a str>,
+    port: Option<&'a Port>,
+    subset: Option<&'a BTreeMap<String, String>>,
+    /// Label and value that the subset holds beside what the owner wrote.
+    pods: Option<(&'a str, &'a str)>,
+}
+
+static NO_SUBSET: BTreeMap<String, String> = BTreeMap::new();
 
 impl<'a> Roles<'a> {
-    pub(crate) fn new(intent: &'a Intent) -> Result<Self, Refusal> {
-        let stable = intent.services.stable.as_str();
-        let canary = intent.services.canary.as_str();
-        for (role, service) in [("stable", stable), ("canary", canary)] {
-            if service.is_empty() {
-                return Err(Refusal::NoService { role });
+    pub(crate) fn new(config: &'a PluginConfig, intent: &'a Intent) -> Result<Self, Refusal> {
+        let destinations = config.destinations();
+        let namespace = intent.rollout.namespace.as_str();
+        let mut stable = Pattern::new(&destinations.stable, namespace);
+        let mut canary = Pattern::new(&destinations.canary, namespace);
+        if let Some(pods) = &destinations.pods {
+            let hashes = intent.hashes.as_ref();
+            let hash = |of: &'a str| Some((pods.label.as_str(), of));
+            stable.name = &pods.service;
+            canary.name = &pods.service;
+            stable.pods = hash(hashes.map_or("", |hashes| &hashes.stable));
+            canary.pods = hash(hashes.map_or("", |hashes| &hashes.canary));
+        } else {
+            if stable.name.is_empty() {
+                stable.name = &intent.services.stable;
+            }
+            if canary.name.is_empty() {
+                canary.name = &intent.services.canary;
+            }
+            if stable.name.is_empty() {
+                return Err(Refusal::NoService { role: "stable" });
+            }
+            if canary.name.is_empty() {
+                // Without a Service of its own the canary may still be told apart by what canaryDestination says.
+                canary.name = stable.name;
+                if canary == stable {
+                    return Err(Refusal::NoService { role: "canary" });
+                }
+            }
+            if canary == stable {
+                return Err(Refusal::SameDestination(stable.to_string()));
             }
         }
-        if stable == canary {
-            return Err(Refusal::SameService(stable.to_owned()));
-        }
-        let namespace = intent.rollout.namespace.as_str();
+        let by = Distinction {
+            port: stable.port.is_some() || canary.port.is_some(),
+            subset: [&stable, &canary]
+                .iter()
+                .any(|pattern| pattern.subset.is_some() || pattern.pods.is_some()),
+        };
+        let role = |title, pattern: &Pattern<'a>, other: &Pattern<'a>| Role {
+            title,
+            pattern: pattern.clone(),
+            except: (other.precision() > pattern.precision()).then(|| other.clone()),
+            by,
+        };
         Ok(Self {
-            stable: Role {
-                namespace,
-                name: stable,
-            },
-            canary: Role {
-                namespace,
-                name: canary,
-            },
+            stable: role("stable", &stable, &canary),
+            canary: role("canary", &canary, &stable),
+            by,
+            namespace,
         })
     }
 
     /// The role of an experiment's Service.
     pub(crate) fn additional(&self, service: &'a str) -> Role<'a> {
-        Role {
-            namespace: self.stable.namespace,
+        let Pattern { cluster, port, .. } = self.stable.pattern;
+        let pattern = Pattern {
+            kind: "SERVICE",
+            namespace: self.namespace,
             name: service,
+            cluster,
+            port,
+            subset: self.by.subset.then_some(&NO_SUBSET),
+            pods: None,
+        };
+        Role {
+            title: "experiment",
+            pattern,
+            except: None,
+            by: self.by,
         }
     }
 
-    /// The destination by which the owner's list leads to the Rollout, if it does: the stable one or, in a route that is
-    /// split already, the canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination
-    /// stays in one of them.
+    /// Whether the role is played by the Service of that name in the Rollout's namespace.
+    pub(crate) fn is_service(&self, role: &Role<'_>, name: &str) -> bool {
+        let Pattern {
+            kind,
+            namespace,
+            name: own,
+            ..
+        } = role.pattern;
+        kind == "SERVICE" && namespace == self.namespace && own == name
+    }
+
+    /// Whether there are two versions to split traffic between. Where subsets of one Service tell them apart, its pods are
+    /// of one version most of the time.
+    pub(crate) fn are_two(&self) -> bool {
+        let hash = |role: &Role<'_>| role.pattern.pods.map(|(_, hash)| hash.to_owned());
+        match (hash(&self.stable), hash(&self.canary)) {
+            (Some(stable), Some(canary)) => {
+                stable != canary && !stable.is_empty() && !canary.is_empty()
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether both roles are subsets of one Service, so that even a canary without weight has to be kept apart.
+    pub(crate) fn share_a_service(&self) -> bool {
+        self.stable.pattern.pods.is_some()
+    }
+
+    /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that is split
+    /// already, the canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination stays
+    /// in one of them.
+    pub(crate) fn anchors<'l>(
+        &self,
+        owners: &'l DestinationList,
+        record: Option<&RouteRecord>,
+    ) -> Vec<&'l Slot> {
+        let stable = self.stable.owners(owners);
+        if stable.is_empty() && record.is_some() {
+            return self.canary.owners(owners);
+        }
+        stable
+    }
+
+    /// The first of the [anchors](Self::anchors).
     pub(crate) fn anchor(
         &self,
         owners: &DestinationList,
         record: Option<&RouteRecord>,
     ) -> Option<Slot> {
-        let canary = record.and_then(|_| self.canary.find(owners).next());
-        self.stable.find(owners).next().or(canary).cloned()
+        self.anchors(owners, record).first().copied().cloned()
+    }
+
+    /// Checks that the owner's list leaves no choice between several anchors.
+    pub(crate) fn check_anchor(
+        &self,
+        route: &Route<'_>,
+        owners: &DestinationList,
+        record: Option<&RouteRecord>,
+    ) -> Result<(), Refusal> {
+        let anchors = self.anchors(owners, record);
+        self.stable.only(route, &anchors).map(|_| ())
     }
 }
 
 impl Role<'_> {
+    pub(crate) fn name(&self) -> &str {
+        self.pattern.name
+    }
+
     /// The destinations of a list that are in this role.
-    pub(crate) fn find<'l>(&'l self, list: &'l DestinationList) -> impl Iterator<Item = &'l Slot> {
+    pub(crate) fn find<'l>(&self, list: &'l DestinationList) -> impl Iterator<Item = &'l Slot> {
         list.slots.iter().filter(|slot| self.is(slot))
     }
 
+    /// The destination of a list that is in this role.
+    ///
+    /// # Errors
+    /// When there are several.
+    pub(crate) fn find_only<'l>(
+        &self,
+        route: &Route<'_>,
+        list: &'l DestinationList,
+    ) -> Result<Option<&'l Slot>, Refusal> {
+        self.only(route, &self.find(list).collect::<Vec<_>>())
+    }
+
+    fn only<'l>(&self, route: &Route<'_>, found: &[&'l Slot]) -> Result<Option<&'l Slot>, Refusal> {
+        if found.len() > 1 {
+            let places: Vec<String> = found.iter().map(|slot| slot.place()).collect();
+            return Err(Refusal::Ambiguous {
+                route: route.label(),
+                destination: self.label(),
+                found: places.join(", "),
+            });
+        }
+        Ok(found.first().copied())
+    }
+
     pub(crate) fn is(&self, slot: &Slot) -> bool {
-        slot.id
-            .as_ref()
-            .is_some_and(|id| id.is_service(self.namespace, self.name))
+        self.is_owners(slot)
+            && self.pattern.pods.is_none_or(|(label, hash)| {
+                slot.view
+                    .subset
+                    .get(label)
+                    .is_some_and(|value| value == hash)
+            })
     }
 
     /// A destination in this role, made from the owner's `anchor`: a copy of it that leads elsewhere.
     ///
     /// # Errors
-    /// When the copy would inherit a subset, which selects no pod of the other version.
+    /// When the hash of its pods is not known, and when the copy would inherit a subset, which selects no pod of the other
+    /// version.
     pub(crate) fn made_from(&self, anchor: &Slot, route: &Route<'_>) -> Result<Slot, Refusal> {
-        if anchor.view.subset.is_empty() {
-            Ok(self.copy_of(anchor))
-        } else {
-            Err(Refusal::Subset {
+        let Pattern {
+            kind, subset, pods, ..
+        } = &self.pattern;
+        if let Some((_, "")) = pods {
+            return Err(Refusal::NoHash { role: self.title });
+        }
+        if subset.is_none() && pods.is_none() && !anchor.view.subset.is_empty() {
+            return Err(Refusal::Subset {
                 route: route.label(),
                 from: anchor.label(),
-            })
+            });
         }
+        if route.protocol == Protocol::Tcp && *kind == "EXTERNAL_SERVICE" {
+            return Err(Refusal::ExternalForTcp {
+                route: route.label(),
+                destination: self.label(),
+            });
+        }
+        Ok(self.copy_of(anchor))
     }
 
     /// The copy, whether it may be used or not: what it leads to is known in any case.
     pub(crate) fn copy_of(&self, anchor: &Slot) -> Slot {
-        anchor.renamed(self.name)
+        let Pattern {
+            kind,
+            namespace,
+            name,
+            cluster,
+            port,
+            subset,
+            pods,
+        } = &self.pattern;
+        let cluster = cluster.or(anchor.id.as_ref().map(|id| id.cluster.as_str()));
+        let subset = || {
+            let mut subset = subset.unwrap_or(&anchor.view.subset).clone();
+            if let Some((label, hash)) = pods {
+                subset.insert((*label).to_owned(), (*hash).to_owned());
+            }
+            subset
+        };
+        anchor.leading_to(DestinationId {
+            kind: (*kind).to_owned(),
+            namespace: (*namespace).to_owned(),
+            name: (*name).to_owned(),
+            cluster: cluster.unwrap_or_default().to_owned(),
+            port: port
+                .cloned()
+                .or_else(|| Port::of(&anchor.view))
+                .filter(|_| self.by.port),
+            subset: self.by.subset.then(subset),
+        })
     }
 
     /// The role in messages.
     pub(crate) fn label(&self) -> String {
-        format!("SERVICE {}/{}", self.namespace, self.name)
+        self.pattern.to_string()
+    }
+
+    /// What the owner lists for this role: where subsets by pods tell the roles apart, the Service of both.
+    fn owners<'l>(&self, list: &'l DestinationList) -> Vec<&'l Slot> {
+        list.slots
+            .iter()
+            .filter(|slot| self.is_owners(slot))
+            .collect()
+    }
+
+    fn is_owners(&self, slot: &Slot) -> bool {
+        let fits = |pattern: &Pattern<'_>| pattern.fits(slot);
+        fits(&self.pattern) && !self.except.as_ref().is_some_and(fits)
+    }
+}
+
+impl<'a> Pattern<'a> {
+    /// What the configuration says; the name may be empty.
+    fn new(config: &'a RoleConfig, namespace: &'a str) -> Self {
+        Self {
+            kind: config.kind.as_deref().unwrap_or("SERVICE"),
+            namespace: config.namespace.as_deref().unwrap_or(namespace),
+            name: config.name.as_deref().unwrap_or_default(),
+            cluster: config.cluster.as_deref(),
+            port: config.port.as_ref(),
+            subset: config.subset.as_ref(),
+            pods: None,
+        }
+    }
+
+    fn fits(&self, slot: &Slot) -> bool {
+        slot.id.as_ref().is_some_and(|id| {
+            id.kind == self.kind
+                && id.namespace == self.namespace
+                && id.name == self.name
+                && self.cluster.is_none_or(|cluster| id.cluster == cluster)
+        }) && self
+            .port
+            .is_none_or(|port| Port::of(&slot.view).as_ref() == Some(port))
+            && self.subset.is_none_or(|subset| slot.view.subset == *subset)
+    }
+
+    fn precision(&self) -> usize {
+        let Self {
+            cluster,
+            port,
+            subset,
+            ..
+        } = self;
+        usize::from(cluster.is_some()) + usize::from(port.is_some()) + usize::from(subset.is_some())
+    }
+}
+
+/// As the destination it describes.
+impl fmt::Display for Pattern<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind,
+            namespace,
+            name,
+            cluster,
+            port,
+            subset,
+            ..
+        } = self;
+        write!(f, "{kind} ")?;
+        if let Some(cluster) = cluster {
+            write!(f, "{cluster}/")?;
+        }
+        write!(f, "{namespace}/{name}")?;
+        if let Some(port) = port {
+            write!(f, " {port}")?;
+        }
+        for (label, value) in subset.iter().copied().flatten() {
+            write!(f, " {label}={value}")?;
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{DestinationReference, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec};
+use gloo_types::{
+    DestinationReference, HttpRoute, ObjectSelector, PortSelector, RouteTableDoc, RouteTableSpec,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -10,7 +12,7 @@ use crate::config::RouteSelector;
 use crate::edit::SkipReason;
 use crate::ownership::Ownership;
 
-/// What a destination leads to, with the table's defaults filled in. Port, subset and weight are not part of it.
+/// What a destination leads to, with the table's defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationId {
@@ -20,14 +22,85 @@ pub(crate) struct DestinationId {
     pub(crate) name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) cluster: String,
+    /// Absent when it does not matter, or when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) port: Option<Port>,
+    /// Absent when it does not matter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) subset: Option<BTreeMap<String, String>>,
+}
+
+/// Which parts of a destination, beside the object it leads to, tell it from others.
+///
+/// An owner may give a destination another port in the middle of a rollout, so these count only where they have to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Distinction {
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) port: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) subset: bool,
+}
+
+/// How the destinations of a table are read.
+#[derive(Clone, Copy)]
+pub(crate) struct Reading<'a> {
+    /// The table's namespace.
+    pub(crate) namespace: &'a str,
+    pub(crate) by: Distinction,
+}
+
+/// The port of a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Port {
+    Number(u32),
+    Name(String),
+}
+
+impl Port {
+    pub(crate) fn of(destination: &DestinationReference) -> Option<Self> {
+        let PortSelector { number, name } = destination.port.as_ref()?;
+        let by_number = number.map(Self::Number);
+        by_number.or_else(|| name.clone().map(Self::Name))
+    }
+
+    pub(crate) fn selector(&self) -> PortSelector {
+        match self {
+            Self::Number(number) => PortSelector {
+                number: Some(*number),
+                name: None,
+            },
+            Self::Name(name) => PortSelector {
+                number: None,
+                name: Some(name.clone()),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for Port {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "port {number}"),
+            Self::Name(name) => write!(f, "port {name}"),
+        }
+    }
+}
+
+impl Distinction {
+    pub(crate) fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl DestinationId {
     /// `None` for a destination that is not an object of a cluster.
-    pub(crate) fn of(destination: &DestinationReference, table_namespace: &str) -> Option<Self> {
+    pub(crate) fn of(destination: &DestinationReference, reading: Reading<'_>) -> Option<Self> {
+        let Reading { namespace, by } = reading;
         let reference = destination.reference.as_ref()?;
         let namespace = match reference.namespace.as_str() {
-            "" => table_namespace,
+            "" => namespace,
             namespace => namespace,
         };
         Some(Self {
@@ -35,20 +108,17 @@ impl DestinationId {
             namespace: namespace.to_owned(),
             name: reference.name.clone(),
             cluster: reference.cluster.clone(),
+            port: Port::of(destination).filter(|_| by.port),
+            subset: by.subset.then(|| destination.subset.clone()),
         })
     }
 
-    /// The same kind of object in the same place, under another name.
-    pub(crate) fn renamed(&self, name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            ..self.clone()
-        }
-    }
-
-    /// Whether this is the Service `name` in `namespace`, in whatever cluster.
-    pub(crate) fn is_service(&self, namespace: &str, name: &str) -> bool {
-        is_service(&self.kind) && self.namespace == namespace && self.name == name
+    /// Whether both lead to the same object, through whatever port and subset.
+    pub(crate) fn is_same_object(&self, other: &Self) -> bool {
+        self.kind == other.kind
+            && self.namespace == other.namespace
+            && self.name == other.name
+            && self.cluster == other.cluster
     }
 }
 
@@ -60,6 +130,7 @@ impl std::fmt::Display for DestinationId {
             namespace,
             name,
             cluster,
+            ..
         } = self;
         let slash = if cluster.is_empty() { "" } else { "/" };
         write!(f, "{kind} {cluster}{slash}{namespace}/{name}")

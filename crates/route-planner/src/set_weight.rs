@@ -17,7 +17,7 @@ use crate::intent::{Intent, WeightSplit};
 use crate::managed_routes;
 use crate::record::{Record, Records, RouteRecord};
 use crate::roles::Roles;
-use crate::select::{DestinationId, Route};
+use crate::select::{DestinationId, Reading, Route};
 
 /// Plans a [`WeightSplit`].
 pub(crate) fn plan(
@@ -27,21 +27,22 @@ pub(crate) fn plan(
     table: &RouteTableDoc,
     spec: &RouteTableSpec,
 ) -> Result<Plan, Refusal> {
-    let roles = Roles::new(intent)?;
-    let wish = Wish::new(&roles, split)?;
+    let roles = Roles::new(config, intent)?;
+    let wish = Wish::new(config, &roles, split)?;
     let records = Records::read(table)?;
     let old = records.of(&intent.rollout)?;
-    let namespace = table.key().namespace.as_str();
+    let reading = Reading {
+        namespace: &table.key().namespace,
+        by: roles.by,
+    };
 
     let routes = Route::all(table, spec, config.routes());
-    let (about, lost) = old.locate(&routes, |route, record| {
-        holds_added(route, record, namespace)
-    });
+    let (about, lost) = old.locate(&routes, |route, record| holds_added(route, record, reading));
     let mut decision = Decision {
         roles: &roles,
         wish: &wish,
-        namespace,
-        default: default_destination(table, spec),
+        reading,
+        default: default_destination(table, spec, reading),
         is_led_to: false,
         record: Record::default(),
         edits: Vec::new(),
@@ -96,7 +97,7 @@ pub(crate) fn plan(
 struct Decision<'a> {
     roles: &'a Roles<'a>,
     wish: &'a Wish<'a>,
-    namespace: &'a str,
+    reading: Reading<'a>,
     /// Where http routes without destinations lead.
     default: Option<Slot>,
     /// Whether a selected route leads to the Rollout.
@@ -113,7 +114,7 @@ impl Decision<'_> {
             self.skip(route, route.other_action());
             return Ok(());
         };
-        let live = DestinationList::live(raw, view, self.namespace);
+        let live = DestinationList::live(raw, view, self.reading);
         let (owners, record) = self.owners_list(route, &live, record)?;
 
         let target = match self.roles.anchor(&owners, record) {
@@ -157,7 +158,7 @@ impl Decision<'_> {
     ) -> Result<(DestinationList, Option<&'r RouteRecord>), Refusal> {
         let default = self.default.as_ref().filter(|_| route.protocol.is_http());
         if let Some(record) = record {
-            if let Some(owners) = live.undo(record, default, self.namespace)? {
+            if let Some(owners) = live.undo(record, default, self.reading)? {
                 return Ok((owners, Some(record)));
             }
             // Pointed elsewhere: what is there now is what the owner wants.
@@ -176,19 +177,27 @@ impl Decision<'_> {
     }
 }
 
-pub(crate) fn default_destination(table: &RouteTableDoc, spec: &RouteTableSpec) -> Option<Slot> {
+pub(crate) fn default_destination(
+    table: &RouteTableDoc,
+    spec: &RouteTableSpec,
+    reading: Reading<'_>,
+) -> Option<Slot> {
     let raw = table.raw().pointer("/spec/defaultDestination")?;
     let view = spec.default_destination.clone()?;
-    Some(Slot::new(raw.clone(), view, &table.key().namespace).weighing(None))
+    Some(Slot::new(raw.clone(), view, reading).weighing(None))
 }
 
 /// Whether a route still holds a destination that was put in.
-pub(crate) fn holds_added(route: &Route<'_>, record: &RouteRecord, namespace: &str) -> bool {
+pub(crate) fn holds_added(route: &Route<'_>, record: &RouteRecord, reading: Reading<'_>) -> bool {
+    let then = Reading {
+        by: record.by,
+        ..reading
+    };
     let destinations = route.forward.and_then(|(_, view)| view);
     destinations
         .unwrap_or_default()
         .iter()
-        .filter_map(|destination| DestinationId::of(destination, namespace))
+        .filter_map(|destination| DestinationId::of(destination, then))
         .any(|id| record.added.contains(&id))
 }
 

@@ -8,8 +8,8 @@ use crate::edit::{Plan, Skip, SkipReason};
 use crate::error::Refusal;
 use crate::intent::Intent;
 use crate::record::Records;
-use crate::roles::{Role, Roles};
-use crate::select::Route;
+use crate::roles::Roles;
+use crate::select::{Reading, Route};
 use crate::set_weight::{default_destination, found, holds_added};
 
 /// A selected HTTP route that leads to the Rollout.
@@ -29,14 +29,16 @@ impl Source {
         spec: &RouteTableSpec,
         plan: &mut Plan,
     ) -> Result<Vec<Self>, Refusal> {
-        let roles = Roles::new(intent)?;
+        let roles = Roles::new(config, intent)?;
         let record = Records::read(table)?.of(&intent.rollout)?;
-        let namespace = table.key().namespace.as_str();
-        let default = default_destination(table, spec);
+        let reading = Reading {
+            namespace: &table.key().namespace,
+            by: roles.by,
+        };
+        let default = default_destination(table, spec, reading);
         let routes = Route::all(table, spec, config.routes());
-        let (about, _) = record.locate(&routes, |route, record| {
-            holds_added(route, record, namespace)
-        });
+        let (about, _) =
+            record.locate(&routes, |route, record| holds_added(route, record, reading));
         let mut sources = Vec::new();
         let http = routes.iter().zip(about);
         for (route, record) in http.filter(|(route, _)| route.protocol.is_http()) {
@@ -50,9 +52,9 @@ impl Source {
                 skip(route.other_action());
                 continue;
             };
-            let live = DestinationList::live(raw, destinations, namespace);
+            let live = DestinationList::live(raw, destinations, reading);
             let undone = match record {
-                Some(record) => live.undo(record, default.as_ref(), namespace)?,
+                Some(record) => live.undo(record, default.as_ref(), reading)?,
                 None => None,
             };
             let record = record.filter(|_| undone.is_some());
@@ -63,8 +65,8 @@ impl Source {
                 )),
                 Some(_) if !route.selected => skip(SkipReason::NotSelected(route.selector_key())),
                 Some(anchor) => {
-                    only(route, &roles.stable, &owners)?;
-                    let canary = match only(route, &roles.canary, &owners)? {
+                    roles.check_anchor(route, &owners, record)?;
+                    let canary = match roles.canary.find_only(route, &owners)? {
                         Some(canary) => canary.clone(),
                         None => roles.canary.made_from(&anchor, route)?,
                     };
@@ -81,6 +83,7 @@ impl Source {
 
 /// The refusal for a table of which no http route is meant.
 pub(crate) fn no_source(
+    config: &PluginConfig,
     intent: &Intent,
     spec: &RouteTableSpec,
     plan: &Plan,
@@ -89,25 +92,7 @@ pub(crate) fn no_source(
         return Ok(Refusal::NoHttpRoutes);
     }
     Ok(Refusal::NoStableRoute {
-        stable: Roles::new(intent)?.stable.label(),
+        stable: Roles::new(config, intent)?.stable.label(),
         found: found(&plan.skipped),
     })
-}
-
-/// The one destination in a role.
-fn only<'l>(
-    route: &Route<'_>,
-    role: &'l Role<'_>,
-    owners: &'l DestinationList,
-) -> Result<Option<&'l Slot>, Refusal> {
-    let found: Vec<&Slot> = role.find(owners).collect();
-    if found.len() > 1 {
-        let places: Vec<String> = found.iter().map(|slot| slot.place()).collect();
-        return Err(Refusal::Ambiguous {
-            route: route.label(),
-            service: role.name.to_owned(),
-            found: places.join(", "),
-        });
-    }
-    Ok(found.first().copied())
 }

@@ -30,6 +30,7 @@ impl Fixture {
         let policy = Policy {
             plugin_names: vec!["solo-io/glooplatform".into()],
             route_table_namespaces: namespaces.iter().map(ToString::to_string).collect(),
+            destination_namespaces: Vec::new(),
         };
         let router = GlooRouter::new(store.clone(), policy);
         Self { router, store }
@@ -252,8 +253,8 @@ async fn bad_configuration_is_refused() {
         ),
         (here(json!({"routeSelector": "a"})), "routeSelector must be"),
         (
-            here(json!({"subset": {"service": "web"}})),
-            "subset is not supported yet",
+            here(json!({"stableDestination": {"namespace": "edge"}})),
+            "have edge added to --allowed-destination-namespaces",
         ),
         (
             json!({"routeTableSelector": {"name": "gone", "namespace": "mesh"}}),

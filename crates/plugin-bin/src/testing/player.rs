@@ -210,6 +210,7 @@ impl Plugin {
         let policy = Policy {
             plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),
+            destination_namespaces: scenario.flags.destination_namespaces.clone(),
         };
         let router = GlooRouter::new(store, policy);
         let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router).await?;

@@ -110,6 +110,7 @@ fn status(api: &Value) -> RolloutStatus {
         current_pod_hash: text(api, "currentPodHash"),
         stable_rs: text(api, "stableRS"),
         current_step_index: number(api, "currentStepIndex"),
+        updated_replicas: number(api, "updatedReplicas").unwrap_or_default(),
         available_replicas: number(api, "availableReplicas").unwrap_or_default(),
         weights: None,
         stable_ping_pong: text(canary, "stablePingPong"),

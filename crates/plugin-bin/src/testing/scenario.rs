@@ -33,6 +33,7 @@ pub(super) struct Scenario {
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct Flags {
     pub(super) route_table_namespaces: Vec<String>,
+    pub(super) destination_namespaces: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -3,6 +3,7 @@
 use gloo_types::weight_rule;
 use serde_json::json;
 
+use crate::config::PluginConfig;
 use crate::destinations::{DestinationList, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
@@ -12,6 +13,9 @@ use crate::roles::{Role, Roles};
 use crate::select::Route;
 use crate::weight;
 
+/// How many destinations the API allows in a route.
+const MOST_DESTINATIONS: usize = 100;
+
 /// A checked intent.
 pub(super) struct Wish<'a> {
     roles: &'a Roles<'a>,
@@ -19,6 +23,8 @@ pub(super) struct Wish<'a> {
     max: u32,
     /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
     additional: Vec<(Role<'a>, u32)>,
+    /// Whether the owner's destinations stay in the list with weight 0 while they get nothing.
+    keeps_zero: bool,
 }
 
 /// What a route is to look like.
@@ -38,7 +44,7 @@ struct Managed<'a> {
 
 impl Managed<'_> {
     fn hold(&self, slot: &Slot) -> bool {
-        self.ours.iter().any(|(_, mine)| slot.is_same(mine))
+        slot.is_same(&self.anchor) || self.ours.iter().any(|(_, mine)| slot.is_same(mine))
     }
 }
 
@@ -53,37 +59,47 @@ impl Target {
 }
 
 impl<'a> Wish<'a> {
-    pub(super) fn new(roles: &'a Roles<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
+    pub(super) fn new(
+        config: &PluginConfig,
+        roles: &'a Roles<'a>,
+        split: &'a WeightSplit,
+    ) -> Result<Self, Refusal> {
         let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
         let max = max.ok_or(Refusal::MaxWeight(split.max))?;
-        let mut desired = checked(roles.canary.name, split.desired)?.min(max);
+        let mut desired = checked(roles.canary.name(), split.desired)?.min(max);
         let mut additional: Vec<(Role<'_>, u32)> = Vec::new();
         for extra in &split.additional {
             let service = extra.service.as_str();
             let weight = checked(service, extra.weight)?;
-            if service.is_empty() || service == roles.stable.name || weight == 0 {
+            if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
                 // Stable gets whatever nobody else asks for.
-            } else if service == roles.canary.name {
+            } else if roles.is_service(&roles.canary, service) {
                 desired = desired.saturating_add(weight);
-            } else if let Some((_, sum)) =
-                additional.iter_mut().find(|(role, _)| role.name == service)
+            } else if let Some((_, sum)) = additional
+                .iter_mut()
+                .find(|(role, _)| role.name() == service)
             {
                 *sum = sum.saturating_add(weight);
             } else {
                 additional.push((roles.additional(service), weight));
             }
         }
+        if !roles.are_two() {
+            desired = 0;
+        }
         Ok(Self {
             roles,
             desired,
             max,
             additional,
+            keeps_zero: config.keeps_zero_weights(),
         })
     }
 
-    /// Whether nothing is rolled out: all traffic goes to the stable Service.
+    /// Whether nothing is rolled out: all traffic goes to the stable destination, as the owner wrote it.
     pub(super) fn is_rest(&self) -> bool {
-        self.desired == 0 && self.additional.is_empty()
+        let has_canary_to_keep_apart = self.roles.share_a_service() && self.roles.are_two();
+        self.desired == 0 && self.additional.is_empty() && !has_canary_to_keep_apart
     }
 
     /// What a selected route that leads to the Rollout is to look like.
@@ -95,7 +111,7 @@ impl<'a> Wish<'a> {
         record: Option<&RouteRecord>,
         warnings: &mut Vec<Warning>,
     ) -> Result<Target, Refusal> {
-        let ours = match self.managed(route, &owners, anchor) {
+        let ours = match self.managed(route, &owners, anchor, record) {
             Ok(ours) => ours,
             // While nothing is rolled out, owners may split as they like.
             Err(_) if self.is_rest() => return Ok(Target::owners(owners)),
@@ -115,7 +131,7 @@ impl<'a> Wish<'a> {
             });
         }
         if self.is_rest() && self.roles.stable.is(&ours.anchor) {
-            let canary = self.roles.canary.name.to_owned();
+            let canary = self.roles.canary.name().to_owned();
             warnings.push(Warning::OwnerCanaryShare {
                 route: route.label(),
                 canary,
@@ -137,26 +153,17 @@ impl<'a> Wish<'a> {
         route: &Route<'_>,
         owners: &DestinationList,
         anchor: Slot,
+        record: Option<&RouteRecord>,
     ) -> Result<Managed<'w>, Refusal> {
+        self.roles.check_anchor(route, owners, record)?;
         let additional = self.additional.iter().map(|(role, _)| role);
         let roles = [&self.roles.stable, &self.roles.canary]
             .into_iter()
             .chain(additional);
         let ours = roles.map(|role| {
-            let found: Vec<&Slot> = role.find(owners).collect();
-            match found.as_slice() {
-                [] => Ok((role, role.copy_of(&anchor))),
-                [slot] => Ok((role, (*slot).clone())),
-                _ => Err(Refusal::Ambiguous {
-                    route: route.label(),
-                    service: role.name.to_owned(),
-                    found: found
-                        .iter()
-                        .map(|slot| slot.place())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                }),
-            }
+            let found = role.find_only(route, owners)?;
+            let slot = found.map_or_else(|| role.copy_of(&anchor), Slot::clone);
+            Ok((role, slot))
         });
         Ok(Managed {
             ours: ours.collect::<Result<_, _>>()?,
@@ -203,7 +210,12 @@ impl<'a> Wish<'a> {
         let mut added = Vec::new();
         for (at, slot) in owners.slots.iter().enumerate() {
             let is_anchor = slot.is_same(anchor);
-            let Some((_, _, weight)) = ours.iter().find(|(_, mine, _)| slot.is_same(mine)) else {
+            let mine = ours.iter().find(|(_, mine, _)| slot.is_same(mine));
+            // Where subsets tell the roles apart, the anchor itself has none of them.
+            let Some(weight) = mine
+                .map(|(_, _, weight)| *weight)
+                .or(is_anchor.then_some(0))
+            else {
                 slots.push(slot.clone());
                 continue;
             };
@@ -213,7 +225,7 @@ impl<'a> Wish<'a> {
             };
             let first = if is_anchor { 0 } else { originals.len() };
             originals.insert(first, original);
-            if *weight > 0 {
+            if weight > 0 || (self.keeps_zero && mine.is_some()) {
                 slots.push(slot.clone().weighing(Some(json!(weight))));
             }
             if !is_anchor {
@@ -237,6 +249,12 @@ impl<'a> Wish<'a> {
                 .filter_map(|(_, mine, _)| mine.id.clone())
                 .collect();
         }
+        if slots.len() > MOST_DESTINATIONS {
+            return Err(Refusal::TooMany {
+                route: route.label(),
+                count: slots.len(),
+            });
+        }
         let list = DestinationList {
             slots,
             form: ListForm::Listed,
@@ -249,6 +267,7 @@ impl<'a> Wish<'a> {
             share: record.map_or(share, |record| record.share),
             originals,
             added,
+            by: self.roles.by,
             list: owners.form,
         });
         Ok(Target { list, record })

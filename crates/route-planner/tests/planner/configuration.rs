@@ -11,6 +11,7 @@ fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
     PluginConfig::from_json(
         block.to_string().as_bytes(),
         &ObjectKey::new("shop", "reviews"),
+        &["global".to_owned()],
     )
 }
 
@@ -84,7 +85,9 @@ RouteSelector {
 "#);
     assert_eq!(config.verify(), VerifyMode::Accepted);
     assert_eq!(
-        with(json!({"verify": "weights"})).unwrap().verify(),
+        with(json!({"verify": "weights", "zeroWeight": "keep"}))
+            .unwrap()
+            .verify(),
         VerifyMode::Weights
     );
 }
@@ -117,14 +120,123 @@ fn keys_of_the_first_plugin_are_read() {
         config.unwrap().route_tables().to_string(),
         "names default; namespaces gloo-mesh"
     );
+    with(json!({"destinationKind": "VIRTUAL_DESTINATION"})).unwrap();
     refused(
-        with(json!({"destinationKind": "VIRTUAL_DESTINATION"})),
-        "destinationKind: VIRTUAL_DESTINATION is not supported yet: remove it",
+        with(json!({"destinationKind": "Service"})),
+        r#"destinationKind is "Service", it must be SERVICE, VIRTUAL_DESTINATION or EXTERNAL_SERVICE"#,
     );
-    refused(
-        with(json!({"destinationNamespace": "other"})),
-        "destinationNamespace is not supported yet: remove it",
-    );
+}
+
+#[test]
+fn destinations_in_another_namespace_need_the_administrators_consent() {
+    for namespace in ["shop", "global"] {
+        with(json!({"destinationNamespace": namespace})).unwrap();
+        with(json!({"stableDestination": {"namespace": namespace}})).unwrap();
+        with(json!({"canaryDestination": {"namespace": namespace}})).unwrap();
+    }
+    for (block, path) in [
+        (
+            json!({"destinationNamespace": "other"}),
+            "destinationNamespace",
+        ),
+        (
+            json!({"stableDestination": {"namespace": "other"}}),
+            "stableDestination.namespace",
+        ),
+        (
+            json!({"stableDestination": {"namespace": "global"}, "canaryDestination": {"namespace": "other"}}),
+            "canaryDestination.namespace",
+        ),
+    ] {
+        refused(
+            with(block),
+            &format!(
+                "{path} is other, which is not the Rollout's namespace: use that, or have other added to --allowed-destination-namespaces"
+            ),
+        );
+    }
+}
+
+#[test]
+fn destinations_are_described_by_any_of_their_parts() {
+    for block in [
+        json!({"stableDestination": {"kind": "EXTERNAL_SERVICE", "name": "a.b"}, "canaryDestination": {"name": "c"}}),
+        json!({"stableDestination": {"port": {"number": 80}}, "canaryDestination": {"port": {"name": "http"}}}),
+        json!({"stableDestination": {"cluster": "east", "subset": {"version": "v1"}}, "canaryDestination": {"subset": {"version": "v2"}}}),
+        json!({"subset": {"service": "reviews"}}),
+        json!({"subset": {"service": "reviews", "label": "hash"}, "stableDestination": {"cluster": "east", "port": {"number": 80}}}),
+        json!({"subset": {}, "stableDestination": {"port": {}, "subset": {}, "name": ""}, "canaryDestination": null}),
+    ] {
+        with(block).unwrap();
+    }
+    for (block, expect) in [
+        (
+            json!({"stableDestination": {"kind": "service"}}),
+            r#"stableDestination.kind is "service", it must be SERVICE, VIRTUAL_DESTINATION or EXTERNAL_SERVICE"#,
+        ),
+        (
+            json!({"stableDestination": {"name": "Reviews"}}),
+            r#"stableDestination.name is "Reviews", it must be the name of a Kubernetes object"#,
+        ),
+        (
+            json!({"canaryDestination": {"cluster": "a/b"}}),
+            r#"canaryDestination.cluster is "a/b", it must be the name of a Kubernetes object"#,
+        ),
+        (
+            json!({"canaryDestination": {"port": 80}}),
+            "canaryDestination.port must be an object, found a number",
+        ),
+        (
+            json!({"canaryDestination": {"port": {"number": 80, "name": "http"}}}),
+            "canaryDestination.port.number contradicts name: remove one of them",
+        ),
+        (
+            json!({"canaryDestination": {"port": {"number": 80.5}}}),
+            r#"canaryDestination.port.number is "80.5", it must be a port, 1 to 65535"#,
+        ),
+        (
+            json!({"canaryDestination": {"subset": {"version": 2}}}),
+            "canaryDestination.subset.version must be a string, found a number",
+        ),
+        (
+            json!({"canaryDestination": {"weight": 2}}),
+            "unknown key canaryDestination.weight, did you mean subset?",
+        ),
+        (
+            json!({"destinationKind": "VIRTUAL_DESTINATION", "canaryDestination": {"subset": {"version": "v2"}}}),
+            r#"canaryDestination.kind is "VIRTUAL_DESTINATION", it must be SERVICE beside a subset"#,
+        ),
+        (
+            json!({"subset": {"label": "hash"}}),
+            "subset is empty: set service in it",
+        ),
+        (
+            json!({"subset": {"service": "a", "labels": {}}}),
+            "unknown key subset.labels, did you mean label?",
+        ),
+        (
+            json!({"subset": {"service": "a"}, "stableDestination": {"name": "b"}}),
+            "stableDestination.name contradicts subset: remove one of them",
+        ),
+        (
+            json!({"subset": {"service": "a"}, "stableDestination": {"subset": {"version": "v1"}}}),
+            "stableDestination.subset contradicts subset: remove one of them",
+        ),
+        (
+            json!({"subset": {"service": "a"}, "stableDestination": {"kind": "VIRTUAL_DESTINATION"}}),
+            "stableDestination.kind contradicts subset: remove one of them",
+        ),
+        (
+            json!({"subset": {"service": "a"}, "destinationKind": "EXTERNAL_SERVICE"}),
+            "destinationKind contradicts subset: remove one of them",
+        ),
+        (
+            json!({"subset": {"service": "a"}, "canaryDestination": {"cluster": "b"}}),
+            "canaryDestination contradicts subset: remove one of them",
+        ),
+    ] {
+        refused(with(block), expect);
+    }
 }
 
 #[test]
@@ -319,28 +431,10 @@ fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
 }
 
 #[test]
-fn what_a_later_version_will_do_is_not_supported_yet() {
-    for (key, value) in [
-        ("stableDestination", json!({"kind": "VIRTUAL_DESTINATION"})),
-        ("canaryDestination", json!({"name": "x"})),
-        ("subset", json!({"service": "reviews"})),
-    ] {
-        refused(
-            with(json!({ key: value })),
-            &format!("{key} is not supported yet: remove it"),
-        );
-    }
-    refused(
-        with(json!({"zeroWeight": "keep"})),
-        "zeroWeight: keep is not supported yet: remove it",
-    );
-}
-
-#[test]
 fn text_that_is_not_json() {
     let rollout = ObjectKey::new("shop", "reviews");
-    assert_snapshot!(PluginConfig::from_json(b"{a", &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: key must be a string at line 1 column 2");
-    assert_snapshot!(PluginConfig::from_json(b"", &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
+    assert_snapshot!(PluginConfig::from_json(b"{a", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: key must be a string at line 1 column 2");
+    assert_snapshot!(PluginConfig::from_json(b"", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
 }
 
 #[test]
@@ -357,8 +451,8 @@ fn the_block_is_found_under_any_accepted_name() {
             .collect()
     };
     let found = plugins(&["other/plugin", "solo-io/glooplatformAPI"]);
-    PluginConfig::for_rollout(&found, &accepted, &rollout).unwrap();
+    PluginConfig::for_rollout(&found, &accepted, &rollout, &[]).unwrap();
     let others = plugins(&["other/plugin", "solo-io/glooedge"]);
-    assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
-    assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
+    assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
+    assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use route_planner::{
     ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes,
-    PluginConfig, ServicePair, TextMatch, observe, plan,
+    PluginConfig, PodHashes, ServicePair, TextMatch, observe, plan,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -97,6 +97,76 @@ fn call() -> impl Strategy<Value = Call> {
         )
 }
 
+/// How the plugin is configured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Setup {
+    Services,
+    VirtualDestinations,
+    OneCluster,
+    Ports,
+    /// `reviews` alone, in subsets by pod hash.
+    Pods,
+}
+
+const SETUPS: &[Setup] = &[
+    Setup::Services,
+    Setup::Services,
+    Setup::VirtualDestinations,
+    Setup::OneCluster,
+    Setup::Ports,
+    Setup::Pods,
+];
+
+impl Setup {
+    fn plugin(self) -> Value {
+        let mut plugin = json!({
+            "routeTableSelector": {"name": "shop", "namespace": "mesh"},
+            "tcpRoutes": [{"port": 443}],
+            "tlsRoutes": [{"sniHosts": ["db.example.com"], "port": 443}],
+        });
+        let stable = match self {
+            Self::Services => json!({}),
+            Self::VirtualDestinations => json!({"kind": "VIRTUAL_DESTINATION"}),
+            Self::OneCluster => json!({"cluster": "east"}),
+            Self::Ports => json!({"port": {"number": 80}}),
+            Self::Pods => {
+                plugin["subset"] = json!({"service": "reviews"});
+                json!({})
+            }
+        };
+        plugin["stableDestination"] = stable;
+        plugin
+    }
+
+    /// Whether no call may touch that destination.
+    fn is_foreign(self, destination: &Value) -> bool {
+        let reference = &destination["ref"];
+        let kind = destination["kind"].as_str().unwrap_or("SERVICE");
+        let of_this_setup = match self {
+            // What an experiment adds is a Service, whatever the others are.
+            Self::VirtualDestinations => kind != "NEWER",
+            Self::OneCluster => kind == "SERVICE" && reference["cluster"] == "east",
+            Self::Ports => kind == "SERVICE" && destination["port"]["number"] == 80,
+            Self::Services | Self::Pods => kind == "SERVICE",
+        };
+        reference["namespace"] != "shop" || !of_this_setup
+    }
+
+    /// Whether that call asks for what the owner wrote.
+    fn is_rest(self, call: &Call, stable: &str) -> bool {
+        let is_stable = |service: &str| self != Self::VirtualDestinations && service == stable;
+        let no_experiment = call
+            .additional
+            .iter()
+            .all(|additional| additional.weight == 0 || is_stable(&additional.service));
+        no_experiment
+            && match self {
+                Self::Pods => call.swapped,
+                _ => call.desired == 0,
+            }
+    }
+}
+
 /// A destination with its parts in any order. `reviews` appears in several disguises.
 fn destination() -> impl Strategy<Value = Value> {
     let reference = prop_oneof![
@@ -109,24 +179,39 @@ fn destination() -> impl Strategy<Value = Value> {
     ];
     let weight = prop_oneof![3 => Just(None), 1 => Just(Some(0)), 3 => (1..=60_u32).prop_map(Some)];
     let kind = option::weighted(0.2, select(vec!["SERVICE", "VIRTUAL_DESTINATION", "NEWER"]));
-    (reference, weight, kind, any::<bool>(), any::<bool>()).prop_map(
-        |(reference, weight, kind, weight_first, alien)| {
-            let mut destination = serde_json::Map::new();
-            let weight = weight.map(|weight| ("weight".to_owned(), json!(weight)));
-            if weight_first {
-                destination.extend(weight.clone());
-            }
-            if alien {
-                destination.insert("alien".to_owned(), json!({"z": 1, "a": [null, true]}));
-            }
-            destination.insert("ref".to_owned(), reference);
-            destination.extend(kind.map(|kind| ("kind".to_owned(), json!(kind))));
-            if !weight_first {
-                destination.extend(weight);
-            }
-            Value::Object(destination)
-        },
+    let port = option::weighted(0.5, select(vec![80, 81]));
+    let subset = prop::bool::weighted(0.1);
+    (
+        reference,
+        weight,
+        kind,
+        port,
+        subset,
+        any::<bool>(),
+        any::<bool>(),
     )
+        .prop_map(
+            |(reference, weight, kind, port, subset, weight_first, alien)| {
+                let mut destination = serde_json::Map::new();
+                let weight = weight.map(|weight| ("weight".to_owned(), json!(weight)));
+                if weight_first {
+                    destination.extend(weight.clone());
+                }
+                if alien {
+                    destination.insert("alien".to_owned(), json!({"z": 1, "a": [null, true]}));
+                }
+                destination.insert("ref".to_owned(), reference);
+                destination.extend(kind.map(|kind| ("kind".to_owned(), json!(kind))));
+                destination.extend(port.map(|port| ("port".to_owned(), json!({"number": port}))));
+                if subset {
+                    destination.insert("subset".to_owned(), json!({"version": "v1"}));
+                }
+                if !weight_first {
+                    destination.extend(weight);
+                }
+                Value::Object(destination)
+            },
+        )
 }
 
 fn route() -> impl Strategy<Value = Value> {
@@ -194,18 +279,10 @@ fn owners_routes(table: &Value) -> Vec<&Value> {
 }
 
 /// The destinations that no call may touch, per route, as text.
-fn foreign(table: &Value) -> Vec<Vec<String>> {
-    let is_foreign = |destination: &&Value| {
-        let reference = &destination["ref"];
-        reference["namespace"].as_str() == Some("other")
-            || destination["kind"]
-                .as_str()
-                .is_some_and(|kind| kind != "SERVICE")
-            || reference["namespace"].is_null()
-    };
+fn foreign(setup: Setup, table: &Value) -> Vec<Vec<String>> {
     let text = |list: &Vec<Value>| {
         list.iter()
-            .filter(is_foreign)
+            .filter(|destination| setup.is_foreign(destination))
             .map(Value::to_string)
             .collect()
     };
@@ -249,25 +326,30 @@ proptest! {
 
     /// `Table::set_weight` also checks that every patch applies and that planning again is a no-op.
     #[test]
-    fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(spec in spec(), calls in vec(call(), 1..6)) {
+    fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(setup in select(SETUPS), spec in spec(), calls in vec(call(), 1..6)) {
         let mut table = Table::new("mesh/shop", spec);
-        table.plugin["tcpRoutes"] = json!([{"port": 443}]);
-        table.plugin["tlsRoutes"] = json!([{"sniHosts": ["db.example.com"], "port": 443}]);
+        table.plugin = setup.plugin();
         let input = table.document().clone();
         let is_valid = is_valid(&table);
-        for Call { rollout, desired, max, additional, swapped, in_force, is_ending, managed } in calls {
+        for mut call in calls {
             let before = table.document().clone();
-            let mut intent = table::intent(rollout, desired, max, additional.clone());
+            if setup == Setup::Pods {
+                call.rollout = "shop/reviews";
+            }
+            let mut intent = table::intent(call.rollout, call.desired, call.max, call.additional.clone());
             let order = ORDER.map(str::to_owned).to_vec();
-            intent.managed = ManagedRoutes { order, in_force, is_ending };
-            let is_about_weight = managed.is_none();
-            intent.kind = managed.unwrap_or(intent.kind);
-            if swapped {
+            intent.managed = ManagedRoutes { order, in_force: call.in_force.clone(), is_ending: call.is_ending };
+            let is_about_weight = call.managed.is_none();
+            intent.kind = call.managed.clone().unwrap_or(intent.kind);
+            if setup == Setup::Pods {
+                let canary = if call.swapped { "s1" } else { "c1" };
+                intent.hashes = Some(PodHashes { stable: "s1".to_owned(), canary: canary.to_owned() });
+            } else if call.swapped {
                 let ServicePair { stable, canary } = &mut intent.services;
                 std::mem::swap(stable, canary);
             }
             let moved = table.apply(&intent);
-            prop_assert_eq!(foreign(&before), foreign(table.document()));
+            prop_assert_eq!(foreign(setup, &before), foreign(setup, table.document()));
             if moved.is_err() {
                 prop_assert_eq!(&before, table.document());
                 continue;
@@ -277,9 +359,7 @@ proptest! {
                 prop_assert_eq!(owners_routes(&before), owners_routes(table.document()));
                 continue;
             }
-            let stable = &intent.services.stable;
-            let at_rest = desired == 0
-                && additional.iter().all(|additional| additional.weight == 0 || additional.service == *stable);
+            let at_rest = setup.is_rest(&call, &intent.services.stable);
             for list in written(&before, table.document()) {
                 let views = views(list);
                 // At rest the owner's list is back, which may itself be against the rules.
@@ -319,8 +399,8 @@ proptest! {
     #[test]
     fn arbitrary_blocks_and_envelopes_do_not_panic(block in json_value(), text in ".*") {
         let rollout = table::key("shop/reviews");
-        let _ = PluginConfig::from_json(block.to_string().as_bytes(), &rollout);
-        let _ = PluginConfig::from_json(text.as_bytes(), &rollout);
+        let _ = PluginConfig::from_json(block.to_string().as_bytes(), &rollout, &[]);
+        let _ = PluginConfig::from_json(text.as_bytes(), &rollout, &[]);
         let _ = RouteTableDoc::from_value(block);
     }
 }
@@ -372,6 +452,12 @@ fn json_value() -> impl Strategy<Value = Value> {
         "matchExpressions",
         "metadata",
         "kind",
+        "stableDestination",
+        "canaryDestination",
+        "service",
+        "port",
+        "number",
+        "by",
     ]);
     leaf.prop_recursive(6, 64, 6, move |inner| {
         prop_oneof![

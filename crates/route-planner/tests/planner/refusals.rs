@@ -103,11 +103,11 @@ fn a_service_listed_twice() {
     let stable = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         "reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"name": "admin"}, "weight": 50}
     ]}}));
-    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists Service reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one of them, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
     let canary = on_route(
         json!({"forwardTo": {"destinations": ["reviews 100", "reviews-canary", "reviews-canary"]}}),
     );
-    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists Service reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one of them, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists SERVICE shop/reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_subset_that_the_canary_would_inherit() {
     let route = json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v1"}}
     ]}});
-    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a copy of it would inherit: list the destination of the other version in the route too (Rollout shop/reviews)");
+    assert_snapshot!(on_route(route), @"RouteTable mesh/shop: route r: the destination SERVICE shop/reviews has a subset, which a copy of it would inherit: list the destination of the other version in the route too, or set canaryDestination.subset (Rollout shop/reviews)");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn services_that_are_not_named_or_the_same() {
     let canary = with_intent(|intent| intent.services.canary.clear());
     assert_snapshot!(canary, @"RouteTable mesh/shop: the Rollout names no canary Service: set spec.strategy.canary.canaryService (Rollout shop/reviews)");
     let same = with_intent(|intent| intent.services.canary = intent.services.stable.clone());
-    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both Service reviews: name two different Services (Rollout shop/reviews)");
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/reviews: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
 }
 
 #[test]

@@ -9,7 +9,8 @@
 
 use crate::table::{self, Table};
 use route_planner::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes, Plan, TextMatch,
+    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes, Plan, PodHashes,
+    TextMatch,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -46,6 +47,8 @@ struct Step {
     in_force: Option<Vec<Value>>,
     /// Whether managed routes are about to go, in this step.
     ending: bool,
+    /// Hashes of the stable and the canary's pods.
+    hashes: Option<(String, String)>,
     /// JSON Patch by the owner of the table.
     edit: Option<json_patch::Patch>,
     /// The owner applies the input again, over whatever is there.
@@ -114,6 +117,10 @@ fn run(text: &str) {
                 .canary
                 .clone()
                 .unwrap_or_else(|| services.canary.clone());
+            intent.hashes = step
+                .hashes
+                .clone()
+                .map(|(stable, canary)| PodHashes { stable, canary });
             let result = table.apply(&intent);
             match (result, &step.error) {
                 (Ok(plan), None) => assert_eq!(warnings(&plan), step.warnings, "{here}"),
@@ -204,6 +211,13 @@ scenarios! {
     s02_owner_weights_invalid
     s02_nothing_left
     s03_same_name_in_two_namespaces
+    s04_virtual_destination
+    s04_without_configuration
+    s04_other_namespace_and_experiment
+    s05_subsets_by_pod_hash
+    s05_subsets_by_pod_hash_beside_others
+    s05_static_subsets
+    s05_static_subset_made
     s07_owner_edits_meanwhile
     s07_owner_rebalances_explicit_weights
     s07_gitops_restores_the_original
@@ -212,7 +226,10 @@ scenarios! {
     s10_tcp_and_tls
     s10_tls_by_port
     s10_tcp_only
+    s12_ports
+    s12_canary_port
     s13_several_clusters
+    s13_one_cluster_chosen
     s14_two_rollouts_one_table
     s15_experiment
     full_weight_takes_stable_out
@@ -229,6 +246,7 @@ scenarios! {
     routes_without_names
     owner_points_the_route_elsewhere
     default_destination_gets_company
+    zero_weights_are_kept
     header_s01_several_stable_routes
     header_s02_others_are_not_copied
     header_s06_delegated_table

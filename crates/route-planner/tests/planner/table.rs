@@ -36,7 +36,12 @@ impl Table {
     }
 
     pub(crate) fn config(&self, rollout: &str) -> PluginConfig {
-        PluginConfig::from_json(self.plugin.to_string().as_bytes(), &key(rollout)).unwrap()
+        PluginConfig::from_json(
+            self.plugin.to_string().as_bytes(),
+            &key(rollout),
+            &["global".to_owned()],
+        )
+        .unwrap()
     }
 
     /// Plans, applies, and checks what must hold after every call.
@@ -132,6 +137,7 @@ pub(crate) fn intent(
             canary: format!("{}-canary", rollout.name),
         },
         rollout,
+        hashes: None,
         kind: weight(desired, max, additional),
         managed: ManagedRoutes::default(),
     }
