@@ -2,6 +2,7 @@
 
 mod pass;
 mod pod_hashes;
+mod verification;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,11 +20,11 @@ use route_store::{RouteStore, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, info, warn};
 
+use self::{pass::Removals, pod_hashes::PodHashMemory, verification::is_waited_for};
 use crate::{
     error::{ShiftError, TableError, TableErrors},
     from_rpc::{self, Policy, Request},
 };
-use self::{pass::Removals, pod_hashes::PodHashMemory};
 
 /// How often one table is written before a conflict becomes an error.
 const WRITE_ATTEMPTS: u32 = 3;
@@ -208,6 +209,11 @@ impl<S: RouteStore> GlooRouter<S> {
                     verification = Verification::NotVerified;
                     reason
                 }
+                Observation::Refused { reason } => {
+                    verification = Verification::NotVerified;
+                    warn!(rollout = %request.intent.rollout, "not verified until the table is corrected: {reason}");
+                    continue;
+                }
             };
             info!(rollout = %request.intent.rollout, "not verified: {reason}");
         }
@@ -253,9 +259,13 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
-        let request = self.request(rollout, from_rpc::weight(desired, additional));
+        let waited = is_waited_for(rollout, desired);
+        let request = waited.then(|| self.request(rollout, from_rpc::weight(desired, additional)));
+        // VerifyWeight is the last call of a pass.
         self.removals.end(rollout);
-        let request = request?;
+        let Some(request) = request.transpose()? else {
+            return Ok(Verification::NotImplemented);
+        };
         match self.verify(&request).await {
             Ok(verification) => Ok(verification),
             Err(error) => {

@@ -16,6 +16,11 @@ pub enum Observation {
         /// What is missing, in one line.
         reason: String,
     },
+    /// Gloo has refused this generation of the table. Asking again helps only once somebody has corrected the table.
+    Refused {
+        /// Gloo's own words, in one line.
+        reason: String,
+    },
     /// Nothing is rolled out, and only Gloo's verdict is missing: nothing depends on the answer, and asking again every
     /// ten seconds would never end.
     NotApplicable {
@@ -43,40 +48,54 @@ pub fn observe(
         return Ok(Observation::Verified);
     }
     let status = table.status()?;
-    let missing = match status.state() {
-        Some(state) => verdict(state, table.generation()),
-        None if config.verify() == VerifyMode::Auto => None,
-        None => Some("Gloo has not written a status".to_owned()),
+    let verdict = match status.state() {
+        Some(state) => Verdict::of(state, table.generation()),
+        None if config.verify() == VerifyMode::Auto => Verdict::Accepted,
+        None => Verdict::Awaited("Gloo has not written a status".to_owned()),
     };
     let is_rest = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
-    Ok(
-        match missing.map(|missing| format!("RouteTable {}: {missing}", table.key())) {
-            None => Observation::Verified,
-            Some(reason) if is_rest => Observation::NotApplicable { reason },
-            Some(reason) => Observation::NotVerified { reason },
+    let of_table = |text: String| format!("RouteTable {}: {text}", table.key());
+    Ok(match verdict {
+        Verdict::Accepted => Observation::Verified,
+        Verdict::Awaited(text) | Verdict::Refused(text) if is_rest => Observation::NotApplicable {
+            reason: of_table(text),
         },
-    )
+        Verdict::Awaited(text) => Observation::NotVerified {
+            reason: of_table(text),
+        },
+        Verdict::Refused(text) => Observation::Refused {
+            reason: of_table(text),
+        },
+    })
 }
 
-/// What speaks against acceptance.
-fn verdict(state: &State, generation: Option<i64>) -> Option<String> {
-    if let Some(generation) = generation
-        && generation != state.observed_generation
-    {
-        let seen = state.observed_generation;
-        return Some(format!("Gloo has seen generation {seen} of {generation}"));
-    }
-    match &state.approval {
-        // A warning does not keep Gloo from serving the table.
-        Approval::Accepted | Approval::Warning => None,
-        other if state.message.is_empty() => Some(format!("Gloo says {other}")),
-        other => {
-            let message = state
-                .message
-                .split_whitespace()
-                .collect::<Vec<_>>()
-                .join(" ");
-            Some(format!("Gloo says {other}: {message}"))
+/// What Gloo says about the generation of a table that is there.
+enum Verdict {
+    Accepted,
+    /// Gloo may still accept it.
+    Awaited(String),
+    /// Gloo has made up its mind.
+    Refused(String),
+}
+
+impl Verdict {
+    fn of(state: &State, generation: Option<i64>) -> Self {
+        if let Some(generation) = generation
+            && generation != state.observed_generation
+        {
+            let seen = state.observed_generation;
+            return Self::Awaited(format!("Gloo has seen generation {seen} of {generation}"));
+        }
+        let message: Vec<&str> = state.message.split_whitespace().collect();
+        let text = match message.as_slice() {
+            [] => format!("Gloo says {}", state.approval),
+            words => format!("Gloo says {}: {}", state.approval, words.join(" ")),
+        };
+        match state.approval {
+            // A warning does not keep Gloo from serving the table.
+            Approval::Accepted | Approval::Warning => Self::Accepted,
+            Approval::Invalid | Approval::Failed | Approval::Unlicensed => Self::Refused(text),
+            Approval::Pending | Approval::Other(_) => Self::Awaited(text),
         }
     }
 }

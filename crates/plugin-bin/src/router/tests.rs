@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rollouts_rpc::{
     error_chain,
-    rollout::{CanaryStrategy, TrafficRouting},
+    rollout::{CanaryStep, CanaryStrategy, RolloutStatus, TrafficRouting},
 };
 use route_store::MemoryRouteStore;
 use serde_json::{Value, json};
@@ -342,7 +342,18 @@ async fn errors_of_several_tables_are_one_line() {
 #[tokio::test]
 async fn verification_follows_the_table() {
     let fixture = Fixture::new([shop()]);
-    let rollout = rollout(select_shop());
+    let mut rollout = rollout(select_shop());
+    let step = CanaryStep {
+        set_weight: Some(25),
+        ..CanaryStep::default()
+    };
+    rollout.canary.as_mut().unwrap().steps = vec![step];
+    rollout.status = RolloutStatus {
+        stable_rs: "s1".into(),
+        current_pod_hash: "c1".into(),
+        current_step_index: Some(0),
+        ..RolloutStatus::default()
+    };
     let verify = async |weight| {
         fixture
             .router
@@ -360,4 +371,12 @@ async fn verification_follows_the_table() {
         Verification::NotVerified,
         "an error would let the promotion go ahead"
     );
+}
+
+#[tokio::test]
+async fn where_nobody_waits_no_table_is_read_for_an_answer() {
+    let fixture = Fixture::new([]);
+    let rollout = rollout(select_shop());
+    let verification = fixture.router.verify_weight(&rollout, desired(25), &[]);
+    assert_eq!(verification.await.unwrap(), Verification::NotImplemented);
 }

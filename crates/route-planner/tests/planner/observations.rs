@@ -26,6 +26,7 @@ fn check(verify: &str, weight: i32, status: Value, expect: &str) {
     let text = match observation {
         Observation::Verified => "verified".to_owned(),
         Observation::NotVerified { reason } => format!("not verified: {reason}"),
+        Observation::Refused { reason } => format!("refused: {reason}"),
         Observation::NotApplicable { reason } => format!("not applicable: {reason}"),
     };
     assert_eq!(text, expect);
@@ -65,14 +66,20 @@ fn accepted_for_this_generation_is_verified() {
 #[test]
 fn anything_else_is_not_verified_and_says_why() {
     let why = |text: &str| format!("not verified: RouteTable shop/shop: {text}");
+    let refused = |text: &str| format!("refused: RouteTable shop/shop: {text}");
     for verify in ["auto", "accepted"] {
         check(
             verify,
             25,
             state("INVALID", "bad\n route"),
-            &why("Gloo says INVALID: bad route"),
+            &refused("Gloo says INVALID: bad route"),
         );
-        check(verify, 100, state("FAILED", ""), &why("Gloo says FAILED"));
+        check(
+            verify,
+            100,
+            state("FAILED", ""),
+            &refused("Gloo says FAILED"),
+        );
         check(
             verify,
             25,
@@ -90,7 +97,7 @@ fn anything_else_is_not_verified_and_says_why() {
         check(verify, 25, stale, &why("Gloo has seen generation 1 of 2"));
         let lower_case =
             json!({"common": {"state": {"observedGeneration": "2", "approval": "INVALID"}}});
-        check(verify, 25, lower_case, &why("Gloo says INVALID"));
+        check(verify, 25, lower_case, &refused("Gloo says INVALID"));
     }
 }
 

@@ -102,7 +102,10 @@ async fn b15_set_weight_brings_a_lost_header_route_back() {
 #[tokio::test]
 async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
     let fixture = Fixture::new([shop()]);
-    let rollout = header_rollout(select_shop());
+    let mut rollout = header_rollout(select_shop());
+    rollout.canary.as_mut().unwrap().steps[0].set_weight = Some(25);
+    rollout.status.stable_rs = "s1".into();
+    rollout.status.current_pod_hash = "c1".into();
     fixture.remove(&rollout).await.unwrap();
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     fixture.set_weight(&rollout, 25).await.unwrap();
