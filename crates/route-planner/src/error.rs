@@ -217,14 +217,6 @@ pub enum Refusal {
         /// The destination it would get.
         destination: String,
     },
-    /// A list would grow beyond what the API allows.
-    #[error("{route} would have {count} destinations, the API allows 100: remove some")]
-    TooMany {
-        /// The route.
-        route: String,
-        /// How many it would have.
-        count: usize,
-    },
     /// The annotation that holds the originals cannot be read.
     #[error(
         "annotation {annotation} is unreadable ({reason}): restore the table from its source, then remove the annotation"

@@ -13,9 +13,6 @@ use crate::roles::{Role, Roles};
 use crate::select::Route;
 use crate::weight;
 
-/// How many destinations the API allows in a route.
-const MOST_DESTINATIONS: usize = 100;
-
 /// A checked intent.
 pub(super) struct Wish<'a> {
     roles: &'a Roles<'a>,
@@ -248,12 +245,6 @@ impl<'a> Wish<'a> {
                 .filter(|(_, _, weight)| *weight > 0)
                 .filter_map(|(_, mine, _)| mine.id.clone())
                 .collect();
-        }
-        if slots.len() > MOST_DESTINATIONS {
-            return Err(Refusal::TooMany {
-                route: route.label(),
-                count: slots.len(),
-            });
         }
         let list = DestinationList {
             slots,

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::table::{self, Table};
 use insta::assert_snapshot;
-use route_planner::{AdditionalDestination, Intent, plan};
+use route_planner::{AdditionalDestination, Intent, PodHashes, plan};
 use serde_json::{Value, json};
 
 /// The error and its causes, as the caller joins them.
@@ -142,6 +142,46 @@ fn services_that_are_not_named_or_the_same() {
     assert_snapshot!(canary, @"RouteTable mesh/shop: the Rollout names no canary Service: set spec.strategy.canary.canaryService (Rollout shop/reviews)");
     let same = with_intent(|intent| intent.services.canary = intent.services.stable.clone());
     assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/reviews: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
+}
+
+/// The refusal on a table with that spec, with `more` in the plugin block.
+fn with_plugin(more: Value, spec: Value, hashes: Option<(&str, &str)>) -> String {
+    let mut table = Table::new("mesh/shop", table::expand(spec));
+    let block = table.plugin.as_object_mut().unwrap();
+    block.extend(more.as_object().unwrap().clone());
+    let mut intent = table::intent("shop/reviews", 25, 100, vec![]);
+    intent.hashes = hashes.map(|(stable, canary)| PodHashes {
+        stable: stable.to_owned(),
+        canary: canary.to_owned(),
+    });
+    refusal(&table, &intent)
+}
+
+#[test]
+fn roles_that_cannot_be_told_apart() {
+    let spec = json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]});
+    let same = with_plugin(
+        json!({"stableDestination": {"name": "a"}, "canaryDestination": {"name": "a"}}),
+        spec.clone(),
+        None,
+    );
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/a: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
+    let twice = with_plugin(
+        json!({"subset": {"service": "reviews"}}),
+        json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"v": "1"}, "weight": 50}]}}]}),
+        Some(("s1", "c1")),
+    );
+    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
+}
+
+#[test]
+fn an_external_service_behind_a_tcp_route() {
+    let external = with_plugin(
+        json!({"tcpRoutes": [{"port": 1}], "canaryDestination": {"kind": "EXTERNAL_SERVICE"}}),
+        json!({"tcp": [{"forwardTo": {"destinations": ["reviews"]}}]}),
+        None,
+    );
+    assert_snapshot!(external, @"RouteTable mesh/shop: route tcp[0] is a TCP route, which cannot lead to EXTERNAL_SERVICE shop/reviews-canary: use another kind, or leave it out of tcpRoutes (Rollout shop/reviews)");
 }
 
 #[test]

@@ -232,6 +232,7 @@ scenarios! {
     s13_one_cluster_chosen
     s14_two_rollouts_one_table
     s15_experiment
+    s15_experiment_changes
     full_weight_takes_stable_out
     owner_lists_the_canary
     owner_falls_back_to_the_default
