@@ -5,7 +5,8 @@ mod managed;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, rollout::SetHeaderRoute};
 use route_planner::{
-    AdditionalDestination, Intent, IntentKind, PluginConfig, PodHashes, ServicePair, WeightSplit,
+    AdditionalDestination, Intent, IntentKind, ManagedRoutes, PluginConfig, PodHashes, ServicePair,
+    WeightSplit,
 };
 
 use crate::error::ShiftError;
@@ -59,6 +60,26 @@ impl Request {
             managed: managed::managed_routes(rollout, are_removed),
         };
         Ok(Self { config, intent })
+    }
+}
+
+impl Request {
+    /// What puts a table back: no weight, no managed routes, one version of pods.
+    pub(crate) fn resting(&self) -> Self {
+        let weight = WeightSplit {
+            desired: 0,
+            max: 100,
+            additional: Vec::new(),
+        };
+        Self {
+            config: self.config.clone(),
+            intent: Intent {
+                hashes: None,
+                managed: ManagedRoutes::default(),
+                kind: IntentKind::SetWeight(weight),
+                ..self.intent.clone()
+            },
+        }
     }
 }
 

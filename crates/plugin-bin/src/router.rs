@@ -2,10 +2,11 @@
 
 mod pass;
 mod pod_hashes;
+mod selections;
 mod verification;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -13,14 +14,16 @@ use std::{
 use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
-    rollout::SetHeaderRoute,
+    error_chain, rollout::SetHeaderRoute,
 };
 use route_planner::{IntentKind, Observation, Plan, observe, plan};
 use route_store::{RouteStore, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, info, warn};
 
-use self::{pass::Removals, pod_hashes::PodHashMemory, verification::is_waited_for};
+use self::{
+    pass::Removals, pod_hashes::PodHashMemory, selections::Selections, verification::is_waited_for,
+};
 use crate::{
     error::{ShiftError, TableError, TableErrors},
     from_rpc::{self, Policy, Request},
@@ -37,6 +40,7 @@ pub struct GlooRouter<S> {
     turns: Turns,
     removals: Removals,
     hashes: PodHashMemory,
+    selections: Selections,
 }
 
 impl<S: RouteStore> GlooRouter<S> {
@@ -48,6 +52,7 @@ impl<S: RouteStore> GlooRouter<S> {
             turns: Turns::default(),
             removals: Removals::default(),
             hashes: PodHashMemory::default(),
+            selections: Selections::default(),
         }
     }
 
@@ -83,8 +88,8 @@ impl<S: RouteStore> GlooRouter<S> {
         Ok(tables)
     }
 
-    /// Puts the request into force: every table is planned before any is written.
-    async fn shift(&self, request: &Request) -> Result<(), ShiftError> {
+    /// Puts the request into force and tells on which tables: every table is planned before any is written.
+    async fn shift(&self, request: &Request) -> Result<BTreeSet<ObjectKey>, ShiftError> {
         let mut plans = Vec::new();
         let mut errors = Vec::new();
         for table in self.tables(request).await? {
@@ -99,7 +104,39 @@ impl<S: RouteStore> GlooRouter<S> {
             errors.retain(|error| !error.is_without_route());
         }
         TableErrors::check(errors.into_iter().map(TableError::from).collect())?;
-        Ok(TableErrors::check(self.write_all(request, plans).await)?)
+        let tables = plans.iter().map(|plan| plan.table.clone()).collect();
+        TableErrors::check(self.write_all(request, plans).await)?;
+        Ok(tables)
+    }
+
+    /// Puts back the tables that the Rollout selected before and selects no longer. What fails is tried again with the
+    /// next weight: it is no reason to hold up the tables that are selected.
+    async fn release_others(&self, request: &Request, selected: BTreeSet<ObjectKey>) {
+        let rollout = &request.intent.rollout;
+        let left = self.selections.left_behind(rollout, selected);
+        for table in left {
+            match self.release(request, &table).await {
+                Ok(()) => self.selections.released(rollout, &table),
+                Err(error) => {
+                    warn!(%rollout, route_table = %table, "it is no longer selected and not put back yet: {}", error_chain(&error));
+                }
+            }
+        }
+    }
+
+    async fn release(&self, request: &Request, table: &ObjectKey) -> Result<(), TableError> {
+        let request = request.resting();
+        let table = match self.store.read(table).await {
+            Ok(table) => table,
+            Err(StoreError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        match plan(&request.config, &request.intent, &table) {
+            Ok(plan) if plan.is_noop() => Ok(()),
+            Ok(plan) => self.write(&request, plan).await,
+            Err(error) if error.is_without_route() => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn write_all(&self, request: &Request, plans: Vec<Plan>) -> Vec<TableError> {
@@ -250,7 +287,9 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
         let request = self.request(rollout, from_rpc::weight(desired, additional))?;
-        Ok(self.shift(&request).await?)
+        let selected = self.shift(&request).await?;
+        self.release_others(&request, selected).await;
+        Ok(())
     }
 
     async fn verify_weight(
@@ -289,7 +328,8 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
             info!(rollout = %request.intent.rollout, "managed route {} is not set while managed routes are removed", route.name);
             return Ok(());
         }
-        Ok(self.shift(&request).await?)
+        self.shift(&request).await?;
+        Ok(())
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
