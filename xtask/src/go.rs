@@ -45,7 +45,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// When a test fails.
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    go(sh, cmd!(sh, "go -C {MODULE} vet")).run()?;
+    go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1"))
         .env("PLUGIN_BINARY", plugin)
         .run()?)

@@ -1,0 +1,16 @@
+//! The session byte by byte, against what go-plugin and Go's net/rpc put on the wire.
+//!
+//! The host here writes its frames by hand, so that it shares nothing with the code under test.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+mod notation;
+mod raw_host;
+mod recorded;
+mod session;

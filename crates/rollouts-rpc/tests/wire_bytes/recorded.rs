@@ -1,0 +1,278 @@
+//! What a released controller's client package wrote (`tests/data/MANIFEST`) is read call by call.
+
+use std::collections::BTreeMap;
+
+use gob::{Decoder, Limits};
+use rollouts_rpc::rollout::{
+    CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, RolloutStatus, RouteMatch,
+    SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficRouting, TrafficWeights,
+};
+use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, RouterCall, WeightDestination};
+use serde::de::{DeserializeOwned, IgnoredAny};
+
+use crate::raw_host::RawHost;
+
+const STREAM: &[u8] = include_bytes!("../data/router-1.9.1.gob");
+const CALLS: &str = include_str!("../data/router-1.9.1.calls");
+
+gob::gob_struct! {
+    struct Response as "Response" {
+        service_method: String as "ServiceMethod",
+        seq: u64 as "Seq",
+        error: String as "Error",
+    }
+}
+
+/// The methods in the order they were called, each with its bytes.
+fn recorded() -> impl Iterator<Item = (&'static str, &'static [u8])> {
+    let mut begin = 0;
+    CALLS.lines().map(move |line| {
+        let (method, end) = line.split_once(' ').unwrap();
+        let end = end.parse().unwrap();
+        let bytes = &STREAM[begin..end];
+        begin = end;
+        (method, bytes)
+    })
+}
+
+/// Sends the recording in pieces of this length and returns the calls that reach the router.
+async fn replay(piece: usize) -> Vec<RouterCall> {
+    let mut host = RawHost::with_router().await;
+    let mut replies = Decoder::new(LIMITS);
+    for (seq, (method, bytes)) in recorded().enumerate() {
+        for piece in bytes.chunks(piece) {
+            host.send(7, piece).await;
+        }
+        let reply: Response = receive(&mut host, &mut replies).await;
+        assert_eq!(reply.service_method, format!("Plugin.{method}"));
+        assert_eq!((reply.seq, reply.error.as_str()), (seq as u64, ""));
+        receive::<IgnoredAny>(&mut host, &mut replies).await;
+    }
+    std::iter::from_fn(|| host.calls.try_recv().ok()).collect()
+}
+
+/// The next value on the router's stream.
+async fn receive<T: DeserializeOwned>(host: &mut RawHost, replies: &mut Decoder) -> T {
+    loop {
+        if let Some(value) = replies.poll_value().unwrap() {
+            return value;
+        }
+        let (_, data) = host.frame().await;
+        replies.handle_input(&data).unwrap();
+    }
+}
+
+const LIMITS: Limits = Limits {
+    message_bytes: 1 << 16,
+    value_messages: 1,
+    types: 10,
+    definition_bytes: 1000,
+    fields: 10,
+    name_bytes: 100,
+    depth: 4,
+    interface_depth: 1,
+    elements: 10,
+};
+
+/// What the recorder called, in its order.
+fn expected(rollout: &Rollout) -> Vec<RouterCall> {
+    let hashes = PodHashes {
+        canary: "6d4f8b7c5".into(),
+        stable: "7c9d6b5f4".into(),
+    };
+    let additional = vec![
+        WeightDestination::default(),
+        destination(5, "demo-experiment", "5f6c7d8"),
+    ];
+    let mut calls = Vec::new();
+    for (value, additional) in [(25, vec![]), (50, additional)] {
+        let rollout = || Box::new(rollout.clone());
+        let desired = DesiredWeight { value, max: 100 };
+        calls.extend([
+            RouterCall::SetWeight(rollout(), desired, additional.clone()),
+            RouterCall::VerifyWeight(rollout(), desired, additional.clone()),
+            RouterCall::UpdateHash(rollout(), hashes.clone(), additional),
+            RouterCall::SetHeaderRoute(rollout(), header_route()),
+            RouterCall::SetMirrorRoute(rollout(), mirror_route()),
+            RouterCall::RemoveManagedRoutes(rollout()),
+        ]);
+    }
+    calls
+}
+
+/// `tests/go/rollouts/testdata/rollout.yaml`, without the annotation that holds it once more.
+fn demo() -> Rollout {
+    let step = CanaryStep::default;
+    let other = |other| CanaryStep {
+        others: vec![other],
+        ..step()
+    };
+    let weight = |weight| CanaryStep {
+        set_weight: Some(weight),
+        ..step()
+    };
+    Rollout {
+        name: "demo".into(),
+        namespace: "shop".into(),
+        uid: "5d1c7d0e-9a4e-4e0c-8f53-0f7c5a2f6b10".into(),
+        resource_version: "184467".into(),
+        generation: 12,
+        labels: map([
+            ("app.kubernetes.io/name", "demo"),
+            ("app.kubernetes.io/managed-by", "argocd"),
+        ]),
+        annotations: map([
+            ("rollout.argoproj.io/revision", "7"),
+            (
+                "argocd.argoproj.io/tracking-id",
+                "shop:argoproj.io/Rollout:shop/demo",
+            ),
+        ]),
+        replicas: 4,
+        paused: false,
+        canary: Some(CanaryStrategy {
+            stable_service: "demo-stable".into(),
+            canary_service: "demo-canary".into(),
+            ping_pong: None,
+            dynamic_stable_scale: true,
+            steps: vec![
+                weight(0),
+                weight(25),
+                other(OtherStep::Pause),
+                CanaryStep {
+                    set_header_route: Some(header_route()),
+                    ..step()
+                },
+                CanaryStep {
+                    set_mirror_route: Some(mirror_route()),
+                    ..step()
+                },
+                other(OtherStep::SetCanaryScale),
+                other(OtherStep::Analysis),
+                other(OtherStep::Experiment),
+                other(OtherStep::Plugin),
+                weight(50),
+                other(OtherStep::Pause),
+            ],
+            traffic_routing: Some(TrafficRouting {
+                // YAML 1.1: the key `on` is a boolean.
+                plugins: map([
+                    (
+                        "argoproj-labs/gatewayAPI",
+                        r#"{"httpRoute":"demo","namespace":"shop"}"#,
+                    ),
+                    (
+                        "example.com/other",
+                        r#"{"nested":{"note":"\u003c\u0026\u003e","true":true},"weights":[1,2.5,null]}"#,
+                    ),
+                    (
+                        "solo-io/glooplatform",
+                        r#"{"routeTableSelector":{"name":"shop","namespace":"shop"}}"#,
+                    ),
+                ]),
+                managed_routes: vec!["header-canary".into(), "mirror-canary".into()],
+                max_traffic_weight: Some(100),
+            }),
+        }),
+        status: RolloutStatus {
+            controller_pause: true,
+            phase: "Paused".into(),
+            message: "CanaryPauseStep".into(),
+            observed_generation: "12".into(),
+            current_pod_hash: "6d4f8b7c5".into(),
+            stable_rs: "7c9d6b5f4".into(),
+            current_step_index: Some(2),
+            updated_replicas: 1,
+            available_replicas: 5,
+            current_experiment: "demo-7-1".into(),
+            weights: Some(TrafficWeights {
+                canary: destination(25, "demo-canary", "6d4f8b7c5"),
+                stable: destination(75, "demo-stable", "7c9d6b5f4"),
+                additional: vec![],
+                verified: true,
+            }),
+            ..RolloutStatus::default()
+        },
+    }
+}
+
+fn header_route() -> SetHeaderRoute {
+    SetHeaderRoute {
+        name: "header-canary".into(),
+        matches: vec![HeaderRoutingMatch {
+            header_name: "x-canary".into(),
+            header_value: exact("1"),
+        }],
+    }
+}
+
+fn mirror_route() -> SetMirrorRoute {
+    let prefix = StringMatch {
+        prefix: "/".into(),
+        ..StringMatch::default()
+    };
+    let regex = StringMatch {
+        regex: ".+".into(),
+        ..StringMatch::default()
+    };
+    SetMirrorRoute {
+        name: "mirror-canary".into(),
+        matches: vec![RouteMatch {
+            method: Some(exact("GET")),
+            path: Some(prefix),
+            headers: [("x-mirror".into(), regex)].into(),
+        }],
+        percentage: Some(30),
+    }
+}
+
+fn exact(text: &str) -> StringMatch {
+    StringMatch {
+        exact: text.into(),
+        ..StringMatch::default()
+    }
+}
+
+fn destination(weight: i32, service_name: &str, pod_template_hash: &str) -> WeightDestination {
+    WeightDestination {
+        weight,
+        service_name: service_name.into(),
+        pod_template_hash: pod_template_hash.into(),
+    }
+}
+
+fn map<const N: usize, V: From<&'static str>>(
+    entries: [(&str, &'static str); N],
+) -> BTreeMap<String, V> {
+    entries
+        .map(|(key, value)| (key.to_owned(), value.into()))
+        .into()
+}
+
+/// However the bytes are cut. The first calls bring 245 types with them, the later ones none.
+#[tokio::test(start_paused = true)]
+async fn a_released_controllers_calls_arrive_as_they_were_made() {
+    for piece in [1000, usize::MAX] {
+        let mut calls = replay(piece).await;
+        for call in &mut calls {
+            let rollout = rollout(call);
+            let applied = rollout
+                .annotations
+                .remove("kubectl.kubernetes.io/last-applied-configuration");
+            assert!(applied.is_some_and(|json| json.len() > 4000));
+        }
+        assert_eq!(calls, expected(&demo()));
+    }
+}
+
+fn rollout(call: &mut RouterCall) -> &mut Rollout {
+    match call {
+        RouterCall::InitPlugin | RouterCall::Type => panic!("{call:?} has no Rollout"),
+        RouterCall::UpdateHash(rollout, ..)
+        | RouterCall::SetWeight(rollout, ..)
+        | RouterCall::VerifyWeight(rollout, ..)
+        | RouterCall::SetHeaderRoute(rollout, ..)
+        | RouterCall::SetMirrorRoute(rollout, ..)
+        | RouterCall::RemoveManagedRoutes(rollout) => rollout,
+    }
+}
