@@ -143,6 +143,12 @@ impl<'a> Roles<'a> {
         }
     }
 
+    /// Checks that pods can be told apart, where that is needed.
+    pub(crate) fn check_hashes(&self) -> Result<(), Refusal> {
+        self.stable.check_hash()?;
+        self.canary.check_hash()
+    }
+
     /// Whether both roles are subsets of one Service, so that even a canary without weight has to be kept apart.
     pub(crate) fn share_a_service(&self) -> bool {
         self.stable.pattern.pods.is_some()
@@ -237,9 +243,7 @@ impl Role<'_> {
         let Pattern {
             kind, subset, pods, ..
         } = &self.pattern;
-        if let Some((_, "")) = pods {
-            return Err(Refusal::NoHash { role: self.title });
-        }
+        self.check_hash()?;
         if subset.is_none() && pods.is_none() && !anchor.view.subset.is_empty() {
             return Err(Refusal::Subset {
                 route: route.label(),
@@ -253,6 +257,13 @@ impl Role<'_> {
             });
         }
         Ok(self.copy_of(anchor))
+    }
+
+    fn check_hash(&self) -> Result<(), Refusal> {
+        match self.pattern.pods {
+            Some((_, "")) => Err(Refusal::NoHash { role: self.title }),
+            _ => Ok(()),
+        }
     }
 
     /// The copy, whether it may be used or not: what it leads to is known in any case.

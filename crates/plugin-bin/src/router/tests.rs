@@ -156,6 +156,7 @@ async fn a_canary_moves_and_returns() {
     assert_eq!(fixture.store.writes(), 3);
 }
 
+/// B51
 #[tokio::test]
 async fn a_repeated_call_writes_nothing() {
     let fixture = Fixture::new([shop()]);
@@ -166,6 +167,7 @@ async fn a_repeated_call_writes_nothing() {
     assert_eq!(fixture.store.writes(), 1);
 }
 
+/// B49
 #[tokio::test]
 async fn a_conflict_is_read_and_planned_again() {
     let fixture = Fixture::new([shop()]);
@@ -218,6 +220,7 @@ async fn writers_of_one_table_take_turns() {
     assert_eq!(fixture.store.writes(), 20);
 }
 
+/// B34, B52
 #[tokio::test]
 async fn one_table_that_cannot_be_planned_leaves_all_tables_alone() {
     let other = table("aside", vec![route_to("other")]);
@@ -299,6 +302,7 @@ async fn a_rollout_without_our_block_is_told_what_is_there() {
     );
 }
 
+/// B31
 #[tokio::test]
 async fn a_namespace_the_administrator_does_not_allow_is_not_even_read() {
     let fixture = Fixture::within([shop()], &["edge"]);
@@ -322,6 +326,7 @@ async fn weights_out_of_range() {
     assert_eq!(fixture.weights(&key()), named(&[("web-canary", Some(100))]));
 }
 
+/// B61
 #[tokio::test]
 async fn errors_of_several_tables_are_one_line() {
     let other = table("shop-2", vec![route_to("web")]);
@@ -339,6 +344,7 @@ async fn errors_of_several_tables_are_one_line() {
     assert_eq!(error, format!("{one}; {one}"));
 }
 
+/// B48
 #[tokio::test]
 async fn verification_follows_the_table() {
     let fixture = Fixture::new([shop()]);

@@ -81,8 +81,11 @@ impl<'a> Wish<'a> {
                 additional.push((roles.additional(service), weight));
             }
         }
-        if !roles.are_two() {
-            desired = 0;
+        if desired > 0 {
+            roles.check_hashes()?;
+            if !roles.are_two() {
+                desired = 0;
+            }
         }
         Ok(Self {
             roles,

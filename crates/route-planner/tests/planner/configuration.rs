@@ -46,6 +46,7 @@ fn the_smallest_block_has_defaults() {
     assert_eq!(config.verify(), VerifyMode::Auto);
 }
 
+/// B29, B30
 #[test]
 fn every_way_to_select_tables_can_be_combined() {
     let config = parse(json!({"routeTableSelector": {
@@ -239,6 +240,7 @@ fn destinations_are_described_by_any_of_their_parts() {
     }
 }
 
+/// B59
 #[test]
 fn an_unknown_key_names_the_nearest_known_one() {
     refused(
@@ -307,6 +309,7 @@ fn a_wrong_type_is_named_by_its_path() {
     );
 }
 
+/// B28
 #[test]
 fn a_selector_is_needed() {
     for block in [
@@ -437,6 +440,7 @@ fn text_that_is_not_json() {
     assert_snapshot!(PluginConfig::from_json(b"", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
 }
 
+/// B58
 #[test]
 fn the_block_is_found_under_any_accepted_name() {
     let rollout = ObjectKey::new("shop", "reviews");

@@ -40,6 +40,7 @@ fn with_annotation(text: &str) -> String {
     refusal(&table, &table::intent("shop/reviews", 0, 100, vec![]))
 }
 
+/// B25, B27
 #[test]
 fn no_route_to_the_stable_service_tells_what_was_found() {
     let spec = table::expand(json!({"http": [
@@ -76,6 +77,7 @@ fn routes_that_the_selector_leaves_out_are_told() {
     );
 }
 
+/// B22, B23, B32
 #[test]
 fn another_namespace_kind_or_case_is_not_the_stable_service() {
     let namespace = on_route(
@@ -110,6 +112,7 @@ fn a_service_listed_twice() {
     assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists SERVICE shop/reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
 }
 
+/// B41
 #[test]
 fn a_subset_that_the_canary_would_inherit() {
     let route = json!({"name": "r", "forwardTo": {"destinations": [
@@ -134,6 +137,7 @@ fn weights_below_zero_and_totals_below_one() {
     assert_snapshot!(additional, @"RouteTable mesh/shop: weight -2147483648 of exp is negative: weights start at 0 (Rollout shop/reviews)");
 }
 
+/// B60
 #[test]
 fn services_that_are_not_named_or_the_same() {
     let stable = with_intent(|intent| intent.services.stable.clear());
