@@ -127,3 +127,28 @@ forget the originals
 route x leads to SERVICE shop/ratings
 ");
 }
+
+#[test]
+fn what_an_api_server_writes_otherwise_is_not_tested() {
+    let forward = json!({
+        "pathRewrite": "/a?b&c",
+        "regexRewrite": {"substitution": "/x", "pattern": {"regex": "(?P<x>.)"}},
+        "futureList": [null],
+        "futureFloat": 0.5,
+        "destinations": ["reviews"],
+    });
+    let table = Table::new(
+        "shop/shop",
+        table::expand(json!({"http": [{"name": "r", "forwardTo": forward}]})),
+    );
+    let patch = patch(&table, 25);
+    let tests: Vec<&str> = patch
+        .lines()
+        .filter(|line| line.contains(r#""op":"test""#))
+        .collect();
+    assert_snapshot!(tests.join("\n"), @r#"
+{"op":"test","path":"/metadata/resourceVersion","value":"1"}
+{"op":"test","path":"/spec/http/0/forwardTo/regexRewrite/substitution","value":"/x"}
+{"op":"test","path":"/spec/http/0/forwardTo/destinations","value":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80}}]}
+"#);
+}
