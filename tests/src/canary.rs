@@ -51,6 +51,22 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, MANIFESTS).await
     }
 
+    /// The same with ping-pong: two Services that swap roles, of which the RouteTable leads to the first.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_ping_pong(cluster: &Cluster, namespace: &str) -> Result<Self> {
+        let manifests = MANIFESTS.replace(
+            "stableService: demo-stable\n      canaryService: demo-canary\n",
+            "pingPong: {pingService: demo-stable, pongService: demo-canary}\n",
+        );
+        ensure!(
+            manifests != MANIFESTS,
+            "canary.yaml names its Services otherwise"
+        );
+        Self::apply(cluster, namespace, NAME, &manifests).await
+    }
+
     /// Creates a second Rollout in the same namespace, whose traffic goes through the same RouteTable.
     ///
     /// # Errors

@@ -29,6 +29,31 @@ const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 const README: &str = include_str!("../../README.md");
 
+/// A release of the Rollouts controller; each has a Go module that pins it.
+#[derive(Clone, Copy, Debug)]
+pub enum Release {
+    /// What most clusters run.
+    V1_9,
+    /// The first in which plugins may have mirror steps and ping-pong.
+    V1_10,
+}
+
+impl Release {
+    const fn program(self) -> &'static str {
+        match self {
+            Self::V1_9 => "rollouts-controller",
+            Self::V1_10 => "rollouts-controller-1.10",
+        }
+    }
+
+    const fn module(self) -> &'static str {
+        match self {
+            Self::V1_9 => "go/rollouts",
+            Self::V1_10 => "go/rollouts-1.10",
+        }
+    }
+}
+
 /// A running cluster. Dropping it ends every process it started.
 pub struct Cluster {
     client: Client,
@@ -44,26 +69,26 @@ impl Cluster {
     ///
     /// # Errors
     /// Whatever keeps a program from starting, with the tail of the logs.
-    pub async fn start() -> Result<Self> {
+    pub async fn start(release: Release) -> Result<Self> {
         let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
         ensure!(
             plugin.is_absolute() && plugin.is_file(),
             "PLUGIN_BINARY must be the absolute path of the plugin, it is {plugin:?}"
         );
-        let mut cluster = Self::start_without_controller().await?;
-        match cluster.start_controller(&plugin).await {
+        let mut cluster = Self::start_without_controller(release).await?;
+        match cluster.start_controller(release, &plugin).await {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
     }
 
-    /// Starts a cluster with the CRDs and roles, in which nothing happens by itself.
+    /// Starts a cluster with the CRDs and roles of a release, in which nothing happens by itself.
     ///
     /// # Errors
     /// Whatever keeps a program from starting, with the tail of the logs.
-    pub async fn start_without_controller() -> Result<Self> {
+    pub async fn start_without_controller(release: Release) -> Result<Self> {
         let cluster = Self::start_servers().await?;
-        match cluster.install().await {
+        match cluster.install(release).await {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -174,7 +199,7 @@ impl Cluster {
         })
     }
 
-    async fn install(&self) -> Result<()> {
+    async fn install(&self, release: Release) -> Result<()> {
         eventually("the API server is ready", async || {
             Ok(self
                 .client
@@ -182,14 +207,14 @@ impl Cluster {
                 .await?)
         })
         .await?;
-        self.install_crds().await?;
-        let mut roles = rollouts_manifests("role")?;
-        roles.extend(rollouts_manifests("cluster-install")?);
+        self.install_crds(release).await?;
+        let mut roles = rollouts_manifests(release, "role")?;
+        roles.extend(rollouts_manifests(release, "cluster-install")?);
         roles.extend(readme_roles()?);
         manifest::apply(&self.client, &roles).await
     }
 
-    async fn start_controller(&mut self, plugin: &Path) -> Result<()> {
+    async fn start_controller(&mut self, release: Release, plugin: &Path) -> Result<()> {
         let plugins =
             json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
         let namespace = json!({
@@ -204,13 +229,13 @@ impl Cluster {
         for object in [namespace, config] {
             manifest::apply(&self.client, &[serde_json::from_value(object)?]).await?;
         }
-        let controller = rollouts_controller(self.directory.path(), &self.credentials)?;
+        let controller = rollouts_controller(release, self.directory.path(), &self.credentials)?;
         self.processes.push(controller);
         Ok(())
     }
 
-    async fn install_crds(&self) -> Result<()> {
-        let mut crds = rollouts_manifests("crds")?;
+    async fn install_crds(&self, release: Release) -> Result<()> {
+        let mut crds = rollouts_manifests(release, "crds")?;
         for crd in [
             gloo_types::crd::route_table(),
             gloo_types::crd::mirror_policy(),
@@ -289,11 +314,15 @@ fn kube_apiserver(
     Process::start("kube-apiserver", directory, &mut command)
 }
 
-fn rollouts_controller(directory: &Path, credentials: &Credentials) -> Result<Process> {
+fn rollouts_controller(
+    release: Release,
+    directory: &Path,
+    credentials: &Credentials,
+) -> Result<Process> {
     let sockets = directory.join("tmp");
     fs::create_dir(&sockets)?;
     let [metrics, health] = free_ports()?;
-    let mut command = program("rollouts-controller")?;
+    let mut command = program(release.program())?;
     command
         .arg(format!("--kubeconfig={}", credentials.controller_kubeconfig.display()))
         .args(["--leader-elect=false", "--loglevel=info"])
@@ -332,8 +361,8 @@ async fn client(kubeconfig: &Path, in_the_name_of: Option<&str>) -> Result<Clien
     Ok(Client::try_from(config)?)
 }
 
-/// The manifests in a folder of the release that `go.mod` requires, read where Go keeps the module.
-fn rollouts_manifests(folder: &str) -> Result<Vec<DynamicObject>> {
+/// The manifests in a folder of the release that its `go.mod` requires, read where Go keeps the module.
+fn rollouts_manifests(release: Release, folder: &str) -> Result<Vec<DynamicObject>> {
     let output = Command::new("go")
         .args([
             "list",
@@ -342,7 +371,7 @@ fn rollouts_manifests(folder: &str) -> Result<Vec<DynamicObject>> {
             "{{.Dir}}",
             "github.com/argoproj/argo-rollouts",
         ])
-        .current_dir(Path::new(PACKAGE).join("go/rollouts"))
+        .current_dir(Path::new(PACKAGE).join(release.module()))
         .output()
         .context("cannot run go")?;
     ensure!(

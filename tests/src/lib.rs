@@ -1,7 +1,7 @@
 //! What the cluster tests stand on: a Kubernetes API server with the released Rollouts controller, on loopback.
 //!
 //! [`Cluster`] starts the programs, [`Suite`] runs the tests of a file in one of them, [`Canary`] is one Rollout with its
-//! RouteTable in a namespace of its own, and [`eventually`] is the only way to wait. The programs are built from the Go module in `go/rollouts`; see `README.md`.
+//! RouteTable in a namespace of its own, and [`eventually`] is the only way to wait. The programs are built from the Go modules in `go`; see `README.md`.
 
 mod canary;
 mod cluster;
@@ -13,7 +13,7 @@ mod process;
 mod suite;
 
 pub use canary::{Canary, History, split};
-pub use cluster::{Cluster, PLUGIN_NAME};
+pub use cluster::{Cluster, PLUGIN_NAME, Release};
 pub use eventually::eventually;
 pub use manifest::apply;
 pub use suite::Suite;

@@ -8,28 +8,29 @@ use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
-use crate::Cluster;
+use crate::{Cluster, Release};
 
 /// The tests of a file and their cluster.
 pub struct Suite {
     runtime: Runtime,
-    has_controller: bool,
+    controller: Option<Release>,
     cluster: OnceCell<Cluster>,
 }
 
 impl Suite {
-    /// Runs the tests that `trials` makes, as the command line asks, and takes the cluster down.
+    /// Runs the tests that `trials` makes, as the command line asks, with that controller or none, and takes the cluster
+    /// down.
     ///
     /// # Errors
     /// The plugin outlives the controller, or there are no tests.
     #[expect(clippy::print_stderr, reason = "a person reads it")]
     pub fn run(
-        has_controller: bool,
+        controller: Option<Release>,
         trials: impl FnOnce(&Arc<Self>) -> Result<Vec<Trial>>,
     ) -> Result<ExitCode> {
         let suite = Arc::new(Self {
             runtime: Runtime::new()?,
-            has_controller,
+            controller,
             cluster: OnceCell::new(),
         });
         let trials = trials(&suite)?;
@@ -60,12 +61,9 @@ impl Suite {
     }
 
     async fn cluster(&self) -> Result<&Cluster> {
-        let start = async || {
-            if self.has_controller {
-                Cluster::start().await
-            } else {
-                Cluster::start_without_controller().await
-            }
+        let start = async || match self.controller {
+            Some(release) => Cluster::start(release).await,
+            None => Cluster::start_without_controller(Release::V1_9).await,
         };
         self.cluster.get_or_try_init(start).await
     }

@@ -8,7 +8,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use e2e_tests::{Canary, Cluster, Suite, eventually};
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually};
 use kube::api::DynamicObject;
 use serde_json::json;
 
@@ -133,7 +133,7 @@ async fn a_refusal_is_told_in_an_event(cluster: &Cluster) -> Result<()> {
 }
 
 fn main() -> Result<ExitCode> {
-    Suite::run(true, |suite| {
+    Suite::run(Some(Release::V1_9), |suite| {
         macro_rules! trials {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }

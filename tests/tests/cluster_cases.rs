@@ -1,9 +1,14 @@
-//! What else happens to real rollouts: experiments, full promotion, a plugin that dies, a table that two Rollouts share.
+//! What else happens to real rollouts: header routes, experiments, full promotion, a plugin that dies, a table that two Rollouts share.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing key of a JSON value fails the test"
+)]
 
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use e2e_tests::{Canary, Cluster, Suite, eventually};
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually};
 use serde_json::json;
 
 const IMAGE: &str = "registry.example.com/demo:2";
@@ -15,12 +20,105 @@ const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=4
 const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
 
+const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; alien: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
+
+/// A header step between two weights.
+fn header_steps() -> serde_json::Value {
+    let matches = json!([{ "headerName": "x-canary", "headerValue": { "exact": "1" } }]);
+    json!([
+        { "setWeight": 25 },
+        { "pause": {} },
+        { "setHeaderRoute": { "name": "header-canary", "match": matches } },
+        { "pause": {} },
+        { "setWeight": 50 },
+        { "pause": {} },
+        { "setHeaderRoute": { "name": "header-canary" } },
+        { "pause": {} },
+    ])
+}
+
 /// A step that gives each of two versions a tenth of the traffic.
 fn experiment(duration: &str) -> serde_json::Value {
     json!({ "experiment": { "duration": duration, "templates": [
         { "name": "base", "specRef": "stable", "weight": 10, "service": { "name": "exp-base" } },
         { "name": "new", "specRef": "canary", "weight": 10, "service": { "name": "exp-new" } },
     ] } })
+}
+
+async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "header").await?;
+    let original = canary.table().await?;
+    let history = canary.watch_table().await?;
+
+    canary.change_image_and_steps(IMAGE, header_steps()).await?;
+    for (step, expected) in [
+        (1, AT_25),
+        (3, WITH_HEADERS),
+        (5, WITH_HEADERS_AT_50),
+        (7, AT_50),
+    ] {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+    }
+    canary.healthy().await?;
+
+    canary.restores(&original).await?;
+    eventually("the watch has seen the last revision", async || {
+        let seen = history.splits();
+        let expected = [
+            IDLE,
+            AT_25,
+            WITH_HEADERS,
+            WITH_HEADERS_AT_50,
+            AT_50,
+            AT_100,
+            IDLE,
+        ];
+        ensure!(seen == expected, "{seen:#?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn an_abort_takes_the_header_route_away(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "header-aborted").await?;
+    let original = canary.table().await?;
+
+    canary.change_image_and_steps(IMAGE, header_steps()).await?;
+    canary.paused_at(1).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(WITH_HEADERS).await?;
+    canary.abort().await?;
+
+    canary.restores(&original).await
+}
+
+async fn a_header_route_that_somebody_removed_returns(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "header-removed").await?;
+    let original = canary.table().await?;
+
+    canary.change_image_and_steps(IMAGE, header_steps()).await?;
+    canary.paused_at(1).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(WITH_HEADERS).await?;
+    let spec = original.data["spec"].clone();
+    canary
+        .edit_table(|table| table.data["spec"] = spec.clone())
+        .await?;
+    canary.splits(IDLE).await?;
+    // The controller does not watch RouteTables: something has to wake it.
+    canary
+        .change_spec(json!({ "revisionHistoryLimit": 3 }))
+        .await?;
+    canary.splits(WITH_HEADERS).await?;
+    canary.promote_fully().await?;
+    canary.healthy().await?;
+
+    canary.restores(&original).await
 }
 
 async fn an_experiment_gets_its_share_and_gives_it_back(cluster: &Cluster) -> Result<()> {
@@ -116,11 +214,14 @@ async fn two_rollouts_share_a_table(cluster: &Cluster) -> Result<()> {
 }
 
 fn main() -> Result<ExitCode> {
-    Suite::run(true, |suite| {
+    Suite::run(Some(Release::V1_9), |suite| {
         macro_rules! trials {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
         Ok(trials![
+            a_header_route_goes_along_with_the_weights,
+            an_abort_takes_the_header_route_away,
+            a_header_route_that_somebody_removed_returns,
             an_experiment_gets_its_share_and_gives_it_back,
             an_abort_in_an_experiment_returns_the_table,
             a_full_promotion_returns_the_table,

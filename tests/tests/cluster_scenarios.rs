@@ -135,7 +135,7 @@ async fn play_in(cluster: &Cluster, plugin: Client, turns: &Mutex<()>, text: &st
 fn main() -> Result<ExitCode> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/plugin-bin/tests/scenarios");
     let turns = Arc::new(Mutex::new(()));
-    Suite::run(false, |suite| {
+    Suite::run(None, |suite| {
         let mut trials = Vec::new();
         for (name, text) in scenarios(&folder)? {
             let turns = Arc::clone(&turns);
