@@ -38,6 +38,17 @@ pub enum ShiftError {
         #[source]
         source: Box<StoreError>,
     },
+    /// The MirrorPolicies behind mirror routes could not be read.
+    #[error(
+        "Rollout {rollout}: mirror routes need MirrorPolicies: install their CustomResourceDefinition and grant get, list, create, patch and delete on mirrorpolicies.trafficcontrol.policy.gloo.solo.io"
+    )]
+    Policies {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// What the store said.
+        #[source]
+        source: Box<StoreError>,
+    },
     /// Labels matched no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
     NothingSelected {

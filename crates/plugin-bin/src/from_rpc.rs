@@ -3,7 +3,10 @@
 mod managed;
 
 use gloo_types::ObjectKey;
-use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination, rollout::SetHeaderRoute};
+use rollouts_rpc::{
+    DesiredWeight, Rollout, WeightDestination,
+    rollout::{SetHeaderRoute, SetMirrorRoute},
+};
 use route_planner::{
     AdditionalDestination, Intent, IntentKind, ManagedRoutes, PluginConfig, PodHashes, ServicePair,
     WeightSplit,
@@ -27,6 +30,8 @@ pub struct Policy {
 pub(crate) struct Request {
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,
+    /// Whether a step mirrors requests, so that there may be MirrorPolicies.
+    pub(crate) has_mirrors: bool,
 }
 
 impl Request {
@@ -59,7 +64,11 @@ impl Request {
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
-        Ok(Self { config, intent })
+        Ok(Self {
+            config,
+            intent,
+            has_mirrors: managed::has_mirrors(rollout),
+        })
     }
 }
 
@@ -79,6 +88,7 @@ impl Request {
                 kind: IntentKind::SetWeight(weight),
                 ..self.intent.clone()
             },
+            has_mirrors: self.has_mirrors,
         }
     }
 }
@@ -98,7 +108,12 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
 
 /// SetHeaderRoute in the planner's words.
 pub(crate) fn header_route(route: &SetHeaderRoute) -> IntentKind {
-    IntentKind::SetHeaderRoute(managed::header_route(route))
+    IntentKind::SetManagedRoute(managed::header_route(route))
+}
+
+/// SetMirrorRoute in the planner's words.
+pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
+    IntentKind::SetManagedRoute(managed::mirror_route(route))
 }
 
 fn config(policy: &Policy, rollout: &Rollout, key: &ObjectKey) -> Result<PluginConfig, ShiftError> {

@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
-    error_chain, rollout::SetHeaderRoute,
+    error_chain,
+    rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, observe, plan};
-use route_store::{RouteStore, StoreError};
+use route_planner::{IntentKind, Observation, Plan, PolicyChange, belongs_to, observe, plan};
+use route_store::{PolicyStore, RouteStore, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 use tracing::{debug, info, warn};
 
@@ -43,7 +44,7 @@ pub struct GlooRouter<S> {
     selections: Selections,
 }
 
-impl<S: RouteStore> GlooRouter<S> {
+impl<S: RouteStore + PolicyStore> GlooRouter<S> {
     /// A router over `store`, within `policy`.
     pub fn new(store: S, policy: Policy) -> Self {
         Self {
@@ -98,14 +99,23 @@ impl<S: RouteStore> GlooRouter<S> {
                 Err(error) => errors.push(error),
             }
         }
-        // A header route may be meant for some of the tables only.
+        // A managed route may be meant for some of the tables only.
         let is_weight = matches!(request.intent.kind, IntentKind::SetWeight(_));
         if !is_weight && !plans.is_empty() {
             errors.retain(|error| !error.is_without_route());
         }
+        let mut live = Vec::new();
+        if plans.iter().any(Plan::needs_policies) {
+            live = self.policies(request).await?;
+        }
+        errors.extend(
+            plans
+                .iter()
+                .filter_map(|plan| plan.policy_changes(&live).err()),
+        );
         TableErrors::check(errors.into_iter().map(TableError::from).collect())?;
         let tables = plans.iter().map(|plan| plan.table.clone()).collect();
-        TableErrors::check(self.write_all(request, plans).await)?;
+        TableErrors::check(self.write_all(request, plans, &live).await)?;
         Ok(tables)
     }
 
@@ -133,19 +143,36 @@ impl<S: RouteStore> GlooRouter<S> {
         };
         match plan(&request.config, &request.intent, &table) {
             Ok(plan) if plan.is_noop() => Ok(()),
-            Ok(plan) => self.write(&request, plan).await,
+            Ok(plan) => {
+                let mut live = Vec::new();
+                if plan.needs_policies() {
+                    live = self.store.policies().await?;
+                }
+                self.write(&request, plan, &live).await
+            }
             Err(error) if error.is_without_route() => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn write_all(&self, request: &Request, plans: Vec<Plan>) -> Vec<TableError> {
+    async fn policies(&self, request: &Request) -> Result<Vec<MirrorPolicyDoc>, ShiftError> {
+        let policies = self.store.policies().await;
+        policies.map_err(|source| ShiftError::Policies {
+            rollout: request.intent.rollout.clone(),
+            source: Box::new(source),
+        })
+    }
+
+    async fn write_all(
+        &self,
+        request: &Request,
+        plans: Vec<Plan>,
+        live: &[MirrorPolicyDoc],
+    ) -> Vec<TableError> {
         let mut errors = Vec::new();
         for plan in plans {
             report(&plan, request);
-            if !plan.is_noop() {
-                errors.extend(self.write(request, plan).await.err());
-            }
+            errors.extend(self.write(request, plan, live).await.err());
         }
         errors
     }
@@ -160,12 +187,56 @@ impl<S: RouteStore> GlooRouter<S> {
                 Err(error) => errors.push(error.into()),
             }
         }
-        let written = self.write_all(request, plans).await.into_iter();
+        let policies = self.remove_policies(request, &plans).await;
+        if !policies.is_empty() {
+            // A policy goes before the routes it is about.
+            plans.retain(|plan| !plan.needs_policies());
+        }
+        errors.extend(policies);
+        let written = self.write_all(request, plans, &[]).await.into_iter();
         // Whoever deleted a table has removed its routes.
         let gone =
             |error: &TableError| matches!(error, TableError::Store(StoreError::NotFound { .. }));
         errors.extend(written.filter(|error| !gone(error)));
         Ok(TableErrors::check(errors)?)
+    }
+
+    /// Deletes every MirrorPolicy of the Rollout, also those whose routes somebody else has removed.
+    async fn remove_policies(&self, request: &Request, plans: &[Plan]) -> Vec<TableError> {
+        let has_routes = plans.iter().any(Plan::needs_policies);
+        if !has_routes && !request.has_mirrors {
+            return Vec::new();
+        }
+        let rollout = &request.intent.rollout;
+        let live = match self.store.policies().await {
+            Ok(live) => live,
+            Err(error) if has_routes => return vec![error.into()],
+            Err(error) => {
+                // The step has never been carried out, and will say so itself.
+                debug!(%rollout, "MirrorPolicies are not read: {error}");
+                return Vec::new();
+            }
+        };
+        let mut errors = Vec::new();
+        for policy in live.iter().filter(|policy| belongs_to(policy, rollout)) {
+            errors.extend(self.delete_policy(request, policy).await.err());
+        }
+        errors
+    }
+
+    async fn delete_policy(
+        &self,
+        request: &Request,
+        policy: &MirrorPolicyDoc,
+    ) -> Result<(), TableError> {
+        match self.store.delete_policy(policy).await {
+            Ok(()) => {
+                info!(rollout = %request.intent.rollout, mirror_policy = %policy.key(), "deleted");
+                Ok(())
+            }
+            Err(StoreError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The tables of a request, as far as they exist.
@@ -203,8 +274,38 @@ impl<S: RouteStore> GlooRouter<S> {
         Ok(tables.into_values().collect())
     }
 
-    /// Writes one table. When somebody else was faster it is read and planned again.
-    async fn write(&self, request: &Request, mut plan: Plan) -> Result<(), TableError> {
+    /// Writes one table and the MirrorPolicies behind its routes. A policy that goes, goes before its route; one that
+    /// comes, comes after it.
+    async fn write(
+        &self,
+        request: &Request,
+        plan: Plan,
+        live: &[MirrorPolicyDoc],
+    ) -> Result<(), TableError> {
+        let rollout = &request.intent.rollout;
+        for change in plan.policy_changes(live)? {
+            if let PolicyChange::Delete(policy) = change {
+                self.delete_policy(request, &policy).await?;
+            }
+        }
+        let plan = self.write_table(request, plan).await?;
+        for change in plan.policy_changes(live)? {
+            let policy = match change {
+                PolicyChange::Delete(_) => continue,
+                PolicyChange::Create(policy) => self.store.create_policy(&policy).await?,
+                PolicyChange::Patch(key, patch) => self.store.patch_policy(&key, &patch).await?,
+            };
+            info!(%rollout, mirror_policy = %policy.key(), "written");
+        }
+        Ok(())
+    }
+
+    /// Writes one table. When somebody else was faster it is read and planned again. Gives back the plan that was carried
+    /// out.
+    async fn write_table(&self, request: &Request, mut plan: Plan) -> Result<Plan, TableError> {
+        if plan.is_noop() {
+            return Ok(plan);
+        }
         let table = plan.table.clone();
         let turn = self.turns.of(&table);
         let _turn = turn.lock().await;
@@ -216,7 +317,7 @@ impl<S: RouteStore> GlooRouter<S> {
                     let fresh = self.store.read(&table).await?;
                     plan = route_planner::plan(&request.config, &request.intent, &fresh)?;
                     if plan.is_noop() {
-                        return Ok(());
+                        return Ok(plan);
                     }
                 }
                 Err(error) => return Err(error.into()),
@@ -225,6 +326,22 @@ impl<S: RouteStore> GlooRouter<S> {
         for edit in &plan.edits {
             info!(rollout = %request.intent.rollout, route_table = %table, "{edit}");
         }
+        Ok(plan)
+    }
+
+    /// Sets or removes a managed route.
+    async fn set_managed(&self, rollout: &Rollout, kind: IntentKind) -> Result<(), RouterError> {
+        let request = self.request(rollout, kind)?;
+        if let IntentKind::SetManagedRoute(route) = &request.intent.kind
+            && request.intent.managed.is_ending
+            && !route.is_removal()
+        {
+            // The controller asks for it even in a pass that removes it, for example after an abort.
+            let name = route.name();
+            info!(rollout = %request.intent.rollout, "managed route {name} is not set while managed routes are removed");
+            return Ok(());
+        }
+        self.shift(&request).await?;
         Ok(())
     }
 
@@ -258,7 +375,7 @@ impl<S: RouteStore> GlooRouter<S> {
     }
 }
 
-impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
+impl<S: RouteStore + PolicyStore> TrafficRouter for GlooRouter<S> {
     fn type_name(&self) -> &str {
         "GlooPlatform"
     }
@@ -322,14 +439,17 @@ impl<S: RouteStore> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        let request = self.request(rollout, from_rpc::header_route(route))?;
-        if request.intent.managed.is_ending && !route.matches.is_empty() {
-            // The controller asks for it even in a pass that removes it, for example after an abort.
-            info!(rollout = %request.intent.rollout, "managed route {} is not set while managed routes are removed", route.name);
-            return Ok(());
-        }
-        self.shift(&request).await?;
-        Ok(())
+        self.set_managed(rollout, from_rpc::header_route(route))
+            .await
+    }
+
+    async fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> Result<(), RouterError> {
+        self.set_managed(rollout, from_rpc::mirror_route(route))
+            .await
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {

@@ -5,6 +5,8 @@ use std::fmt;
 use gloo_types::{ObjectKey, RouteTableDoc, Rule};
 use serde_json::Value;
 
+use crate::mirror_policy::Policies;
+
 /// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -18,6 +20,8 @@ pub struct Plan {
     pub skipped: Vec<Skip>,
     /// What the owner of the table should know.
     pub warnings: Vec<Warning>,
+    /// What the plan asks of MirrorPolicies.
+    pub(crate) policies: Option<Policies>,
 }
 
 impl Plan {
@@ -29,6 +33,7 @@ impl Plan {
             edits: Vec::new(),
             skipped: Vec::new(),
             warnings: Vec::new(),
+            policies: None,
         }
     }
 

@@ -108,7 +108,7 @@ pub enum PlanError {
 impl PlanError {
     /// Whether no route of the table leads to the Rollout. Among several tables that can be as meant.
     pub fn is_without_route(&self) -> bool {
-        matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes))
+        matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes | Refusal::NoRequest(_)))
     }
 }
 
@@ -191,7 +191,7 @@ pub enum Refusal {
     },
     /// The table has no HTTP routes at all.
     #[error(
-        "header routes need http routes and the table has none: leave the table out of routeTableSelector, or the step out of the Rollout"
+        "header routes need http routes, as do mirror routes, and the table has none: leave the table out of routeTableSelector, or the step out of the Rollout"
     )]
     NoHttpRoutes,
     /// A managed route has no name.
@@ -216,6 +216,41 @@ pub enum Refusal {
         route: String,
         /// The destination it would get.
         destination: String,
+    },
+    /// What a step asks a request to be cannot be combined with what a route asks.
+    #[error(
+        "managed route {managed} on {route}: {problem}, or leave the route out with routeSelector"
+    )]
+    Combination {
+        /// The managed route.
+        managed: String,
+        /// The source.
+        route: String,
+        /// Why, and what to do.
+        problem: &'static str,
+    },
+    /// No request of a source route is meant by the step.
+    #[error(
+        "managed route {0} matches no request of the routes that lead to the stable Service: correct the match of the step"
+    )]
+    NoRequest(String),
+    /// A percentage that copies nothing.
+    #[error("managed route {managed}: percentage is {percentage}, it must be within 1 and 100")]
+    Percentage {
+        /// The managed route.
+        managed: String,
+        /// What it is.
+        percentage: i32,
+    },
+    /// A MirrorPolicy of somebody else may also apply to a mirror route.
+    #[error(
+        "route {route} would be mirrored by MirrorPolicy {policy} too: let that policy select other routes, or remove the step"
+    )]
+    OtherMirrorPolicy {
+        /// The mirror route.
+        route: String,
+        /// The policy.
+        policy: ObjectKey,
     },
     /// The annotation that holds the originals cannot be read.
     #[error(

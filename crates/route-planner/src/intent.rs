@@ -1,5 +1,7 @@
 //! What the controller wants, in the planner's words.
 
+use std::collections::BTreeMap;
+
 use gloo_types::ObjectKey;
 
 /// One wish of one Rollout.
@@ -13,7 +15,7 @@ pub struct Intent {
     pub hashes: Option<PodHashes>,
     /// The wish.
     pub kind: IntentKind,
-    /// The header routes the Rollout manages.
+    /// The routes the Rollout manages.
     pub managed: ManagedRoutes,
 }
 
@@ -40,8 +42,8 @@ pub struct ServicePair {
 pub enum IntentKind {
     /// Split the traffic that goes to the stable Service, and see to it that the managed routes are in force.
     SetWeight(WeightSplit),
-    /// Send requests with certain headers to the canary.
-    SetHeaderRoute(HeaderRoute),
+    /// Treat certain requests in another way: send them to the canary, or copy them to it.
+    SetManagedRoute(ManagedRoute),
     /// Take out every route that was put in for the Rollout.
     RemoveManagedRoutes,
 }
@@ -52,9 +54,36 @@ pub struct ManagedRoutes {
     /// The names, the first takes precedence: `managedRoutes`, then names that only steps have.
     pub order: Vec<String>,
     /// Those that the steps so far ask for. SetWeight brings lost ones back, and takes out others.
-    pub in_force: Vec<HeaderRoute>,
+    pub in_force: Vec<ManagedRoute>,
     /// Whether the routes are about to go, or gone: then SetWeight changes those that are there and brings none back.
     pub is_ending: bool,
+}
+
+/// A managed route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ManagedRoute {
+    /// Sends requests to the canary.
+    Header(HeaderRoute),
+    /// Copies requests to the canary.
+    Mirror(MirrorRoute),
+}
+
+impl ManagedRoute {
+    /// The name in `managedRoutes`.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Header(route) => &route.name,
+            Self::Mirror(route) => &route.name,
+        }
+    }
+
+    /// Whether the route is to be removed: it matches nothing.
+    pub fn is_removal(&self) -> bool {
+        match self {
+            Self::Header(route) => route.matches.is_empty(),
+            Self::Mirror(route) => route.matches.is_empty(),
+        }
+    }
 }
 
 /// A managed route for requests with certain headers.
@@ -73,6 +102,28 @@ pub struct HeaderMatch {
     pub name: String,
     /// Its value.
     pub value: TextMatch,
+}
+
+/// A managed route whose requests are served as usual and copied to the canary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorRoute {
+    /// Name of the managed route.
+    pub name: String,
+    /// What a request may be, one of them. Empty asks for the removal of the route.
+    pub matches: Vec<RequestMatch>,
+    /// Percent of the requests that are copied; `None` counts as 100, and so does more than 100.
+    pub percentage: Option<i32>,
+}
+
+/// What a request must be; all that is set must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestMatch {
+    /// Its method.
+    pub method: Option<TextMatch>,
+    /// Its path.
+    pub path: Option<TextMatch>,
+    /// Its headers.
+    pub headers: BTreeMap<String, TextMatch>,
 }
 
 /// How a text is matched, as sent: exactly one of the three should be set.

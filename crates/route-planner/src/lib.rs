@@ -24,10 +24,11 @@ mod config_reader;
 mod destinations;
 mod edit;
 mod error;
-mod header_route;
 mod intent;
 mod json_patch;
 mod managed_routes;
+mod matcher;
+mod mirror_policy;
 mod observe;
 mod ownership;
 mod re2;
@@ -44,9 +45,10 @@ pub use config::{
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoutes, PodHashes,
-    ServicePair, TextMatch, WeightSplit,
+    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
+    ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch, WeightSplit,
 };
+pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
 pub use record::ANNOTATION;
 
@@ -64,10 +66,10 @@ pub fn plan(
 ) -> Result<Plan, PlanError> {
     let decided = table.spec().map(|spec| match &intent.kind {
         IntentKind::SetWeight(split) => set_weight::plan(config, intent, split, table, &spec),
-        IntentKind::SetHeaderRoute(route) => {
+        IntentKind::SetManagedRoute(route) => {
             managed_routes::set(config, intent, route, table, &spec)
         }
-        IntentKind::RemoveManagedRoutes => Ok(managed_routes::remove_all(intent, config, table)),
+        IntentKind::RemoveManagedRoutes => Ok(managed_routes::remove_all(config, intent, table)),
     })?;
     decided.map_err(|refusal| PlanError::Refused {
         table: table.key().clone(),

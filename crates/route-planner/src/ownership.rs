@@ -3,7 +3,8 @@
 use gloo_types::ObjectKey;
 use serde_json::{Map, Value, json};
 
-const PREFIX: &str = "rollouts-plugin-trafficrouter-glooplatform";
+/// What starts the keys of our labels.
+pub(crate) const PREFIX: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const NAMESPACE: &str = "namespace";
 const ROLLOUT: &str = "rollout";
 const MANAGED_ROUTE: &str = "managed-route";
@@ -34,17 +35,17 @@ impl Owner {
         }
     }
 
+    /// The labels that tell the Rollout.
+    pub(crate) fn own_labels(&self) -> [(String, String); 2] {
+        [(NAMESPACE, &self.namespace), (ROLLOUT, &self.rollout)]
+            .map(|(key, value)| (format!("{PREFIX}/{key}"), value.clone()))
+    }
+
     /// The labels of a managed route `name` of this Rollout.
     pub(crate) fn labels(&self, name: &str) -> Map<String, Value> {
-        let managed = label_value(name);
-        [
-            (NAMESPACE, &self.namespace),
-            (ROLLOUT, &self.rollout),
-            (MANAGED_ROUTE, &managed),
-        ]
-        .into_iter()
-        .map(|(key, value)| (format!("{PREFIX}/{key}"), json!(value)))
-        .collect()
+        let managed = (format!("{PREFIX}/{MANAGED_ROUTE}"), label_value(name));
+        let labels = self.own_labels().into_iter().chain([managed]);
+        labels.map(|(key, value)| (key, json!(value))).collect()
     }
 }
 

@@ -16,6 +16,8 @@ use crate::set_weight::{default_destination, found, holds_added};
 pub(crate) struct Source {
     /// Position in `spec.http`.
     pub(crate) index: usize,
+    /// The route in messages.
+    pub(crate) label: String,
     /// The canary's destination in it, without weight.
     pub(crate) canary: Slot,
 }
@@ -72,6 +74,7 @@ impl Source {
                     };
                     sources.push(Self {
                         index: route.index,
+                        label: route.label(),
                         canary: canary.weighing(None),
                     });
                 }

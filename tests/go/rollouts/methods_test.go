@@ -49,7 +49,10 @@ func TestEveryMethodAnswers(t *testing.T) {
 	if after := spec(t, methods, "shop"); routes(after) != routes(before)+1 {
 		t.Errorf("SetHeaderRoute: %d routes, the owner wrote %d", routes(after), routes(before))
 	}
-	refuses(t, "SetMirrorRoute", plugin.SetMirrorRoute(rollout, rollout.Spec.Strategy.Canary.Steps[4].SetMirrorRoute), "not supported yet")
+	succeeds(t, "SetMirrorRoute", plugin.SetMirrorRoute(rollout, rollout.Spec.Strategy.Canary.Steps[4].SetMirrorRoute))
+	if after := spec(t, methods, "shop"); routes(after) != routes(before)+2 {
+		t.Errorf("SetMirrorRoute: %d routes, the owner wrote %d", routes(after), routes(before))
+	}
 
 	succeeds(t, "RemoveManagedRoutes", plugin.RemoveManagedRoutes(rollout))
 	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))

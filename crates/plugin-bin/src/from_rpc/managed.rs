@@ -2,9 +2,11 @@
 
 use rollouts_rpc::{
     Rollout,
-    rollout::{CanaryStep, SetHeaderRoute, StringMatch},
+    rollout::{CanaryStep, SetHeaderRoute, SetMirrorRoute, StringMatch},
 };
-use route_planner::{HeaderMatch, HeaderRoute, ManagedRoutes, TextMatch};
+use route_planner::{
+    HeaderMatch, HeaderRoute, ManagedRoute, ManagedRoutes, MirrorRoute, RequestMatch, TextMatch,
+};
 
 /// What `rollout` says about its managed routes. `are_removed` tells that the pass under way has removed them.
 pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
@@ -24,15 +26,38 @@ pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRou
     }
 }
 
-pub(super) fn header_route(route: &SetHeaderRoute) -> HeaderRoute {
+/// Whether a step mirrors requests, so that there may be MirrorPolicies.
+pub(super) fn has_mirrors(rollout: &Rollout) -> bool {
+    let mut steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+    steps.any(|step| step.set_mirror_route.is_some())
+}
+
+pub(super) fn header_route(route: &SetHeaderRoute) -> ManagedRoute {
     let matches = route.matches.iter().map(|header| HeaderMatch {
         name: header.header_name.clone(),
         value: text_match(&header.header_value),
     });
-    HeaderRoute {
+    ManagedRoute::Header(HeaderRoute {
         name: route.name.clone(),
         matches: matches.collect(),
-    }
+    })
+}
+
+pub(super) fn mirror_route(route: &SetMirrorRoute) -> ManagedRoute {
+    let matches = route.matches.iter().map(|request| RequestMatch {
+        method: request.method.as_ref().map(text_match),
+        path: request.path.as_ref().map(text_match),
+        headers: request
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), text_match(value)))
+            .collect(),
+    });
+    ManagedRoute::Mirror(MirrorRoute {
+        name: route.name.clone(),
+        matches: matches.collect(),
+        percentage: route.percentage,
+    })
 }
 
 fn text_match(text: &StringMatch) -> TextMatch {
@@ -65,15 +90,16 @@ fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
 }
 
 /// The routes that are set by `steps` and neither replaced nor removed by a later one of them.
-fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<HeaderRoute> {
-    let mut routes: Vec<HeaderRoute> = Vec::new();
+fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<ManagedRoute> {
+    let mut routes: Vec<ManagedRoute> = Vec::new();
     for step in steps {
-        routes.retain(|route| !names(step).any(|name| *name == route.name));
-        let set = step.set_header_route.as_ref();
-        routes.extend(
-            set.filter(|route| !route.matches.is_empty())
-                .map(header_route),
-        );
+        // Within one step the controller sets the mirror route last.
+        let header = step.set_header_route.as_ref().map(header_route);
+        let mirror = step.set_mirror_route.as_ref().map(mirror_route);
+        for route in header.into_iter().chain(mirror) {
+            routes.retain(|other| other.name() != route.name());
+            routes.extend(Some(route).filter(|route| !route.is_removal()));
+        }
     }
     routes
 }
@@ -93,21 +119,26 @@ fn is_ending(rollout: &Rollout) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rollouts_rpc::rollout::{
-        CanaryStrategy, HeaderRoutingMatch, SetMirrorRoute, TrafficRouting,
-    };
+    use rollouts_rpc::rollout::{CanaryStrategy, HeaderRoutingMatch, RouteMatch, TrafficRouting};
 
     use super::*;
 
-    /// A step `name=value` that sets a header route, `name` that removes it, `~name` that mirrors, or another one.
+    /// A step `name=value` that sets a header route, `name` that removes it, `~name!` that mirrors, `~name` that no longer does, or another one.
     fn step(text: &str) -> CanaryStep {
         let mut step = CanaryStep::default();
         match text.split_once('=') {
             _ if text == "pause" => {}
             _ if text.starts_with('~') => {
+                let name = text.trim_start_matches('~');
+                let entries = name.trim_end_matches('!').len() != name.len();
                 step.set_mirror_route = Some(SetMirrorRoute {
-                    name: text.trim_start_matches('~').into(),
-                    ..SetMirrorRoute::default()
+                    name: name.trim_end_matches('!').into(),
+                    matches: if entries {
+                        vec![RouteMatch::default()]
+                    } else {
+                        vec![]
+                    },
+                    percentage: None,
                 });
             }
             Some((name, value)) => {
@@ -153,11 +184,14 @@ mod tests {
     fn check(steps: &str, index: Option<i32>, expect: &str) {
         let managed = managed_routes(&rollout(steps, index), false);
         let shown = managed.in_force.iter().map(|route| {
-            let values = route
-                .matches
-                .iter()
-                .map(|header| header.value.exact.as_str());
-            format!("{}={}", route.name, values.collect::<String>())
+            let values: String = match route {
+                ManagedRoute::Header(route) => {
+                    let values = route.matches.iter();
+                    values.map(|header| header.value.exact.as_str()).collect()
+                }
+                ManagedRoute::Mirror(route) => format!("~{}", route.matches.len()),
+            };
+            format!("{}={values}", route.name())
         });
         assert_eq!(shown.collect::<Vec<_>>().join(" "), expect);
     }
@@ -179,6 +213,9 @@ mod tests {
         check("a=1 b=2 a", Some(2), "b=2");
         check("a=1 b=2 a", Some(1), "a=1 b=2");
         check("a=1 ~a", Some(1), "");
+        check("a=1 ~a! b=2", Some(2), "a=~1 b=2");
+        check("~a! a=2", Some(1), "a=2");
+        check("~a! ~b! ~a", Some(2), "b=~1");
         check("c", Some(0), "");
     }
 

@@ -6,15 +6,15 @@ use std::sync::{
 };
 
 use anyhow::Result;
-use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
-use route_store::{RouteStore, StoreError};
+use route_store::{PolicyStore, RouteStore, StoreError};
 use serde_json::Value;
 
 /// Somewhere that RouteTables can live, as their owners and Gloo see it.
 pub trait Place: Sync {
     /// How the plugin gets at the tables.
-    type Store: RouteStore;
+    type Store: RouteStore + PolicyStore;
 
     /// A store as a newly started plugin has it.
     fn store(&self) -> Self::Store;
@@ -97,5 +97,33 @@ impl<S: RouteStore> RouteStore for Watched<S> {
         let table = self.store.patch(key, patch).await?;
         self.writes.fetch_add(1, Ordering::SeqCst);
         Ok(table)
+    }
+}
+
+impl<S: PolicyStore> PolicyStore for Watched<S> {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.store.policies().await
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        let policy = self.store.create_policy(policy).await?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(policy)
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        let policy = self.store.patch_policy(key, patch).await?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(policy)
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        self.store.delete_policy(policy).await?;
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 }

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use gloo_types::ObjectKey;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Copy;
 use crate::edit::Edit;
+use crate::mirror_policy::Mirror;
 use crate::ownership::{Owner, Ownership, label_value};
 
 /// The routes of a table, without those managed routes that are made anew.
@@ -84,8 +85,14 @@ impl<'a> List<'a> {
         list
     }
 
-    /// Puts each copy in front of its source, or all of them in front of everything, under a name of its own.
-    pub(super) fn put_in(&mut self, copies: Vec<Copy>, is_top: bool) {
+    /// Puts each copy in front of its source, or all of them in front of everything, under a name of its own. Gives back the
+    /// mirror routes.
+    pub(super) fn put_in(
+        &mut self,
+        copies: Vec<Copy>,
+        is_top: bool,
+    ) -> Vec<(Mirror, Map<String, Value>)> {
+        let mut mirrored = Vec::new();
         let mut unnamed = Vec::new();
         for copy in copies {
             let mut groups = self.groups.iter_mut();
@@ -109,6 +116,7 @@ impl<'a> List<'a> {
             let rank = self.rank(&label_value(&copy.managed));
             let mut route = copy.route;
             route.insert("name".to_owned(), json!(name));
+            mirrored.extend(copy.mirror.map(|mirror| (mirror, route.clone())));
             let mut groups = self.groups.iter_mut();
             if let Some(group) = groups.find(|group| is_top || group.base == Some(copy.source)) {
                 group.ours.push(Ours {
@@ -117,6 +125,7 @@ impl<'a> List<'a> {
                 });
             }
         }
+        mirrored
     }
 
     /// A name that no other route of the table has: `hdr`, `hdr-2`, `hdr-3`.

@@ -7,6 +7,7 @@
 )]
 
 mod configuration;
+mod mirror_policies;
 mod observations;
 mod patches;
 mod properties;

@@ -6,8 +6,9 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use route_planner::{
-    ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes,
-    PluginConfig, PodHashes, ServicePair, TextMatch, observe, plan,
+    ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoute,
+    ManagedRoutes, MirrorRoute, PluginConfig, PodHashes, RequestMatch, ServicePair, TextMatch,
+    observe, plan,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -23,17 +24,32 @@ struct Call {
     additional: Vec<AdditionalDestination>,
     /// Stable and canary have changed roles, as with ping-pong.
     swapped: bool,
-    /// The header routes that SetWeight is to see to.
-    in_force: Vec<HeaderRoute>,
+    /// The managed routes that SetWeight is to see to.
+    in_force: Vec<ManagedRoute>,
     is_ending: bool,
     /// A call about managed routes instead.
     managed: Option<IntentKind>,
 }
 
-/// A header route that can be made, under one of the names in [`ORDER`] or another.
-fn header_route() -> impl Strategy<Value = HeaderRoute> {
+/// A managed route that can be made, under one of the names in [`ORDER`] or another.
+fn managed_route() -> impl Strategy<Value = ManagedRoute> {
     let matches = vec(select(vec!["1", "2"]), 0..3);
-    (select(vec!["a", "hdr", "hdr-2", "odd name"]), matches).prop_map(|(name, values)| {
+    let name = select(vec!["a", "hdr", "hdr-2", "odd name"]);
+    (name, matches, any::<bool>()).prop_map(|(name, values, is_mirror)| {
+        if is_mirror {
+            let matches = values.into_iter().map(|value| RequestMatch {
+                path: Some(TextMatch {
+                    prefix: format!("/{value}"),
+                    ..TextMatch::default()
+                }),
+                ..RequestMatch::default()
+            });
+            return ManagedRoute::Mirror(MirrorRoute {
+                name: name.to_owned(),
+                matches: matches.collect(),
+                percentage: None,
+            });
+        }
         let matches = values.into_iter().map(|value| HeaderMatch {
             name: "x".to_owned(),
             value: TextMatch {
@@ -41,10 +57,10 @@ fn header_route() -> impl Strategy<Value = HeaderRoute> {
                 ..TextMatch::default()
             },
         });
-        HeaderRoute {
+        ManagedRoute::Header(HeaderRoute {
             name: name.to_owned(),
             matches: matches.collect(),
-        }
+        })
     })
 }
 
@@ -63,9 +79,9 @@ fn call() -> impl Strategy<Value = Call> {
         0..=110_i32,
         additional,
         any::<bool>(),
-        (vec(header_route(), 0..3), any::<bool>()),
+        (vec(managed_route(), 0..3), any::<bool>()),
         option::of(prop_oneof![
-            3 => header_route().prop_map(IntentKind::SetHeaderRoute),
+            3 => managed_route().prop_map(IntentKind::SetManagedRoute),
             1 => Just(IntentKind::RemoveManagedRoutes),
         ]),
     )
@@ -75,9 +91,9 @@ fn call() -> impl Strategy<Value = Call> {
                     swapped,
                     in_force: {
                         // As the steps so far imply them: at most one of a name, none to be removed.
-                        in_force.retain(|route| !route.matches.is_empty());
-                        in_force.sort_by(|a, b| a.name.cmp(&b.name));
-                        in_force.dedup_by(|a, b| a.name == b.name);
+                        in_force.retain(|route| !route.is_removal());
+                        in_force.sort_by(|a, b| a.name().cmp(b.name()));
+                        in_force.dedup_by(|a, b| a.name() == b.name());
                         in_force
                     },
                     is_ending,

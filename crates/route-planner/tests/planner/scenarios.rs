@@ -9,8 +9,8 @@
 
 use crate::table::{self, Table};
 use route_planner::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoutes, Plan, PodHashes,
-    TextMatch,
+    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoute, ManagedRoutes,
+    MirrorRoute, Plan, PodHashes, RequestMatch, TextMatch,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -41,10 +41,13 @@ struct Step {
     canary: Option<String>,
     /// SetHeaderRoute, as in a Rollout's step.
     header: Option<Value>,
+    /// SetMirrorRoute, as in a Rollout's step.
+    mirror: Option<Value>,
     /// RemoveManagedRoutes.
     remove: bool,
-    /// The header routes that SetWeight is to see to, from this step on.
+    /// The header routes, and the mirror routes, that SetWeight is to see to, from this step on.
     in_force: Option<Vec<Value>>,
+    mirrors_in_force: Option<Vec<Value>>,
     /// Whether managed routes are about to go, in this step.
     ending: bool,
     /// Hashes of the stable and the canary's pods.
@@ -87,6 +90,9 @@ fn run(text: &str) {
         if let Some(routes) = &step.in_force {
             managed.in_force = routes.iter().map(header_route).collect();
         }
+        if let Some(routes) = &step.mirrors_in_force {
+            managed.in_force = routes.iter().map(mirror_route).collect();
+        }
         managed.is_ending = step.ending;
         let additional = step
             .additional
@@ -97,9 +103,10 @@ fn run(text: &str) {
             })
             .collect();
         let header = step.header.as_ref().map(header_route);
+        let mirror = step.mirror.as_ref().map(mirror_route);
         let kinds = [
             step.remove.then_some(IntentKind::RemoveManagedRoutes),
-            header.map(IntentKind::SetHeaderRoute),
+            header.or(mirror).map(IntentKind::SetManagedRoute),
             step.weight
                 .map(|weight| table::weight(weight, step.max.unwrap_or(100), additional)),
         ];
@@ -159,23 +166,52 @@ fn run(text: &str) {
     }
 }
 
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn text_match(value: &Value) -> TextMatch {
+    TextMatch {
+        exact: text(&value["exact"]),
+        prefix: text(&value["prefix"]),
+        regex: text(&value["regex"]),
+    }
+}
+
 /// A `setHeaderRoute` as written in a Rollout.
-pub(crate) fn header_route(step: &Value) -> HeaderRoute {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+fn header_route(step: &Value) -> ManagedRoute {
     let matches = step["match"].as_array().into_iter().flatten();
-    HeaderRoute {
+    ManagedRoute::Header(HeaderRoute {
         name: text(&step["name"]),
         matches: matches
             .map(|entry| HeaderMatch {
                 name: text(&entry["headerName"]),
-                value: TextMatch {
-                    exact: text(&entry["headerValue"]["exact"]),
-                    prefix: text(&entry["headerValue"]["prefix"]),
-                    regex: text(&entry["headerValue"]["regex"]),
-                },
+                value: text_match(&entry["headerValue"]),
             })
             .collect(),
-    }
+    })
+}
+
+/// A `setMirrorRoute` as written in a Rollout.
+pub(crate) fn mirror_route(step: &Value) -> ManagedRoute {
+    let matches = step["match"].as_array().into_iter().flatten();
+    let percentage = step["percentage"].as_i64();
+    ManagedRoute::Mirror(MirrorRoute {
+        name: text(&step["name"]),
+        percentage: percentage.map(|percentage| percentage.try_into().unwrap()),
+        matches: matches
+            .map(|entry| RequestMatch {
+                method: entry.get("method").map(text_match),
+                path: entry.get("path").map(text_match),
+                headers: entry["headers"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, value)| (name.clone(), text_match(value)))
+                    .collect(),
+            })
+            .collect(),
+    })
 }
 
 fn warnings(plan: &Plan) -> Vec<String> {
@@ -259,6 +295,10 @@ scenarios! {
     header_names_and_precedence
     header_on_top
     header_refusals
+    mirror_follows_the_split
+    mirror_matches
+    mirror_refusals
+    mirror_and_header_of_one_name
     managed_routes_come_back
     managed_routes_go
     managed_routes_alone_stay

@@ -186,13 +186,15 @@ fn owned(route: Value) -> Value {
     let Some(own) = route.get("own").and_then(Value::as_str).map(str::to_owned) else {
         return Value::Object(route);
     };
+    let mirror = route.shift_remove("mirror");
     let (rollout, name) = own.split_once('/').unwrap_or(("reviews", &own));
     let prefix = "rollouts-plugin-trafficrouter-glooplatform";
-    let ours = [
+    let mut ours = vec![
         (format!("{prefix}/namespace"), json!("shop")),
         (format!("{prefix}/rollout"), json!(rollout)),
         (format!("{prefix}/managed-route"), json!(name)),
     ];
+    ours.extend(mirror.map(|mirror| (format!("{prefix}/mirror"), mirror)));
     if let Some(labels) = route.get_mut("labels").and_then(Value::as_object_mut) {
         labels.extend(ours);
         route.shift_remove("own");

@@ -1,0 +1,275 @@
+//! The MirrorPolicies behind mirror routes: a route with our label is mirrored by a policy that selects only this label.
+
+use gloo_types::{
+    DestinationReference, HttpRoute, MirrorPolicy, MirrorPolicyDoc, ObjectKey, PolicyRouteSelector,
+    Resource, RouteTableDoc,
+};
+use json_patch::Patch;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::edit::Plan;
+use crate::error::{PlanError, Refusal};
+use crate::intent::MirrorRoute;
+use crate::managed_routes::Decided;
+use crate::ownership::{Owner, PREFIX, fnv1a, label_value};
+
+/// The MirrorPolicies that a plan asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Policies {
+    rollout: ObjectKey,
+    table: RouteTableDoc,
+    /// The managed routes that the plan is about.
+    decided: Decided,
+    wanted: Vec<Wanted>,
+    /// Whether the table has mirror routes that the plan is about.
+    pub(crate) has_mirrors: bool,
+}
+
+/// A policy that is to be there, and the route that it is about.
+#[derive(Clone, Debug, PartialEq)]
+struct Wanted {
+    policy: Value,
+    route: HttpRoute,
+}
+
+/// One change of a MirrorPolicy.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PolicyChange {
+    /// Creates this object.
+    Create(Value),
+    /// Patches the policy of that name.
+    Patch(ObjectKey, Patch),
+    /// Deletes this policy. Goes before the change of the table; the others go after it.
+    Delete(MirrorPolicyDoc),
+}
+
+/// The policy of one mirror route, and the label by which it selects it.
+pub(crate) struct Mirror {
+    name: String,
+    spec: Value,
+    labels: Map<String, Value>,
+}
+
+/// Key of the label that a policy selects.
+pub(crate) fn mirror_label() -> String {
+    format!("{PREFIX}/mirror")
+}
+
+impl Mirror {
+    /// The policy that copies requests of `route` in `table` to `canary`.
+    ///
+    /// Over the wire an absent percentage cannot be told from 0, and what Argo Rollouts documents for the former holds: all
+    /// requests. Somebody who wants none has no use for the step.
+    pub(crate) fn new(
+        rollout: &ObjectKey,
+        table: &ObjectKey,
+        route: &MirrorRoute,
+        canary: &Value,
+    ) -> Result<Self, Refusal> {
+        let percentage = route.percentage.unwrap_or(100);
+        if percentage < 1 {
+            return Err(Refusal::Percentage {
+                managed: route.name.clone(),
+                percentage,
+            });
+        }
+        let name = label_value(&route.name);
+        let id = format!(
+            "{:016x}",
+            fnv1a(&format!("{rollout} {table} {name} {canary}"))
+        );
+        let mut labels = Owner::new(rollout).labels(&route.name);
+        labels.insert(
+            format!("{PREFIX}/route-table"),
+            json!(label_value(&table.name)),
+        );
+        Ok(Self {
+            spec: json!({
+                "applyToRoutes": [{"route": {"labels": {mirror_label(): id}}}],
+                "config": {"destination": canary, "percentage": percentage.min(100)},
+            }),
+            name: id,
+            labels,
+        })
+    }
+
+    /// The label of the mirror route.
+    pub(crate) fn route_label(&self) -> (String, Value) {
+        (mirror_label(), json!(self.name))
+    }
+
+    fn object(&self, namespace: &str) -> Value {
+        json!({
+            "apiVersion": format!("{}/{}", MirrorPolicy::GROUP, MirrorPolicy::VERSION),
+            "kind": MirrorPolicy::KIND,
+            "metadata": {
+                "name": format!("rollouts-mirror-{}", self.name),
+                "namespace": namespace,
+                "labels": self.labels,
+            },
+            "spec": self.spec,
+        })
+    }
+}
+
+impl Policies {
+    pub(crate) fn new(rollout: &ObjectKey, table: &RouteTableDoc, decided: Decided) -> Self {
+        Self {
+            rollout: rollout.clone(),
+            table: table.clone(),
+            decided,
+            wanted: Vec::new(),
+            has_mirrors: false,
+        }
+    }
+
+    /// Adds the policy of a mirror route.
+    pub(crate) fn want(&mut self, mirror: &Mirror, route: &Map<String, Value>) {
+        let route = HttpRoute::deserialize(&Value::Object(route.clone()));
+        self.wanted.push(Wanted {
+            policy: mirror.object(&self.table.key().namespace),
+            route: route.unwrap_or_default(),
+        });
+    }
+
+    fn is_needed(&self) -> bool {
+        self.has_mirrors || !self.wanted.is_empty()
+    }
+
+    fn changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
+        let refused = |refusal| PlanError::Refused {
+            table: self.table.key().clone(),
+            rollout: self.rollout.clone(),
+            refusal: Box::new(refusal),
+        };
+        let mut changes = Vec::new();
+        for policy in live.iter().filter(|policy| self.is_ours(policy)) {
+            let mut wanted = self.wanted.iter();
+            if !wanted.any(|wanted| is_named(policy, &wanted.policy)) {
+                changes.push(PolicyChange::Delete(policy.clone()));
+            }
+        }
+        let mut seen: Vec<&Value> = Vec::new();
+        for Wanted { policy, route } in &self.wanted {
+            if let Some(other) = self.other(route, live)? {
+                return Err(refused(Refusal::OtherMirrorPolicy {
+                    route: route.name.clone(),
+                    policy: other.key().clone(),
+                }));
+            }
+            if seen.contains(&policy) {
+                continue;
+            }
+            seen.push(policy);
+            match live.iter().find(|live| is_named(live, policy)) {
+                None => changes.push(PolicyChange::Create(policy.clone())),
+                Some(live) => changes.extend(correction(live, policy)?),
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Whether a policy belongs to a mirror route that the plan is about.
+    fn is_ours(&self, policy: &MirrorPolicyDoc) -> bool {
+        let label = |key: &str| policy.labels().get(&format!("{PREFIX}/{key}"));
+        let managed = label("managed-route");
+        belongs_to(policy, &self.rollout)
+            && policy.key().namespace == self.table.key().namespace
+            && label("route-table") == Some(&label_value(&self.table.key().name))
+            && managed.is_some_and(|managed| self.decided.includes(managed))
+    }
+
+    /// A policy of somebody else that may also apply to a route.
+    fn other<'p>(
+        &self,
+        route: &HttpRoute,
+        live: &'p [MirrorPolicyDoc],
+    ) -> Result<Option<&'p MirrorPolicyDoc>, PlanError> {
+        for policy in live {
+            if policy.labels().keys().any(|key| key.starts_with(PREFIX)) {
+                continue;
+            }
+            let selectors = policy.spec()?.apply_to_routes;
+            let mut applies = selectors
+                .iter()
+                .map(|selector| self.may_select(selector, route));
+            if selectors.is_empty() || applies.any(|applies| applies) {
+                return Ok(Some(policy));
+            }
+        }
+        Ok(None)
+    }
+
+    fn may_select(&self, selector: &PolicyRouteSelector, route: &HttpRoute) -> bool {
+        let namespace = &self.table.key().namespace;
+        let by_label = selector.route.as_ref();
+        let by_label = by_label
+            .map(|route_of| route_of.may_select(&route.labels, self.table.labels(), namespace));
+        let by_destination = selector.with_destinations.as_ref().map(|wanted| {
+            let object = wanted.selector.as_ref();
+            let name = object
+                .map(|object| object.name.as_str())
+                .unwrap_or_default();
+            let forward = route.forward_to.as_ref();
+            let listed = forward.and_then(|to| to.destinations.as_deref());
+            let leads_there = |to: &DestinationReference| {
+                let reference = to.reference.as_ref();
+                reference.is_some_and(|reference| reference.name == name)
+            };
+            // Labels of Services are not known here, nor what an unwritten default leads to.
+            name.is_empty() || listed.is_none_or(|listed| listed.iter().any(leads_there))
+        });
+        match (by_label, by_destination) {
+            (None, None) => true,
+            (by_label, by_destination) => by_label == Some(true) || by_destination == Some(true),
+        }
+    }
+}
+
+impl Plan {
+    /// Whether MirrorPolicies have to be read: [`Plan::policy_changes`] tells what changes then.
+    pub fn needs_policies(&self) -> bool {
+        self.policies.as_ref().is_some_and(Policies::is_needed)
+    }
+
+    /// What changes about the MirrorPolicies of this table's mirror routes, when `live` are those that there are.
+    ///
+    /// # Errors
+    /// When a policy of somebody else may also apply to a mirror route, or cannot be read.
+    pub fn policy_changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
+        match &self.policies {
+            Some(policies) => policies.changes(live),
+            None => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Whether a policy was made for a Rollout: such policies go when its managed routes are removed.
+pub fn belongs_to(policy: &MirrorPolicyDoc, rollout: &ObjectKey) -> bool {
+    let labels = Owner::new(rollout).own_labels();
+    labels
+        .iter()
+        .all(|(key, value)| policy.labels().get(key) == Some(value))
+}
+
+fn is_named(policy: &MirrorPolicyDoc, object: &Value) -> bool {
+    let key = policy.key();
+    let metadata = object.get("metadata");
+    let text = |key| metadata.and_then(|metadata| metadata.get(key)?.as_str());
+    text("namespace") == Some(&key.namespace) && text("name") == Some(&key.name)
+}
+
+/// The patch that makes a policy what it should be, unless it means the same already.
+fn correction(live: &MirrorPolicyDoc, wanted: &Value) -> Result<Option<PolicyChange>, PlanError> {
+    let wanted_spec = MirrorPolicyDoc::from_value(wanted.clone())?.spec()?;
+    if live.spec()? == wanted_spec {
+        return Ok(None);
+    }
+    let operations = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": live.resource_version()},
+        {"op": "add", "path": "/spec", "value": wanted.get("spec")},
+    ]);
+    let patch = Patch::deserialize(&operations).unwrap_or_default();
+    Ok(Some(PolicyChange::Patch(live.key().clone(), patch)))
+}

@@ -1,0 +1,180 @@
+//! The MirrorPolicies behind mirror routes: what is created, corrected and deleted, and whose policies stand in the way.
+
+use gloo_types::{MirrorPolicyDoc, MirrorPolicySpec, violations};
+use insta::assert_snapshot;
+use route_planner::{IntentKind, Plan, PolicyChange, belongs_to, plan};
+use serde_json::{Value, json};
+
+use crate::scenarios::mirror_route;
+use crate::table::{self, Table};
+
+fn table() -> Table {
+    let destinations = json!(["reviews", "legacy 20"]);
+    let spec = json!({"http": [
+        {"name": "r", "labels": {"team": "a"}, "forwardTo": {"destinations": destinations}},
+        {"name": "s", "matchers": [{"uri": {"prefix": "/s"}}], "forwardTo": {"destinations": ["reviews"]}},
+    ]});
+    Table::new("mesh/shop", table::expand(spec))
+}
+
+fn get(percentage: Option<i32>) -> Value {
+    json!({"name": "mir", "match": [{"method": {"exact": "GET"}}], "percentage": percentage})
+}
+
+fn planned(table: &Table, kind: IntentKind) -> Plan {
+    let mut intent = table::intent("shop/reviews", 0, 100, vec![]);
+    intent.kind = kind;
+    intent.managed.order = vec!["mir".to_owned()];
+    plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap()
+}
+
+fn mirrored(table: &Table, step: &Value) -> Plan {
+    planned(table, IntentKind::SetManagedRoute(mirror_route(step)))
+}
+
+/// The policies of a plan as an API server would hold them.
+fn created(plan: &Plan) -> Vec<MirrorPolicyDoc> {
+    let changes = plan.policy_changes(&[]).unwrap().into_iter();
+    changes
+        .map(|change| match change {
+            PolicyChange::Create(mut policy) => {
+                policy["metadata"]["resourceVersion"] = json!("7");
+                MirrorPolicyDoc::from_value(policy).unwrap()
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect()
+}
+
+fn foreign(spec: Value) -> MirrorPolicyDoc {
+    let metadata = json!({"name": "theirs", "namespace": "team"});
+    MirrorPolicyDoc::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+}
+
+#[test]
+fn b18_one_policy_selects_the_mirror_routes_of_a_table_and_nothing_else() {
+    let plan = mirrored(&table(), &get(Some(30)));
+    assert!(plan.needs_policies());
+    let changes = plan.policy_changes(&[]).unwrap();
+    let [PolicyChange::Create(policy)] = changes.as_slice() else {
+        panic!("{changes:?}");
+    };
+    assert_snapshot!(policy, @r#"{"apiVersion":"trafficcontrol.policy.gloo.solo.io/v2","kind":"MirrorPolicy","metadata":{"name":"rollouts-mirror-79499e1fb7d56052","namespace":"mesh","labels":{"rollouts-plugin-trafficrouter-glooplatform/namespace":"shop","rollouts-plugin-trafficrouter-glooplatform/rollout":"reviews","rollouts-plugin-trafficrouter-glooplatform/managed-route":"mir","rollouts-plugin-trafficrouter-glooplatform/route-table":"shop"}},"spec":{"applyToRoutes":[{"route":{"labels":{"rollouts-plugin-trafficrouter-glooplatform/mirror":"79499e1fb7d56052"}}}],"config":{"destination":{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80}},"percentage":30}}}"#);
+    let label = policy
+        .pointer("/spec/applyToRoutes/0/route/labels")
+        .unwrap();
+    let mut table = table();
+    table.edit(&plan.to_json_patch());
+    let spec = table.doc().spec().unwrap();
+    assert_eq!(violations(&spec), []);
+    let selected = spec.http.iter().filter(|route| {
+        let labels = label.as_object().unwrap().iter();
+        labels
+            .clone()
+            .all(|(key, value)| route.labels.get(key).map(String::as_str) == value.as_str())
+    });
+    let selected: Vec<&str> = selected.map(|route| route.name.as_str()).collect();
+    assert_eq!(selected, ["mir", "mir-2"]);
+}
+
+#[test]
+fn a_policy_that_means_the_same_is_left_alone() {
+    let plan = mirrored(&table(), &get(None));
+    let mut live = created(&plan);
+    assert_eq!(plan.policy_changes(&live).unwrap(), []);
+    let mut raw = live.remove(0).into_raw();
+    raw["spec"]["config"]["percentage"] = json!(100.0);
+    raw["spec"]["config"]["destination"]["kind"] = json!("SERVICE");
+    raw["status"] = json!({"numSelectedRoutes": 2});
+    let live = [MirrorPolicyDoc::from_value(raw).unwrap()];
+    assert_eq!(plan.policy_changes(&live).unwrap(), []);
+}
+
+#[test]
+fn a_percentage_is_at_most_100_and_100_when_absent() {
+    let percentage = |step: &Value| {
+        let policy = created(&mirrored(&table(), step)).remove(0);
+        policy.spec().unwrap().config.unwrap().percentage
+    };
+    assert_eq!(percentage(&get(None)), Some(100.0));
+    assert_eq!(percentage(&get(Some(7))), Some(7.0));
+    assert_eq!(percentage(&get(Some(700))), Some(100.0));
+}
+
+#[test]
+fn another_percentage_is_patched() {
+    let live = created(&mirrored(&table(), &get(Some(30))));
+    let changes = mirrored(&table(), &get(Some(40))).policy_changes(&live);
+    let changes = changes.unwrap();
+    let [PolicyChange::Patch(key, patch)] = changes.as_slice() else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(key, live[0].key());
+    let mut object = live[0].raw().clone();
+    json_patch::patch(&mut object, patch).unwrap();
+    let spec: MirrorPolicySpec = MirrorPolicyDoc::from_value(object).unwrap().spec().unwrap();
+    assert_eq!(spec.config.unwrap().percentage, Some(40.0));
+}
+
+#[test]
+fn policies_that_are_no_longer_wanted_are_deleted() {
+    let mut table = table();
+    let set = mirrored(&table, &get(None));
+    let live = created(&set);
+    table.edit(&set.to_json_patch());
+    for kind in [
+        IntentKind::SetManagedRoute(mirror_route(&json!({"name": "mir"}))),
+        IntentKind::RemoveManagedRoutes,
+        table::weight(0, 100, vec![]),
+    ] {
+        let plan = planned(&table, kind);
+        assert!(plan.needs_policies());
+        let deleted = vec![PolicyChange::Delete(live[0].clone())];
+        assert_eq!(plan.policy_changes(&live).unwrap(), deleted);
+    }
+    let other = planned(
+        &table,
+        IntentKind::SetManagedRoute(mirror_route(&json!({"name": "x"}))),
+    );
+    assert!(!other.needs_policies());
+    assert_eq!(other.policy_changes(&live).unwrap(), []);
+    assert!(belongs_to(&live[0], &table::key("shop/reviews")));
+    assert!(!belongs_to(&live[0], &table::key("shop/ratings")));
+}
+
+#[test]
+fn without_mirror_routes_policies_are_not_even_read() {
+    let table = table();
+    assert!(!planned(&table, IntentKind::RemoveManagedRoutes).needs_policies());
+    assert!(!planned(&table, table::weight(25, 100, vec![])).needs_policies());
+}
+
+#[test]
+fn a_policy_of_somebody_else_that_would_apply_too_is_named() {
+    let plan = mirrored(&table(), &get(None));
+    for applies in [
+        json!({}),
+        json!({"applyToRoutes": [{}]}),
+        json!({"applyToRoutes": [{"route": {"labels": {"team": "b"}}}, {"route": {"labels": {"team": "a"}}}]}),
+        json!({"applyToRoutes": [{"route": {"namespace": "mesh"}}]}),
+        json!({"applyToRoutes": [{"withDestinations": {"selector": {"name": "legacy"}}}]}),
+        json!({"applyToRoutes": [{"withDestinations": {"selector": {"labels": {"app": "legacy"}}}}]}),
+    ] {
+        let error = plan
+            .policy_changes(&[foreign(applies)])
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "RouteTable mesh/shop: route mir would be mirrored by MirrorPolicy team/theirs too: \
+             let that policy select other routes, or remove the step (Rollout shop/reviews)"
+        );
+    }
+    for aside in [
+        json!({"applyToRoutes": [{"route": {"labels": {"team": "b"}}}]}),
+        json!({"applyToRoutes": [{"route": {"labels": {"team": "a"}, "namespace": "other"}}]}),
+        json!({"applyToRoutes": [{"withDestinations": {"selector": {"name": "ratings"}}}]}),
+    ] {
+        assert_eq!(plan.policy_changes(&[foreign(aside)]).unwrap().len(), 1);
+    }
+}
