@@ -126,6 +126,16 @@ pub enum Refusal {
         "stable and canary are both {0}: name two different Services, or tell them apart with canaryDestination or subset"
     )]
     SameDestination(String),
+    /// The Service of both versions is also that of one role, so that the controller narrows its selector to one version.
+    #[error(
+        "Service {service} is to lead to both versions by subset, but as the Rollout's {role} Service it selects one only: remove it from spec.strategy.canary, or take another in subset.service"
+    )]
+    SwitchedService {
+        /// `stable` or `canary`.
+        role: &'static str,
+        /// The Service.
+        service: String,
+    },
     /// The hash of the pods in a role is not known, so no subset selects them.
     #[error(
         "the hash of the {role} pods is not known yet: wait for the controller to tell it, it does so before every weight"

@@ -8,7 +8,7 @@ use std::fmt;
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{DestinationList, Slot};
 use crate::error::Refusal;
-use crate::intent::Intent;
+use crate::intent::{Intent, ServicePair};
 use crate::record::RouteRecord;
 use crate::select::{DestinationId, Distinction, Port, Protocol, Route};
 
@@ -53,6 +53,7 @@ impl<'a> Roles<'a> {
         let mut stable = Pattern::new(&destinations.stable, namespace);
         let mut canary = Pattern::new(&destinations.canary, namespace);
         if let Some(pods) = &destinations.pods {
+            check_selector(&pods.service, &intent.services)?;
             let hashes = intent.hashes.as_ref();
             let hash = |of: &'a str| Some((pods.label.as_str(), of));
             stable.name = &pods.service;
@@ -352,6 +353,19 @@ impl<'a> Pattern<'a> {
         } = self;
         usize::from(cluster.is_some()) + usize::from(port.is_some()) + usize::from(subset.is_some())
     }
+}
+
+/// The controller narrows the selectors of the Services the Rollout names to one version each.
+fn check_selector(service: &str, named: &ServicePair) -> Result<(), Refusal> {
+    for (role, name) in [("stable", &named.stable), ("canary", &named.canary)] {
+        if name == service {
+            return Err(Refusal::SwitchedService {
+                role,
+                service: service.to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// As the destination it describes.

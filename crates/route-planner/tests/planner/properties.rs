@@ -360,6 +360,7 @@ proptest! {
             if setup == Setup::Pods {
                 let canary = if call.swapped { "s1" } else { "c1" };
                 intent.hashes = Some(PodHashes { stable: "s1".to_owned(), canary: canary.to_owned() });
+                intent.services.stable.clear();
             } else if call.swapped {
                 let ServicePair { stable, canary } = &mut intent.services;
                 std::mem::swap(stable, canary);
@@ -388,7 +389,11 @@ proptest! {
             let mut remove = table::intent(rollout, 0, 100, vec![]);
             remove.kind = IntentKind::RemoveManagedRoutes;
             table.apply(&remove).unwrap();
-            let _ = table.set_weight(rollout, 0, 100, vec![]);
+            let mut intent = table::intent(rollout, 0, 100, vec![]);
+            if setup == Setup::Pods {
+                intent.services.stable.clear();
+            }
+            let _ = table.apply(&intent);
         }
         if comes_back(&input) {
             prop_assert_eq!(table.document()["spec"].to_string(), input["spec"].to_string());

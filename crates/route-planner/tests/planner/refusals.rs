@@ -170,12 +170,18 @@ fn roles_that_cannot_be_told_apart() {
         None,
     );
     assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/a: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
-    let twice = with_plugin(
+    let switched = with_plugin(
         json!({"subset": {"service": "reviews"}}),
-        json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"v": "1"}, "weight": 50}]}}]}),
+        spec,
         Some(("s1", "c1")),
     );
-    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(switched, @"RouteTable mesh/shop: Service reviews is to lead to both versions by subset, but as the Rollout's stable Service it selects one only: remove it from spec.strategy.canary, or take another in subset.service (Rollout shop/reviews)");
+    let twice = with_plugin(
+        json!({"subset": {"service": "both"}}),
+        json!({"http": [{"name": "r", "forwardTo": {"destinations": ["both 50", {"ref": {"name": "both", "namespace": "shop"}, "subset": {"v": "1"}, "weight": 50}]}}]}),
+        Some(("s1", "c1")),
+    );
+    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/both more than once (SERVICE shop/both port 80, SERVICE shop/both): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
 }
 
 #[test]
