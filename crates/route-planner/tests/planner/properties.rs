@@ -170,7 +170,11 @@ impl Setup {
 
     /// Whether that call asks for what the owner wrote.
     fn is_rest(self, call: &Call, stable: &str) -> bool {
-        let is_stable = |service: &str| self != Self::VirtualDestinations && service == stable;
+        let is_stable = |service: &str| match self {
+            Self::VirtualDestinations => false,
+            Self::Pods => service == "reviews",
+            _ => service == stable,
+        };
         let no_experiment = call
             .additional
             .iter()
