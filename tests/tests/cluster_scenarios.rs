@@ -132,6 +132,15 @@ async fn play_in(cluster: &Cluster, plugin: Client, turns: &Mutex<()>, text: &st
     play(text, &place).await
 }
 
+async fn without_the_right_to_patch_the_error_says_so(
+    cluster: &Cluster,
+    turns: &Mutex<()>,
+) -> Result<()> {
+    bind_reader(cluster.client()).await?;
+    let reader = cluster.client_as("reader").await?;
+    play_in(cluster, reader, turns, NOT_ALLOWED_TO_PATCH).await
+}
+
 fn main() -> Result<ExitCode> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/plugin-bin/tests/scenarios");
     let turns = Arc::new(Mutex::new(()));
@@ -143,14 +152,11 @@ fn main() -> Result<ExitCode> {
                 play_in(cluster, cluster.controller_client().await?, &turns, &text).await
             }));
         }
-        let without_patch = async move |cluster: &Cluster| {
-            bind_reader(cluster.client()).await?;
-            let reader = cluster.client_as("reader").await?;
-            play_in(cluster, reader, &turns, NOT_ALLOWED_TO_PATCH).await
-        };
         trials.push(suite.trial(
             "without_the_right_to_patch_the_error_says_so",
-            without_patch,
+            async move |cluster| {
+                without_the_right_to_patch_the_error_says_so(cluster, &turns).await
+            },
         ));
         Ok(trials)
     })

@@ -6,6 +6,7 @@ mod arrows;
 mod code_map;
 mod manifests;
 mod sources;
+mod test_tables;
 
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,9 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
         refuse(manifests::check(&files(sh, "Cargo.toml")?))
     });
     report.step("tidy: code map", || refuse(code_map::check(sh)?));
+    report.step("tidy: tests that the docs name", || {
+        refuse(test_tables::check(sh)?)
+    });
     report.step("tidy: clippy", || {
         let clippy = cmd!(
             sh,
