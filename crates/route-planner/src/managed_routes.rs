@@ -1,7 +1,8 @@
 //! The routes a Rollout manages: which copies of which routes are to be there, where, and under which names.
 //!
 //! A header route sends its requests to the canary alone; a mirror route treats them as its source does, and a MirrorPolicy
-//! copies them to the canary ([`crate::mirror_policy`]).
+//! copies them to the canary ([`crate::mirror_policy`]). When two Rollouts split one source, a weight of the one reaches the
+//! mirror route of the other with the other's next SetWeight.
 //!
 //! As with weights, every call starts from what the owner wrote: the copies are made anew from their sources, and the
 //! difference to what is there becomes the edits. What is ours is told by labels alone ([`crate::ownership`]).
