@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
-use gloo_types::{Resource as _, RouteTable};
+use gloo_types::{MirrorPolicy, Resource as _, RouteTable};
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -234,6 +234,21 @@ impl Canary {
     /// The API server refuses.
     pub async fn table(&self) -> Result<DynamicObject> {
         Ok(self.tables.get(NAME).await?)
+    }
+
+    /// The MirrorPolicies of the namespace.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn mirror_policies(&self, cluster: &Cluster) -> Result<Vec<DynamicObject>> {
+        let policies = api(
+            cluster.client(),
+            &self.namespace,
+            MirrorPolicy::GROUP,
+            MirrorPolicy::VERSION,
+            MirrorPolicy::KIND,
+        );
+        Ok(policies.list(&ListParams::default()).await?.items)
     }
 
     /// Waits until the RouteTable splits traffic as [`split`] writes it.

@@ -2,12 +2,62 @@
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use e2e_tests::{Canary, Cluster, Release, Suite};
+use serde_json::json;
+
+const IMAGE: &str = "registry.example.com/demo:2";
 
 const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 const BACK_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
+
+const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
+
+/// Requests to be mirrored, beside a weight that changes meanwhile.
+fn mirror_steps() -> serde_json::Value {
+    let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
+    let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
+    json!([{ "setWeight": 25 }, { "pause": {} }, { "setMirrorRoute": mirror }, { "pause": {} }])
+}
+
+async fn mirror_routes_come_and_go_with_their_policies(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "mirror").await?;
+    let original = canary.table().await?;
+
+    canary.change_image_and_steps(IMAGE, mirror_steps()).await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(MIRRORED).await?;
+    let policies = canary.mirror_policies(cluster).await?;
+    ensure!(!policies.is_empty(), "nothing mirrors");
+    canary.promote().await?;
+    canary.healthy().await?;
+
+    canary.restores(&original).await?;
+    let left = canary.mirror_policies(cluster).await?;
+    ensure!(left.is_empty(), "{left:#?}");
+    Ok(())
+}
+
+async fn an_abort_takes_the_mirror_away(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "mirror-aborted").await?;
+    let original = canary.table().await?;
+
+    canary.change_image_and_steps(IMAGE, mirror_steps()).await?;
+    canary.paused_at(1).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(MIRRORED).await?;
+    canary.abort().await?;
+
+    canary.restores(&original).await?;
+    let left = canary.mirror_policies(cluster).await?;
+    ensure!(left.is_empty(), "{left:#?}");
+    Ok(())
+}
 
 async fn ping_pong_swaps_the_services_and_swaps_them_back(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy_ping_pong(cluster, "ping-pong").await?;
@@ -49,6 +99,8 @@ fn main() -> Result<ExitCode> {
         Ok(trials![
             ping_pong_swaps_the_services_and_swaps_them_back,
             an_abort_keeps_the_stable_service,
+            mirror_routes_come_and_go_with_their_policies,
+            an_abort_takes_the_mirror_away,
         ])
     })
 }

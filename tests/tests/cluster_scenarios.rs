@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Suite, apply};
-use gloo_types::{ObjectKey, Resource as _, RouteTable};
+use gloo_types::{MirrorPolicy, ObjectKey, Resource, RouteTable};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -41,17 +41,22 @@ struct ApiServer {
 impl ApiServer {
     /// Deletes what an earlier scenario has left.
     async fn clear(&self) -> Result<()> {
-        let everywhere = Api::<DynamicObject>::all_with(self.owner.clone(), &route_tables());
-        for table in everywhere.list(&ListParams::default()).await? {
-            let namespace = table.namespace().unwrap_or_default();
-            let key = ObjectKey::new(namespace, table.name_any());
-            self.delete(&key).await?;
+        for resource in [resource::<RouteTable>(), resource::<MirrorPolicy>()] {
+            let everywhere = Api::<DynamicObject>::all_with(self.owner.clone(), &resource);
+            for object in everywhere.list(&ListParams::default()).await? {
+                let namespace = object.namespace().unwrap_or_default();
+                let objects: Api<DynamicObject> =
+                    Api::namespaced_with(self.owner.clone(), &namespace, &resource);
+                objects
+                    .delete(&object.name_any(), &DeleteParams::default())
+                    .await?;
+            }
         }
         Ok(())
     }
 
     fn tables(&self, namespace: &str) -> Api<DynamicObject> {
-        Api::namespaced_with(self.owner.clone(), namespace, &route_tables())
+        Api::namespaced_with(self.owner.clone(), namespace, &resource::<RouteTable>())
     }
 }
 
@@ -86,9 +91,8 @@ impl Place for ApiServer {
     }
 }
 
-fn route_tables() -> ApiResource {
-    let (group, version) = (RouteTable::GROUP, RouteTable::VERSION);
-    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, RouteTable::KIND))
+fn resource<R: Resource>() -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(R::GROUP, R::VERSION, R::KIND))
 }
 
 /// Gives the user `reader` what the README gives the plugin, but for the right to patch.

@@ -55,6 +55,7 @@
 //! | `unchanged` | no table was written |
 //! | `restored` | every table is byte-equal to the original in spec, labels and annotations |
 //! | `clean` | besides: no table has an annotation of ours |
+//! | `policies` | besides: there are so many MirrorPolicies; after `restored` there is none |
 //! | `writes` | besides: so many writes reached the store |
 //! | `verification` | VerifyWeight answers that |
 //! | `error` | it fails instead, with a text that contains this, and no table is written |

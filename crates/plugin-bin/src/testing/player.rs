@@ -77,6 +77,18 @@ impl<'a, P: Place> Player<'a, P> {
         outcome.check(call)?;
         let (first, _) = self.objects.first().context("no tables")?;
         expect::check(call, first, &self.original, &before, &after, &self.named)?;
+        let policies = self.store.unwatched().policies().await?;
+        if let Some(expected) = call.policies {
+            let actual = policies.len();
+            ensure!(
+                actual == expected,
+                "{actual} policies, expected {expected}: {policies:#?}"
+            );
+        }
+        ensure!(
+            !call.restored || policies.is_empty(),
+            "policies are left: {policies:#?}"
+        );
         let written = self.store.writes() - writes;
         if let Some(expected) = call.writes {
             ensure!(written == expected, "{written} writes, expected {expected}");

@@ -69,6 +69,7 @@ pub(super) struct Call {
     pub(super) restored: bool,
     pub(super) clean: bool,
     pub(super) writes: Option<usize>,
+    pub(super) policies: Option<usize>,
     pub(super) verification: Option<String>,
     pub(super) error: Option<String>,
 }
