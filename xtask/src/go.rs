@@ -12,6 +12,9 @@ const MODULE: &str = "tests/go/rollouts";
 /// The module that pins the newest controller, whose binary is named after it.
 const NEWEST: &str = "tests/go/rollouts-1.10";
 
+/// The module that needs nothing but Go: its gob against ours.
+const GOB: &str = "tests/go/gob";
+
 /// Programs of the cluster, as import paths; the binary of each is named by [`build`].
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
@@ -48,6 +51,22 @@ pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1"))
         .env("PLUGIN_BINARY", plugin)
+        .run()?)
+}
+
+/// Runs the differential test of the gob codec.
+///
+/// # Errors
+/// When a build or the test fails.
+pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(
+        sh,
+        "cargo build --locked --release --package gob --example echo"
+    )
+    .run()?;
+    go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
+    Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
+        .env("GOB_ECHO", target_dir(sh).join("release/examples/echo"))
         .run()?)
 }
 

@@ -38,6 +38,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if args.no_go {
         say("left out: host tests and cluster tests, which need Go");
     } else {
+        report.step("host: Go's gob", || go::gob_tests(sh));
         report.step("build: etcd, kube-apiserver, controller", || go::build(sh));
         report.step("host: the controller's client package", || {
             go::host_tests(sh, plugin()?)
