@@ -1,6 +1,12 @@
 //! From wire to domain. What gob's dropping of zero values leaves open is decided here, once.
 
-use crate::call::{Method, RouterCall};
+mod metric;
+mod step;
+
+pub(crate) use metric::metric_call;
+pub(crate) use step::step_call;
+
+use crate::call::{RouterCall, RouterMethod, other_argument};
 use crate::netrpc::Fault;
 use crate::rollout::{
     CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, PingPong, Rollout, RolloutStatus,
@@ -10,12 +16,15 @@ use crate::traffic_router::{DesiredWeight, PodHashes, WeightDestination};
 use crate::wire::{self, RouterArgs};
 
 /// A call with the argument that belongs to its method. `None` is Go's nil.
-pub(crate) fn router_call(method: Method, args: Option<RouterArgs>) -> Result<RouterCall, Fault> {
+pub(crate) fn router_call(
+    method: RouterMethod,
+    args: Option<RouterArgs>,
+) -> Result<RouterCall, Fault> {
     match (method, args) {
         // Both take an argument that says nothing.
-        (Method::InitPlugin, _) => Ok(RouterCall::InitPlugin),
-        (Method::Type, _) => Ok(RouterCall::Type),
-        (Method::UpdateHash, Some(RouterArgs::UpdateHash(args))) => {
+        (RouterMethod::InitPlugin, _) => Ok(RouterCall::InitPlugin),
+        (RouterMethod::Type, _) => Ok(RouterCall::Type),
+        (RouterMethod::UpdateHash, Some(RouterArgs::UpdateHash(args))) => {
             let hashes = PodHashes {
                 canary: args.canary_hash,
                 stable: args.stable_hash,
@@ -26,29 +35,26 @@ pub(crate) fn router_call(method: Method, args: Option<RouterArgs>) -> Result<Ro
                 all(args.additional_destinations),
             ))
         }
-        (Method::SetWeight, Some(RouterArgs::Weight(args))) => {
+        (RouterMethod::SetWeight, Some(RouterArgs::Weight(args))) => {
             let (rollout, desired, additional) = weight(args);
             Ok(RouterCall::SetWeight(rollout, desired, additional))
         }
-        (Method::VerifyWeight, Some(RouterArgs::Weight(args))) => {
+        (RouterMethod::VerifyWeight, Some(RouterArgs::Weight(args))) => {
             let (rollout, desired, additional) = weight(args);
             Ok(RouterCall::VerifyWeight(rollout, desired, additional))
         }
-        (Method::SetHeaderRoute, Some(RouterArgs::SetHeader(args))) => Ok(
+        (RouterMethod::SetHeaderRoute, Some(RouterArgs::SetHeader(args))) => Ok(
             RouterCall::SetHeaderRoute(boxed(args.rollout), args.set_header_route.into()),
         ),
-        (Method::SetMirrorRoute, Some(RouterArgs::SetMirror(args))) => Ok(
+        (RouterMethod::SetMirrorRoute, Some(RouterArgs::SetMirror(args))) => Ok(
             RouterCall::SetMirrorRoute(boxed(args.rollout), args.set_mirror_route.into()),
         ),
-        (Method::RemoveManagedRoutes, Some(RouterArgs::RemoveManagedRoutes(args))) => {
+        (RouterMethod::RemoveManagedRoutes, Some(RouterArgs::RemoveManagedRoutes(args))) => {
             Ok(RouterCall::RemoveManagedRoutes(boxed(args.rollout)))
         }
         (_, args) => {
-            let found = args.map_or("nil", |args| args.registered_name());
-            Err(Fault::Argument {
-                method: format!("Plugin.{}", method.name()),
-                reason: format!("it is {found}"),
-            })
+            let found = args.as_ref().map(RouterArgs::registered_name);
+            Err(other_argument(method, found))
         }
     }
 }
@@ -376,22 +382,22 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_refused(method: Method, args: Option<RouterArgs>, expect: &str) {
+    fn check_refused(method: RouterMethod, args: Option<RouterArgs>, expect: &str) {
         let fault = router_call(method, args).unwrap_err();
         assert!(fault.to_string().ends_with(expect), "{fault}");
     }
 
     #[test]
     fn an_argument_of_another_method_is_refused_by_name() {
-        check_refused(Method::SetWeight, None, "it is nil");
+        check_refused(RouterMethod::SetWeight, None, "it is nil");
         let args = RouterArgs::UpdateHash(Default::default());
         check_refused(
-            Method::SetWeight,
+            RouterMethod::SetWeight,
             Some(args.clone()),
             "it is UpdateHashArgs",
         );
         check_refused(
-            Method::RemoveManagedRoutes,
+            RouterMethod::RemoveManagedRoutes,
             Some(args),
             "it is UpdateHashArgs",
         );
@@ -400,9 +406,9 @@ mod tests {
     #[test]
     fn methods_without_arguments_take_anything() {
         let args = RouterArgs::UpdateHash(Default::default());
-        assert_eq!(router_call(Method::Type, None), Ok(RouterCall::Type));
+        assert_eq!(router_call(RouterMethod::Type, None), Ok(RouterCall::Type));
         assert_eq!(
-            router_call(Method::InitPlugin, Some(args)),
+            router_call(RouterMethod::InitPlugin, Some(args)),
             Ok(RouterCall::InitPlugin)
         );
     }

@@ -1,5 +1,11 @@
-//! Argo Rollouts plugins in Rust: the protocol, the [`Rollout`] a router sees, and the
-//! [`TrafficRouter`] trait.
+//! Argo Rollouts plugins in Rust: the protocol, the [`Rollout`] a plugin sees, and a trait for each
+//! kind of plugin.
+//!
+//! | kind | trait | serve with |
+//! |---|---|---|
+//! | traffic router | [`TrafficRouter`] | [`serve`], [`ServeConfig::TRAFFIC_ROUTER`] |
+//! | metric provider | [`MetricProvider`] | [`serve_metric_provider`], [`ServeConfig::METRIC_PROVIDER`] |
+//! | step (controller 1.8 and later) | [`StepPlugin`] | [`serve_step_plugin`], [`ServeConfig::STEP`] |
 //!
 //! The controller speaks HashiCorp go-plugin: Go's `net/rpc` with Go's `gob` over yamux. This crate
 //! speaks it natively, so an unmodified controller (1.5 and later) loads a Rust binary. A session,
@@ -82,17 +88,20 @@
 //! }
 //! ```
 //!
-//! What a router may rely on: every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
+//! The other two kinds are served alike. What a plugin may rely on: every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
 //! call is that call's error; an error becomes one line without `%`; bytes that make no sense end
 //! the session with an error, upon which the controller starts the process again. What it must not
 //! do: write to stdout, or block a thread.
 //!
 //! Feature `host` adds the controller's half, feature `testing` an in-memory session.
 
+pub mod error;
 pub mod goplugin;
 #[cfg(feature = "host")]
 pub mod host;
+pub mod metric_provider;
 pub mod rollout;
+pub mod step_plugin;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod traffic_router;
@@ -104,10 +113,18 @@ mod to_wire;
 mod wire;
 
 pub use call::RouterCall;
+pub use error::PluginError;
 pub use goplugin::env::PluginEnv;
-pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
+pub use goplugin::serve::{
+    ServeConfig, ServeError, announce_on_stdout, serve, serve_connection, serve_metric_provider,
+    serve_step_plugin,
+};
 pub use goplugin::session::{SessionError, Shutdown};
+pub use metric_provider::{
+    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
+};
 pub use rollout::Rollout;
+pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
 pub use to_wire::error_chain;
 pub use traffic_router::{
     DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,

@@ -1,15 +1,17 @@
-//! An in-memory host: a whole session with a router, without process, socket or signal.
+//! An in-memory host: a whole session with a plugin, without process, socket or signal.
 
 use std::future::Future;
 
 use tokio::io::duplex;
 use tokio::task::JoinHandle;
 
-use crate::call::RouterCall;
-use crate::goplugin::serve::{ServeConfig, serve_connection};
+use crate::call::{Metrics, Plugin, Router, RouterCall, Step};
+use crate::goplugin::serve::{ServeConfig, serve_plugin_connection};
 use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
+use crate::metric_provider::MetricProvider;
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{
     DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
 };
@@ -17,7 +19,7 @@ use crate::traffic_router::{
 /// Bytes either side can be ahead of the other.
 const PIPE: usize = 64 * 1024;
 
-/// A router that is being served over a pipe, and the host that calls it.
+/// A plugin that is being served over a pipe, and the host that calls it.
 pub struct MemoryHost {
     session: HostSession,
     plugin: JoinHandle<Result<Shutdown, SessionError>>,
@@ -37,8 +39,37 @@ impl MemoryHost {
         config: ServeConfig,
         router: R,
     ) -> Result<Self, CallError> {
-        let (host, plugin) = duplex(PIPE);
-        let plugin = tokio::spawn(async move { serve_connection(&config, plugin, router).await });
+        Self::start_plugin(config, Router(router)).await
+    }
+
+    /// Serves a metric provider and opens a session with it.
+    ///
+    /// # Errors
+    ///
+    /// See [`start`](Self::start).
+    pub async fn start_metric_provider<P: MetricProvider>(
+        config: ServeConfig,
+        provider: P,
+    ) -> Result<Self, CallError> {
+        Self::start_plugin(config, Metrics(provider)).await
+    }
+
+    /// Serves a step plugin and opens a session with it.
+    ///
+    /// # Errors
+    ///
+    /// See [`start`](Self::start).
+    pub async fn start_step_plugin<P: StepPlugin>(
+        config: ServeConfig,
+        step: P,
+    ) -> Result<Self, CallError> {
+        Self::start_plugin(config, Step(step)).await
+    }
+
+    async fn start_plugin<P: Plugin>(config: ServeConfig, plugin: P) -> Result<Self, CallError> {
+        let (host, io) = duplex(PIPE);
+        let plugin =
+            tokio::spawn(async move { serve_plugin_connection(&config, io, plugin).await });
         Ok(Self {
             session: HostSession::open(host).await?,
             plugin,

@@ -1,11 +1,18 @@
 //! From domain to wire: outcomes become replies, errors become text.
 
 #[cfg(feature = "host")]
+mod analysis;
+mod metric;
+#[cfg(feature = "host")]
 mod rollout;
+mod step;
+
+pub(crate) use metric::metadata;
 
 use std::error::Error;
 
-use crate::traffic_router::{RouterError, Verification};
+use crate::error::PluginError;
+use crate::traffic_router::Verification;
 use crate::wire::{RpcError, VerifyWeightResponse};
 
 /// Characters of an error text. It ends up in a Kubernetes event, which holds about 1000.
@@ -15,19 +22,19 @@ const MAX_ERROR: usize = 900;
 /// (`TrafficRoutingError` in `rollout/trafficrouting.go`). The full-width form reads the same.
 const PERCENT: char = '\u{ff05}';
 
-impl From<&Result<(), RouterError>> for RpcError {
-    fn from(outcome: &Result<(), RouterError>) -> Self {
+impl From<&Result<(), PluginError>> for RpcError {
+    fn from(outcome: &Result<(), PluginError>) -> Self {
         Self {
             error_string: outcome
                 .as_ref()
                 .err()
-                .map_or_else(String::new, router_error),
+                .map_or_else(String::new, plugin_error),
         }
     }
 }
 
-impl From<&Result<Verification, RouterError>> for VerifyWeightResponse {
-    fn from(outcome: &Result<Verification, RouterError>) -> Self {
+impl From<&Result<Verification, PluginError>> for VerifyWeightResponse {
+    fn from(outcome: &Result<Verification, PluginError>) -> Self {
         // `RpcVerified` in Argo Rollouts `utils/plugin/types`.
         let verified = match outcome {
             Ok(Verification::NotVerified) | Err(_) => 0,
@@ -37,7 +44,7 @@ impl From<&Result<Verification, RouterError>> for VerifyWeightResponse {
         let error_string = outcome
             .as_ref()
             .err()
-            .map_or_else(String::new, router_error);
+            .map_or_else(String::new, plugin_error);
         Self {
             verified,
             err: RpcError { error_string },
@@ -67,7 +74,7 @@ pub fn error_chain(error: &dyn Error) -> String {
     one_line(&text)
 }
 
-fn router_error(error: &RouterError) -> String {
+fn plugin_error(error: &PluginError) -> String {
     error_chain(error.as_error())
 }
 

@@ -1,9 +1,8 @@
-//! What an author of a traffic router implements, and how a router says no.
+//! What an author of a traffic router implements.
 
-use std::error::Error;
-use std::fmt;
 use std::future::Future;
 
+use crate::error::PluginError;
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 
 /// Moves traffic between the stable and the canary of a Rollout.
@@ -123,38 +122,8 @@ pub enum Verification {
     NotImplemented,
 }
 
-/// Why a router did not do what it was asked: any error, with its causes.
-///
-/// Made from any error by `?`, or from a text by [`RouterError::from`]. It becomes text only at the
-/// wire: one line without `%`, the causes joined by `": "`.
-pub struct RouterError(Box<dyn Error + Send + Sync>);
-
-impl RouterError {
-    /// The error itself; its causes are its sources.
-    #[must_use]
-    pub fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
-        &*self.0
-    }
-}
-
-// Like `anyhow::Error` this does not implement `Error`: that would forbid the conversion below.
-impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for RouterError {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
-
-impl fmt::Debug for RouterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl fmt::Display for RouterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+/// What a router's methods fail with.
+pub type RouterError = PluginError;
 
 fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {
     let Rollout {

@@ -3,13 +3,17 @@
 //! These names are frozen by every released controller. Nothing outside `from_wire`, `to_wire`, the
 //! codec and the host half uses these types.
 
+mod metric;
 mod netrpc;
 mod rollout;
 mod router;
+mod step;
 
+pub(crate) use metric::*;
 pub(crate) use netrpc::{Request, Response};
 pub(crate) use rollout::*;
 pub(crate) use router::*;
+pub(crate) use step::*;
 
 use gob::Limits;
 

@@ -144,6 +144,18 @@ impl HandshakeConfig {
         kind: PluginKind::TrafficRouter,
         versions: &[1],
     };
+
+    /// A metric provider, likewise.
+    pub const METRIC_PROVIDER: Self = Self {
+        kind: PluginKind::MetricProvider,
+        versions: &[1],
+    };
+
+    /// A step, in the protocol version of controllers from 1.8 on.
+    pub const STEP: Self = Self {
+        kind: PluginKind::Step,
+        versions: &[1],
+    };
 }
 
 impl Negotiated {
@@ -193,7 +205,7 @@ impl PluginKind {
         }
     }
 
-    const fn noun(self) -> &'static str {
+    pub(crate) const fn noun(self) -> &'static str {
         match self {
             Self::TrafficRouter => "traffic router",
             Self::MetricProvider => "metric provider",

@@ -20,7 +20,9 @@ use tracing::{debug, info, warn};
 use super::env::PluginEnv;
 use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, negotiate};
 use super::session::{Session, SessionError, Shutdown};
-use crate::call::RouterService;
+use crate::call::{Metrics, Plugin, PluginService, Router, Step};
+use crate::metric_provider::MetricProvider;
+use crate::step_plugin::StepPlugin;
 use crate::traffic_router::TrafficRouter;
 
 /// Connections that may knock at once before one of them has become the session.
@@ -41,6 +43,14 @@ pub struct ServeConfig {
 /// Why a plugin could not serve, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    /// The configuration is for plugins of another kind.
+    #[error("a {} plugin cannot be served with the configuration of a {} plugin", plugin.noun(), config.noun())]
+    OtherKind {
+        /// What the plugin is.
+        plugin: PluginKind,
+        /// What the configuration is for.
+        config: PluginKind,
+    },
     /// The environment is not that of a host this plugin can serve.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -84,6 +94,21 @@ impl ServeConfig {
         call_deadline: Duration::from_secs(5),
         session_timeout: Duration::from_secs(60),
     };
+
+    /// A metric provider whose calls take 30 s at most, as long as the controller's own providers
+    /// give a query.
+    pub const METRIC_PROVIDER: Self = Self {
+        handshake: HandshakeConfig::METRIC_PROVIDER,
+        call_deadline: Duration::from_secs(30),
+        ..Self::TRAFFIC_ROUTER
+    };
+
+    /// A step whose calls take 5 s at most, since they hold up the same workers as a traffic
+    /// router's. What takes longer goes on between calls.
+    pub const STEP: Self = Self {
+        handshake: HandshakeConfig::STEP,
+        ..Self::TRAFFIC_ROUTER
+    };
 }
 
 /// Serves `router` to the host that started this process, until one of them ends.
@@ -101,6 +126,49 @@ pub async fn serve<R: TrafficRouter>(
     announce: impl FnOnce(&str) -> io::Result<()>,
     router: R,
 ) -> Result<Shutdown, ServeError> {
+    serve_plugin(config, env, announce, Router(router)).await
+}
+
+/// Serves a metric provider, as [`serve`] does a traffic router.
+///
+/// # Errors
+///
+/// See [`serve`].
+pub async fn serve_metric_provider<P: MetricProvider>(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    provider: P,
+) -> Result<Shutdown, ServeError> {
+    serve_plugin(config, env, announce, Metrics(provider)).await
+}
+
+/// Serves a step plugin, as [`serve`] does a traffic router.
+///
+/// # Errors
+///
+/// See [`serve`].
+pub async fn serve_step_plugin<P: StepPlugin>(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    step: P,
+) -> Result<Shutdown, ServeError> {
+    serve_plugin(config, env, announce, Step(step)).await
+}
+
+async fn serve_plugin<P: Plugin>(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    plugin: P,
+) -> Result<Shutdown, ServeError> {
+    if config.handshake.kind != P::KIND {
+        return Err(ServeError::OtherKind {
+            plugin: P::KIND,
+            config: config.handshake.kind,
+        });
+    }
     let negotiated = negotiate(&config.handshake, env)?;
     for version in &negotiated.ignored_versions {
         warn!(
@@ -118,14 +186,14 @@ pub async fn serve<R: TrafficRouter>(
     announce(&negotiated.handshake_line(socket.path())).map_err(ServeError::Announce)?;
     debug!(socket = %socket.path().display(), "listening");
 
-    let service = Arc::new(RouterService::new(router, config.call_deadline));
+    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
     let session = async {
         let session = match timeout(config.session_timeout, first_session(listener)).await {
             Ok(session) => session.map_err(|source| listen_error(env, source))?,
             Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
         };
         debug!("the host has opened its session");
-        Ok(session.run(PluginKind::TrafficRouter, service).await?)
+        Ok(session.run(P::KIND, service).await?)
     };
     let shutdown = tokio::select! {
         ended = session => ended?,
@@ -149,11 +217,21 @@ where
     R: TrafficRouter,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = Arc::new(RouterService::new(router, config.call_deadline));
-    Session::establish(connection)
-        .await?
-        .run(PluginKind::TrafficRouter, service)
-        .await
+    serve_plugin_connection(config, connection, Router(router)).await
+}
+
+pub(crate) async fn serve_plugin_connection<P, IO>(
+    config: &ServeConfig,
+    connection: IO,
+    plugin: P,
+) -> Result<Shutdown, SessionError>
+where
+    P: Plugin,
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
+    let session = Session::establish(connection).await?;
+    session.run(P::KIND, service).await
 }
 
 /// Writes the handshake line to stdout, then points stdout at `/dev/null`.

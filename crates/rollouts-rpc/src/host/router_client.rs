@@ -4,7 +4,8 @@ use gob::GobType;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::call::Method;
+use super::dispensed;
+use crate::call::RouterMethod;
 use crate::netrpc::client::{CallError, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use crate::to_wire::all;
@@ -29,7 +30,7 @@ impl RouterClient {
     ///
     /// See [`CallError`].
     pub async fn init_plugin(&self) -> Result<(), CallError> {
-        self.perform(Method::InitPlugin, None).await
+        self.perform(RouterMethod::InitPlugin, None).await
     }
 
     /// `Type`: the router's name.
@@ -38,7 +39,7 @@ impl RouterClient {
     ///
     /// See [`CallError`].
     pub async fn type_name(&self) -> Result<String, CallError> {
-        self.method(Method::Type, None).await
+        dispensed::call(&self.rpc, RouterMethod::Type, None::<RouterArgs>).await
     }
 
     /// `UpdateHash`.
@@ -58,7 +59,7 @@ impl RouterClient {
             stable_hash: hashes.stable.clone(),
             additional_destinations: all(additional),
         });
-        self.perform(Method::UpdateHash, Some(args)).await
+        self.perform(RouterMethod::UpdateHash, Some(args)).await
     }
 
     /// `SetWeight`; `desired` is out of the Rollout's maximum weight.
@@ -73,7 +74,7 @@ impl RouterClient {
         additional: &[WeightDestination],
     ) -> Result<(), CallError> {
         self.perform(
-            Method::SetWeight,
+            RouterMethod::SetWeight,
             Some(weight(rollout, desired, additional)),
         )
         .await
@@ -92,8 +93,8 @@ impl RouterClient {
     ) -> Result<Verification, CallError> {
         let args = weight(rollout, desired, additional);
         let reply: wire::VerifyWeightResponse =
-            self.method(Method::VerifyWeight, Some(args)).await?;
-        success(reply.err)?;
+            dispensed::call(&self.rpc, RouterMethod::VerifyWeight, Some(args)).await?;
+        dispensed::success(reply.err)?;
         Ok(match reply.verified {
             1 => Verification::Verified,
             2 => Verification::NotImplemented,
@@ -115,8 +116,11 @@ impl RouterClient {
             rollout: rollout.into(),
             set_header_route: route.into(),
         };
-        self.perform(Method::SetHeaderRoute, Some(RouterArgs::SetHeader(args)))
-            .await
+        self.perform(
+            RouterMethod::SetHeaderRoute,
+            Some(RouterArgs::SetHeader(args)),
+        )
+        .await
     }
 
     /// `SetMirrorRoute`.
@@ -133,8 +137,11 @@ impl RouterClient {
             rollout: rollout.into(),
             set_mirror_route: route.into(),
         };
-        self.perform(Method::SetMirrorRoute, Some(RouterArgs::SetMirror(args)))
-            .await
+        self.perform(
+            RouterMethod::SetMirrorRoute,
+            Some(RouterArgs::SetMirror(args)),
+        )
+        .await
     }
 
     /// `RemoveManagedRoutes`.
@@ -147,7 +154,7 @@ impl RouterClient {
             rollout: rollout.into(),
         };
         self.perform(
-            Method::RemoveManagedRoutes,
+            RouterMethod::RemoveManagedRoutes,
             Some(RouterArgs::RemoveManagedRoutes(args)),
         )
         .await
@@ -166,17 +173,12 @@ impl RouterClient {
         self.rpc.call(service_method, argument).await
     }
 
-    async fn perform(&self, method: Method, args: Option<RouterArgs>) -> Result<(), CallError> {
-        success(self.method(method, args).await?)
-    }
-
-    async fn method<T>(&self, method: Method, args: Option<RouterArgs>) -> Result<T, CallError>
-    where
-        T: DeserializeOwned + Send + 'static,
-    {
-        self.rpc
-            .call(&format!("Plugin.{}", method.name()), &args)
-            .await
+    async fn perform(
+        &self,
+        method: RouterMethod,
+        args: Option<RouterArgs>,
+    ) -> Result<(), CallError> {
+        dispensed::perform(&self.rpc, method, args).await
     }
 }
 
@@ -186,12 +188,4 @@ fn weight(rollout: &Rollout, desired_weight: i32, additional: &[WeightDestinatio
         desired_weight,
         additional_destinations: all(additional),
     })
-}
-
-fn success(error: wire::RpcError) -> Result<(), CallError> {
-    if error.error_string.is_empty() {
-        Ok(())
-    } else {
-        Err(CallError::Router(error.error_string))
-    }
 }

@@ -12,7 +12,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::metric_client::MetricClient;
 use super::router_client::RouterClient;
+use super::step_client::StepClient;
 use crate::goplugin::handshake::PluginKind;
 use crate::netrpc::client::{CallError, RpcClient};
 
@@ -57,10 +59,28 @@ impl HostSession {
     ///
     /// [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_router(&self) -> Result<RouterClient, CallError> {
-        let name = PluginKind::TrafficRouter.dispense_name().to_owned();
-        let id: u32 = self.control.call("Dispenser.Dispense", &name).await?;
-        let stream = self.claim(id).await?;
-        Ok(RouterClient::new(RpcClient::new(stream)))
+        let stream = self.dispense(PluginKind::TrafficRouter).await?;
+        Ok(RouterClient::new(stream))
+    }
+
+    /// Asks for a metric provider.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] if the plugin is of another kind.
+    pub async fn dispense_metric_provider(&self) -> Result<MetricClient, CallError> {
+        let stream = self.dispense(PluginKind::MetricProvider).await?;
+        Ok(MetricClient::new(stream))
+    }
+
+    /// Asks for a step.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] if the plugin is of another kind.
+    pub async fn dispense_step(&self) -> Result<StepClient, CallError> {
+        let stream = self.dispense(PluginKind::Step).await?;
+        Ok(StepClient::new(stream))
     }
 
     /// Asks whether the plugin is alive, as the controller does before every reconcile.
@@ -97,6 +117,12 @@ impl HostSession {
         T: DeserializeOwned + Send + 'static,
     {
         self.control.call(service_method, argument).await
+    }
+
+    async fn dispense(&self, kind: PluginKind) -> Result<RpcClient, CallError> {
+        let name = kind.dispense_name().to_owned();
+        let id: u32 = self.control.call("Dispenser.Dispense", &name).await?;
+        Ok(RpcClient::new(self.claim(id).await?))
     }
 
     /// Opens the stream for a dispensed id: the plugin sends the id back.

@@ -1,0 +1,169 @@
+//! A traffic router's methods, and how each reaches the router.
+
+use gob::{EncodeError, Encoder};
+use tracing::warn;
+
+use super::{Plugin, methods};
+use crate::error::PluginError;
+use crate::from_wire;
+use crate::goplugin::handshake::PluginKind;
+use crate::netrpc::{Body, Fault};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::traffic_router::{
+    DesiredWeight, PodHashes, TrafficRouter, Verification, WeightDestination,
+};
+use crate::wire::{self, RouterArgs};
+
+methods! {
+    /// `rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts.
+    RouterMethod {
+        InitPlugin,
+        Type,
+        UpdateHash,
+        SetWeight,
+        VerifyWeight,
+        SetHeaderRoute,
+        SetMirrorRoute,
+        RemoveManagedRoutes,
+    }
+}
+
+/// Everything a host can ask of a traffic router, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouterCall {
+    /// [`TrafficRouter::init`].
+    InitPlugin,
+    /// [`TrafficRouter::type_name`].
+    Type,
+    /// [`TrafficRouter::update_hash`].
+    UpdateHash(Box<Rollout>, PodHashes, Vec<WeightDestination>),
+    /// [`TrafficRouter::set_weight`].
+    SetWeight(Box<Rollout>, DesiredWeight, Vec<WeightDestination>),
+    /// [`TrafficRouter::verify_weight`].
+    VerifyWeight(Box<Rollout>, DesiredWeight, Vec<WeightDestination>),
+    /// [`TrafficRouter::set_header_route`].
+    SetHeaderRoute(Box<Rollout>, SetHeaderRoute),
+    /// [`TrafficRouter::set_mirror_route`].
+    SetMirrorRoute(Box<Rollout>, SetMirrorRoute),
+    /// [`TrafficRouter::remove_managed_routes`].
+    RemoveManagedRoutes(Box<Rollout>),
+}
+
+/// What a router answers.
+#[derive(Debug)]
+pub(crate) enum RouterReply {
+    Type(String),
+    Done(Result<(), PluginError>),
+    Verified(Result<Verification, PluginError>),
+}
+
+/// A traffic router as a plugin.
+pub(crate) struct Router<R>(pub(crate) R);
+
+impl<R: TrafficRouter> Plugin for Router<R> {
+    const KIND: PluginKind = PluginKind::TrafficRouter;
+    type Method = RouterMethod;
+    type Args = RouterArgs;
+    type Call = RouterCall;
+    type Reply = RouterReply;
+
+    fn call(method: RouterMethod, args: Option<RouterArgs>) -> Result<RouterCall, Fault> {
+        from_wire::router_call(method, args)
+    }
+
+    fn method(call: &RouterCall) -> RouterMethod {
+        call.method()
+    }
+
+    fn object(call: &RouterCall) -> Option<(&str, &str)> {
+        let rollout = call.rollout()?;
+        Some((&rollout.namespace, &rollout.name))
+    }
+
+    async fn answer(&self, call: RouterCall) -> RouterReply {
+        use RouterReply::{Done, Type, Verified};
+        let router = &self.0;
+        match call {
+            RouterCall::InitPlugin => Done(router.init().await),
+            RouterCall::Type => Type(router.type_name().to_owned()),
+            RouterCall::UpdateHash(rollout, hashes, additional) => {
+                Done(router.update_hash(&rollout, &hashes, &additional).await)
+            }
+            RouterCall::SetWeight(rollout, desired, additional) => {
+                Done(router.set_weight(&rollout, desired, &additional).await)
+            }
+            RouterCall::VerifyWeight(rollout, desired, additional) => {
+                Verified(router.verify_weight(&rollout, desired, &additional).await)
+            }
+            RouterCall::SetHeaderRoute(rollout, route) => {
+                Done(router.set_header_route(&rollout, &route).await)
+            }
+            RouterCall::SetMirrorRoute(rollout, route) => {
+                Done(router.set_mirror_route(&rollout, &route).await)
+            }
+            RouterCall::RemoveManagedRoutes(rollout) => {
+                Done(router.remove_managed_routes(&rollout).await)
+            }
+        }
+    }
+
+    /// For VerifyWeight it is no error: after an error the controller would not ask again, and
+    /// would promote unverified.
+    fn late(method: RouterMethod, late: Fault) -> Result<RouterReply, Fault> {
+        match method {
+            RouterMethod::Type => Err(late),
+            RouterMethod::VerifyWeight => {
+                warn!(error = %late, "answered that the weight is not verified");
+                Ok(RouterReply::Verified(Ok(Verification::NotVerified)))
+            }
+            _ => Ok(RouterReply::Done(Err(late.into()))),
+        }
+    }
+
+    fn refusal(reply: &RouterReply) -> Option<&PluginError> {
+        match reply {
+            RouterReply::Type(_) => None,
+            RouterReply::Done(outcome) => outcome.as_ref().err(),
+            RouterReply::Verified(outcome) => outcome.as_ref().err(),
+        }
+    }
+}
+
+impl RouterCall {
+    const fn method(&self) -> RouterMethod {
+        match self {
+            Self::InitPlugin => RouterMethod::InitPlugin,
+            Self::Type => RouterMethod::Type,
+            Self::UpdateHash(..) => RouterMethod::UpdateHash,
+            Self::SetWeight(..) => RouterMethod::SetWeight,
+            Self::VerifyWeight(..) => RouterMethod::VerifyWeight,
+            Self::SetHeaderRoute(..) => RouterMethod::SetHeaderRoute,
+            Self::SetMirrorRoute(..) => RouterMethod::SetMirrorRoute,
+            Self::RemoveManagedRoutes(..) => RouterMethod::RemoveManagedRoutes,
+        }
+    }
+
+    fn rollout(&self) -> Option<&Rollout> {
+        match self {
+            Self::InitPlugin | Self::Type => None,
+            Self::UpdateHash(rollout, ..)
+            | Self::SetWeight(rollout, ..)
+            | Self::VerifyWeight(rollout, ..)
+            | Self::SetHeaderRoute(rollout, ..)
+            | Self::SetMirrorRoute(rollout, ..)
+            | Self::RemoveManagedRoutes(rollout) => Some(rollout),
+        }
+    }
+}
+
+impl Body for RouterReply {
+    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Type(name) => encoder.encode(name, out),
+            Self::Done(outcome) => encoder.encode(&wire::RpcError::from(outcome), out),
+            Self::Verified(outcome) => {
+                encoder.encode(&wire::VerifyWeightResponse::from(outcome), out)
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A step plugin's methods, and how each reaches the plugin.
+
+use gob::{EncodeError, Encoder};
+
+use super::{Plugin, methods};
+use crate::error::PluginError;
+use crate::from_wire;
+use crate::goplugin::handshake::PluginKind;
+use crate::netrpc::{Body, Fault};
+use crate::rollout::Rollout;
+use crate::step_plugin::{StepContext, StepPlugin, StepResult};
+use crate::wire::{self, StepCallArgs};
+
+methods! {
+    /// `rollout/steps/plugin/rpc/rpc.go` in Argo Rollouts.
+    StepMethod { InitPlugin, Type, Run, Terminate, Abort }
+}
+
+/// Everything a host can ask of a step plugin, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StepCall {
+    InitPlugin,
+    Type,
+    Run(Box<Rollout>, StepContext),
+    Terminate(Box<Rollout>, StepContext),
+    Abort(Box<Rollout>, StepContext),
+}
+
+/// What a step plugin answers.
+#[derive(Debug)]
+pub(crate) enum StepReply {
+    Type(String),
+    Ready(Result<(), PluginError>),
+    Done(Result<StepResult, PluginError>),
+}
+
+/// A step plugin as a plugin.
+pub(crate) struct Step<P>(pub(crate) P);
+
+impl<P: StepPlugin> Plugin for Step<P> {
+    const KIND: PluginKind = PluginKind::Step;
+    type Method = StepMethod;
+    type Args = StepCallArgs;
+    type Call = StepCall;
+    type Reply = StepReply;
+
+    fn call(method: StepMethod, args: Option<StepCallArgs>) -> Result<StepCall, Fault> {
+        from_wire::step_call(method, args)
+    }
+
+    fn method(call: &StepCall) -> StepMethod {
+        match call {
+            StepCall::InitPlugin => StepMethod::InitPlugin,
+            StepCall::Type => StepMethod::Type,
+            StepCall::Run(..) => StepMethod::Run,
+            StepCall::Terminate(..) => StepMethod::Terminate,
+            StepCall::Abort(..) => StepMethod::Abort,
+        }
+    }
+
+    fn object(call: &StepCall) -> Option<(&str, &str)> {
+        match call {
+            StepCall::InitPlugin | StepCall::Type => None,
+            StepCall::Run(rollout, _)
+            | StepCall::Terminate(rollout, _)
+            | StepCall::Abort(rollout, _) => Some((&rollout.namespace, &rollout.name)),
+        }
+    }
+
+    async fn answer(&self, call: StepCall) -> StepReply {
+        use StepReply::{Done, Ready, Type};
+        let step = &self.0;
+        match call {
+            StepCall::InitPlugin => Ready(step.init().await),
+            StepCall::Type => Type(step.type_name().to_owned()),
+            StepCall::Run(rollout, context) => Done(step.run(&rollout, &context).await),
+            StepCall::Terminate(rollout, context) => Done(step.terminate(&rollout, &context).await),
+            StepCall::Abort(rollout, context) => Done(step.abort(&rollout, &context).await),
+        }
+    }
+
+    fn late(method: StepMethod, late: Fault) -> Result<StepReply, Fault> {
+        match method {
+            StepMethod::Type => Err(late),
+            StepMethod::InitPlugin => Ok(StepReply::Ready(Err(late.into()))),
+            StepMethod::Run | StepMethod::Terminate | StepMethod::Abort => {
+                Ok(StepReply::Done(Err(late.into())))
+            }
+        }
+    }
+
+    fn refusal(reply: &StepReply) -> Option<&PluginError> {
+        match reply {
+            StepReply::Type(_) => None,
+            StepReply::Ready(outcome) => outcome.as_ref().err(),
+            StepReply::Done(outcome) => outcome.as_ref().err(),
+        }
+    }
+}
+
+impl Body for StepReply {
+    fn encode(&self, encoder: &mut Encoder, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match self {
+            Self::Type(name) => encoder.encode(name, out),
+            Self::Ready(outcome) => encoder.encode(&wire::RpcError::from(outcome), out),
+            Self::Done(outcome) => encoder.encode(&wire::StepResponse::from(outcome), out),
+        }
+    }
+}

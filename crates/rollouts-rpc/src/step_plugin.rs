@@ -1,0 +1,97 @@
+//! What an author of a step plugin implements (`rollout/steps/plugin` in Argo Rollouts, since 1.8).
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::error::PluginError;
+use crate::rollout::Rollout;
+
+/// Runs as a step of a canary.
+///
+/// The controller calls from several workers at once: calls for different Rollouts overlap, those
+/// for one Rollout do not. A step is kept in the Rollout's status, not in the process: whatever one
+/// `run` has to tell the next goes into [`StepResult::status`].
+///
+/// After an error the step stands in phase `Error` and is run again in 30 s, for ever; a step that
+/// is to fail answers [`StepPhase::Failed`].
+pub trait StepPlugin: Send + Sync + 'static {
+    /// The name the controller logs.
+    fn type_name(&self) -> &str;
+
+    /// Called once per process, before anything else.
+    ///
+    /// It should return at once and not fail for reasons that may pass: the controller holds a lock
+    /// over every step plugin meanwhile, and it uses the plugin all the same after an error.
+    fn init(&self) -> impl Future<Output = Result<(), PluginError>> + Send;
+
+    /// Begins the step, or looks after one that is running.
+    fn run(
+        &self,
+        rollout: &Rollout,
+        context: &StepContext,
+    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send;
+
+    /// Ends a step that is running, because its Rollout is promoted or aborted. It is called once and cannot go on in
+    /// the background.
+    ///
+    /// Until a plugin implements it, there is nothing to do.
+    fn terminate(
+        &self,
+        _rollout: &Rollout,
+        _context: &StepContext,
+    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send {
+        async { Ok(StepResult::default()) }
+    }
+
+    /// Takes back what a running or successful step has done, because its Rollout is aborted. It is called once and
+    /// cannot go on in the background.
+    ///
+    /// Until a plugin implements it, there is nothing to do.
+    fn abort(
+        &self,
+        _rollout: &Rollout,
+        _context: &StepContext,
+    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send {
+        async { Ok(StepResult::default()) }
+    }
+}
+
+/// What a step knows of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepContext {
+    /// The plugin's name in the Rollout.
+    pub plugin_name: String,
+    /// The step's JSON configuration in the Rollout; empty when there is none.
+    pub config: Vec<u8>,
+    /// The JSON of the last [`StepResult::status`]; empty when there is none.
+    pub status: Vec<u8>,
+}
+
+/// What has come of a step.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepResult {
+    /// How it stands.
+    pub phase: StepPhase,
+    /// For people; shown in the Rollout's status.
+    pub message: String,
+    /// When to run a running step again. The controller waits 30 s unless this is more than 10 s.
+    pub requeue_after: Duration,
+    /// Replaces what the next call gets as [`StepContext::status`], unless the phase is `Error`.
+    pub status: Option<Value>,
+}
+
+/// How a step stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepPhase {
+    /// To be run again.
+    Running,
+    /// Done; the Rollout goes on.
+    #[default]
+    Successful,
+    /// Done; the Rollout is aborted.
+    Failed,
+    /// Something went wrong that may pass; run again after a while.
+    Error,
+}

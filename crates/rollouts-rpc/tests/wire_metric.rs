@@ -1,0 +1,253 @@
+//! Every method of a metric provider, called over a whole session in memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and one provider has to panic"
+)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use rollouts_rpc::host::{CallError, MetricClient};
+use rollouts_rpc::testing::MemoryHost;
+use rollouts_rpc::{
+    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult, PluginError,
+    ServeConfig, Shutdown,
+};
+
+fn second(seconds: u64) -> Option<SystemTime> {
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds))
+}
+
+fn map(key: &str, value: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([(key.to_owned(), value.to_owned())])
+}
+
+/// A measurement with something in every field.
+fn measurement() -> Measurement {
+    Measurement {
+        phase: AnalysisPhase::Running,
+        message: "asked".into(),
+        started_at: second(1_700_000_000),
+        finished_at: second(1_700_000_009),
+        value: "0.97".into(),
+        metadata: map("id", "42"),
+        resume_at: second(1_700_000_030),
+    }
+}
+
+/// A run with something in every field.
+fn analysis_run() -> AnalysisRun {
+    AnalysisRun {
+        name: "demo-1".into(),
+        namespace: "ns".into(),
+        uid: "u-1".into(),
+        labels: map("app", "demo"),
+        annotations: map("revision", "2"),
+        args: map("service", "canary"),
+        terminate: true,
+        phase: AnalysisPhase::Running,
+        started_at: second(1_699_999_999),
+        results: vec![MetricResult {
+            name: "success-rate".into(),
+            phase: AnalysisPhase::Inconclusive,
+            measurements: vec![measurement(), Measurement::default()],
+            metadata: map("query", "up"),
+        }],
+    }
+}
+
+fn metric() -> Metric {
+    Metric {
+        name: "success-rate".into(),
+        interval: "30s".into(),
+        success_condition: "result > 0.9".into(),
+        failure_condition: "result < 0.5".into(),
+        plugins: BTreeMap::from([("e2e/metric".to_owned(), b"{\"a\":1}".to_vec())]),
+    }
+}
+
+/// Checks that what it gets is what was sent, and answers with what differs by method.
+struct Full;
+
+impl Full {
+    fn check(run: &AnalysisRun, metric_given: &Metric) {
+        assert_eq!((run, metric_given), (&analysis_run(), &metric()));
+    }
+
+    fn measured(value: &str) -> Measurement {
+        Measurement {
+            value: value.into(),
+            ..measurement()
+        }
+    }
+}
+
+impl MetricProvider for Full {
+    fn type_name(&self) -> &str {
+        "Full"
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+    async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement, PluginError> {
+        Self::check(run, metric);
+        Ok(Self::measured("run"))
+    }
+    async fn resume(
+        &self,
+        run: &AnalysisRun,
+        metric: &Metric,
+        before: Measurement,
+    ) -> Result<Measurement, PluginError> {
+        Self::check(run, metric);
+        assert_eq!(before, measurement());
+        Ok(Self::measured("resumed"))
+    }
+    async fn terminate(
+        &self,
+        run: &AnalysisRun,
+        metric: &Metric,
+        before: Measurement,
+    ) -> Result<Measurement, PluginError> {
+        Self::check(run, metric);
+        assert_eq!(before, measurement());
+        Ok(Self::measured("terminated"))
+    }
+    async fn garbage_collect(
+        &self,
+        run: &AnalysisRun,
+        metric: &Metric,
+        limit: usize,
+    ) -> Result<(), PluginError> {
+        Self::check(run, metric);
+        Err(format!("keep {limit}").into())
+    }
+    async fn metadata(&self, given: &Metric) -> Result<BTreeMap<String, String>, PluginError> {
+        assert_eq!(given, &metric());
+        Ok(map("query", "up"))
+    }
+}
+
+async fn serve(provider: impl MetricProvider) -> (MemoryHost, MetricClient) {
+    let host = MemoryHost::start_metric_provider(ServeConfig::METRIC_PROVIDER, provider)
+        .await
+        .unwrap();
+    let client = host.session().dispense_metric_provider().await.unwrap();
+    (host, client)
+}
+
+#[tokio::test]
+async fn every_method_arrives_with_its_arguments() {
+    let (host, client) = serve(Full).await;
+    let (run, metric, before) = (analysis_run(), metric(), measurement());
+    client.init_plugin().await.unwrap();
+    assert_eq!(client.type_name().await.unwrap(), "Full");
+    assert_eq!(
+        client.run(&run, &metric).await.unwrap(),
+        Full::measured("run")
+    );
+    assert_eq!(
+        client.resume(&run, &metric, &before).await.unwrap(),
+        Full::measured("resumed")
+    );
+    assert_eq!(
+        client.terminate(&run, &metric, &before).await.unwrap(),
+        Full::measured("terminated")
+    );
+    match client.garbage_collect(&run, &metric, 3).await {
+        Err(CallError::Router(text)) => assert_eq!(text, "keep 3"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(client.metadata(&metric).await.unwrap(), map("query", "up"));
+    assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+}
+
+/// What a provider does that implements only what it must.
+enum Minimal {
+    Refuses,
+    Panics,
+    Hangs,
+}
+
+impl MetricProvider for Minimal {
+    fn type_name(&self) -> &str {
+        "Minimal"
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+    async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
+        match self {
+            Self::Refuses => Err("no data\nin 5%".into()),
+            Self::Panics => panic!("no\nluck"),
+            Self::Hangs => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_provider_need_not_implement_what_is_optional() {
+    let (_host, client) = serve(Minimal::Refuses).await;
+    let (run, metric, before) = (AnalysisRun::default(), Metric::default(), measurement());
+    assert_eq!(client.resume(&run, &metric, &before).await.unwrap(), before);
+    let ended = client.terminate(&run, &metric, &before).await.unwrap();
+    assert_eq!(ended.phase, AnalysisPhase::Successful);
+    assert_eq!(ended.metadata, before.metadata);
+    client.garbage_collect(&run, &metric, 0).await.unwrap();
+    assert_eq!(client.metadata(&metric).await.unwrap(), BTreeMap::new());
+}
+
+async fn check_error(provider: Minimal, expect: &str) {
+    let (_host, client) = serve(provider).await;
+    let measured = client
+        .run(&AnalysisRun::default(), &Metric::default())
+        .await
+        .unwrap();
+    assert_eq!(
+        (measured.phase, measured.message.as_str()),
+        (AnalysisPhase::Error, expect)
+    );
+    assert!(measured.started_at.is_some() && measured.finished_at.is_some());
+    assert_eq!(client.type_name().await.unwrap(), "Minimal");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_a_measurement_with_one_line() {
+    check_error(Minimal::Refuses, "no data in 5\u{ff05}").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_is_cut_short() {
+    check_error(
+        Minimal::Hangs,
+        "Run took longer than 30 s and was cut short; the plugin's log has its progress",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_panic_is_one_calls_error() {
+    let (_host, client) = serve(Minimal::Panics).await;
+    let (run, metric) = (AnalysisRun::default(), Metric::default());
+    match client.run(&run, &metric).await {
+        Err(CallError::Refused(text)) => assert_eq!(
+            text,
+            "Run panicked: no luck; the plugin's log has the place"
+        ),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(client.type_name().await.unwrap(), "Minimal");
+}
+
+#[tokio::test]
+async fn a_metric_provider_is_nothing_else() {
+    let (host, _client) = serve(Full).await;
+    match host.session().dispense_router().await.map(drop) {
+        Err(CallError::Refused(text)) => {
+            assert_eq!(text, "unknown plugin type: RpcTrafficRouterPlugin");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,196 @@
+//! Every method of a step plugin, called over a whole session in memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and one step has to panic"
+)]
+
+use std::time::Duration;
+
+use rollouts_rpc::host::{CallError, StepClient};
+use rollouts_rpc::testing::MemoryHost;
+use rollouts_rpc::{
+    PluginError, Rollout, ServeConfig, ServeError, Shutdown, StepContext, StepPhase, StepPlugin,
+    StepResult,
+};
+use serde_json::json;
+
+fn rollout() -> Rollout {
+    Rollout {
+        namespace: "ns".into(),
+        name: "demo".into(),
+        ..Rollout::default()
+    }
+}
+
+fn context() -> StepContext {
+    StepContext {
+        plugin_name: "e2e/step".into(),
+        config: b"{\"for\":\"1m\"}".to_vec(),
+        status: b"{\"runs\":1}".to_vec(),
+    }
+}
+
+fn result(phase: StepPhase) -> StepResult {
+    StepResult {
+        phase,
+        message: format!("{phase:?}"),
+        requeue_after: Duration::from_secs(15),
+        status: Some(json!({"runs": 2})),
+    }
+}
+
+/// Checks that what it gets is what was sent, and answers with another phase in each method.
+struct Full;
+
+impl Full {
+    fn answer(
+        given: &Rollout,
+        context_given: &StepContext,
+        phase: StepPhase,
+    ) -> Result<StepResult, PluginError> {
+        assert_eq!((given, context_given), (&rollout(), &context()));
+        Ok(result(phase))
+    }
+}
+
+impl StepPlugin for Full {
+    fn type_name(&self) -> &str {
+        "Full"
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+    async fn run(
+        &self,
+        rollout: &Rollout,
+        context: &StepContext,
+    ) -> Result<StepResult, PluginError> {
+        Self::answer(rollout, context, StepPhase::Running)
+    }
+    async fn terminate(
+        &self,
+        rollout: &Rollout,
+        context: &StepContext,
+    ) -> Result<StepResult, PluginError> {
+        Self::answer(rollout, context, StepPhase::Failed)
+    }
+    async fn abort(
+        &self,
+        rollout: &Rollout,
+        context: &StepContext,
+    ) -> Result<StepResult, PluginError> {
+        Self::answer(rollout, context, StepPhase::Error)
+    }
+}
+
+async fn serve(step: impl StepPlugin) -> (MemoryHost, StepClient) {
+    let host = MemoryHost::start_step_plugin(ServeConfig::STEP, step)
+        .await
+        .unwrap();
+    let client = host.session().dispense_step().await.unwrap();
+    (host, client)
+}
+
+#[tokio::test]
+async fn every_method_arrives_with_its_arguments() {
+    let (host, client) = serve(Full).await;
+    let (rollout, context) = (rollout(), context());
+    client.init_plugin().await.unwrap();
+    assert_eq!(client.type_name().await.unwrap(), "Full");
+    assert_eq!(
+        client.run(&rollout, &context).await.unwrap(),
+        result(StepPhase::Running)
+    );
+    assert_eq!(
+        client.terminate(&rollout, &context).await.unwrap(),
+        result(StepPhase::Failed)
+    );
+    assert_eq!(
+        client.abort(&rollout, &context).await.unwrap(),
+        result(StepPhase::Error)
+    );
+    assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
+}
+
+/// What a step does that implements only what it must.
+enum Minimal {
+    Refuses,
+    Panics,
+    Hangs,
+}
+
+impl StepPlugin for Minimal {
+    fn type_name(&self) -> &str {
+        "Minimal"
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+    async fn run(&self, _: &Rollout, _: &StepContext) -> Result<StepResult, PluginError> {
+        match self {
+            Self::Refuses => Err("not\n5%".into()),
+            Self::Panics => panic!("no\nluck"),
+            Self::Hangs => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_step_need_not_implement_what_is_optional() {
+    let (_host, client) = serve(Minimal::Refuses).await;
+    let (rollout, context) = (rollout(), context());
+    let nothing = StepResult::default();
+    assert_eq!(client.terminate(&rollout, &context).await.unwrap(), nothing);
+    assert_eq!(client.abort(&rollout, &context).await.unwrap(), nothing);
+}
+
+async fn run(step: Minimal) -> CallError {
+    let (_host, client) = serve(step).await;
+    let error = client.run(&rollout(), &context()).await.unwrap_err();
+    assert_eq!(client.type_name().await.unwrap(), "Minimal");
+    error
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_one_line() {
+    match run(Minimal::Refuses).await {
+        CallError::Router(text) => assert_eq!(text, "not 5\u{ff05}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_hangs_is_cut_short() {
+    match run(Minimal::Hangs).await {
+        CallError::Router(text) => assert_eq!(
+            text,
+            "Run took longer than 5 s and was cut short; the plugin's log has its progress"
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_one_calls_error() {
+    match run(Minimal::Panics).await {
+        CallError::Refused(text) => assert_eq!(
+            text,
+            "Run panicked: no luck; the plugin's log has the place"
+        ),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn the_configuration_of_another_kind_is_refused() {
+    let (config, env) = (ServeConfig::TRAFFIC_ROUTER, Default::default());
+    let served = rollouts_rpc::serve_step_plugin(&config, &env, |_| Ok(()), Full).await;
+    let error = served.unwrap_err();
+    assert!(matches!(error, ServeError::OtherKind { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "a step plugin cannot be served with the configuration of a traffic router plugin"
+    );
+}
