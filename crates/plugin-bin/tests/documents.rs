@@ -1,4 +1,4 @@
-//! The README's manifests are used as they stand: they must be what the plugin accepts.
+//! Manifests in the documents are used as they stand: they must be what the plugin accepts.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,21 +6,24 @@
     reason = "helpers are test code too"
 )]
 
+use clap::CommandFactory as _;
 use gloo_types::{ObjectKey, Resource as _, RouteTable};
-use plugin_bin::DEFAULT_PLUGIN_NAMES;
+use plugin_bin::{DEFAULT_PLUGIN_NAMES, Flags};
 use route_planner::PluginConfig;
 use serde_json::Value;
 
 const README: &str = include_str!("../../../README.md");
+const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
-/// The documents of that kind in the README's YAML blocks.
+/// What stands in the YAML blocks of a document.
+fn yaml(document: &str) -> impl Iterator<Item = Value> {
+    let blocks = document.split("```yaml\n").skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split("```").next());
+    blocks.flat_map(|block| serde_saphyr::from_multiple::<Value>(block).unwrap())
+}
+
 fn manifest(kind: &str) -> Value {
-    let blocks = README
-        .split("```yaml\n")
-        .skip(1)
-        .filter_map(|rest| rest.split("```").next());
-    let mut documents =
-        blocks.flat_map(|block| serde_saphyr::from_multiple::<Value>(block).unwrap());
+    let mut documents = yaml(README);
     documents.find(|document| document["kind"] == kind).unwrap()
 }
 
@@ -62,4 +65,21 @@ fn the_role_is_for_the_resource_the_plugin_edits() {
         (&rule["apiGroups"][0], &rule["resources"][0]),
         (&RouteTable::GROUP.into(), &RouteTable::PLURAL.into())
     );
+}
+
+#[test]
+fn the_plugin_block_of_the_reference_is_accepted() {
+    for block in yaml(CONFIGURATION) {
+        let block = block.to_string().into_bytes();
+        PluginConfig::from_json(&block, &ObjectKey::new("shop", "reviews"), &[]).unwrap();
+    }
+}
+
+#[test]
+fn the_reference_lists_every_flag() {
+    let command = Flags::command();
+    let flags = command.get_arguments().filter_map(clap::Arg::get_long);
+    for flag in flags.filter(|flag| !["help", "version"].contains(flag)) {
+        assert!(CONFIGURATION.contains(&format!("`--{flag}`")), "--{flag}");
+    }
 }
