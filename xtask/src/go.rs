@@ -43,14 +43,16 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the Go host tests against the plugin at `plugin`.
+/// Runs the Go host tests against the plugin at `plugin` and the plugins among the examples.
 ///
 /// # Errors
-/// When a test fails.
+/// When a build or a test fails.
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
+    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
     go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1"))
         .env("PLUGIN_BINARY", plugin)
+        .env("EXAMPLES_DIR", target_dir(sh).join("debug/examples"))
         .run()?)
 }
 

@@ -37,6 +37,9 @@ const (
 	idle        = "e2e/idle"
 	killed      = "e2e/killed"
 	figures     = "e2e/figures"
+
+	metricProvider = "e2e/metric-provider"
+	stepPlugin     = "e2e/step"
 )
 
 // environment is what the tests start from.
@@ -111,13 +114,28 @@ func setUp(directory string) error {
 		}
 		items = append(items, item(name, "--route-tables-dir", tablesOf(name)))
 	}
-	list, err := yaml.Marshal(items)
-	if err != nil {
-		return err
+	examples := os.Getenv("EXAMPLES_DIR")
+	if !filepath.IsAbs(examples) {
+		return fmt.Errorf("EXAMPLES_DIR must be the absolute path of the built examples, it is %q", examples)
+	}
+	example := func(name, binary string) []types.PluginItem {
+		return []types.PluginItem{{Name: name, Location: "file://" + filepath.Join(examples, binary)}}
+	}
+	lists := map[string]string{}
+	for key, items := range map[string][]types.PluginItem{
+		"trafficRouterPlugins":  items,
+		"metricProviderPlugins": example(metricProvider, "metric_provider"),
+		"stepPlugins":           example(stepPlugin, "step_plugin"),
+	} {
+		list, err := yaml.Marshal(items)
+		if err != nil {
+			return err
+		}
+		lists[key] = string(list)
 	}
 	clientset := fake.NewSimpleClientset(&corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: defaults.DefaultRolloutsConfigMapName, Namespace: defaults.Namespace()},
-		Data:       map[string]string{"trafficRouterPlugins": string(list)},
+		Data:       lists,
 	})
 	if _, err := config.InitializeConfig(clientset, defaults.DefaultRolloutsConfigMapName); err != nil {
 		return err

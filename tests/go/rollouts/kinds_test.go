@@ -1,0 +1,176 @@
+package host
+
+import (
+	"encoding/json"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	metricclient "github.com/argoproj/argo-rollouts/metricproviders/plugin/client"
+	metricrpc "github.com/argoproj/argo-rollouts/metricproviders/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	stepclient "github.com/argoproj/argo-rollouts/rollout/steps/plugin/client"
+	steprpc "github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+)
+
+// metricOf is a metric that the example provider measures as its configuration says.
+func metricOf(block string) v1alpha1.Metric {
+	return v1alpha1.Metric{
+		Name:             "constant",
+		SuccessCondition: "result > 0",
+		Provider: v1alpha1.MetricProvider{
+			// Another provider's types belong to every call, whether they are set or not.
+			Job:    &v1alpha1.JobMetric{},
+			Plugin: map[string]json.RawMessage{metricProvider: []byte(block)},
+		},
+	}
+}
+
+func analysisRun() *v1alpha1.AnalysisRun {
+	value, now := "canary", metav1.Now()
+	return &v1alpha1.AnalysisRun{
+		ObjectMeta: metav1.ObjectMeta{Name: "demo-1", Namespace: "shop", UID: "u-1"},
+		Spec: v1alpha1.AnalysisRunSpec{
+			Metrics: []v1alpha1.Metric{metricOf(`{}`)},
+			Args:    []v1alpha1.Argument{{Name: "service", Value: &value}, {Name: "unset"}},
+		},
+		Status: v1alpha1.AnalysisRunStatus{
+			Phase:     v1alpha1.AnalysisPhaseRunning,
+			StartedAt: &now,
+			MetricResults: []v1alpha1.MetricResult{{
+				Name:         "constant",
+				Measurements: []v1alpha1.Measurement{{Phase: v1alpha1.AnalysisPhaseError, StartedAt: &now}},
+			}},
+		},
+	}
+}
+
+func provider(t *testing.T, metric v1alpha1.Metric) metricrpc.MetricProviderPlugin {
+	t.Helper()
+	handle, err := metricclient.GetMetricPlugin(metric)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handle
+}
+
+func TestAMetricProviderMeasures(t *testing.T) {
+	t.Parallel()
+	run := analysisRun()
+	for _, test := range []struct {
+		block string
+		phase v1alpha1.AnalysisPhase
+		value string
+	}{
+		{`{"value": 0.97, "atLeast": 0.9}`, v1alpha1.AnalysisPhaseSuccessful, "0.97"},
+		{`{"value": 0.5, "atLeast": 0.9}`, v1alpha1.AnalysisPhaseFailed, "0.5"},
+		{`{"value": "high"}`, v1alpha1.AnalysisPhaseError, ""},
+	} {
+		metric := metricOf(test.block)
+		got := provider(t, metric).Run(run, metric)
+		if got.Phase != test.phase || got.Value != test.value || got.StartedAt == nil || got.FinishedAt == nil {
+			t.Errorf("Run with %s: %+v", test.block, got)
+		}
+		if test.phase == v1alpha1.AnalysisPhaseError && !strings.HasPrefix(got.Message, "failed to run via plugin: ") {
+			t.Errorf("Run with %s: %q", test.block, got.Message)
+		}
+	}
+}
+
+func TestAMeasurementIsResumedAndTerminated(t *testing.T) {
+	t.Parallel()
+	run, metric := analysisRun(), metricOf(`{"value": 1, "atLeast": 0, "slow": true}`)
+	plugin := provider(t, metric)
+	begun := plugin.Run(run, metric)
+	if begun.Phase != v1alpha1.AnalysisPhaseRunning || begun.ResumeAt == nil || begun.FinishedAt != nil {
+		t.Fatalf("Run: %+v", begun)
+	}
+	if wait := time.Until(begun.ResumeAt.Time); wait < 0 || wait > 10*time.Second {
+		t.Errorf("Run: to be resumed in %s", wait)
+	}
+	for call, ended := range map[string]v1alpha1.Measurement{
+		"Resume":    plugin.Resume(run, metric, begun),
+		"Terminate": plugin.Terminate(run, metric, begun),
+	} {
+		if ended.Phase != v1alpha1.AnalysisPhaseSuccessful || ended.FinishedAt == nil {
+			t.Errorf("%s: %+v", call, ended)
+		}
+		if !ended.StartedAt.Equal(begun.StartedAt) || !maps.Equal(ended.Metadata, map[string]string{"run": "u-1"}) {
+			t.Errorf("%s lost what Run had said: %+v", call, ended)
+		}
+	}
+}
+
+func TestAMetricProvidersOtherMethodsAnswer(t *testing.T) {
+	t.Parallel()
+	run, metric := analysisRun(), metricOf(`{"value": 1, "atLeast": 0.25}`)
+	plugin := provider(t, metric)
+	if got := plugin.Type(); got != "Constant" {
+		t.Errorf("Type: %q", got)
+	}
+	succeeds(t, "GarbageCollect", plugin.GarbageCollect(run, metric, 3))
+	refuses(t, "GarbageCollect", plugin.GarbageCollect(run, metric, -1), "the limit is -1")
+	if got := plugin.GetMetadata(metric); !maps.Equal(got, map[string]string{"atLeast": "0.25"}) {
+		t.Errorf("GetMetadata: %v", got)
+	}
+	if got := plugin.GetMetadata(metricOf(`{}`)); !strings.HasPrefix(got["error"], "failed to get metadata via plugin: ") {
+		t.Errorf("GetMetadata of a bad configuration: %v", got)
+	}
+}
+
+func step(t *testing.T) steprpc.StepPlugin {
+	t.Helper()
+	handle, err := stepclient.GetPlugin(stepPlugin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return handle
+}
+
+func contextOf(config string, status json.RawMessage) *types.RpcStepContext {
+	return &types.RpcStepContext{PluginName: stepPlugin, Config: []byte(config), Status: status}
+}
+
+func TestAStepRunsUntilItIsDone(t *testing.T) {
+	t.Parallel()
+	rollout, plugin := realisticRollout(t), step(t)
+	rollout.Status.Abort = false
+	if got := plugin.Type(); got != "Patience" {
+		t.Errorf("Type: %q", got)
+	}
+	var status json.RawMessage
+	for _, want := range []types.RpcStepResult{
+		{Phase: types.PhaseRunning, Message: "looked 1 of 2 times", Status: []byte(`{"looks":1}`)},
+		{Phase: types.PhaseSuccessful, Message: "looked 2 of 2 times", Status: []byte(`{"looks":2}`)},
+	} {
+		got, err := plugin.Run(rollout, contextOf(`{"times": 2}`, status))
+		succeeds(t, "Run", err)
+		if got.Phase != want.Phase || got.Message != want.Message || string(got.Status) != string(want.Status) || got.RequeueAfter != 15*time.Second {
+			t.Errorf("Run: %+v, want %+v", got, want)
+		}
+		status = got.Status
+	}
+	got, err := plugin.Abort(rollout, contextOf(`{"times": 2}`, status))
+	succeeds(t, "Abort", err)
+	if got.Phase != types.PhaseSuccessful || got.Message != "forgot 2 looks" || got.Status != nil {
+		t.Errorf("Abort: %+v", got)
+	}
+	got, err = plugin.Terminate(rollout, contextOf(`{"times": 2}`, status))
+	succeeds(t, "Terminate", err)
+	if got.Phase != types.PhaseSuccessful {
+		t.Errorf("Terminate: %+v", got)
+	}
+}
+
+func TestAStepsErrorIsOneLine(t *testing.T) {
+	t.Parallel()
+	rollout, plugin := realisticRollout(t), step(t)
+	_, err := plugin.Run(rollout, contextOf("{\n\"50%\": 2}", nil))
+	refuses(t, "Run", err, "unknown field")
+	_, err = plugin.Abort(rollout, contextOf(`{}`, json.RawMessage(`7`)))
+	refuses(t, "Abort", err, "expected")
+}
