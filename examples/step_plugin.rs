@@ -45,17 +45,11 @@ impl StepPlugin for Patience {
         Ok(())
     }
 
-    async fn run(
-        &self,
-        rollout: &Rollout,
-        context: &StepContext,
-    ) -> Result<StepResult, PluginError> {
+    async fn run(&self, _: &Rollout, context: &StepContext) -> Result<StepResult, PluginError> {
         let Config { times } = serde_json::from_slice(&context.config)?;
         let looks = Self::status(context)?.looks + 1;
         info!(looks, times, "looked");
-        let phase = if rollout.status.abort {
-            StepPhase::Failed
-        } else if looks < times {
+        let phase = if looks < times {
             StepPhase::Running
         } else {
             StepPhase::Successful

@@ -33,8 +33,8 @@ pub trait StepPlugin: Send + Sync + 'static {
         context: &StepContext,
     ) -> impl Future<Output = Result<StepResult, PluginError>> + Send;
 
-    /// Ends a step that is running, because its Rollout is promoted or aborted. It is called once and cannot go on in
-    /// the background.
+    /// Ends a step that is still running when its Rollout is fully promoted (`rollout/stepplugin.go`). It is called
+    /// once, even after an error, and cannot go on in the background.
     ///
     /// Until a plugin implements it, there is nothing to do.
     fn terminate(
@@ -45,8 +45,8 @@ pub trait StepPlugin: Send + Sync + 'static {
         async { Ok(StepResult::default()) }
     }
 
-    /// Takes back what a running or successful step has done, because its Rollout is aborted. It is called once and
-    /// cannot go on in the background.
+    /// Takes back what a running or successful step has done, because its Rollout is aborted. It is called once,
+    /// even after an error, and cannot go on in the background.
     ///
     /// Until a plugin implements it, there is nothing to do.
     fn abort(

@@ -138,7 +138,6 @@ func contextOf(config string, status json.RawMessage) *types.RpcStepContext {
 func TestAStepRunsUntilItIsDone(t *testing.T) {
 	t.Parallel()
 	rollout, plugin := realisticRollout(t), step(t)
-	rollout.Status.Abort = false
 	if got := plugin.Type(); got != "Patience" {
 		t.Errorf("Type: %q", got)
 	}
