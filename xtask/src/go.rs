@@ -1,6 +1,6 @@
 //! What needs Go: the controller's own client packages, the controller itself, etcd and kube-apiserver.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use xshell::{Cmd, Shell, cmd};
@@ -54,6 +54,25 @@ pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
         .env("PLUGIN_BINARY", plugin)
         .env("EXAMPLES_DIR", target_dir(sh).join("debug/examples"))
         .run()?)
+}
+
+/// Builds the program that measures Go's own decoder, and returns its path.
+///
+/// # Errors
+/// When the build fails.
+pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
+    let output = target_dir(sh).join("go/bin/decode");
+    go(sh, cmd!(sh, "go -C {MODULE} build -o {output} ./decode")).run()?;
+    Ok(output)
+}
+
+/// Prints what the host tests measure on the plugin at `plugin`.
+///
+/// # Errors
+/// When the measuring fails.
+pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
+    let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
+    Ok(go(sh, figures).env("PLUGIN_BINARY", plugin).run()?)
 }
 
 /// Runs the differential test of the gob codec.

@@ -1,5 +1,6 @@
 //! The repository's own commands: `cargo xtask <command>`.
 
+mod bench;
 mod demo;
 mod go;
 mod plugin;
@@ -19,6 +20,8 @@ enum Command {
     Demo,
     /// Run every test tier; fails when one of them cannot run.
     Test(test::Args),
+    /// Measure decoding against Go and gobwire, and the plugin's process; needs Go.
+    Bench,
     /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
     Tidy,
     /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     match command {
         Command::Demo => demo::run(&sh),
         Command::Test(args) => test::run(&sh, &args),
+        Command::Bench => bench::run(&sh),
         Command::Tidy => tidy::run(&sh),
         Command::Cluster => go::cluster(&sh),
     }

@@ -1,15 +1,16 @@
 //! An in-memory host: a whole session with a plugin, without process, socket or signal.
 
-use std::future::Future;
+use std::future::{Future, Ready};
 
 use tokio::io::duplex;
 use tokio::task::JoinHandle;
 
-use crate::call::{Metrics, Plugin, Router, RouterCall, Step};
+use crate::call::{Metrics, Plugin, PluginService, Router, RouterCall, Step};
 use crate::goplugin::serve::{ServeConfig, serve_plugin_connection};
 use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
 use crate::metric_provider::MetricProvider;
+use crate::netrpc::codec::CallDecoder;
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{
@@ -28,6 +29,33 @@ pub struct MemoryHost {
 /// A router made of one function, which gets every call that takes a Rollout. The verification it
 /// returns matters to VerifyWeight only.
 pub struct FnRouter<F>(pub F);
+
+/// The calls in a host's direction of a router's stream, decoded as in a session but not answered.
+#[derive(Debug)]
+pub struct CallStream(CallDecoder);
+
+impl Default for CallStream {
+    fn default() -> Self {
+        Self(CallDecoder::new())
+    }
+}
+
+impl CallStream {
+    /// Takes the next bytes and returns the calls they complete. A call that would be refused is left out.
+    ///
+    /// # Errors
+    ///
+    /// [`gob::DecodeError`] for a stream that cannot be followed any further.
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<Vec<RouterCall>, gob::DecodeError> {
+        type Unused = FnRouter<fn(RouterCall) -> Ready<Result<Verification, RouterError>>>;
+        self.0.handle_input(bytes)?;
+        let mut calls = Vec::new();
+        while let Some(incoming) = self.0.poll_call::<PluginService<Router<Unused>>>()? {
+            calls.extend(incoming.call);
+        }
+        Ok(calls)
+    }
+}
 
 impl MemoryHost {
     /// Serves `router` and opens a session with it.

@@ -1,0 +1,114 @@
+//! `cargo xtask bench`: figures for a person to read. Nothing here passes or fails by its speed.
+
+use anyhow::Context as _;
+use xshell::{Shell, cmd};
+
+use crate::{
+    go,
+    plugin::{self, target_dir},
+    report::say,
+};
+
+/// The recording, and the call in it: one that came after others of its kind.
+const RECORDING: &str = "crates/rollouts-rpc/tests/data/router-1.9.1";
+const METHOD: &str = "SetWeight";
+
+/// Each round runs every candidate once, so that a slow spell of the machine meets all of them.
+const ROUNDS: usize = 5;
+
+/// Measures decoding and the real process.
+///
+/// # Errors
+/// When a build or a run fails.
+pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
+    let rust = target_dir(sh).join("release/examples/decode_call");
+    let go = go::build_decoder(sh)?;
+    cmd!(sh, "cargo build --locked --release --package rollouts-rpc --features testing --example decode_call").run()?;
+
+    let (begin, end) = later_call(&sh.read_file(format!("{RECORDING}.calls"))?)?;
+    let arguments = &[
+        format!("{RECORDING}.gob"),
+        begin.to_string(),
+        end.to_string(),
+    ];
+    let (mut ours, mut gobwire, mut theirs) = (vec![], vec![], vec![]);
+    for _ in 0..ROUNDS {
+        let rust = cmd!(sh, "{rust} {arguments...}").quiet().read()?;
+        let mut lines = rust.lines().map(figures);
+        ours.push(lines.next().context("no figures")??);
+        gobwire.push(lines.next().context("no second figures")??);
+        theirs.push(figures(&cmd!(sh, "{go} {arguments...}").quiet().read()?)?);
+    }
+    let (ours, gobwire, theirs) = (median(ours)?, median(gobwire)?, median(theirs)?);
+    say(&format!(
+        "decode of a later {METHOD}, {} bytes, median of {ROUNDS} alternating rounds:",
+        end - begin
+    ));
+    for (name, figures) in [("gob", ours), ("gobwire", gobwire), ("Go", theirs)] {
+        let times = figures.nanoseconds as f64 / ours.nanoseconds as f64;
+        let allocations = figures
+            .allocations
+            .map_or(String::new(), |count| format!(", {count} allocations"));
+        say(&format!(
+            "  {name:<8} {:>8} ns, {times:>5.1} times ours{allocations}",
+            figures.nanoseconds
+        ));
+    }
+    go::figures(sh, &plugin::build(sh)?)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Figures {
+    nanoseconds: u64,
+    allocations: Option<u64>,
+}
+
+/// A line with nanoseconds, and allocations where the language lets them be counted.
+fn figures(line: &str) -> anyhow::Result<Figures> {
+    let mut numbers = line.split_whitespace().map(str::parse);
+    Ok(Figures {
+        nanoseconds: numbers.next().context("no figure")??,
+        allocations: numbers.next().transpose()?,
+    })
+}
+
+fn median(mut figures: Vec<Figures>) -> anyhow::Result<Figures> {
+    figures.sort();
+    figures
+        .get(figures.len() / 2)
+        .copied()
+        .context("no figures")
+}
+
+/// Where the last call of the method begins and ends.
+fn later_call(calls: &str) -> anyhow::Result<(usize, usize)> {
+    let mut begin = 0;
+    let mut found = None;
+    for line in calls.lines() {
+        let (method, end) = line.split_once(' ').context("a call without its end")?;
+        let end = end.parse()?;
+        if method == METHOD {
+            found = Some((begin, end));
+        }
+        begin = end;
+    }
+    found.with_context(|| format!("no {METHOD} was recorded"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_call_of_the_method_is_measured() {
+        let calls = "Type 3\nSetWeight 50\nType 53\nSetWeight 60\nType 63\n";
+        assert_eq!(later_call(calls).unwrap(), (53, 60));
+        assert!(later_call("Type 3").is_err());
+    }
+
+    #[test]
+    fn the_median_round_counts() {
+        let rounds = ["9", "2 7", "3 8"].map(|line| figures(line).unwrap());
+        assert_eq!(median(rounds.into()).unwrap(), figures("3 8").unwrap());
+    }
+}
