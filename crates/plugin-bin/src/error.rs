@@ -29,7 +29,7 @@ pub enum ShiftError {
         /// The namespace it asks for.
         namespace: String,
     },
-    /// The tables could not be read.
+    /// The tables, or the Rollout itself, could not be read.
     #[error("Rollout {rollout}")]
     Select {
         /// The Rollout.

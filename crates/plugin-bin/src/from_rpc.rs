@@ -12,6 +12,8 @@ use route_planner::{
     WeightSplit,
 };
 
+pub(crate) use managed::is_ending;
+
 use crate::error::ShiftError;
 
 /// What a router may do, whoever asks. Set by the administrator with flags.

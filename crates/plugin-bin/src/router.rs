@@ -1,13 +1,15 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 
+mod live_rollout;
 mod pass;
 mod pod_hashes;
 mod selections;
+mod turns;
 mod verification;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
@@ -18,12 +20,12 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, Observation, Plan, PolicyChange, belongs_to, observe, plan};
-use route_store::{PolicyStore, RouteStore, StoreError};
-use tokio::sync::Mutex as AsyncMutex;
+use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
 use tracing::{debug, info, warn};
 
 use self::{
-    pass::Removals, pod_hashes::PodHashMemory, selections::Selections, verification::is_waited_for,
+    pass::Removals, pod_hashes::PodHashMemory, selections::Selections, turns::Turns,
+    verification::is_waited_for,
 };
 use crate::{
     error::{ShiftError, TableError, TableErrors},
@@ -44,7 +46,7 @@ pub struct GlooRouter<S> {
     selections: Selections,
 }
 
-impl<S: RouteStore + PolicyStore> GlooRouter<S> {
+impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
     /// A router over `store`, within `policy`.
     pub fn new(store: S, policy: Policy) -> Self {
         Self {
@@ -66,6 +68,15 @@ impl<S: RouteStore + PolicyStore> GlooRouter<S> {
             are_removed,
             kind,
         )
+    }
+
+    /// The Rollout with what the wire left out.
+    async fn complete<'r>(&self, rollout: &'r Rollout) -> Result<Cow<'r, Rollout>, ShiftError> {
+        let complete = live_rollout::with_zero_percentages(&self.store, rollout).await;
+        complete.map_err(|source| ShiftError::Select {
+            rollout: ObjectKey::new(&rollout.namespace, &rollout.name),
+            source: Box::new(source),
+        })
     }
 
     /// The tables of a request. Selecting none is an error: nobody's traffic would move.
@@ -375,7 +386,7 @@ impl<S: RouteStore + PolicyStore> GlooRouter<S> {
     }
 }
 
-impl<S: RouteStore + PolicyStore> TrafficRouter for GlooRouter<S> {
+impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S> {
     fn type_name(&self) -> &str {
         "GlooPlatform"
     }
@@ -403,7 +414,8 @@ impl<S: RouteStore + PolicyStore> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        let request = self.request(rollout, from_rpc::weight(desired, additional))?;
+        let rollout = self.complete(rollout).await?;
+        let request = self.request(&rollout, from_rpc::weight(desired, additional))?;
         let selected = self.shift(&request).await?;
         self.release_others(&request, selected).await;
         Ok(())
@@ -448,7 +460,9 @@ impl<S: RouteStore + PolicyStore> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        self.set_managed(rollout, from_rpc::mirror_route(route))
+        let rollout = self.complete(rollout).await?;
+        let route = live_rollout::current(&rollout, route);
+        self.set_managed(&rollout, from_rpc::mirror_route(route))
             .await
     }
 
@@ -464,17 +478,6 @@ impl<S: RouteStore + PolicyStore> TrafficRouter for GlooRouter<S> {
                 Ok(())
             }
         }
-    }
-}
-
-/// Calls of this process take turns on a table, so that they do not conflict with each other.
-#[derive(Debug, Default)]
-struct Turns(Mutex<HashMap<ObjectKey, Arc<AsyncMutex<()>>>>);
-
-impl Turns {
-    fn of(&self, table: &ObjectKey) -> Arc<AsyncMutex<()>> {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(turns.entry(table.clone()).or_default())
     }
 }
 

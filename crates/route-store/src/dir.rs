@@ -20,7 +20,9 @@ use gloo_types::{
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use crate::{PolicyStore, RouteStore, StoreError, error::label, pick::pick};
+use crate::{
+    PolicyStore, RolloutReader, RouteStore, StoreError, error::label, pick::pick, rollout::Rollout,
+};
 
 /// Namespace of a document that names none.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -115,6 +117,18 @@ impl PolicyStore for DirRouteStore {
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
         let policy = policy.clone();
         self.blocking(move |inner| inner.delete(&policy)).await
+    }
+}
+
+impl RolloutReader for DirRouteStore {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        let key = key.clone();
+        self.blocking(move |inner| match inner.find::<Rollout>(&key) {
+            Ok((_, _, rollout)) => Ok(Some(rollout.into_raw())),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        })
+        .await
     }
 }
 

@@ -6,8 +6,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use gloo_types::{
-    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc,
-    RouteTableSelector,
+    Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
 };
 use json_patch::Patch;
 use kube::{
@@ -24,7 +23,7 @@ use kube::{
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{PolicyStore, RouteStore, StoreError, error::label};
+use crate::{PolicyStore, RolloutReader, RouteStore, StoreError, error::label, rollout::Rollout};
 
 /// The name under which our writes appear in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
@@ -121,6 +120,12 @@ impl KubeRouteStore {
         }
     }
 
+    async fn get_object<K: Resource>(&self, key: &ObjectKey) -> Result<Document<K>, StoreError> {
+        let call = Call::on::<K>("get", key);
+        let request = resource::<K>(Some(&key.namespace)).get(&key.name, &GetParams::default());
+        call.parse(self.send(&call, request).await?)
+    }
+
     async fn patch_object<K: Resource>(
         &self,
         key: &ObjectKey,
@@ -189,10 +194,7 @@ impl RouteStore for KubeRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        let call = Call::on::<RouteTable>("get", key);
-        let request =
-            resource::<RouteTable>(Some(&key.namespace)).get(&key.name, &GetParams::default());
-        call.parse(self.send(&call, request).await?)
+        self.get_object(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
@@ -238,6 +240,16 @@ impl PolicyStore for KubeRouteStore {
         };
         let request = resource::<MirrorPolicy>(Some(&key.namespace)).delete(&key.name, &params);
         self.send(&call, request).await.map(|_| ())
+    }
+}
+
+impl RolloutReader for KubeRouteStore {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        match self.get_object::<Rollout>(key).await {
+            Ok(rollout) => Ok(Some(rollout.into_raw())),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -18,6 +18,7 @@ mod kube_api;
 #[cfg(feature = "testing")]
 mod memory;
 mod pick;
+mod rollout;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -103,6 +104,22 @@ pub trait PolicyStore: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
+/// Where Rollouts can be looked up.
+///
+/// The controller hands every Rollout to the plugin, but Go's gob drops pointers to zero values on the
+/// way: only here can a field that says 0 be told from one that is absent.
+pub trait RolloutReader: Send + Sync + 'static {
+    /// The whole object; `None` when there is no such Rollout here, for example because this is another
+    /// cluster than the controller's.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    fn rollout(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<Value>, StoreError>> + Send;
+}
+
 /// A shared store is a store.
 impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
     async fn select(
@@ -141,5 +158,12 @@ impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
         S::delete_policy(self, policy).await
+    }
+}
+
+/// A shared reader is a reader.
+impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        S::rollout(self, key).await
     }
 }

@@ -12,7 +12,7 @@ use gloo_types::{
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use crate::{PolicyStore, RouteStore, StoreError, pick::pick};
+use crate::{PolicyStore, RolloutReader, RouteStore, StoreError, pick::pick, rollout::Rollout};
 
 /// A store for tests. Every write gives the object a new `metadata.resourceVersion`.
 #[derive(Debug, Default)]
@@ -55,6 +55,14 @@ impl MemoryRouteStore {
     /// When it is not a MirrorPolicy.
     pub fn put_policy(&self, policy: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<MirrorPolicy>(policy)
+    }
+
+    /// Stores a Rollout as another client would, replacing one of the same name.
+    ///
+    /// # Errors
+    /// When it is not a Rollout.
+    pub fn put_rollout(&self, rollout: Value) -> Result<ObjectKey, StoreError> {
+        self.state().put::<Rollout>(rollout)
     }
 
     /// Removes a RouteTable as another client would.
@@ -185,6 +193,12 @@ impl PolicyStore for MemoryRouteStore {
         state.objects.remove(&id);
         state.writes += 1;
         Ok(())
+    }
+}
+
+impl RolloutReader for MemoryRouteStore {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        Ok(self.state().objects.get(&id::<Rollout>(key)).cloned())
     }
 }
 

@@ -111,7 +111,7 @@ fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
 }
 
 /// Whether the controller has removed the managed routes or is about to, or has not come to the steps at all.
-fn is_ending(rollout: &Rollout) -> bool {
+pub(crate) fn is_ending(rollout: &Rollout) -> bool {
     let status = &rollout.status;
     let is_promoted = !status.stable_rs.is_empty() && status.stable_rs == status.current_pod_hash;
     status.abort || status.promote_full || is_promoted || rollout.revision() == Some(1)

@@ -8,13 +8,13 @@ use std::sync::{
 use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
-use route_store::{PolicyStore, RouteStore, StoreError};
+use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
 use serde_json::Value;
 
 /// Somewhere that RouteTables can live, as their owners and Gloo see it.
 pub trait Place: Sync {
     /// How the plugin gets at the tables.
-    type Store: RouteStore + PolicyStore;
+    type Store: RouteStore + PolicyStore + RolloutReader;
 
     /// A store as a newly started plugin has it.
     fn store(&self) -> Self::Store;
@@ -125,5 +125,11 @@ impl<S: PolicyStore> PolicyStore for Watched<S> {
         self.store.delete_policy(policy).await?;
         self.writes.fetch_add(1, Ordering::SeqCst);
         Ok(())
+    }
+}
+
+impl<S: RolloutReader> RolloutReader for Watched<S> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        self.store.rollout(key).await
     }
 }

@@ -8,7 +8,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{PodHashes, ServeConfig, Verification, WeightDestination};
-use route_store::{PolicyStore, RouteStore, StoreError};
+use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
 use serde_json::{Value, json};
 
 use super::expect::{self, Tables};
@@ -218,7 +218,10 @@ struct Plugin {
 }
 
 impl Plugin {
-    async fn start(scenario: &Scenario, store: impl RouteStore + PolicyStore) -> Result<Self> {
+    async fn start(
+        scenario: &Scenario,
+        store: impl RouteStore + PolicyStore + RolloutReader,
+    ) -> Result<Self> {
         let policy = Policy {
             plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),

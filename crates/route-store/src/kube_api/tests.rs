@@ -7,6 +7,8 @@ use http_body_util::BodyExt as _;
 use kube::client::Body as HttpBody;
 use serde_json::json;
 
+use gloo_types::RouteTable;
+
 use super::*;
 
 /// Requests as `METHOD path body`, in the order they came.

@@ -119,6 +119,12 @@ impl PolicyStore for Log {
     }
 }
 
+impl RolloutReader for Log {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+        self.store.rollout(key).await
+    }
+}
+
 fn text(outcome: Result<(), RouterError>) -> String {
     error_chain(outcome.unwrap_err().as_error())
 }
@@ -239,4 +245,46 @@ async fn a_policy_of_somebody_else_is_named_before_anything_is_written() {
         "{error}"
     );
     assert_eq!(log.taken(), [""; 0]);
+}
+
+/// SetMirrorRoute and SetWeight for a step whose percentage did not arrive, with what the live Rollout says.
+async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
+    let (log, router) = Log::router(false);
+    if let Some(route) = live {
+        let steps = json!([{"setMirrorRoute": route}]);
+        log.store
+            .put_rollout(
+                json!({"kind": "Rollout", "metadata": {"namespace": "shop", "name": "web"},
+                "spec": {"strategy": {"canary": {"steps": steps}}}}),
+            )
+            .unwrap();
+    }
+    let mut rollout = mirror_rollout(select_shop());
+    let step = rollout.canary.as_mut().unwrap().steps.first_mut().unwrap();
+    let route = step.set_mirror_route.as_mut().unwrap();
+    route.percentage = None;
+    let route = route.clone();
+    router.set_mirror_route(&rollout, &route).await.unwrap();
+    router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    let policies = log.store.policies().await.unwrap();
+    let percentages = policies
+        .iter()
+        .map(|policy| policy.raw()["spec"]["config"]["percentage"].to_string());
+    assert_eq!(percentages.collect::<Vec<_>>(), Vec::from_iter(expect));
+}
+
+#[tokio::test]
+async fn a_mirror_step_with_percentage_0_copies_nothing() {
+    check_percentage(Some(json!({"name": "mir", "percentage": 0})), None).await;
+}
+
+#[tokio::test]
+async fn a_mirror_step_without_percentage_copies_all_requests() {
+    check_percentage(Some(json!({"name": "mir"})), Some("100")).await;
+    check_percentage(
+        Some(json!({"name": "another", "percentage": 0})),
+        Some("100"),
+    )
+    .await;
+    check_percentage(None, Some("100")).await;
 }

@@ -1,0 +1,73 @@
+//! What a Rollout lost on its way to the plugin: Go's gob drops pointers to zero values, so that a mirror
+//! step with `percentage: 0` arrives as one without, which copies all requests.
+
+use std::borrow::Cow;
+
+use gloo_types::ObjectKey;
+use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
+use route_store::{RolloutReader, StoreError};
+use serde_json::Value;
+
+use crate::from_rpc;
+
+/// The Rollout with mirror steps that copy nothing as steps that remove their route.
+///
+/// The live object is read only when a mirror step without percentage may be in force. Where it cannot be found, as
+/// with RouteTables in another cluster, a step without percentage counts as it came.
+pub(super) async fn with_zero_percentages<'r>(
+    reader: &impl RolloutReader,
+    rollout: &'r Rollout,
+) -> Result<Cow<'r, Rollout>, StoreError> {
+    let mut steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+    let is_open = steps.any(|step| step.set_mirror_route.as_ref().is_some_and(is_undecided));
+    if !is_open || from_rpc::is_ending(rollout) {
+        return Ok(Cow::Borrowed(rollout));
+    }
+    let key = ObjectKey::new(&rollout.namespace, &rollout.name);
+    let Some(live) = reader.rollout(&key).await? else {
+        return Ok(Cow::Borrowed(rollout));
+    };
+    let mut rollout = rollout.clone();
+    let steps = rollout
+        .canary
+        .iter_mut()
+        .flat_map(|canary| &mut canary.steps);
+    for (index, step) in steps.enumerate() {
+        let path = format!("/spec/strategy/canary/steps/{index}/setMirrorRoute");
+        if let Some(route) = step
+            .set_mirror_route
+            .as_mut()
+            .filter(|route| is_undecided(route))
+            && live
+                .pointer(&path)
+                .is_some_and(|written| is_zero(written, &route.name))
+        {
+            route.matches.clear();
+        }
+    }
+    Ok(Cow::Owned(rollout))
+}
+
+/// `route` of the current step, as [`with_zero_percentages`] left that step.
+pub(super) fn current<'r>(rollout: &'r Rollout, route: &'r SetMirrorRoute) -> &'r SetMirrorRoute {
+    let index = rollout.status.current_step_index;
+    let index = index.and_then(|index| usize::try_from(index).ok());
+    let steps = rollout
+        .canary
+        .as_ref()
+        .map(|canary| canary.steps.as_slice());
+    let step = index.and_then(|index| steps?.get(index)?.set_mirror_route.as_ref());
+    let copies_nothing =
+        |step: &&SetMirrorRoute| step.name == route.name && step.matches.is_empty();
+    step.filter(|step| is_undecided(route) && copies_nothing(step))
+        .unwrap_or(route)
+}
+
+fn is_undecided(route: &SetMirrorRoute) -> bool {
+    route.percentage.is_none() && !route.matches.is_empty()
+}
+
+fn is_zero(written: &Value, name: &str) -> bool {
+    written.get("name").and_then(Value::as_str) == Some(name)
+        && written.get("percentage").and_then(Value::as_i64) == Some(0)
+}
