@@ -1,6 +1,7 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 
 mod live_rollout;
+mod mirror_policies;
 mod pass;
 mod pod_hashes;
 mod selections;
@@ -19,7 +20,7 @@ use rollouts_rpc::{
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, PolicyChange, belongs_to, observe, plan};
+use route_planner::{IntentKind, Observation, Plan, PolicyChange, observe, plan};
 use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
 use tracing::{debug, info, warn};
 
@@ -166,14 +167,6 @@ impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
         }
     }
 
-    async fn policies(&self, request: &Request) -> Result<Vec<MirrorPolicyDoc>, ShiftError> {
-        let policies = self.store.policies().await;
-        policies.map_err(|source| ShiftError::Policies {
-            rollout: request.intent.rollout.clone(),
-            source: Box::new(source),
-        })
-    }
-
     async fn write_all(
         &self,
         request: &Request,
@@ -210,44 +203,6 @@ impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
             |error: &TableError| matches!(error, TableError::Store(StoreError::NotFound { .. }));
         errors.extend(written.filter(|error| !gone(error)));
         Ok(TableErrors::check(errors)?)
-    }
-
-    /// Deletes every MirrorPolicy of the Rollout, also those whose routes somebody else has removed.
-    async fn remove_policies(&self, request: &Request, plans: &[Plan]) -> Vec<TableError> {
-        let has_routes = plans.iter().any(Plan::needs_policies);
-        if !has_routes && !request.has_mirrors {
-            return Vec::new();
-        }
-        let rollout = &request.intent.rollout;
-        let live = match self.store.policies().await {
-            Ok(live) => live,
-            Err(error) if has_routes => return vec![error.into()],
-            Err(error) => {
-                // The step has never been carried out, and will say so itself.
-                debug!(%rollout, "MirrorPolicies are not read: {error}");
-                return Vec::new();
-            }
-        };
-        let mut errors = Vec::new();
-        for policy in live.iter().filter(|policy| belongs_to(policy, rollout)) {
-            errors.extend(self.delete_policy(request, policy).await.err());
-        }
-        errors
-    }
-
-    async fn delete_policy(
-        &self,
-        request: &Request,
-        policy: &MirrorPolicyDoc,
-    ) -> Result<(), TableError> {
-        match self.store.delete_policy(policy).await {
-            Ok(()) => {
-                info!(rollout = %request.intent.rollout, mirror_policy = %policy.key(), "deleted");
-                Ok(())
-            }
-            Err(StoreError::NotFound { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// The tables of a request, as far as they exist.
