@@ -48,12 +48,8 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// When a build or a test fails.
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
     go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
-    Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1"))
-        .env("PLUGIN_BINARY", plugin)
-        .env("EXAMPLES_DIR", target_dir(sh).join("debug/examples"))
-        .run()?)
+    with_plugins(sh, cmd!(sh, "go -C {MODULE} test -count=1"), plugin)
 }
 
 /// Builds the program that measures Go's own decoder, and returns its path.
@@ -72,7 +68,16 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// When the measuring fails.
 pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
-    Ok(go(sh, figures).env("PLUGIN_BINARY", plugin).run()?)
+    with_plugins(sh, figures, plugin)
+}
+
+/// Runs host tests, which start from the plugin and the plugins among the examples.
+fn with_plugins(sh: &Shell, tests: Cmd<'_>, plugin: &Path) -> anyhow::Result<()> {
+    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
+    Ok(go(sh, tests)
+        .env("PLUGIN_BINARY", plugin)
+        .env("EXAMPLES_DIR", target_dir(sh).join("debug/examples"))
+        .run()?)
 }
 
 /// Runs the differential test of the gob codec.
