@@ -21,7 +21,10 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, StoreError, error::label, pick::pick, rollout::Rollout,
+    PolicyStore, RolloutReader, RouteStore, StoreError,
+    error::label,
+    pick::pick,
+    rollout::{LiveRollout, Rollout},
 };
 
 /// Namespace of a document that names none.
@@ -121,10 +124,10 @@ impl PolicyStore for DirRouteStore {
 }
 
 impl RolloutReader for DirRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| match inner.find::<Rollout>(&key) {
-            Ok((_, _, rollout)) => Ok(Some(rollout.into_raw())),
+            Ok((_, _, rollout)) => Ok(Some(LiveRollout::new(rollout.into_raw()))),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         })

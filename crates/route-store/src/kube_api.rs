@@ -23,7 +23,11 @@ use kube::{
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use crate::{PolicyStore, RolloutReader, RouteStore, StoreError, error::label, rollout::Rollout};
+use crate::{
+    PolicyStore, RolloutReader, RouteStore, StoreError,
+    error::label,
+    rollout::{LiveRollout, Rollout},
+};
 
 /// The name under which our writes appear in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
@@ -244,9 +248,9 @@ impl PolicyStore for KubeRouteStore {
 }
 
 impl RolloutReader for KubeRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         match self.get_object::<Rollout>(key).await {
-            Ok(rollout) => Ok(Some(rollout.into_raw())),
+            Ok(rollout) => Ok(Some(LiveRollout::new(rollout.into_raw()))),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -29,6 +29,7 @@ pub use error::StoreError;
 pub use kube_api::{ConnectError, FIELD_MANAGER, KubeAccess, KubeRouteStore};
 #[cfg(feature = "testing")]
 pub use memory::MemoryRouteStore;
+pub use rollout::LiveRollout;
 
 /// Where RouteTables are read from and written to.
 pub trait RouteStore: Send + Sync + 'static {
@@ -109,7 +110,7 @@ pub trait PolicyStore: Send + Sync + 'static {
 /// The controller hands every Rollout to the plugin, but Go's gob drops pointers to zero values on the
 /// way: only here can a field that says 0 be told from one that is absent.
 pub trait RolloutReader: Send + Sync + 'static {
-    /// The whole object; `None` when there is no such Rollout here, for example because this is another
+    /// The object; `None` when there is no such Rollout here, for example because this is another
     /// cluster than the controller's.
     ///
     /// # Errors
@@ -117,7 +118,7 @@ pub trait RolloutReader: Send + Sync + 'static {
     fn rollout(
         &self,
         key: &ObjectKey,
-    ) -> impl Future<Output = Result<Option<Value>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<LiveRollout>, StoreError>> + Send;
 }
 
 /// A shared store is a store.
@@ -163,7 +164,7 @@ impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
 
 /// A shared reader is a reader.
 impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         S::rollout(self, key).await
     }
 }

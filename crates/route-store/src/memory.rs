@@ -12,7 +12,11 @@ use gloo_types::{
 use json_patch::Patch;
 use serde_json::{Value, json};
 
-use crate::{PolicyStore, RolloutReader, RouteStore, StoreError, pick::pick, rollout::Rollout};
+use crate::{
+    PolicyStore, RolloutReader, RouteStore, StoreError,
+    pick::pick,
+    rollout::{LiveRollout, Rollout},
+};
 
 /// A store for tests. Every write gives the object a new `metadata.resourceVersion`.
 #[derive(Debug, Default)]
@@ -197,8 +201,13 @@ impl PolicyStore for MemoryRouteStore {
 }
 
 impl RolloutReader for MemoryRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
-        Ok(self.state().objects.get(&id::<Rollout>(key)).cloned())
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+        Ok(self
+            .state()
+            .objects
+            .get(&id::<Rollout>(key))
+            .cloned()
+            .map(LiveRollout::new))
     }
 }
 

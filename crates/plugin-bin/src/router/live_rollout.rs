@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
 use route_store::{RolloutReader, StoreError};
-use serde_json::Value;
 use tracing::warn;
 
 use crate::from_rpc;
@@ -42,14 +41,9 @@ pub(super) async fn with_zero_percentages<'r>(
         .iter_mut()
         .flat_map(|canary| &mut canary.steps);
     for (index, step) in steps.enumerate() {
-        let path = format!("/spec/strategy/canary/steps/{index}/setMirrorRoute");
-        if let Some(route) = step
-            .set_mirror_route
-            .as_mut()
-            .filter(|route| is_undecided(route))
-            && live
-                .pointer(&path)
-                .is_some_and(|written| is_zero(written, &route.name))
+        let route = step.set_mirror_route.as_mut();
+        if let Some(route) = route.filter(|route| is_undecided(route))
+            && live.mirror_percentage(index, &route.name) == Some(0)
         {
             route.matches.clear();
         }
@@ -74,9 +68,4 @@ pub(super) fn current<'r>(rollout: &'r Rollout, route: &'r SetMirrorRoute) -> &'
 
 fn is_undecided(route: &SetMirrorRoute) -> bool {
     route.percentage.is_none() && !route.matches.is_empty()
-}
-
-fn is_zero(written: &Value, name: &str) -> bool {
-    written.get("name").and_then(Value::as_str) == Some(name)
-        && written.get("percentage").and_then(Value::as_i64) == Some(0)
 }

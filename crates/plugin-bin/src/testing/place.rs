@@ -8,7 +8,7 @@ use std::sync::{
 use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
-use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
+use route_store::{LiveRollout, PolicyStore, RolloutReader, RouteStore, StoreError};
 use serde_json::Value;
 
 /// Somewhere that RouteTables can live, as their owners and Gloo see it.
@@ -129,7 +129,7 @@ impl<S: PolicyStore> PolicyStore for Watched<S> {
 }
 
 impl<S: RolloutReader> RolloutReader for Watched<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         self.store.rollout(key).await
     }
 }

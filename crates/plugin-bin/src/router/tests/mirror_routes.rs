@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use rollouts_rpc::rollout::{CanaryStep, RouteMatch, StringMatch};
 use route_planner::ANNOTATION;
+use route_store::LiveRollout;
 
 use super::*;
 
@@ -120,7 +121,7 @@ impl PolicyStore for Log {
 }
 
 impl RolloutReader for Log {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<Value>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         self.store.rollout(key).await
     }
 }
