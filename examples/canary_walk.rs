@@ -14,7 +14,7 @@ use rollouts_rpc::{
     Rollout, Verification,
     goplugin::handshake::PluginKind,
     host::PluginProcess,
-    rollout::{CanaryStrategy, TrafficRouting},
+    rollout::{CanaryStep, CanaryStrategy, RolloutStatus, TrafficRouting},
 };
 use serde_json::json;
 use similar::{ChangeTag, TextDiff};
@@ -46,8 +46,16 @@ async fn main() -> anyhow::Result<()> {
         started.elapsed()
     );
 
-    let rollout = reviews();
-    for weight in [0, 25, 50, 100, 0] {
+    let at_rest = None;
+    let walk = [
+        (at_rest, 0),
+        (Some(0), 25),
+        (Some(1), 50),
+        (Some(2), 100),
+        (at_rest, 0),
+    ];
+    for (step, weight) in walk {
+        let rollout = reviews(step);
         let before = destinations(&file)?;
         let called = Instant::now();
         plugin.session().ping().await?;
@@ -56,8 +64,10 @@ async fn main() -> anyhow::Result<()> {
         let verified = router.verify_weight(&rollout, weight, &[]).await?;
         println!("\nSetWeight {weight}: {took:.1?}, {verified:?}");
         show(&before, &destinations(&file)?);
+        // At rest the controller waits for no answer.
+        let expected = step.map_or(Verification::NotImplemented, |_| Verification::Verified);
         ensure!(
-            verified == Verification::Verified,
+            verified == expected,
             "the table does not show weight {weight}"
         );
     }
@@ -76,15 +86,20 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The Rollout as the controller would send it.
-fn reviews() -> Rollout {
+/// The Rollout as the controller would send it: at one of its steps, or at rest.
+fn reviews(step: Option<i32>) -> Rollout {
     let block = json!({"routeTableSelector": {"name": "shop"}});
     let plugins = [(
         "solo-io/glooplatform".to_owned(),
         block.to_string().into_bytes(),
     )]
     .into();
+    let steps = [25, 50, 100].map(|weight| CanaryStep {
+        set_weight: Some(weight),
+        ..CanaryStep::default()
+    });
     let canary = CanaryStrategy {
+        steps: steps.into(),
         stable_service: "reviews".into(),
         canary_service: "reviews-canary".into(),
         traffic_routing: Some(TrafficRouting {
@@ -97,6 +112,12 @@ fn reviews() -> Rollout {
         name: "reviews".into(),
         namespace: "shop".into(),
         canary: Some(canary),
+        status: RolloutStatus {
+            stable_rs: "v1".into(),
+            current_pod_hash: step.map_or("v1", |_| "v2").into(),
+            current_step_index: step,
+            ..RolloutStatus::default()
+        },
         ..Rollout::default()
     }
 }
