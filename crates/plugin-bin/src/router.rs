@@ -382,20 +382,26 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
-        let waited = is_waited_for(rollout, desired);
-        let request = waited.then(|| self.request(rollout, from_rpc::weight(desired, additional)));
+        if !is_waited_for(rollout, desired) {
+            self.removals.end(rollout);
+            return Ok(Verification::NotImplemented);
+        }
+        let complete = self.complete(rollout).await;
+        let request =
+            complete.map(|rollout| self.request(&rollout, from_rpc::weight(desired, additional)));
         // VerifyWeight is the last call of a pass.
         self.removals.end(rollout);
-        let Some(request) = request.transpose()? else {
-            return Ok(Verification::NotImplemented);
+        let verified = match request {
+            Ok(request) => self.verify(&request?).await,
+            Err(error) => Err(error),
         };
-        match self.verify(&request).await {
+        match verified {
             Ok(verification) => Ok(verification),
             Err(error) => {
                 // An error would let a promotion go ahead unverified (upstream rollout/sync.go);
                 // this answer makes the controller ask again.
                 let error: RouterError = error.into();
-                warn!(rollout = %request.intent.rollout, "not verified: {error}");
+                warn!(rollout = %ObjectKey::new(&rollout.namespace, &rollout.name), "not verified: {error}");
                 Ok(Verification::NotVerified)
             }
         }
@@ -406,7 +412,8 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        self.set_managed(rollout, from_rpc::header_route(route))
+        let rollout = self.complete(rollout).await?;
+        self.set_managed(&rollout, from_rpc::header_route(route))
             .await
     }
 

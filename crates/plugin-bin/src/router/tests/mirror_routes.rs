@@ -267,6 +267,17 @@ async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
     let route = route.clone();
     router.set_mirror_route(&rollout, &route).await.unwrap();
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    // The next step sets a weight, and the controller waits until it is in force.
+    let canary = rollout.canary.as_mut().unwrap();
+    canary.steps.push(CanaryStep {
+        set_weight: Some(25),
+        ..CanaryStep::default()
+    });
+    rollout.status.current_step_index = Some(1);
+    rollout.status.stable_rs = "s1".into();
+    rollout.status.current_pod_hash = "c1".into();
+    let verified = router.verify_weight(&rollout, desired(25), &[]).await;
+    assert_eq!(verified.unwrap(), Verification::Verified);
     let policies = log.store.policies().await.unwrap();
     let percentages = policies
         .iter()
