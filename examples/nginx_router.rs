@@ -1,8 +1,8 @@
 //! A traffic router for ingress-nginx: a copy of the stable Ingress leads to the canary and takes the share its
 //! annotations name.
 //!
-//! A Rollout names it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. The controller's role
-//! needs get and patch on Ingresses.
+//! A Rollout names it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It needs no rights but
+//! those on Ingresses that the controller's release has.
 
 use anyhow::Context as _;
 use k8s_openapi::api::networking::v1::Ingress;

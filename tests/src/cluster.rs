@@ -104,6 +104,11 @@ impl Cluster {
         &self.credentials.admin_kubeconfig
     }
 
+    /// A kubeconfig with the rights of the controller, and so of a plugin.
+    pub fn controller_kubeconfig(&self) -> &Path {
+        &self.credentials.controller_kubeconfig
+    }
+
     /// A client with the rights of the controller, and so of the plugin.
     ///
     /// # Errors

@@ -73,11 +73,16 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
 
 /// Runs host tests, which start from the plugin and the plugins among the examples.
 fn with_plugins(sh: &Shell, tests: Cmd<'_>, plugin: &Path) -> anyhow::Result<()> {
-    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
     Ok(go(sh, tests)
         .env("PLUGIN_BINARY", plugin)
-        .env("EXAMPLES_DIR", target_dir(sh).join("debug/examples"))
+        .env("EXAMPLES_DIR", examples(sh)?)
         .run()?)
+}
+
+/// Builds the examples, and returns the directory of their programs.
+fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
+    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
+    Ok(target_dir(sh).join("debug/examples"))
 }
 
 /// Runs the differential test of the gob codec.
@@ -96,16 +101,13 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// Runs the cluster tests against the plugin at `plugin`.
+/// Runs the cluster tests against the plugin at `plugin` and the plugins among the examples.
 ///
 /// # Errors
 /// When a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    in_cluster(
-        sh,
-        cmd!(sh, "cargo test --locked --package e2e-tests"),
-        plugin,
-    )
+    let tests = cmd!(sh, "cargo test --locked --package e2e-tests");
+    in_cluster(sh, tests.env("EXAMPLES_DIR", examples(sh)?), plugin)
 }
 
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.
