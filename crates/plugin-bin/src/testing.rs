@@ -67,7 +67,6 @@
 mod expect;
 mod place;
 mod player;
-mod rollout;
 mod scenario;
 
 pub use place::Place;

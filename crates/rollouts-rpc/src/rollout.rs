@@ -5,7 +5,11 @@
 //! the two can be ruled out, these types say which it was. Pod template, blue-green strategy and
 //! other routers' settings are left in the stream.
 
+mod api;
+
 use std::collections::BTreeMap;
+
+use serde::Deserialize;
 
 use crate::traffic_router::WeightDestination;
 
@@ -13,7 +17,11 @@ use crate::traffic_router::WeightDestination;
 const REVISION_ANNOTATION: &str = "rollout.argoproj.io/revision";
 
 /// A Rollout as it was when the controller's reconcile began.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// It deserializes from the object as the API server shows it; fields that are not listed here are
+/// ignored. There, unlike in gob, nil and zero differ.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "api::Rollout")]
 pub struct Rollout {
     /// `metadata.name`.
     pub name: String,
@@ -40,7 +48,8 @@ pub struct Rollout {
 }
 
 /// `spec.strategy.canary`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct CanaryStrategy {
     /// `stableService`; may be empty with a traffic router plugin.
     pub stable_service: String,
@@ -57,7 +66,8 @@ pub struct CanaryStrategy {
 }
 
 /// `pingPong`: two services that swap the roles of stable and canary with every promotion.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PingPong {
     /// `pingService`.
     pub ping_service: String,
@@ -66,7 +76,8 @@ pub struct PingPong {
 }
 
 /// One entry of `steps`. A single step may set a weight, a header route and a mirror route at once.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "api::CanaryStep")]
 pub struct CanaryStep {
     /// `setWeight`. A step that arrives empty was `setWeight: 0`, since validation refuses one with
     /// nothing set.
@@ -95,7 +106,8 @@ pub enum OtherStep {
 }
 
 /// `trafficRouting`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "api::TrafficRouting")]
 pub struct TrafficRouting {
     /// `plugins`: the JSON of each plugin's configuration under the plugin's name. The controller
     /// has compacted and escaped it: parse it, never compare it as text.
@@ -107,36 +119,43 @@ pub struct TrafficRouting {
 }
 
 /// A `setHeaderRoute` step: requests that match go to the canary.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct SetHeaderRoute {
     /// `name`, one of `managedRoutes`.
     pub name: String,
     /// `match`. Empty asks for the removal of the route.
+    #[serde(rename = "match")]
     pub matches: Vec<HeaderRoutingMatch>,
 }
 
 /// One header a request must have.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct HeaderRoutingMatch {
     /// `headerName`.
     pub header_name: String,
     /// `headerValue`.
+    #[serde(deserialize_with = "api::or_default")]
     pub header_value: StringMatch,
 }
 
 /// A `setMirrorRoute` step: requests that match are copied to the canary.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct SetMirrorRoute {
     /// `name`, one of `managedRoutes`.
     pub name: String,
     /// `match`. Empty asks for the removal of the route.
+    #[serde(rename = "match")]
     pub matches: Vec<RouteMatch>,
     /// `percentage`. `None` is either absent (all requests) or 0: only the live Rollout tells.
     pub percentage: Option<i32>,
 }
 
 /// What a request to be mirrored must have; all that is set must match.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct RouteMatch {
     /// `method`.
     pub method: Option<StringMatch>,
@@ -147,7 +166,8 @@ pub struct RouteMatch {
 }
 
 /// How a text is matched. Where the controller validates, exactly one of the fields is not empty.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct StringMatch {
     /// `exact`.
     pub exact: String,
@@ -158,7 +178,8 @@ pub struct StringMatch {
 }
 
 /// `status`, as the previous reconcile left it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "api::RolloutStatus")]
 pub struct RolloutStatus {
     /// `abort`.
     pub abort: bool,
@@ -191,7 +212,8 @@ pub struct RolloutStatus {
 }
 
 /// `canary.weights`: what the controller believes to be set.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct TrafficWeights {
     /// `canary`.
     pub canary: WeightDestination,

@@ -2,6 +2,8 @@
 
 use std::future::Future;
 
+use serde::Deserialize;
+
 use crate::error::PluginError;
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 
@@ -101,7 +103,8 @@ pub struct DesiredWeight {
 }
 
 /// A further destination and its share, made by an experiment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct WeightDestination {
     /// The share, in parts of the Rollout's maximum weight.
     pub weight: i32,

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use gloo_types::ObjectKey;
 use rollouts_rpc::host::{CallError, RouterClient};
+use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{PodHashes, ServeConfig, Verification, WeightDestination};
 use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use super::expect::{self, Tables};
 use super::place::{Place, Watched};
-use super::rollout;
 use super::scenario::{Action, Call, Scenario, key};
 use crate::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 
@@ -127,7 +128,7 @@ impl<'a, P: Place> Player<'a, P> {
             Action::SetMirrorRoute(route) => Some(step(api, "setMirrorRoute", route)?),
             _ => None,
         };
-        let rollout = rollout::rollout(api);
+        let rollout = Rollout::deserialize(&*api)?;
         let additional: Vec<_> = call.additional.iter().map(destination).collect();
         let router = &self.plugin.router;
         let answer = match action {
@@ -137,11 +138,11 @@ impl<'a, P: Place> Player<'a, P> {
                 return Outcome::of(verified.map(Some));
             }
             Action::SetHeaderRoute(_) => {
-                let route = rollout::header_route(&step.unwrap_or_default());
+                let route = SetHeaderRoute::deserialize(step.unwrap_or_default())?;
                 router.set_header_route(&rollout, &route).await
             }
             Action::SetMirrorRoute(_) => {
-                let route = rollout::mirror_route(&step.unwrap_or_default());
+                let route = SetMirrorRoute::deserialize(step.unwrap_or_default())?;
                 router.set_mirror_route(&rollout, &route).await
             }
             Action::RemoveManagedRoutes => router.remove_managed_routes(&rollout).await,
