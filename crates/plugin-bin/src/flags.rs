@@ -1,24 +1,24 @@
-//! The command line: `args` of the plugin's entry in the ConfigMap `argo-rollouts-config`.
+//! The flags of the plugin, and those that commands share with it.
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Parser, ValueEnum};
+use clap::{Args, ValueEnum};
 use rollouts_rpc::goplugin::log::LogFormat;
 use route_store::KubeAccess;
+
+use crate::from_rpc::Policy;
 
 /// Names under which the plugin is registered unless `--plugin-name` adds others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
 
-/// Argo Rollouts traffic router for Solo.io Gloo Platform.
-///
-/// The Rollouts controller starts this program; it is not meant to be run by hand. Register it in
-/// the ConfigMap `argo-rollouts-config` under `trafficRouterPlugins`, flags go into `args` there.
-#[derive(Debug, Clone, Parser)]
-#[command(version, max_term_width = 100)]
+/// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`.
+#[derive(Debug, Clone, Args)]
 pub struct Flags {
-    /// A further name under which the plugin is registered in the ConfigMap; repeatable.
-    #[arg(long = "plugin-name", value_name = "OWNER/NAME")]
-    plugin_names: Vec<String>,
+    #[command(flatten)]
+    policy: PolicyFlags,
+
+    #[command(flatten)]
+    cluster: ClusterFlags,
 
     /// The least severe records to log.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
@@ -28,7 +28,31 @@ pub struct Flags {
     #[arg(long, value_name = "FORMAT", default_value = "json")]
     log_format: Format,
 
-    /// Kubeconfig of the cluster that holds the RouteTables, when it is not the controller's own.
+    /// Use the YAML files of this directory instead of a cluster.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    pub route_tables_dir: Option<PathBuf>,
+}
+
+/// What a Rollout may do with the plugin.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PolicyFlags {
+    /// A further name under which the plugin is registered in the ConfigMap; repeatable.
+    #[arg(long = "plugin-name", value_name = "OWNER/NAME")]
+    plugin_names: Vec<String>,
+
+    /// Namespaces whose RouteTables Rollouts may select, comma separated. Default: all.
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    allowed_route_table_namespaces: Vec<String>,
+
+    /// Namespaces in which destinations may be, comma separated, beside each Rollout's own. Default: none.
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    allowed_destination_namespaces: Vec<String>,
+}
+
+/// How to reach the cluster.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ClusterFlags {
+    /// Kubeconfig of the cluster that holds the RouteTables, when it is not the one at hand.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
@@ -39,18 +63,6 @@ pub struct Flags {
     /// Deadline of each request to the API server, in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     request_timeout: Duration,
-
-    /// Use the YAML files of this directory instead of a cluster.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
-    pub route_tables_dir: Option<PathBuf>,
-
-    /// Namespaces whose RouteTables Rollouts may select, comma separated. Default: all.
-    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
-    pub allowed_route_table_namespaces: Vec<String>,
-
-    /// Namespaces in which destinations may be, comma separated, beside each Rollout's own. Default: none.
-    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
-    pub allowed_destination_namespaces: Vec<String>,
 }
 
 /// Severity of log records.
@@ -74,24 +86,16 @@ enum Format {
 }
 
 impl Flags {
-    /// The names a Rollout may use for the plugin.
+    /// What Rollouts may do.
     #[must_use]
-    pub fn plugin_names(&self) -> Vec<String> {
-        let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned);
-        defaults
-            .into_iter()
-            .chain(self.plugin_names.iter().cloned())
-            .collect()
+    pub fn policy(&self) -> Policy {
+        self.policy.to_policy()
     }
 
     /// How to reach the API server.
     #[must_use]
     pub fn kube_access(&self) -> KubeAccess {
-        KubeAccess {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
-            request_timeout: self.request_timeout,
-        }
+        self.cluster.to_access()
     }
 
     /// How records are written.
@@ -100,6 +104,27 @@ impl Flags {
         match self.log_format {
             Format::Json => LogFormat::Json,
             Format::Text => LogFormat::Text,
+        }
+    }
+}
+
+impl PolicyFlags {
+    pub(crate) fn to_policy(&self) -> Policy {
+        let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned).into_iter();
+        Policy {
+            plugin_names: defaults.chain(self.plugin_names.iter().cloned()).collect(),
+            route_table_namespaces: self.allowed_route_table_namespaces.clone(),
+            destination_namespaces: self.allowed_destination_namespaces.clone(),
+        }
+    }
+}
+
+impl ClusterFlags {
+    pub(crate) fn to_access(&self) -> KubeAccess {
+        KubeAccess {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            request_timeout: self.request_timeout,
         }
     }
 }
@@ -128,17 +153,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::Parser;
 
     use super::*;
 
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
     #[track_caller]
     fn check(args: &[&str], expect: Result<&str, &str>) {
-        let parsed = Flags::try_parse_from(["plugin"].iter().chain(args));
-        let shown = parsed.map(|flags| {
+        let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
+        let shown = parsed.map(|Line { flags }| {
             format!(
                 "{:?} {:?}",
-                flags.plugin_names(),
+                flags.policy().plugin_names,
                 flags.kube_access().request_timeout
             )
         });
@@ -147,11 +178,6 @@ mod tests {
             (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
             (shown, _) => panic!("{shown:?}"),
         }
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Flags::command().debug_assert();
     }
 
     #[test]

@@ -12,7 +12,7 @@ use route_planner::{
     WeightSplit,
 };
 
-pub(crate) use managed::is_ending;
+pub(crate) use managed::{has_mirrors, is_ending};
 
 use crate::error::ShiftError;
 
@@ -69,7 +69,7 @@ impl Request {
         Ok(Self {
             config,
             intent,
-            has_mirrors: managed::has_mirrors(rollout),
+            has_mirrors: has_mirrors(rollout),
         })
     }
 }
@@ -118,7 +118,15 @@ pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
     IntentKind::SetManagedRoute(managed::mirror_route(route))
 }
 
-fn config(policy: &Policy, rollout: &Rollout, key: &ObjectKey) -> Result<PluginConfig, ShiftError> {
+/// The plugin block of `rollout`, within what `policy` allows.
+///
+/// # Errors
+/// When there is none, or it cannot be used.
+pub(crate) fn config(
+    policy: &Policy,
+    rollout: &Rollout,
+    key: &ObjectKey,
+) -> Result<PluginConfig, ShiftError> {
     let canary = rollout
         .canary
         .as_ref()

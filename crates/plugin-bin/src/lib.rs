@@ -1,7 +1,8 @@
-//! The plugin as a program: flags, logging, the store and the router wired together.
+//! The program: the plugin (flags, logging, the store and the router wired together), and the commands for people.
 //!
 //! Decisions are `route-planner`'s, access is `route-store`'s, the protocol is `rollouts-rpc`'s.
 
+mod commands;
 mod error;
 mod flags;
 mod from_rpc;
@@ -14,23 +15,32 @@ use std::process::ExitCode;
 use rollouts_rpc::{
     PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout,
     goplugin::{
-        handshake::{HandshakeConfig, negotiate},
+        handshake::{HandshakeConfig, HandshakeError, negotiate},
         log,
     },
 };
 use route_store::{DirRouteStore, KubeRouteStore};
 
+pub use commands::CommandLine;
 pub use error::{ShiftError, TableError, TableErrors};
 pub use flags::{DEFAULT_PLUGIN_NAMES, Flags, LogLevel};
 pub use from_rpc::Policy;
 pub use router::GlooRouter;
 
-/// Serves the controller that started this process, until one of the two ends.
+/// Carries out the command of a person, or serves the controller that started this process.
+#[must_use]
+pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
+    match &line.command {
+        Some(command) => commands::run(command),
+        None => run_plugin(&line.flags, env),
+    }
+}
+
+/// Serves the controller until one of the two ends.
 ///
 /// Without a controller it says so on stderr. The exit code is 0 when the controller asked for the
 /// end or went away, otherwise 1.
-#[must_use]
-pub fn run(flags: &Flags, env: &PluginEnv) -> ExitCode {
+fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
     if let Err(error) = negotiate(&HandshakeConfig::TRAFFIC_ROUTER, env) {
         #[expect(
             clippy::print_stderr,
@@ -38,6 +48,9 @@ pub fn run(flags: &Flags, env: &PluginEnv) -> ExitCode {
         )]
         {
             eprintln!("{error}");
+            if matches!(error, HandshakeError::NotStartedByHost(_)) {
+                eprintln!("\n{}", commands::HINT);
+            }
         }
         return ExitCode::FAILURE;
     }
@@ -52,11 +65,7 @@ pub fn run(flags: &Flags, env: &PluginEnv) -> ExitCode {
 
 fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     log::install(flags.log_level.into(), flags.log_format())?;
-    let policy = Policy {
-        plugin_names: flags.plugin_names(),
-        route_table_namespaces: flags.allowed_route_table_namespaces.clone(),
-        destination_namespaces: flags.allowed_destination_namespaces.clone(),
-    };
+    let policy = flags.policy();
     match &flags.route_tables_dir {
         Some(dir) => serve_router(env, GlooRouter::new(DirRouteStore::new(dir), policy)),
         None => serve_router(

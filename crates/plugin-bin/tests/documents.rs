@@ -8,7 +8,7 @@
 
 use clap::CommandFactory as _;
 use gloo_types::{ObjectKey, Resource as _, RouteTable};
-use plugin_bin::{DEFAULT_PLUGIN_NAMES, Flags};
+use plugin_bin::{CommandLine, DEFAULT_PLUGIN_NAMES};
 use route_planner::PluginConfig;
 use serde_json::Value;
 
@@ -77,7 +77,7 @@ fn the_plugin_block_of_the_reference_is_accepted() {
 
 #[test]
 fn the_reference_lists_every_flag() {
-    let command = Flags::command();
+    let command = CommandLine::command();
     let flags = command.get_arguments().filter_map(clap::Arg::get_long);
     for flag in flags.filter(|flag| !["help", "version"].contains(flag)) {
         assert!(CONFIGURATION.contains(&format!("`--{flag}`")), "--{flag}");

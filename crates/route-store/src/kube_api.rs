@@ -100,6 +100,34 @@ impl KubeRouteStore {
         }
     }
 
+    /// The client, made when it is first needed.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub async fn client(&self) -> Result<&Client, ConnectError> {
+        self.client.get_or_try_init(|| connect(&self.access)).await
+    }
+
+    /// The RouteTables of a namespace, or of all.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub async fn tables(&self, namespace: Option<&str>) -> Result<Vec<RouteTableDoc>, StoreError> {
+        self.list(namespace, ListParams::default()).await
+    }
+
+    /// The Rollouts of a namespace, or of all.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<LiveRollout>, StoreError> {
+        let rollouts = self.list::<Rollout>(namespace, ListParams::default());
+        let rollouts = rollouts.await?.into_iter();
+        Ok(rollouts
+            .map(|rollout| LiveRollout::new(rollout.into_raw()))
+            .collect())
+    }
+
     async fn list<K: Resource>(
         &self,
         namespace: Option<&str>,
@@ -150,7 +178,7 @@ impl KubeRouteStore {
         let request = request.map_err(|error| call.unreachable(error))?;
         let after = self.access.request_timeout;
         let answer = tokio::time::timeout(after, async {
-            let client = self.client.get_or_try_init(|| connect(&self.access)).await;
+            let client = self.client().await;
             let client = client.map_err(|error| call.unreachable(error))?;
             client
                 .request(request)

@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | [`KubeRouteStore`] | a `RouteTable` in the Kubernetes API | a 422 without causes, or a 409 |
 //! | [`DirRouteStore`] | a YAML document in a directory | seen before the file is replaced |
-//! | `MemoryRouteStore` (feature `testing`) | a value in a map | seen under its lock |
+//! | [`MemoryRouteStore`] | a value in a map | seen under its lock |
 //!
 //! Whatever the store, [`StoreError::Conflict`] means the same: somebody else was faster, read
 //! again and decide again.
@@ -15,7 +15,6 @@
 mod dir;
 mod error;
 mod kube_api;
-#[cfg(feature = "testing")]
 mod memory;
 mod pick;
 mod rollout;
@@ -27,8 +26,7 @@ use serde_json::Value;
 pub use dir::DirRouteStore;
 pub use error::StoreError;
 pub use kube_api::{ConnectError, FIELD_MANAGER, KubeAccess, KubeRouteStore};
-#[cfg(feature = "testing")]
-pub use memory::MemoryRouteStore;
+pub use memory::{MemoryRouteStore, Operation, Write};
 pub use rollout::LiveRollout;
 
 /// Where RouteTables are read from and written to.

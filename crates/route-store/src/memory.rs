@@ -1,4 +1,4 @@
-//! Objects in a map: honours `test` operations and counts writes, so tests can assert on both.
+//! Objects in a map: honours `test` operations and remembers writes. For tests, and to try out what a write would do.
 
 use std::{
     collections::BTreeMap,
@@ -18,7 +18,7 @@ use crate::{
     rollout::{LiveRollout, Rollout},
 };
 
-/// A store for tests. Every write gives the object a new `metadata.resourceVersion`.
+/// A store without a cluster. Every write gives the object a new `metadata.resourceVersion`.
 #[derive(Debug, Default)]
 pub struct MemoryRouteStore {
     state: Mutex<State>,
@@ -28,8 +28,30 @@ pub struct MemoryRouteStore {
 struct State {
     objects: BTreeMap<(&'static str, ObjectKey), Value>,
     version: u64,
-    writes: usize,
+    writes: Vec<Write>,
     failures: Vec<StoreError>,
+}
+
+/// A write that was carried out, as it was asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    /// Kind of the object.
+    pub kind: &'static str,
+    /// The object.
+    pub key: ObjectKey,
+    /// What was done with it.
+    pub operation: Operation,
+}
+
+/// What a [`Write`] does with an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Operation {
+    /// It is made, as this.
+    Create(Value),
+    /// It is changed.
+    Patch(Patch),
+    /// It is deleted.
+    Delete,
 }
 
 impl MemoryRouteStore {
@@ -80,13 +102,28 @@ impl MemoryRouteStore {
         self.state().objects.get(&id::<RouteTable>(key)).cloned()
     }
 
+    /// All RouteTables, sorted by namespace and name.
+    ///
+    /// # Errors
+    /// There is none: what was put in was read then.
+    pub fn tables(&self) -> Result<Vec<RouteTableDoc>, StoreError> {
+        self.state().all()
+    }
+
+    /// The writes that were carried out so far, in their order.
+    #[must_use]
+    pub fn written(&self) -> Vec<Write> {
+        self.state().writes.clone()
+    }
+
     /// How many writes were carried out so far.
     #[must_use]
     pub fn writes(&self) -> usize {
-        self.state().writes
+        self.state().writes.len()
     }
 
     /// Makes the next call of [`RouteStore::patch`] fail with `error`; several queue up.
+    #[cfg(feature = "testing")]
     pub fn fail_next_patch(&self, error: StoreError) {
         self.state().failures.insert(0, error);
     }
@@ -122,8 +159,16 @@ impl State {
         json_patch::patch(&mut object, patch).map_err(|_| StoreError::conflict::<K>(key))?;
         let object = self.stamp(object);
         self.objects.insert(id::<K>(key), object.clone());
-        self.writes += 1;
+        self.wrote::<K>(key, Operation::Patch(patch.clone()));
         parse(object)
+    }
+
+    fn wrote<K: Resource>(&mut self, key: &ObjectKey, operation: Operation) {
+        self.writes.push(Write {
+            kind: K::KIND,
+            key: key.clone(),
+            operation,
+        });
     }
 
     fn stamp(&mut self, mut object: Value) -> Value {
@@ -169,7 +214,7 @@ impl PolicyStore for MemoryRouteStore {
             return Err(StoreError::conflict::<MirrorPolicy>(&key));
         }
         state.put::<MirrorPolicy>(policy.clone())?;
-        state.writes += 1;
+        state.wrote::<MirrorPolicy>(&key, Operation::Create(policy.clone()));
         state
             .objects
             .get(&id::<MirrorPolicy>(&key))
@@ -195,7 +240,7 @@ impl PolicyStore for MemoryRouteStore {
             return Err(StoreError::conflict::<MirrorPolicy>(policy.key()));
         }
         state.objects.remove(&id);
-        state.writes += 1;
+        state.wrote::<MirrorPolicy>(policy.key(), Operation::Delete);
         Ok(())
     }
 }

@@ -12,6 +12,12 @@ impl LiveRollout {
         Self(raw)
     }
 
+    /// The whole object.
+    #[must_use]
+    pub const fn raw(&self) -> &Value {
+        &self.0
+    }
+
     /// Percentage of the mirror route `name` that the step at `index` sets, counted from 0. `None` when that step does
     /// not set it, or gives no percentage.
     #[must_use]

@@ -27,7 +27,7 @@ pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRou
 }
 
 /// Whether a step mirrors requests, so that there may be MirrorPolicies.
-pub(super) fn has_mirrors(rollout: &Rollout) -> bool {
+pub(crate) fn has_mirrors(rollout: &Rollout) -> bool {
     let mut steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
     steps.any(|step| step.set_mirror_route.is_some())
 }

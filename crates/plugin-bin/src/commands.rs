@@ -1,0 +1,124 @@
+//! The commands for people and pipelines: the router's own decisions, shown before anything is written.
+//!
+//! Each command first makes a report, which is a plain value, and then prints it in the form that was asked for.
+
+mod input;
+mod located;
+mod output;
+mod passes;
+mod plan;
+mod routes;
+mod simulate;
+mod trial;
+mod validate;
+mod world;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::flags::Flags;
+
+/// What a person is told who ran the plugin as the controller does.
+pub(crate) const HINT: &str =
+    "For you there are commands: plan, simulate, validate and others; --help lists them.";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 yes or done; 1 the answer is no: a problem was found, or the plugin would refuse; \
+2 the command line is wrong; 3 no answer: an input or the cluster cannot be read.";
+
+/// Argo Rollouts traffic router for Solo.io Gloo Platform.
+///
+/// Without a command this is the plugin, which the Rollouts controller starts: register it in the ConfigMap
+/// `argo-rollouts-config` under `trafficRouterPlugins`, flags go into `args` there. The commands are for people.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    version,
+    max_term_width = 100,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
+    after_help = EXIT_CODES
+)]
+pub struct CommandLine {
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum Command {
+    Plan(plan::Args),
+    Simulate(simulate::Args),
+    Validate(validate::Args),
+    /// Print a script that completes this command line in a shell.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// How a command ended that could do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    No,
+}
+
+/// Carries out a command; the exit code is as `--help` says.
+pub(crate) fn run(command: &Command) -> ExitCode {
+    match answer(command) {
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(1),
+        Err(error) => {
+            output::complain(&one_line(&error));
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// An error and its causes, each by its first line: some go on with an excerpt.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        let line = cause.lines().next().unwrap_or_default();
+        if !text.contains(line) {
+            text += if text.is_empty() { "" } else { ": " };
+            text += line;
+        }
+    }
+    text
+}
+
+fn answer(command: &Command) -> anyhow::Result<Answer> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Plan(args) => plan::run(args).await,
+            Command::Simulate(args) => simulate::run(args).await,
+            Command::Validate(args) => validate::run(args).await,
+            Command::Completions { shell } => {
+                let mut command = CommandLine::command();
+                let name = command.get_name().to_owned();
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut command, name, &mut script);
+                output::print(&String::from_utf8_lossy(&script))?;
+                Ok(Answer::Yes)
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+}

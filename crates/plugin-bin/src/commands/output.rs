@@ -1,0 +1,147 @@
+//! How reports reach people and programs: colour on a terminal, plain text elsewhere, JSON, YAML.
+
+use std::io::Write as _;
+
+use anstyle::{AnsiColor, Style};
+use anyhow::Context as _;
+use clap::ValueEnum;
+use serde::Serialize;
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+pub(super) const BOLD: Style = Style::new().bold();
+pub(super) const DIM: Style = Style::new().dimmed();
+pub(super) const RED: Style = AnsiColor::Red.on_default();
+pub(super) const GREEN: Style = AnsiColor::Green.on_default();
+pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
+const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Unchanged lines around a change.
+const CONTEXT: usize = 3;
+
+/// What the plugin remembers of a table: for the plugin to read.
+const RECORD: &str = "/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes";
+
+/// The form of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    Text,
+    Json,
+    Yaml,
+}
+
+impl Format {
+    /// A report in this form; as text, it is what `text` makes of it.
+    pub(super) fn render<R: Serialize>(
+        self,
+        report: &R,
+        text: impl FnOnce(&R) -> String,
+    ) -> anyhow::Result<String> {
+        match self {
+            Self::Text => Ok(text(report)),
+            Self::Json => json(report),
+            Self::Yaml => yaml(report),
+        }
+    }
+}
+
+pub(super) fn json<R: Serialize>(report: &R) -> anyhow::Result<String> {
+    Ok(serde_json::to_string_pretty(report)? + "\n")
+}
+
+pub(super) fn yaml<R: Serialize>(report: &R) -> anyhow::Result<String> {
+    Ok(serde_saphyr::to_string(report)?)
+}
+
+/// Writes to stdout. Styles are left out where nobody sees them, and where `NO_COLOR` is set.
+pub(super) fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = anstream::stdout().lock();
+    stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+        .context("cannot write to stdout")
+}
+
+/// Says on stderr why there is no answer.
+pub(super) fn complain(text: &str) {
+    // Without stderr there is nobody to tell.
+    let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
+}
+
+pub(super) fn styled(style: Style, text: &str) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// A unified diff of two objects as YAML, without what only the API server writes and only the plugin reads. Empty when they are equal.
+pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result<String> {
+    let (before, after) = (manifest(before)?, manifest(after)?);
+    let diff = TextDiff::from_lines(&before, &after);
+    let mut text = String::new();
+    for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
+        if text.is_empty() {
+            text += &styled(BOLD, &format!("--- {label}\n+++ {label}, changed"));
+            text.push('\n');
+        }
+        text += &format!("{CYAN}{}{CYAN:#}\n", hunk.header());
+        for change in hunk.iter_changes() {
+            let (sign, style) = match change.tag() {
+                ChangeTag::Equal => (' ', Style::new()),
+                ChangeTag::Delete => ('-', RED),
+                ChangeTag::Insert => ('+', GREEN),
+            };
+            let line = change.value().trim_end_matches('\n');
+            text += &format!("{style}{sign}{line}{style:#}\n");
+        }
+    }
+    Ok(text)
+}
+
+/// An object as [`diff`] shows it; empty for one that is not there.
+fn manifest(object: &Value) -> anyhow::Result<String> {
+    if object.is_null() {
+        return Ok(String::new());
+    }
+    let mut object = object.clone();
+    if let Some(fields) = object.as_object_mut() {
+        fields.shift_remove("status");
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        for key in [
+            "managedFields",
+            "resourceVersion",
+            "generation",
+            "uid",
+            "creationTimestamp",
+        ] {
+            metadata.shift_remove(key);
+        }
+    }
+    if let Some(Value::String(record)) = object.pointer_mut(RECORD) {
+        *record = "...".to_owned();
+    }
+    yaml(&object)
+}
+
+/// Rows in columns that are as wide as their widest cell; the first row is the head.
+pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: [usize; N] = std::array::from_fn(width);
+    let mut text = String::new();
+    for (index, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            line += &format!("{cell:width$}  ");
+        }
+        let line = line.trim_end();
+        text += &if index == 0 {
+            styled(BOLD, line)
+        } else {
+            line.to_owned()
+        };
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,264 @@
+//! What the controller asks of a router, pass by pass, while it carries out an update.
+//!
+//! A pass is the traffic part of one reconcile; its calls and their order are those of the controller's
+//! `rollout/trafficrouting.go`.
+
+use std::fmt;
+
+use rollouts_rpc::{
+    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination,
+    rollout::{SetHeaderRoute, SetMirrorRoute},
+};
+use serde_json::Value;
+
+use super::world::Subject;
+
+/// Stands for the hash of pods that there are not yet.
+const CANARY: &str = "canary";
+const STABLE: &str = "stable";
+
+/// The calls of one reconcile, and the Rollout as it is then.
+#[derive(Clone, Debug)]
+pub(super) struct Pass {
+    /// What the Rollout is at, for people.
+    pub(super) at: String,
+    pub(super) rollout: Rollout,
+    pub(super) calls: Vec<Call>,
+}
+
+/// A call of the controller.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Call {
+    RemoveManagedRoutes,
+    SetHeaderRoute(SetHeaderRoute),
+    SetMirrorRoute(SetMirrorRoute),
+    SetWeight(i32, Vec<WeightDestination>),
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RemoveManagedRoutes => f.write_str("RemoveManagedRoutes"),
+            Self::SetHeaderRoute(route) => write!(f, "SetHeaderRoute {}", route.name),
+            Self::SetMirrorRoute(route) => write!(f, "SetMirrorRoute {}", route.name),
+            Self::SetWeight(weight, additional) => {
+                write!(f, "SetWeight {weight}")?;
+                for destination in additional {
+                    write!(f, " {}={}", destination.service_name, destination.weight)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Call {
+    /// Makes the call for `rollout`, with those that the controller makes around it.
+    pub(super) async fn make(
+        &self,
+        router: &impl TrafficRouter,
+        rollout: &Rollout,
+    ) -> Result<(), RouterError> {
+        match self {
+            Self::RemoveManagedRoutes => router.remove_managed_routes(rollout).await,
+            Self::SetHeaderRoute(route) => router.set_header_route(rollout, route).await,
+            Self::SetMirrorRoute(route) => router.set_mirror_route(rollout, route).await,
+            Self::SetWeight(weight, additional) => {
+                let hashes = PodHashes {
+                    canary: rollout.status.current_pod_hash.clone(),
+                    stable: rollout.status.stable_rs.clone(),
+                };
+                let desired = DesiredWeight {
+                    value: *weight,
+                    max: rollout.max_traffic_weight(),
+                };
+                router.update_hash(rollout, &hashes, additional).await?;
+                router.set_weight(rollout, desired, additional).await?;
+                // It ends a pass; what it says depends on Gloo.
+                router.verify_weight(rollout, desired, additional).await?;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// An update of a Rollout.
+#[derive(Clone, Debug)]
+pub(super) struct Update<'a> {
+    api: &'a Value,
+    /// While the new version is rolled out.
+    rollout: Rollout,
+}
+
+impl<'a> Update<'a> {
+    /// The update that is under way, or else one that begins.
+    pub(super) fn new(subject: &'a Subject) -> Self {
+        let mut rollout = subject.rollout.clone();
+        let status = &mut rollout.status;
+        if status.stable_rs.is_empty() {
+            status.stable_rs = STABLE.to_owned();
+        }
+        if status.current_pod_hash.is_empty() || status.current_pod_hash == status.stable_rs {
+            status.current_pod_hash = CANARY.to_owned();
+            status.current_step_index = None;
+        }
+        status.abort = false;
+        status.promote_full = false;
+        status.updated_replicas = status.updated_replicas.max(1);
+        // The first revision has no canary.
+        let revision = "rollout.argoproj.io/revision".to_owned();
+        if rollout.revision().is_none_or(|revision| revision < 2) {
+            rollout.annotations.insert(revision, "2".to_owned());
+        }
+        for step in rollout.canary.iter_mut().flat_map(|it| &mut it.steps) {
+            // Go's gob drops a zero behind a pointer, so a router never sees it.
+            if let Some(route) = &mut step.set_mirror_route {
+                route.percentage = route.percentage.filter(|percentage| *percentage != 0);
+            }
+        }
+        Self {
+            api: &subject.api,
+            rollout,
+        }
+    }
+
+    /// The Rollout in the middle of the update.
+    pub(super) const fn rollout(&self) -> &Rollout {
+        &self.rollout
+    }
+
+    /// Every pass of an update from rest to rest; with `abort_at`, that step is the last before an abort.
+    pub(super) fn passes(&self, abort_at: Option<usize>) -> Vec<Pass> {
+        let mut before = self.rollout.clone();
+        before.status.current_pod_hash = before.status.stable_rs.clone();
+        let mut passes = vec![self.ending("at rest", before)];
+        passes.push(self.ending("new version", self.at(0)));
+        let steps = self.steps();
+        for index in 0..steps {
+            passes.extend(self.step(index));
+            if abort_at == Some(index) {
+                let mut aborted = self.at(0);
+                aborted.status.abort = true;
+                aborted.status.updated_replicas = 0;
+                passes.push(self.ending("aborted", aborted));
+                return passes;
+            }
+        }
+        if steps > 0 {
+            let max = self.rollout.max_traffic_weight();
+            passes.push(Pass {
+                at: "steps done".to_owned(),
+                rollout: self.at(steps),
+                calls: vec![Call::SetWeight(max, Vec::new())],
+            });
+        }
+        let mut promoted = self.at(steps);
+        let status = &mut promoted.status;
+        status.stable_rs = status.current_pod_hash.clone();
+        let stable = if status.stable_ping_pong == "ping" {
+            "pong"
+        } else {
+            "ping"
+        };
+        status.stable_ping_pong = stable.to_owned();
+        passes.push(self.ending("promoted", promoted));
+        passes
+    }
+
+    /// How many steps there are.
+    pub(super) fn steps(&self) -> usize {
+        self.rollout.canary.as_ref().map_or(0, |it| it.steps.len())
+    }
+
+    /// What the controller asks for while a step is current: once, or while an experiment runs and after it.
+    pub(super) fn step(&self, index: usize) -> Vec<Pass> {
+        let rollout = self.at(index);
+        let canary = rollout.canary.as_ref();
+        let Some(step) = canary.and_then(|canary| canary.steps.get(index)) else {
+            return Vec::new();
+        };
+        let steps = canary.into_iter().flat_map(|canary| &canary.steps);
+        let weights = steps.take(index + 1).filter_map(|step| step.set_weight);
+        let weight = weights.last().unwrap_or(0);
+        let mut calls = Vec::new();
+        calls.extend(step.set_header_route.clone().map(Call::SetHeaderRoute));
+        calls.extend(step.set_mirror_route.clone().map(Call::SetMirrorRoute));
+        let api = self.api_step(index);
+        let at = format!("{index} {}", describe(api));
+        let experiment = self.experiment(index, api);
+        let mut passes = Vec::new();
+        if !experiment.is_empty() {
+            let mut calls = calls.clone();
+            calls.push(Call::SetWeight(weight, experiment));
+            passes.push(Pass {
+                at: format!("{at} runs"),
+                rollout: rollout.clone(),
+                calls,
+            });
+        }
+        calls.push(Call::SetWeight(weight, Vec::new()));
+        passes.push(Pass { at, rollout, calls });
+        passes
+    }
+
+    fn ending(&self, at: &str, rollout: Rollout) -> Pass {
+        Pass {
+            at: at.to_owned(),
+            rollout,
+            calls: vec![Call::RemoveManagedRoutes, Call::SetWeight(0, Vec::new())],
+        }
+    }
+
+    /// The Rollout at a step.
+    fn at(&self, step: usize) -> Rollout {
+        let mut rollout = self.rollout.clone();
+        rollout.status.current_step_index = step.try_into().ok();
+        rollout
+    }
+
+    fn api_step(&self, index: usize) -> &'a Value {
+        let steps = self.api.pointer("/spec/strategy/canary/steps");
+        steps
+            .and_then(|steps| steps.get(index))
+            .unwrap_or(&Value::Null)
+    }
+
+    /// The Services of an experiment's templates that take a share of the traffic, named as the controller names them.
+    fn experiment(&self, index: usize, step: &Value) -> Vec<WeightDestination> {
+        let Rollout { name, status, .. } = &self.rollout;
+        let hash = &status.current_pod_hash;
+        let revision = self.rollout.revision().unwrap_or(2);
+        let templates = step.pointer("/experiment/templates");
+        let templates = templates.and_then(Value::as_array).into_iter().flatten();
+        let weighted = templates.filter_map(|template| {
+            let weight = template.get("weight")?.as_i64()?.try_into().ok()?;
+            let template_name = template.get("name")?.as_str()?;
+            let service = template.pointer("/service/name").and_then(Value::as_str);
+            let generated = || format!("{name}-{hash}-{revision}-{index}-{template_name}");
+            Some(WeightDestination {
+                weight,
+                service_name: service.map_or_else(generated, str::to_owned),
+                pod_template_hash: template_name.to_owned(),
+            })
+        });
+        weighted.collect()
+    }
+}
+
+/// A step in a few words: `setWeight 25`, `pause 5m`, `setHeaderRoute hdr`.
+fn describe(step: &Value) -> String {
+    let parts = step.as_object().into_iter().flatten().map(|(key, value)| {
+        let detail = match value {
+            Value::Object(_) => ["name", "duration", "weight", "replicas"]
+                .into_iter()
+                .find_map(|key| value.get(key)),
+            other => Some(other),
+        };
+        match detail {
+            Some(Value::String(text)) => format!("{key} {text}"),
+            Some(Value::Null) | None => key.clone(),
+            Some(other) => format!("{key} {other}"),
+        }
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,91 @@
+//! What a RouteTable does, in few words per route.
+
+use gloo_types::{DestinationReference, RouteTableDoc, effective_weights};
+use serde::Serialize;
+
+/// Where one route leads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct RouteState {
+    /// `namespace/name` of the table.
+    pub(super) table: String,
+    /// Its name, or its position.
+    pub(super) route: String,
+    pub(super) destinations: Vec<Share>,
+}
+
+/// A destination and what it gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Share {
+    pub(super) destination: String,
+    /// Percent of the route's traffic.
+    pub(super) weight: u32,
+}
+
+impl RouteState {
+    pub(super) fn shares(&self) -> String {
+        let shares = self.destinations.iter();
+        let shares = shares.map(|share| format!("{} {}", share.destination, share.weight));
+        shares.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The routes of a table that forward somewhere, in their order. Nothing for a table that cannot be read.
+pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
+    let Ok(spec) = table.spec() else {
+        return Vec::new();
+    };
+    let state = |route: String, destinations: &[DestinationReference]| {
+        let weights = effective_weights(destinations);
+        let shares = destinations.iter().zip(weights);
+        RouteState {
+            table: table.key().to_string(),
+            route,
+            destinations: shares
+                .map(|(destination, weight)| Share {
+                    destination: name(destination),
+                    weight,
+                })
+                .collect(),
+        }
+    };
+    let mut states = Vec::new();
+    for (index, route) in spec.http.iter().enumerate() {
+        let Some(forward) = &route.forward_to else {
+            continue;
+        };
+        let default = spec.default_destination.as_slice();
+        let listed = forward.destinations.as_deref().filter(|it| !it.is_empty());
+        let label = match route.name.as_str() {
+            "" => format!("http[{index}]"),
+            name => name.to_owned(),
+        };
+        states.push(state(label, listed.unwrap_or(default)));
+    }
+    let tcp = spec.tcp.iter().map(|route| {
+        let forward = route.forward_to.as_ref();
+        ("tcp", forward.and_then(|it| it.destinations.as_deref()))
+    });
+    let tls = spec.tls.iter().map(|route| {
+        let forward = route.forward_to.as_ref();
+        ("tls", forward.and_then(|it| it.destinations.as_deref()))
+    });
+    for (index, (list, destinations)) in tcp.enumerate().chain(tls.enumerate()) {
+        states.push(state(
+            format!("{list}[{index}]"),
+            destinations.unwrap_or_default(),
+        ));
+    }
+    states
+}
+
+fn name(destination: &DestinationReference) -> String {
+    let mut name = match &destination.reference {
+        Some(reference) => reference.name.clone(),
+        None => destination.to_string(),
+    };
+    if !destination.subset.is_empty() {
+        let values: Vec<&str> = destination.subset.values().map(String::as_str).collect();
+        name = format!("{name}[{}]", values.join(","));
+    }
+    name
+}

@@ -1,0 +1,255 @@
+//! `simulate`: an update from rest to rest, step by step.
+
+use std::sync::Arc;
+
+use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
+use route_store::{MemoryRouteStore, PolicyStore as _};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Answer;
+use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
+use super::passes::{Pass, Update};
+use super::routes::{RouteState, routes};
+use super::trial::Trial;
+use super::world::Source;
+
+/// Walk all steps of a Rollout and show where its routes lead at each. Writes nothing.
+///
+/// The calls are those that the controller makes, from one version at rest to the next. At the end it says whether every
+/// table is again what its owner wrote.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  simulate -f rollout.yaml -f shop.yaml             a whole update
+  simulate -f deploy/ --abort-at 2                  one that is aborted at step 2
+  simulate shop/reviews                             a Rollout and its tables in the cluster
+
+Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
+2 the command line is wrong; 3 an input or the cluster cannot be read.")]
+pub(crate) struct Args {
+    /// The Rollout, as name or namespace/name; needed when there are several.
+    rollout: Option<String>,
+
+    /// Abort at this step, counted from 0, instead of finishing.
+    #[arg(long, value_name = "INDEX")]
+    abort_at: Option<usize>,
+
+    #[command(flatten)]
+    source: Source,
+
+    /// Form of the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+/// A whole update.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    rollout: String,
+    pub(super) passes: Vec<PassReport>,
+    pub(super) end: End,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PassReport {
+    pub(super) at: String,
+    calls: Vec<String>,
+    pub(super) warnings: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<String>,
+    routes: Vec<RouteState>,
+}
+
+/// How the tables are left.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum End {
+    /// As their owners wrote them.
+    Restored,
+    /// With the other Service as stable.
+    Swapped,
+    /// These objects differ.
+    Changed(Vec<String>),
+    /// The controller would not come to the end.
+    Stuck,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let (subject, store) = args.source.load(args.rollout.as_deref()).await?;
+    let update = Update::new(&subject);
+    let trial = Trial::new(&store, args.source.policy());
+    let passes = update.passes(args.abort_at);
+    let report = Report {
+        rollout: subject.key.to_string(),
+        ..walk(&trial, &store, &passes).await?
+    };
+    output::print(&args.output.render(&report, text)?)?;
+    Ok(match report.end {
+        End::Restored | End::Swapped => Answer::Yes,
+        End::Changed(_) | End::Stuck => Answer::No,
+    })
+}
+
+/// Carries out an update as far as the plugin lets it come.
+pub(super) async fn walk(
+    trial: &Trial,
+    store: &Arc<MemoryRouteStore>,
+    passes: &[Pass],
+) -> anyhow::Result<Report> {
+    let mut reports = Vec::new();
+    let mut at_rest = None;
+    let mut is_stuck = false;
+    for (index, pass) in passes.iter().enumerate() {
+        let mut rollout = pass.rollout.clone();
+        rollout.resource_version = index.to_string();
+        let mut report = PassReport {
+            at: pass.at.clone(),
+            calls: Vec::new(),
+            warnings: Vec::new(),
+            refused: None,
+            routes: Vec::new(),
+        };
+        for call in &pass.calls {
+            let outcome = trial.call(&rollout, call).await;
+            report.calls.push(call.to_string());
+            report.warnings.extend(outcome.warnings);
+            report.refused = outcome.error;
+            if report.refused.is_some() {
+                break;
+            }
+        }
+        report.routes = store.tables()?.iter().flat_map(routes).collect();
+        is_stuck = report.refused.is_some();
+        reports.push(report);
+        if is_stuck {
+            break;
+        }
+        if index == 0 {
+            at_rest = Some(objects(store).await?);
+        }
+    }
+    let is_ping_pong = passes.last().is_some_and(|pass| {
+        let canary = pass.rollout.canary.as_ref();
+        canary.is_some_and(|canary| canary.ping_pong.is_some()) && !pass.rollout.status.abort
+    });
+    let end = match at_rest {
+        Some(at_rest) if !is_stuck => end(&at_rest, &objects(store).await?, is_ping_pong),
+        _ => End::Stuck,
+    };
+    Ok(Report {
+        rollout: String::new(),
+        passes: reports,
+        end,
+    })
+}
+
+/// What owners write of the tables and policies, by name.
+async fn objects(store: &MemoryRouteStore) -> anyhow::Result<Vec<(String, Value)>> {
+    let tables = store.tables()?.into_iter().map(RouteTableDoc::into_raw);
+    let policies = store.policies().await?;
+    let policies = policies.into_iter().map(MirrorPolicyDoc::into_raw);
+    let named = tables.chain(policies).map(|mut object| {
+        let text = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        let name = format!(
+            "{} {}/{}",
+            text("/kind"),
+            text("/metadata/namespace"),
+            text("/metadata/name")
+        );
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.shift_remove("resourceVersion");
+        }
+        (name, object)
+    });
+    Ok(named.collect())
+}
+
+fn end(before: &[(String, Value)], after: &[(String, Value)], is_ping_pong: bool) -> End {
+    let differs = |one: &[(String, Value)], other: &[(String, Value)]| {
+        let others = one.iter().filter(|it| {
+            let same = other.iter().find(|(name, _)| *name == it.0);
+            same.map(|(_, object)| object.to_string()) != Some(it.1.to_string())
+        });
+        others.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+    };
+    let mut changed = differs(before, after);
+    changed.extend(differs(after, before));
+    changed.sort();
+    changed.dedup();
+    match changed.as_slice() {
+        [] => End::Restored,
+        _ if is_ping_pong => End::Swapped,
+        _ => End::Changed(changed),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let head = ["STEP", "CALLS", "ROUTE", "DESTINATIONS"].map(str::to_owned);
+    let mut rows = vec![head];
+    let mut shown: &[RouteState] = &[];
+    for pass in &report.passes {
+        let calls = pass.calls.join(", ");
+        let changed = pass.routes.iter().filter(|state| !shown.contains(state));
+        let changed: Vec<&RouteState> = changed.collect();
+        let gone = shown.iter().filter(|old| {
+            let is_it = |new: &RouteState| new.table == old.table && new.route == old.route;
+            !pass.routes.iter().any(is_it)
+        });
+        let mut lines: Vec<[String; 2]> = changed
+            .into_iter()
+            .map(|state| [label(state), state.shares()])
+            .chain(gone.map(|state| [label(state), "removed".to_owned()]))
+            .collect();
+        if lines.is_empty() {
+            lines.push([String::new(), "as before".to_owned()]);
+        }
+        let mut first = [pass.at.clone(), calls];
+        for [route, shares] in lines {
+            let [at, calls] = std::mem::take(&mut first);
+            rows.push([at, calls, route, shares]);
+        }
+        shown = &pass.routes;
+    }
+    let mut text = styled(BOLD, &format!("Rollout {}", report.rollout)) + "\n\n";
+    text += &output::table(&rows);
+    text.push('\n');
+    let mut warned: Vec<&String> = Vec::new();
+    for pass in &report.passes {
+        for warning in &pass.warnings {
+            if !warned.contains(&warning) {
+                warned.push(warning);
+                text += &format!("{YELLOW}warning{YELLOW:#} at {}: {warning}\n", pass.at);
+            }
+        }
+        if let Some(reason) = &pass.refused {
+            text += &format!("{RED}refused{RED:#} at {}: {reason}\n", pass.at);
+        }
+    }
+    text += &match &report.end {
+        End::Restored => styled(GREEN, "At the end every table is what its owner wrote."),
+        End::Swapped => styled(
+            GREEN,
+            "At the end the other Service of the pair is stable, and the tables lead to it; they return with the next update.",
+        ),
+        End::Changed(objects) => styled(
+            RED,
+            &format!(
+                "At the end these are not what they were: {}.",
+                objects.join(", ")
+            ),
+        ),
+        End::Stuck => styled(RED, "The controller would not get past this step."),
+    };
+    text.push('\n');
+    text
+}
+
+fn label(state: &RouteState) -> String {
+    format!("{} {}", state.table, state.route)
+}

@@ -1,0 +1,479 @@
+//! `validate`: every problem of Rollouts and their tables, with its place.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use gloo_types::{
+    DocumentError, MirrorPolicy, MirrorPolicyDoc, Resource, RouteTable, RouteTableDoc, violations,
+};
+use rollouts_rpc::error_chain;
+use route_planner::{ConfigProblem, PluginConfig};
+use route_store::{MemoryRouteStore, RouteStore as _, StoreError};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+
+use super::Answer;
+use super::input::{self, Manifest, Spot};
+use super::located::{Step, path};
+use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
+use super::passes::Update;
+use super::simulate::{End, walk};
+use super::trial::Trial;
+use super::world::{Source, Subject};
+use crate::from_rpc;
+
+/// Check Rollouts that use the plugin, and their RouteTables: every problem, with its place and its remedy.
+///
+/// Files of other kinds are passed over, so a whole directory of manifests may be given. Every Rollout is also simulated,
+/// so that what the plugin would refuse in the middle of an update is found before it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  validate -f deploy/                               every manifest of a directory
+  validate -f rollout.yaml --live                   a Rollout of a file against the tables of the cluster
+  validate                                          all Rollouts of the cluster
+  validate -f deploy/ -o github                     annotations in a GitHub workflow
+
+Exit codes: 0 no errors; 1 errors, or warnings with --strict; 2 the command line is wrong; \
+3 the cluster cannot be read.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    source: Source,
+
+    /// Count warnings as errors.
+    #[arg(long)]
+    strict: bool,
+
+    /// Form of the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: ValidateFormat,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ValidateFormat {
+    Text,
+    Json,
+    Yaml,
+    /// Workflow commands, which GitHub shows beside the lines of a pull request.
+    Github,
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    rollouts: usize,
+    route_tables: usize,
+    problems: Vec<Problem>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Problem {
+    #[serde(flatten, serialize_with = "shown")]
+    spot: Spot,
+    severity: Severity,
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Severity {
+    Error,
+    Warning,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let report = check(&args.source).await?;
+    let is_bad = report
+        .problems
+        .iter()
+        .any(|problem| args.strict || problem.severity == Severity::Error);
+    output::print(&match args.output {
+        ValidateFormat::Text => text(&report),
+        ValidateFormat::Json => output::json(&report)?,
+        ValidateFormat::Yaml => output::yaml(&report)?,
+        ValidateFormat::Github => github(&report),
+    })?;
+    Ok(if is_bad { Answer::No } else { Answer::Yes })
+}
+
+async fn check(source: &Source) -> anyhow::Result<Report> {
+    let (manifests, unreadable) = if source.files.is_empty() {
+        (source.live_rollouts().await?, Vec::new())
+    } else {
+        input::read(&source.files)
+    };
+    let mut problems: BTreeSet<Problem> = unreadable
+        .into_iter()
+        .map(|error| Problem::error(error.spot, error.reason))
+        .collect();
+
+    let mut route_tables = 0;
+    for manifest in &manifests {
+        match manifest.kind() {
+            RouteTable::KIND => {
+                route_tables += 1;
+                problems.extend(table_problems(
+                    manifest,
+                    &source.with_namespace(&manifest.value),
+                ));
+            }
+            MirrorPolicy::KIND => {
+                let policy = MirrorPolicyDoc::from_value(source.with_namespace(&manifest.value));
+                problems.extend(policy.err().map(|error| document(manifest, &error)));
+            }
+            _ => {}
+        }
+    }
+    let mut rollouts = 0;
+    for manifest in manifests.iter().filter(|it| source.is_subject(it)) {
+        rollouts += 1;
+        match source.subject(&manifest.value) {
+            Ok(subject) => {
+                let store = Arc::new(MemoryRouteStore::default());
+                // What does not parse has been said.
+                source.fill_what_parses(&store, &manifests);
+                problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
+            }
+            Err(error) => {
+                let spot = manifest.spot(&path(&error.path));
+                problems.insert(Problem::error(spot, error_chain(&error)));
+            }
+        }
+    }
+    if rollouts == 0 && problems.is_empty() {
+        let names = source.policy().plugin_names.join(" or ");
+        let message = format!("no Rollout has {names} under trafficRouting.plugins");
+        let spot = Spot {
+            file: source.shown(),
+            place: None,
+        };
+        problems.insert(Problem::warning(spot, message));
+    }
+    Ok(Report {
+        rollouts,
+        route_tables,
+        problems: problems.into_iter().collect(),
+    })
+}
+
+/// Whatever makes a table invalid to Gloo.
+fn table_problems(manifest: &Manifest, object: &Value) -> Vec<Problem> {
+    let table = match RouteTableDoc::from_value(object.clone()) {
+        Ok(table) => table,
+        Err(error) => return vec![document(manifest, &error)],
+    };
+    let expected = format!("{}/{}", RouteTable::GROUP, RouteTable::VERSION);
+    let mut problems = Vec::new();
+    if object.get("apiVersion").and_then(Value::as_str) != Some(&expected) {
+        let spot = manifest.spot(&path("apiVersion"));
+        let message = format!("RouteTable {}: apiVersion must be {expected}", table.key());
+        problems.push(Problem::error(spot, message));
+    }
+    match table.spec() {
+        Ok(spec) => problems.extend(violations(&spec).iter().map(|violation| {
+            let spot = manifest.spot(&path(&violation.path));
+            Problem::error(spot, format!("RouteTable {}: {violation}", table.key()))
+        })),
+        Err(error) => problems.push(document(manifest, &error)),
+    }
+    problems
+}
+
+/// What is wrong with a Rollout's plugin block, or else with an update of it.
+async fn rollout_problems(
+    source: &Source,
+    manifest: &Manifest,
+    subject: &Subject,
+    store: &Arc<MemoryRouteStore>,
+) -> anyhow::Result<Vec<Problem>> {
+    let mut problems = block_problems(source, manifest, subject);
+    problems.extend(step_problems(manifest, subject));
+    if !problems.is_empty() {
+        return Ok(problems);
+    }
+    let label = format!("Rollout {}", subject.key);
+    let spot = manifest.spot(&block_path(source, &subject.api));
+    let config = match from_rpc::config(&source.policy(), &subject.rollout, &subject.key) {
+        Ok(config) => config,
+        Err(error) => return Ok(vec![Problem::error(spot, error_chain(&error))]),
+    };
+    if source.is_live() {
+        source.copy_tables(subject, store).await?;
+    } else if let Err(StoreError::NotFound { what }) = store.select(config.route_tables()).await {
+        let message = format!("{label}: {what} is not among the files: its routes are not checked");
+        return Ok(vec![Problem::warning(spot, message)]);
+    }
+    store.put_rollout(subject.api.clone())?;
+    let trial = Trial::new(store, source.policy());
+    let report = walk(&trial, store, &Update::new(subject).passes(None)).await?;
+
+    let steps = path("spec.strategy.canary.steps");
+    let mut problems = Vec::new();
+    for pass in &report.passes {
+        // A step of the Rollout starts with its index.
+        let index = pass
+            .at
+            .split(' ')
+            .next()
+            .and_then(|index| index.parse().ok());
+        let spot = match index {
+            Some(index) => {
+                let mut step = steps.clone();
+                step.push(Step::Index(index));
+                manifest.spot(&step)
+            }
+            None => spot.clone(),
+        };
+        for warning in &pass.warnings {
+            problems.push(Problem::warning(
+                spot.clone(),
+                format!("{label}: {warning}"),
+            ));
+        }
+        problems.extend(
+            pass.refused
+                .iter()
+                .map(|reason| Problem::error(spot.clone(), reason.clone())),
+        );
+    }
+    if let End::Changed(objects) = &report.end {
+        let objects = objects.join(", ");
+        let message = format!("{label}: after an update these are not what they were: {objects}");
+        problems.push(Problem::error(spot, message));
+    }
+    let mut said = BTreeSet::new();
+    problems.retain(|problem| said.insert(problem.message.clone()));
+    Ok(problems)
+}
+
+/// Every problem of a plugin block: one is reported at a time, so what it is about is taken out and the rest is read again.
+fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+    let at = block_path(source, &subject.api);
+    let Some(mut block) = lookup(&subject.api, &at).cloned() else {
+        return Vec::new();
+    };
+    let namespaces = source.policy().destination_namespaces;
+    let mut problems = Vec::new();
+    let mut removed = Vec::new();
+    while let Err(error) =
+        PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
+    {
+        let inside = path(config_path(&error.problem).unwrap_or_default());
+        // Something may be missing only because what was wrong has been taken out.
+        let follows = match error.problem {
+            ConfigProblem::NoSelector => !problems.is_empty(),
+            ConfigProblem::Empty { .. } => removed.starts_with(&inside),
+            _ => false,
+        };
+        if !follows {
+            let whole: Vec<Step> = at.iter().chain(&inside).cloned().collect();
+            problems.push(Problem::error(manifest.spot(&whole), error.to_string()));
+        }
+        let goes_on = match (&error.problem, block.as_object_mut()) {
+            (ConfigProblem::NoSelector, Some(block)) => {
+                block.insert("routeTableSelector".to_owned(), json!({"name": "any"}));
+                true
+            }
+            _ => remove(&mut block, &inside),
+        };
+        if !goes_on {
+            break;
+        }
+        removed = inside;
+    }
+    problems
+}
+
+/// What the controller itself refuses of steps that concern a router (upstream
+/// `pkg/apis/rollouts/validation/validation.go`): the Rollout is then InvalidSpec, and no router is asked.
+fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+    let rollout = &subject.rollout;
+    let max = rollout.max_traffic_weight();
+    let Some(canary) = &rollout.canary else {
+        return Vec::new();
+    };
+    let routing = canary.traffic_routing.as_ref();
+    let listed = routing.map(|routing| routing.managed_routes.as_slice());
+    let listed = listed.unwrap_or_default();
+    let mut problems = Vec::new();
+    for (index, step) in canary.steps.iter().enumerate() {
+        let at =
+            |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));
+        if let Some(weight) = step.set_weight
+            && !(0..=max).contains(&weight)
+        {
+            let message = format!("setWeight {weight} must be within 0 and {max}");
+            problems.push((at("setWeight"), message));
+        }
+        let header = step
+            .set_header_route
+            .as_ref()
+            .map(|it| ("setHeaderRoute", &it.name));
+        let mirror = step
+            .set_mirror_route
+            .as_ref()
+            .map(|it| ("setMirrorRoute", &it.name));
+        for (key, name) in header.into_iter().chain(mirror) {
+            if !listed.contains(name) {
+                let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
+                problems.push((at(key), message));
+            }
+        }
+    }
+    let label = format!("Rollout {}", subject.key);
+    let problems = problems.into_iter();
+    problems
+        .map(|(spot, message)| Problem::error(spot, format!("{label}: {message}")))
+        .collect()
+}
+
+/// The path to the plugin block that counts.
+fn block_path(source: &Source, api: &Value) -> Vec<Step> {
+    let mut at = path("spec.strategy.canary.trafficRouting.plugins");
+    let plugins = lookup(api, &at);
+    let names = source.policy().plugin_names.into_iter();
+    let name = names
+        .into_iter()
+        .find(|name| plugins.is_some_and(|plugins| plugins.get(name).is_some()));
+    at.extend(name.map(Step::Key));
+    at
+}
+
+fn config_path(problem: &ConfigProblem) -> Option<&str> {
+    match problem {
+        ConfigProblem::Type { path, .. }
+        | ConfigProblem::UnknownKey { path, .. }
+        | ConfigProblem::Value { path, .. }
+        | ConfigProblem::Empty { path, .. }
+        | ConfigProblem::Conflict { path, .. }
+        | ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
+        ConfigProblem::MissingPlugin { .. }
+        | ConfigProblem::Json(_)
+        | ConfigProblem::NoSelector => None,
+    }
+}
+
+fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
+    path.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get(key),
+        Step::Index(index) => value.get(index),
+    })
+}
+
+/// Takes out what `path` leads to; whether it was there.
+fn remove(value: &mut Value, path: &[Step]) -> bool {
+    let Some((last, above)) = path.split_last() else {
+        return false;
+    };
+    let parent = above.iter().try_fold(value, |value, step| match step {
+        Step::Key(key) => value.get_mut(key),
+        Step::Index(index) => value.get_mut(index),
+    });
+    match (parent, last) {
+        (Some(Value::Object(fields)), Step::Key(key)) => fields.shift_remove(key).is_some(),
+        (Some(Value::Array(items)), Step::Index(index)) if *index < items.len() => {
+            items.remove(*index);
+            true
+        }
+        _ => false,
+    }
+}
+
+fn document(manifest: &Manifest, error: &DocumentError) -> Problem {
+    let at = match error {
+        DocumentError::Type { path, .. } => path,
+        DocumentError::Unnamed { path, .. } => *path,
+        DocumentError::Kind { .. } => "kind",
+    };
+    Problem::error(manifest.spot(&path(at)), error_chain(error))
+}
+
+impl Problem {
+    fn error(spot: Spot, message: String) -> Self {
+        Self {
+            spot,
+            severity: Severity::Error,
+            message,
+        }
+    }
+
+    fn warning(spot: Spot, message: String) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(spot, message)
+        }
+    }
+}
+
+/// A place as the three fields that tools read.
+fn shown<S: Serializer>(spot: &Spot, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown<'s> {
+        file: &'s str,
+        line: Option<u64>,
+        column: Option<u64>,
+    }
+    let Spot { file, place } = spot;
+    Shown {
+        file,
+        line: place.map(|place| place.line),
+        column: place.map(|place| place.column),
+    }
+    .serialize(serializer)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for problem in &report.problems {
+        let severity = match problem.severity {
+            Severity::Error => styled(RED, "error"),
+            Severity::Warning => styled(YELLOW, "warning"),
+        };
+        let spot = styled(BOLD, &problem.spot.to_string());
+        text += &format!("{spot}: {severity}: {}\n", problem.message);
+    }
+    let count = |severity| {
+        let problems = report.problems.iter();
+        problems.filter(|it| it.severity == severity).count()
+    };
+    let (errors, warnings) = (count(Severity::Error), count(Severity::Warning));
+    let checked = format!(
+        "Rollouts: {}, RouteTables: {}, errors: {errors}, warnings: {warnings}",
+        report.rollouts, report.route_tables
+    );
+    let style = if errors == 0 { GREEN } else { RED };
+    text + &styled(style, &checked) + "\n"
+}
+
+/// Workflow commands of GitHub Actions.
+fn github(report: &Report) -> String {
+    let mut text = String::new();
+    for Problem {
+        spot,
+        severity,
+        message,
+    } in &report.problems
+    {
+        let kind = match severity {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        };
+        text += &format!("::{kind} file={}", property(&spot.file));
+        if let Some(place) = spot.place {
+            text += &format!(",line={},col={}", place.line, place.column);
+        }
+        text += &format!("::{}\n", escaped(message));
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('%', "%25")
+        .replace('\r', "%0D")
+        .replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    escaped(text).replace(':', "%3A").replace(',', "%2C")
+}

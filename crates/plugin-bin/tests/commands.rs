@@ -1,0 +1,11 @@
+//! The commands as a person sees them: what is typed, what is printed, the exit code.
+//!
+//! `TRYCMD=overwrite cargo test --test commands` writes down what is printed now; look at the diff before you commit it.
+
+#[test]
+fn commands_print_what_the_cases_and_the_docs_show() {
+    trycmd::TestCases::new()
+        .case("tests/commands/*.md")
+        .case("tests/commands/*.toml")
+        .case("../../docs/commands.md");
+}
