@@ -11,7 +11,8 @@ use crate::from_rpc::Policy;
 /// Names under which the plugin is registered unless `--plugin-name` adds others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
 
-/// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`.
+/// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or variables for controllers before
+/// 1.7, which know no `args`.
 #[derive(Debug, Clone, Args)]
 pub struct Flags {
     #[command(flatten)]
@@ -21,15 +22,25 @@ pub struct Flags {
     cluster: ClusterFlags,
 
     /// The least severe records to log.
-    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
     pub log_level: LogLevel,
 
     /// How records are written to stderr; the controller reads both.
-    #[arg(long, value_name = "FORMAT", default_value = "json")]
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "json"
+    )]
     log_format: Format,
 
     /// Use the YAML files of this directory instead of a cluster.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    #[arg(long, env = "GLOO_PLUGIN_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub route_tables_dir: Option<PathBuf>,
 }
 
@@ -37,15 +48,30 @@ pub struct Flags {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyFlags {
     /// A further name under which the plugin is registered in the ConfigMap; repeatable.
-    #[arg(long = "plugin-name", value_name = "OWNER/NAME")]
+    #[arg(
+        long = "plugin-name",
+        env = "GLOO_PLUGIN_NAME",
+        value_delimiter = ',',
+        value_name = "OWNER/NAME"
+    )]
     plugin_names: Vec<String>,
 
     /// Namespaces whose RouteTables Rollouts may select, comma separated. Default: all.
-    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_ALLOWED_ROUTE_TABLE_NAMESPACES",
+        value_name = "NAMESPACES",
+        value_delimiter = ','
+    )]
     allowed_route_table_namespaces: Vec<String>,
 
     /// Namespaces in which destinations may be, comma separated, beside each Rollout's own. Default: none.
-    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_ALLOWED_DESTINATION_NAMESPACES",
+        value_name = "NAMESPACES",
+        value_delimiter = ','
+    )]
     allowed_destination_namespaces: Vec<String>,
 }
 
@@ -53,15 +79,15 @@ pub(crate) struct PolicyFlags {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClusterFlags {
     /// Kubeconfig of the cluster that holds the RouteTables, when it is not the one at hand.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, env = "GLOO_PLUGIN_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
     /// Context within the kubeconfig.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, env = "GLOO_PLUGIN_CONTEXT", value_name = "NAME")]
     context: Option<String>,
 
     /// Deadline of each request to the API server, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    #[arg(long, env = "GLOO_PLUGIN_REQUEST_TIMEOUT", value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     request_timeout: Duration,
 }
 
@@ -153,7 +179,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory as _, Parser};
 
     use super::*;
 
@@ -177,6 +203,16 @@ mod tests {
             (Ok(shown), Ok(expect)) => assert_eq!(shown, expect),
             (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
             (shown, _) => panic!("{shown:?}"),
+        }
+    }
+
+    /// `--log-level` is `GLOO_PLUGIN_LOG_LEVEL`.
+    #[test]
+    fn every_flag_has_a_variable_named_after_it() {
+        for flag in Line::command().get_arguments() {
+            let name = flag.get_long().unwrap().trim_start_matches("plugin-");
+            let variable = format!("GLOO_PLUGIN_{}", name.to_uppercase().replace('-', "_"));
+            assert_eq!(flag.get_env().unwrap(), variable.as_str(), "--{name}");
         }
     }
 
