@@ -29,9 +29,11 @@ const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 const README: &str = include_str!("../../README.md");
 
-/// A release of the Rollouts controller; each has a Go module that pins it.
+/// A release of the Rollouts controller.
 #[derive(Clone, Copy, Debug)]
 pub enum Release {
+    /// The first with plugins for traffic routing.
+    V1_5,
     /// What most clusters run.
     V1_9,
     /// The first in which plugins may have mirror steps and ping-pong.
@@ -39,17 +41,19 @@ pub enum Release {
 }
 
 impl Release {
-    const fn program(self) -> &'static str {
+    const fn version(self) -> &'static str {
         match self {
-            Self::V1_9 => "rollouts-controller",
-            Self::V1_10 => "rollouts-controller-1.10",
+            Self::V1_5 => "1.5.1",
+            Self::V1_9 => "1.9.1",
+            Self::V1_10 => "1.10.1",
         }
     }
 
-    const fn module(self) -> &'static str {
+    /// What pins it, within `go/rollouts`.
+    fn go_mod(self) -> String {
         match self {
-            Self::V1_9 => "go/rollouts",
-            Self::V1_10 => "go/rollouts-1.10",
+            Self::V1_9 => "go.mod".to_owned(),
+            Self::V1_5 | Self::V1_10 => format!("versions/{}.mod", self.version()),
         }
     }
 }
@@ -327,11 +331,12 @@ fn rollouts_controller(
     let sockets = directory.join("tmp");
     fs::create_dir(&sockets)?;
     let [metrics, health] = free_ports()?;
-    let mut command = program(release.program())?;
+    let mut command = program(&format!("rollouts-controller-{}", release.version()))?;
     command
         .arg(format!("--kubeconfig={}", credentials.controller_kubeconfig.display()))
         .args(["--leader-elect=false", "--loglevel=info"])
-        .arg(format!("--metricsPort={metrics}"))
+        // Deprecated since 1.9, and the only name before.
+        .arg(format!("--metricsport={metrics}"))
         .arg(format!("--healthzPort={health}"))
         // It copies the plugin below its working directory.
         .current_dir(directory)
@@ -374,9 +379,10 @@ fn rollouts_manifests(release: Release, folder: &str) -> Result<Vec<DynamicObjec
             "-m",
             "-f",
             "{{.Dir}}",
+            &format!("-modfile={}", release.go_mod()),
             "github.com/argoproj/argo-rollouts",
         ])
-        .current_dir(Path::new(PACKAGE).join(release.module()))
+        .current_dir(Path::new(PACKAGE).join("go/rollouts"))
         .output()
         .context("cannot run go")?;
     ensure!(

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use xshell::{Cmd, Shell, cmd};
 
-use crate::plugin::{self, target_dir};
+use crate::{
+    matrix::RELEASES,
+    plugin::{self, target_dir},
+};
 
 /// The module whose `go.mod` names the Go programs and packages the tests use.
-const MODULE: &str = "tests/go/rollouts";
-/// The module that pins the newest controller, whose binary is named after it.
-const NEWEST: &str = "tests/go/rollouts-1.10";
-
+pub(crate) const MODULE: &str = "tests/go/rollouts";
 /// The module that needs nothing but Go: its gob against ours.
 const GOB: &str = "tests/go/gob";
 
@@ -20,7 +20,7 @@ const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-control
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 
-/// Builds etcd, kube-apiserver and two releases of the Rollouts controller into `target/go/bin`.
+/// Builds etcd, kube-apiserver and three releases of the Rollouts controller into `target/go/bin`.
 ///
 /// # Errors
 /// When Go is not installed or a build fails.
@@ -29,27 +29,21 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
     let bin = target_dir(sh).join("go/bin");
-    let build = |module: &str, output: &str, packages: &[&str]| {
-        let flags = linker_flags(&sh.read_file(Path::new(module).join("go.mod"))?)?;
+    let build = |go_mod: &str, output: &str, package: &str| {
+        let flags = linker_flags(&sh.read_file(Path::new(MODULE).join(go_mod))?)?;
         let build = cmd!(
             sh,
-            "go -C {module} build -ldflags {flags} -o {bin}/{output} {packages...}"
+            "go -C {MODULE} build -modfile={go_mod} -ldflags {flags} -o {bin}/{output} {package}"
         );
         anyhow::Ok(go(sh, build).run()?)
     };
-    build(MODULE, "", &[CONTROLLER, API_SERVER])?;
-    build(MODULE, "etcd", &[ETCD])?;
-    build(NEWEST, "rollouts-controller-1.10", &[CONTROLLER])?;
+    build("go.mod", "kube-apiserver", API_SERVER)?;
+    build("go.mod", "etcd", ETCD)?;
+    for release in RELEASES.iter().filter(|release| release.always) {
+        let output = format!("rollouts-controller-{}", release.version);
+        build(release.go_mod, &output, CONTROLLER)?;
+    }
     Ok(())
-}
-
-/// Runs the Go host tests against the plugin at `plugin` and the plugins among the examples.
-///
-/// # Errors
-/// When a build or a test fails.
-pub(crate) fn host_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
-    with_plugins(sh, cmd!(sh, "go -C {MODULE} test -count=1"), plugin)
 }
 
 /// Builds the program that measures Go's own decoder, and returns its path.
@@ -68,19 +62,14 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// When the measuring fails.
 pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
-    with_plugins(sh, figures, plugin)
-}
-
-/// Runs host tests, which start from the plugin and the plugins among the examples.
-fn with_plugins(sh: &Shell, tests: Cmd<'_>, plugin: &Path) -> anyhow::Result<()> {
-    Ok(go(sh, tests)
+    Ok(go(sh, figures)
         .env("PLUGIN_BINARY", plugin)
         .env("EXAMPLES_DIR", examples(sh)?)
         .run()?)
 }
 
 /// Builds the examples, and returns the directory of their programs.
-fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
+pub(crate) fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
     cmd!(sh, "cargo build --locked --package examples --examples").run()?;
     Ok(target_dir(sh).join("debug/examples"))
 }
@@ -136,7 +125,7 @@ fn in_cluster(sh: &Shell, command: Cmd<'_>, plugin: &Path) -> anyhow::Result<()>
 }
 
 /// Go's compiler output lives with cargo's, so that one cache holds both.
-fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
+pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
     command
         .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")

@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod go;
+mod matrix;
 mod plugin;
 mod report;
 mod test;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    go, plugin,
+    go, matrix, plugin,
     report::{Report, say},
     tidy,
 };
@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Only the tiers that need no Go; says which it left out.
     #[arg(long)]
     no_go: bool,
+    /// The host tests against every release of the controller, not only the oldest and the two newest.
+    #[arg(long)]
+    matrix: bool,
 }
 
 /// Runs the tiers; a tier that cannot run is a failed tier.
@@ -39,11 +42,11 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         say("left out: host tests and cluster tests, which need Go");
     } else {
         report.step("host: Go's gob", || go::gob_tests(sh));
-        report.step("build: etcd, kube-apiserver, controller", || go::build(sh));
-        report.step("host: the controller's client package", || {
-            go::host_tests(sh, plugin()?)
+        report.step("build: etcd, kube-apiserver, controllers", || go::build(sh));
+        report.step("host: the controllers' client packages", || {
+            matrix::host_tests(sh, plugin()?, args.matrix)
         });
-        report.step("cluster: the released controller", || {
+        report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)
         });
     }

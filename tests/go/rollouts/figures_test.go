@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -44,7 +43,7 @@ func TestFigures(t *testing.T) {
 func handshake(t testing.TB) time.Duration {
 	t.Helper()
 	process := exec.Command(environment.binary, "--route-tables-dir", tablesOf(figures))
-	process.Env = append(os.Environ(), "ARGO_ROLLOUTS_RPC_PLUGIN=trafficrouter",
+	process.Env = append(environment.variables, "ARGO_ROLLOUTS_RPC_PLUGIN=trafficrouter",
 		"PLUGIN_PROTOCOL_VERSIONS=1", "PLUGIN_MIN_PORT=10000", "PLUGIN_MAX_PORT=25000", "TMPDIR="+t.TempDir())
 	stdout, err := process.StdoutPipe()
 	if err != nil {

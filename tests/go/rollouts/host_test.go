@@ -7,7 +7,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +19,7 @@ import (
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
 
@@ -44,9 +48,12 @@ const (
 
 // environment is what the tests start from.
 var environment struct {
-	binary   string // absolute path of the plugin as it was built
-	testdata string
-	tables   string // holds one directory of RouteTables per plugin name
+	binary    string // absolute path of the plugin as it was built
+	testdata  string
+	directory string              // the controller's working directory
+	tables    string              // holds one directory of RouteTables per plugin name
+	args      map[string][]string // per plugin name
+	variables []string            // what the processes inherit
 }
 
 func TestMain(m *testing.M) {
@@ -97,6 +104,8 @@ func setUp(directory string) error {
 	if err := os.Chdir(directory); err != nil {
 		return err
 	}
+	environment.directory = directory
+	environment.variables = slices.Clip(os.Environ())
 	environment.tables = filepath.Join(directory, "route-tables")
 
 	// Nothing listens on port 1.
@@ -107,27 +116,31 @@ func setUp(directory string) error {
 "users": [{"name": "nobody", "user": {}}]}`), 0o600); err != nil {
 		return err
 	}
-	items := []types.PluginItem{item(unreachable, "--kubeconfig", kubeconfig)}
+	environment.args = map[string][]string{unreachable: {"--kubeconfig", kubeconfig}}
 	for _, name := range []string{methods, badInput, wireTypes, workers, idle, killed, figures} {
 		if err := os.CopyFS(tablesOf(name), os.DirFS(filepath.Join(environment.testdata, "route-tables"))); err != nil {
 			return err
 		}
-		items = append(items, item(name, "--route-tables-dir", tablesOf(name)))
+		environment.args[name] = []string{"--route-tables-dir", tablesOf(name)}
+	}
+	var routers []registration
+	for name, args := range environment.args {
+		routers = append(routers, registration{name, "file://" + environment.binary, args})
 	}
 	examples := os.Getenv("EXAMPLES_DIR")
 	if !filepath.IsAbs(examples) {
 		return fmt.Errorf("EXAMPLES_DIR must be the absolute path of the built examples, it is %q", examples)
 	}
-	example := func(name, binary string) []types.PluginItem {
-		return []types.PluginItem{{Name: name, Location: "file://" + filepath.Join(examples, binary)}}
+	example := func(name, binary string) []registration {
+		return []registration{{Name: name, Location: "file://" + filepath.Join(examples, binary)}}
 	}
 	lists := map[string]string{}
-	for key, items := range map[string][]types.PluginItem{
-		"trafficRouterPlugins":  items,
+	for key, registrations := range map[string][]registration{
+		"trafficRouterPlugins":  routers,
 		"metricProviderPlugins": example(metricProvider, "metric_provider"),
 		"stepPlugins":           example(stepPlugin, "step_plugin"),
 	} {
-		list, err := yaml.Marshal(items)
+		list, err := yaml.Marshal(registrations)
 		if err != nil {
 			return err
 		}
@@ -140,11 +153,26 @@ func setUp(directory string) error {
 	if _, err := config.InitializeConfig(clientset, defaults.DefaultRolloutsConfigMapName); err != nil {
 		return err
 	}
-	return plugin.DownloadPlugins(plugin.FileDownloaderImpl{}, clientset)
+	return download(clientset)
 }
 
-func item(name string, args ...string) types.PluginItem {
-	return types.PluginItem{Name: name, Location: "file://" + environment.binary, Args: args}
+// registration is an entry of the ConfigMap. A release ignores the keys it does not know.
+type registration struct {
+	Name     string   `json:"name"`
+	Location string   `json:"location"`
+	Args     []string `json:"args"`
+}
+
+// download takes the clientset since 1.8, for the Secrets that hold headers.
+func download(clientset kubernetes.Interface) error {
+	switch download := any(plugin.DownloadPlugins).(type) {
+	case func(plugin.FileDownloader) error:
+		return download(plugin.FileDownloaderImpl{})
+	case func(plugin.FileDownloader, kubernetes.Interface) error:
+		return download(plugin.FileDownloaderImpl{}, clientset)
+	default:
+		return fmt.Errorf("the downloader is a %T", download)
+	}
 }
 
 // tablesOf is the directory that the process behind a plugin name edits.
@@ -155,11 +183,34 @@ func tablesOf(name string) string {
 // router is the handle that a reconcile works with: started, initialised and pinged.
 func router(t testing.TB, name string) rpc.TrafficRouterPlugin {
 	t.Helper()
-	handle, err := client.GetTrafficPlugin(name)
+	handle, err := reconcile(t, name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return handle
+}
+
+// Releases before 1.7 have no arguments for a plugin.
+var _, takesArguments = reflect.TypeFor[types.PluginItem]().FieldByName("Args")
+
+// One process at a time is started with the variables that stand for its arguments.
+var starting sync.Mutex
+
+// reconcile asks for the plugin as each reconcile does, which starts it if it is not running.
+func reconcile(t testing.TB, name string) (rpc.TrafficRouterPlugin, error) {
+	t.Helper()
+	if !takesArguments {
+		starting.Lock()
+		defer starting.Unlock()
+		for arg := range slices.Chunk(environment.args[name], 2) {
+			variable := "GLOO_PLUGIN_" + strings.ToUpper(strings.ReplaceAll(strings.TrimPrefix(arg[0], "--"), "-", "_"))
+			if err := os.Setenv(variable, arg[1]); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Unsetenv(variable)
+		}
+	}
+	return client.GetTrafficPlugin(name)
 }
 
 func succeeds(t testing.TB, call string, result types.RpcError) {

@@ -2,14 +2,10 @@ package host
 
 import (
 	"maps"
-	"math/rand"
 	"reflect"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
-	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"sigs.k8s.io/randfill"
 
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
@@ -91,10 +87,9 @@ func TestEveryTypeOfARolloutIsRead(t *testing.T) {
 	t.Parallel()
 	plugin := router(t, wireTypes)
 	essential := realisticRollout(t)
-	codecs := serializer.NewCodecFactory(runtime.NewScheme())
 	for seed := range int64(40) {
 		var rollout v1alpha1.Rollout
-		fuzzer.FuzzerFor(metafuzzer.Funcs, rand.NewSource(seed), codecs).NilChance(0.1).NumElements(1, 2).Fill(&rollout)
+		randfill.NewWithSeed(seed).NilChance(0.1).NumElements(1, 2).Fill(&rollout)
 		rollout.Name, rollout.Namespace = essential.Name, essential.Namespace
 		if rollout.Spec.Strategy.Canary == nil {
 			rollout.Spec.Strategy.Canary = &v1alpha1.CanaryStrategy{}

@@ -20,10 +20,7 @@ import (
 
 	goplugin "github.com/hashicorp/go-plugin"
 
-	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/client"
 	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
-	"github.com/argoproj/argo-rollouts/utils/plugin"
-	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 )
 
 // As many workers as the controller has, each with a Rollout and a table of its own: two hundred calls.
@@ -101,7 +98,7 @@ func TestAKilledPluginIsStartedAgain(t *testing.T) {
 	var handle rpc.TrafficRouterPlugin
 	eventually(t, "the plugin starts again", func() (started bool) {
 		var err error
-		handle, err = client.GetTrafficPlugin(killed)
+		handle, err = reconcile(t, killed)
 		return err == nil
 	})
 	succeeds(t, "SetWeight", handle.SetWeight(rollout, 50, nil))
@@ -121,7 +118,7 @@ func TestQuitEndsTheProcessCleanly(t *testing.T) {
 	sockets := t.TempDir()
 	var log bytes.Buffer
 	process := exec.Command(environment.binary, "--route-tables-dir", tablesOf(methods))
-	process.Env = append(os.Environ(), "TMPDIR="+sockets)
+	process.Env = append(environment.variables, "TMPDIR="+sockets)
 	host := goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig: goplugin.HandshakeConfig{
 			ProtocolVersion: 1, MagicCookieKey: "ARGO_ROLLOUTS_RPC_PLUGIN", MagicCookieValue: "trafficrouter",
@@ -173,6 +170,7 @@ func TestRunByHandItExplainsItself(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	process := exec.Command(environment.binary)
+	process.Env = environment.variables
 	process.Stdout, process.Stderr = &stdout, &stderr
 	err := process.Run()
 	var exit *exec.ExitError
@@ -187,10 +185,7 @@ func TestRunByHandItExplainsItself(t *testing.T) {
 // processes are the pids that run a plugin name's copy of the binary.
 func processes(t testing.TB, name string) map[int]bool {
 	t.Helper()
-	path, _, err := plugin.GetPluginInfo(name, types.PluginTypeTrafficRouter)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := filepath.Join(environment.directory, "plugin-bin", filepath.FromSlash(name))
 	pids := map[int]bool{}
 	for _, entry := range listing(t, "/proc") {
 		if pid, err := strconv.Atoi(entry); err == nil {

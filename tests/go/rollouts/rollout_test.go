@@ -2,30 +2,22 @@ package host
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
+	"e2e.test/rollouts/fixture"
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// realisticRollout is the fixture grown to the size that sidecars and long environments reach in
-// production. Both strategies are filled, which no API server would admit, to put their types on the wire.
+// realisticRollout is the fixture grown to the size that sidecars and long environments reach in production.
 func realisticRollout(t testing.TB) *v1alpha1.Rollout {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(environment.testdata, "rollout.yaml"))
+	rollout, err := fixture.Rollout()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rollout v1alpha1.Rollout
-	if err := yaml.UnmarshalStrict(text, &rollout); err != nil {
-		t.Fatal(err)
-	}
-	rollout.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = string(text)
 	pod := &rollout.Spec.Template.Spec
 	for sidecar := range 12 {
 		container := pod.Containers[0].DeepCopy()
@@ -43,7 +35,7 @@ func realisticRollout(t testing.TB) *v1alpha1.Rollout {
 		}
 		pod.Containers = append(pod.Containers, *container)
 	}
-	return &rollout
+	return rollout
 }
 
 // configure replaces our plugin's block in a Rollout.

@@ -100,7 +100,7 @@ fn expected(rollout: &Rollout) -> Vec<RouterCall> {
     calls
 }
 
-/// `tests/go/rollouts/testdata/rollout.yaml`, without the annotation that holds it once more.
+/// `tests/go/rollouts/fixture/rollout.yaml`, without the annotation that holds it once more.
 fn demo() -> Rollout {
     let step = CanaryStep::default;
     let other = |other| CanaryStep {
@@ -181,7 +181,7 @@ fn demo() -> Rollout {
             observed_generation: "12".into(),
             current_pod_hash: "6d4f8b7c5".into(),
             stable_rs: "7c9d6b5f4".into(),
-            current_step_index: Some(2),
+            current_step_index: Some(1),
             updated_replicas: 1,
             available_replicas: 5,
             current_experiment: "demo-7-1".into(),

@@ -16,8 +16,7 @@ import (
 	"runtime/debug"
 	"strings"
 
-	"sigs.k8s.io/yaml"
-
+	"e2e.test/rollouts/fixture"
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 	plugin "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
@@ -32,16 +31,9 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: record DIRECTORY")
 	}
-	text, err := os.ReadFile("testdata/rollout.yaml")
+	rollout, err := fixture.Rollout()
 	check(err)
-	var rollout v1alpha1.Rollout
-	check(yaml.UnmarshalStrict(text, &rollout))
-	// As `kubectl apply` leaves it, JSON inside JSON: the longest string of most Rollouts.
-	applied, err := yaml.YAMLToJSON(text)
-	check(err)
-	rollout.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = string(applied)
-
-	stream, calls := record(&rollout)
+	stream, calls := record(rollout)
 	manifest := fmt.Sprintf("Written by tests/go/rollouts/record with %s and\n", runtime.Version())
 	for _, module := range modules {
 		manifest += fmt.Sprintf("  %s %s\n", module, version(module))

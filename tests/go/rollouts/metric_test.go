@@ -12,9 +12,6 @@ import (
 	metricclient "github.com/argoproj/argo-rollouts/metricproviders/plugin/client"
 	metricrpc "github.com/argoproj/argo-rollouts/metricproviders/plugin/rpc"
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-	stepclient "github.com/argoproj/argo-rollouts/rollout/steps/plugin/client"
-	steprpc "github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
-	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 )
 
 // metricOf is a metric that the example provider measures as its configuration says.
@@ -120,56 +117,4 @@ func TestAMetricProvidersOtherMethodsAnswer(t *testing.T) {
 	if got := plugin.GetMetadata(metricOf(`{}`)); !strings.HasPrefix(got["error"], "failed to get metadata via plugin: ") {
 		t.Errorf("GetMetadata of a bad configuration: %v", got)
 	}
-}
-
-func step(t *testing.T) steprpc.StepPlugin {
-	t.Helper()
-	handle, err := stepclient.GetPlugin(stepPlugin)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return handle
-}
-
-func contextOf(config string, status json.RawMessage) *types.RpcStepContext {
-	return &types.RpcStepContext{PluginName: stepPlugin, Config: []byte(config), Status: status}
-}
-
-func TestAStepRunsUntilItIsDone(t *testing.T) {
-	t.Parallel()
-	rollout, plugin := realisticRollout(t), step(t)
-	if got := plugin.Type(); got != "Patience" {
-		t.Errorf("Type: %q", got)
-	}
-	var status json.RawMessage
-	for _, want := range []types.RpcStepResult{
-		{Phase: types.PhaseRunning, Message: "looked 1 of 2 times", Status: []byte(`{"looks":1}`)},
-		{Phase: types.PhaseSuccessful, Message: "looked 2 of 2 times", Status: []byte(`{"looks":2}`)},
-	} {
-		got, err := plugin.Run(rollout, contextOf(`{"times": 2}`, status))
-		succeeds(t, "Run", err)
-		if got.Phase != want.Phase || got.Message != want.Message || string(got.Status) != string(want.Status) || got.RequeueAfter != 15*time.Second {
-			t.Errorf("Run: %+v, want %+v", got, want)
-		}
-		status = got.Status
-	}
-	got, err := plugin.Abort(rollout, contextOf(`{"times": 2}`, status))
-	succeeds(t, "Abort", err)
-	if got.Phase != types.PhaseSuccessful || got.Message != "forgot 2 looks" || got.Status != nil {
-		t.Errorf("Abort: %+v", got)
-	}
-	got, err = plugin.Terminate(rollout, contextOf(`{"times": 2}`, status))
-	succeeds(t, "Terminate", err)
-	if got.Phase != types.PhaseSuccessful {
-		t.Errorf("Terminate: %+v", got)
-	}
-}
-
-func TestAStepsErrorIsOneLine(t *testing.T) {
-	t.Parallel()
-	rollout, plugin := realisticRollout(t), step(t)
-	_, err := plugin.Run(rollout, contextOf("{\n\"50%\": 2}", nil))
-	refuses(t, "Run", err, "unknown field")
-	_, err = plugin.Abort(rollout, contextOf(`{}`, json.RawMessage(`7`)))
-	refuses(t, "Abort", err, "expected")
 }
