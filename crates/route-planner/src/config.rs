@@ -101,6 +101,19 @@ const KEYS: &[&str] = &[
 ];
 
 impl PluginConfig {
+    /// A configuration in which nothing is set.
+    pub(crate) fn unset() -> Self {
+        Self {
+            route_tables: RouteTableSelector::default(),
+            routes: RouteSelector::default(),
+            header_match: HeaderMatchMode::default(),
+            header_route_placement: HeaderRoutePlacement::default(),
+            destinations: DestinationConfig::default(),
+            keep_zero_weights: false,
+            verify: VerifyMode::default(),
+        }
+    }
+
     /// Finds the block of the first of the `accepted` plugin names in `plugins` (name to raw JSON) and parses it.
     ///
     /// # Errors

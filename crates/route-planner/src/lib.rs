@@ -15,7 +15,8 @@
 //! [`plan`] answers with a [`Plan`], whose edits become a guarded JSON Patch, or with a typed refusal. The same input
 //! gives the same plan, and planning on a patched table gives the empty plan. What the owner wrote is remembered in one
 //! annotation of the table itself ([`ANNOTATION`]); SetWeight 0 puts it back byte for byte and removes the annotation.
-//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it?
+//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it? [`restore`] needs no
+//! configuration: it puts back a table of a Rollout that is gone.
 //!
 //! The crate knows no clock, no file, no network and no Kubernetes client.
 
@@ -33,6 +34,7 @@ mod observe;
 mod ownership;
 mod re2;
 mod record;
+mod restore;
 mod roles;
 mod select;
 mod set_weight;
@@ -51,6 +53,7 @@ pub use intent::{
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
 pub use record::ANNOTATION;
+pub use restore::{involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
 

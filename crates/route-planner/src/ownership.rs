@@ -35,6 +35,11 @@ impl Owner {
         }
     }
 
+    /// The Rollout, under the names that its labels have for it.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey::new(&self.namespace, &self.rollout)
+    }
+
     /// The labels that tell the Rollout.
     pub(crate) fn own_labels(&self) -> [(String, String); 2] {
         [(NAMESPACE, &self.namespace), (ROLLOUT, &self.rollout)]

@@ -107,6 +107,11 @@ impl Records {
         Ok(records)
     }
 
+    /// The Rollouts that changed something, as `namespace/name`.
+    pub(crate) fn rollouts(&self) -> impl Iterator<Item = &str> {
+        self.rollouts.keys().map(String::as_str)
+    }
+
     /// The record of one Rollout; empty when it changed nothing.
     pub(crate) fn of(&self, rollout: &ObjectKey) -> Result<Record, Refusal> {
         match self.rollouts.get(&rollout.to_string()) {

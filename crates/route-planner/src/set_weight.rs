@@ -121,7 +121,10 @@ impl Decision<'_> {
             None => {
                 let found = owners.slots.iter().map(Slot::label).collect();
                 self.skip(route, SkipReason::LeadsTo(found));
-                Target::owners(owners)
+                match record {
+                    Some(record) => Target::released(owners, record, self.reading),
+                    None => Target::owners(owners),
+                }
             }
             Some(_) if !route.selected => {
                 self.skip(route, SkipReason::NotSelected(route.selector_key()));

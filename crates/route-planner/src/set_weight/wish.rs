@@ -1,6 +1,7 @@
 //! What one route is to look like when a weight is in force.
 
-use gloo_types::weight_rule;
+use gloo_types::{DestinationReference, weight_rule};
+use serde::Deserialize as _;
 use serde_json::json;
 
 use crate::config::PluginConfig;
@@ -10,7 +11,7 @@ use crate::error::Refusal;
 use crate::intent::WeightSplit;
 use crate::record::{Original, RouteKey, RouteRecord};
 use crate::roles::{Role, Roles};
-use crate::select::Route;
+use crate::select::{DestinationId, Reading, Route};
 use crate::weight;
 
 /// A checked intent.
@@ -40,8 +41,9 @@ struct Managed<'a> {
 }
 
 impl Managed<'_> {
-    fn hold(&self, slot: &Slot) -> bool {
-        slot.is_same(&self.anchor) || self.ours.iter().any(|(_, mine)| slot.is_same(mine))
+    fn slots(&self) -> Vec<&Slot> {
+        let ours = self.ours.iter().map(|(_, mine)| mine);
+        [&self.anchor].into_iter().chain(ours).collect()
     }
 }
 
@@ -52,6 +54,28 @@ impl Target {
             list: list.resting(),
             record: None,
         }
+    }
+
+    /// The same for a route that no longer leads to the Rollout, or whose Rollout is gone: which destinations were split
+    /// only the `record` tells.
+    pub(super) fn released(
+        list: DestinationList,
+        record: &RouteRecord,
+        reading: Reading<'_>,
+    ) -> Self {
+        let then = Reading {
+            by: record.by,
+            ..reading
+        };
+        let ids = record.originals.iter().filter_map(|original| {
+            let view = DestinationReference::deserialize(&original.destination).ok()?;
+            DestinationId::of(&view, then)
+        });
+        let slots = ids.filter_map(|id| list.slots.iter().find(|slot| slot.is(&id)).cloned());
+        let slots: Vec<Slot> = slots.collect();
+        let ours: Vec<&Slot> = slots.iter().collect();
+        let share = share_of(&list, &ours);
+        Self::owners(rebalanced(list, &ours, share, Some(record)))
     }
 }
 
@@ -117,13 +141,14 @@ impl<'a> Wish<'a> {
             Err(_) if self.is_rest() => return Ok(Target::owners(owners)),
             Err(refusal) => return Err(refusal),
         };
-        let share = share_of(&owners, &ours);
+        let slots = ours.slots();
+        let share = share_of(&owners, &slots);
         if self.is_rest() && (share == 0 || !self.canary_has_share(&owners)) {
-            return Ok(Target::owners(rebalanced(owners, &ours, share, record)));
+            return Ok(Target::owners(rebalanced(owners, &slots, share, record)));
         }
         if share == 0 {
             let stable = self.roles.stable.label();
-            let taken = taken_by_others(&owners, &ours);
+            let taken = taken_by_others(&owners, &slots);
             return Err(Refusal::NoShare {
                 route: route.label(),
                 stable,
@@ -269,39 +294,43 @@ impl<'a> Wish<'a> {
 }
 
 /// Percent of a route's traffic that is ours to split; 0 when the others leave nothing.
-fn share_of(owners: &DestinationList, ours: &Managed<'_>) -> u32 {
+fn share_of(owners: &DestinationList, ours: &[&Slot]) -> u32 {
     100_u32.saturating_sub(taken_by_others(owners, ours))
 }
 
-fn taken_by_others(owners: &DestinationList, ours: &Managed<'_>) -> u32 {
+fn taken_by_others(owners: &DestinationList, ours: &[&Slot]) -> u32 {
     let slots = owners.slots.iter().zip(owners.effective_weights());
     slots
-        .filter(|(slot, _)| !ours.hold(slot))
+        .filter(|(slot, _)| !ours.iter().any(|mine| slot.is_same(mine)))
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
 }
 
 /// The owner's list, put back after the owner gave more or less to others while it was split.
 ///
-/// If a stable weight that was written for the old share now breaks the sum of 100, it takes the difference.
+/// If the weight of the first of `ours`, the stable one, was written for the old share and now breaks the sum of 100, it
+/// takes the difference.
 fn rebalanced(
     mut owners: DestinationList,
-    ours: &Managed<'_>,
+    ours: &[&Slot],
     share: u32,
     record: Option<&RouteRecord>,
 ) -> DestinationList {
     let as_written = record.is_none_or(|record| record.share == share);
+    let Some((anchor, rest)) = ours.split_first() else {
+        return owners;
+    };
     if as_written || weight_rule(&owners.views()).is_none() {
         return owners;
     }
     let others: u32 = owners
         .slots
         .iter()
-        .filter(|slot| !slot.is_same(&ours.anchor) && ours.hold(slot))
+        .filter(|slot| !slot.is_same(anchor) && rest.iter().any(|mine| slot.is_same(mine)))
         .filter_map(|slot| slot.view.set_weight())
         .fold(0, u32::saturating_add);
     let rest = share.saturating_sub(others);
     for slot in &mut owners.slots {
-        if slot.is_same(&ours.anchor) && slot.view.set_weight().is_some() && rest > 0 {
+        if slot.is_same(anchor) && slot.view.set_weight().is_some() && rest > 0 {
             *slot = slot.clone().weighing(Some(json!(rest)));
         }
     }

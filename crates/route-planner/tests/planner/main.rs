@@ -12,5 +12,6 @@ mod observations;
 mod patches;
 mod properties;
 mod refusals;
+mod restore;
 mod scenarios;
 mod table;

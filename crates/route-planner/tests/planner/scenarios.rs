@@ -179,7 +179,7 @@ fn text_match(value: &Value) -> TextMatch {
 }
 
 /// A `setHeaderRoute` as written in a Rollout.
-fn header_route(step: &Value) -> ManagedRoute {
+pub(crate) fn header_route(step: &Value) -> ManagedRoute {
     let matches = step["match"].as_array().into_iter().flatten();
     ManagedRoute::Header(HeaderRoute {
         name: text(&step["name"]),

@@ -3,7 +3,7 @@
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
     ANNOTATION, AdditionalDestination, Intent, IntentKind, ManagedRoutes, Plan, PlanError,
-    PluginConfig, ServicePair, WeightSplit,
+    PluginConfig, ServicePair, Warning, WeightSplit, involved, restore,
 };
 use serde_json::{Value, json};
 
@@ -44,6 +44,13 @@ impl Table {
         .unwrap()
     }
 
+    /// Takes out what a Rollout has left, without its configuration.
+    pub(crate) fn restore(&mut self, rollout: &str) -> Plan {
+        let plan = restore(&key(rollout), &self.doc()).unwrap();
+        self.edit(&plan.to_json_patch());
+        plan
+    }
+
     /// Plans, applies, and checks what must hold after every call.
     pub(crate) fn set_weight(
         &mut self,
@@ -70,6 +77,7 @@ impl Table {
             );
         }
         self.edit(&patch);
+        self.check_restorable();
         match route_planner::plan(&config, intent, &self.doc()) {
             Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),
             // Cleaning up is possible once where no route leads to stable any more.
@@ -79,6 +87,23 @@ impl Table {
             ),
         }
         Ok(plan)
+    }
+
+    /// Whatever a Rollout has left in a table, it can be taken out without its configuration.
+    fn check_restorable(&self) {
+        let mut table = self.document.clone();
+        let doc = |table: &Value| RouteTableDoc::from_value(table.clone()).unwrap();
+        let mut is_kept = false;
+        for rollout in involved(&doc(&table)).unwrap() {
+            // What cannot be read is refused, as by any plan.
+            let Ok(plan) = restore(&rollout, &doc(&table)) else {
+                return;
+            };
+            is_kept |= plan.warnings.contains(&Warning::OnlyManagedRoutes);
+            json_patch::patch(&mut table, &plan.to_json_patch()).unwrap();
+        }
+        let left = involved(&doc(&table)).unwrap();
+        assert!(left.is_empty() || is_kept, "{left:?}: {table:#}");
     }
 
     /// Applies a patch the way a store does.
