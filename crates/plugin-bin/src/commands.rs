@@ -7,8 +7,10 @@ mod located;
 mod output;
 mod passes;
 mod plan;
+mod restore;
 mod routes;
 mod simulate;
+mod status;
 mod trial;
 mod validate;
 mod world;
@@ -53,6 +55,8 @@ pub(crate) enum Command {
     Plan(plan::Args),
     Simulate(simulate::Args),
     Validate(validate::Args),
+    Status(status::Args),
+    Restore(restore::Args),
     /// Print a script that completes this command line in a shell.
     Completions {
         /// The shell.
@@ -101,6 +105,8 @@ fn answer(command: &Command) -> anyhow::Result<Answer> {
             Command::Plan(args) => plan::run(args).await,
             Command::Simulate(args) => simulate::run(args).await,
             Command::Validate(args) => validate::run(args).await,
+            Command::Status(args) => status::run(args).await,
+            Command::Restore(args) => restore::run(args).await,
             Command::Completions { shell } => {
                 let mut command = CommandLine::command();
                 let name = command.get_name().to_owned();

@@ -68,6 +68,14 @@ pub(super) fn complain(text: &str) {
     let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
 }
 
+/// Says on stderr what takes a while, to a person only.
+pub(super) fn progress(what: &str) {
+    let mut stderr = anstream::stderr();
+    if stderr.is_terminal() {
+        let _ = writeln!(stderr, "{DIM}{what} ...{DIM:#}");
+    }
+}
+
 pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }

@@ -1,6 +1,7 @@
 //! What a RouteTable does, in few words per route.
 
 use gloo_types::{DestinationReference, RouteTableDoc, effective_weights};
+use route_planner::managed_by;
 use serde::Serialize;
 
 /// Where one route leads.
@@ -10,6 +11,9 @@ pub(super) struct RouteState {
     pub(super) table: String,
     /// Its name, or its position.
     pub(super) route: String,
+    /// The Rollout it was put in for; absent for one that the table's owner wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) managed_by: Option<String>,
     pub(super) destinations: Vec<Share>,
 }
 
@@ -40,6 +44,7 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
         RouteState {
             table: table.key().to_string(),
             route,
+            managed_by: None,
             destinations: shares
                 .map(|(destination, weight)| Share {
                     destination: name(destination),
@@ -59,7 +64,12 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
             "" => format!("http[{index}]"),
             name => name.to_owned(),
         };
-        states.push(state(label, listed.unwrap_or(default)));
+        let raw = table.raw().pointer(&format!("/spec/http/{index}"));
+        let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
+        states.push(RouteState {
+            managed_by,
+            ..state(label, listed.unwrap_or(default))
+        });
     }
     let tcp = spec.tcp.iter().map(|route| {
         let forward = route.forward_to.as_ref();

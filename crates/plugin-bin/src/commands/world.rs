@@ -37,6 +37,13 @@ pub(super) struct Source {
     pub(super) namespace: String,
 
     #[command(flatten)]
+    live_objects: Live,
+}
+
+/// The cluster, and what the plugin is told about it.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Live {
+    #[command(flatten)]
     policy: PolicyFlags,
 
     #[command(flatten)]
@@ -62,13 +69,58 @@ pub(super) struct Mistyped {
     source: serde_json::Error,
 }
 
-impl Source {
+impl Live {
     pub(super) fn policy(&self) -> Policy {
         self.policy.to_policy()
     }
 
-    pub(super) fn cluster(&self) -> KubeRouteStore {
+    pub(super) fn store(&self) -> KubeRouteStore {
         KubeRouteStore::new(self.cluster.to_access())
+    }
+
+    /// Whether a Rollout names the plugin.
+    pub(super) fn uses_plugin(&self, api: &Value) -> bool {
+        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
+        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
+        let accepted = self.policy().plugin_names;
+        plugins
+            .map(|(name, _)| name)
+            .any(|name| accepted.contains(name))
+    }
+}
+
+impl Mistyped {
+    pub(super) const fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+}
+
+impl Subject {
+    /// Reads a Rollout.
+    pub(super) fn new(api: Value) -> Result<Self, Mistyped> {
+        let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
+        let key = ObjectKey::new(
+            text("/metadata/namespace").unwrap_or_default(),
+            text("/metadata/name").unwrap_or_default(),
+        );
+        match serde_path_to_error::deserialize(&api) {
+            Ok(rollout) => Ok(Self { key, rollout, api }),
+            Err(error) => Err(Mistyped {
+                key,
+                path: error.path().to_string(),
+                source: error.into_inner(),
+            }),
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn policy(&self) -> Policy {
+        self.live_objects.policy()
+    }
+
+    fn cluster(&self) -> KubeRouteStore {
+        self.live_objects.store()
     }
 
     /// `name` or `namespace/name` as a key.
@@ -124,35 +176,12 @@ impl Source {
 
     /// A Rollout with its namespace.
     pub(super) fn subject(&self, api: &Value) -> Result<Subject, Mistyped> {
-        let api = self.with_namespace(api);
-        let text = |pointer| api.pointer(pointer).and_then(Value::as_str);
-        let key = ObjectKey::new(
-            text("/metadata/namespace").unwrap_or_default(),
-            text("/metadata/name").unwrap_or_default(),
-        );
-        match serde_path_to_error::deserialize(&api) {
-            Ok(rollout) => Ok(Subject { key, rollout, api }),
-            Err(error) => Err(Mistyped {
-                key,
-                path: error.path().to_string(),
-                source: error.into_inner(),
-            }),
-        }
+        Subject::new(self.with_namespace(api))
     }
 
     /// Whether this is a Rollout that uses the plugin.
     pub(super) fn is_subject(&self, manifest: &Manifest) -> bool {
-        manifest.kind() == "Rollout" && self.uses_plugin(&manifest.value)
-    }
-
-    /// Whether a Rollout names the plugin.
-    fn uses_plugin(&self, api: &Value) -> bool {
-        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
-        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
-        let accepted = self.policy().plugin_names;
-        plugins
-            .map(|(name, _)| name)
-            .any(|name| accepted.contains(name))
+        manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
     }
 
     /// Puts the tables and policies among `manifests` into `store`, as far as they can be read.

@@ -1,0 +1,200 @@
+//! `restore`: puts tables back for a Rollout that is gone.
+
+use std::io::{self, BufRead as _, IsTerminal as _};
+
+use anyhow::{Context as _, bail};
+use gloo_types::{MirrorPolicyDoc, ObjectKey};
+use route_planner::{Plan, belongs_to, restore};
+use route_store::{
+    KubeRouteStore, PolicyStore as _, RolloutReader as _, RouteStore as _, StoreError,
+};
+use serde_json::Value;
+
+use super::Answer;
+use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
+use super::world::{Live, Subject};
+use crate::from_rpc;
+
+/// Put RouteTables back to what their owners wrote, for a Rollout that was deleted in the middle of an update.
+///
+/// The controller tells a plugin nothing when a Rollout is deleted, so its share of the traffic stays where it was. This
+/// takes out what the Rollout has left, in every table of the cluster, and nothing else: edits of the owner and parts of
+/// other Rollouts stay. While the Rollout is there, the tables it selects are left to it.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  restore shop/reviews --dry-run                    show the changes
+  restore shop/reviews                              show them, ask, and write
+  restore shop/reviews --yes                        in a script
+
+Exit codes: 0 restored, or nothing to do; 1 not restored: declined, or the Rollout still selects the tables; \
+2 the command line is wrong; 3 the cluster cannot be read or written.")]
+pub(crate) struct Args {
+    /// The Rollout, as namespace/name.
+    #[arg(value_parser = key)]
+    rollout: ObjectKey,
+
+    /// Write without asking.
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Only show what would be written.
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    live: Live,
+}
+
+/// A table that is put back.
+struct Change {
+    plan: Plan,
+    before: Value,
+    after: Value,
+}
+
+/// All that is to be written.
+struct Work {
+    changes: Vec<Change>,
+    policies: Vec<MirrorPolicyDoc>,
+    /// Tables that are left to the Rollout.
+    in_use: Vec<ObjectKey>,
+    /// Whether there is no such Rollout.
+    is_gone: bool,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let store = args.live.store();
+    let work = plan(args, &store).await?;
+    output::print(&text(args, &work)?)?;
+    if work.changes.is_empty() && work.policies.is_empty() {
+        return Ok(if work.in_use.is_empty() {
+            Answer::Yes
+        } else {
+            Answer::No
+        });
+    }
+    if args.dry_run {
+        return Ok(Answer::Yes);
+    }
+    if !args.yes && !is_confirmed()? {
+        output::print("nothing was written\n")?;
+        return Ok(Answer::No);
+    }
+    // A policy goes before the routes it is about.
+    for policy in &work.policies {
+        match store.delete_policy(policy).await {
+            Err(StoreError::NotFound { .. }) => {}
+            deleted => deleted?,
+        }
+    }
+    for Change { plan, .. } in &work.changes {
+        store.patch(&plan.table, &plan.to_json_patch()).await?;
+    }
+    output::print(&(styled(GREEN, "restored") + "\n"))?;
+    Ok(Answer::Yes)
+}
+
+async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
+    let rollout = &args.rollout;
+    let live = store.rollout(rollout).await?;
+    let is_gone = live.is_none();
+    let selector = match live {
+        None => None,
+        Some(live) => {
+            let subject = Subject::new(live.raw().clone())?;
+            let config = from_rpc::config(&args.live.policy(), &subject.rollout, rollout);
+            config.ok().map(|config| config.route_tables().clone())
+        }
+    };
+    let mut work = Work {
+        changes: Vec::new(),
+        policies: Vec::new(),
+        in_use: Vec::new(),
+        is_gone,
+    };
+    for table in store.tables(None).await? {
+        let plan = restore(rollout, &table)?;
+        let is_in_use = selector
+            .as_ref()
+            .is_some_and(|selector| selector.matches(table.key(), table.labels()));
+        if plan.is_noop() {
+            continue;
+        }
+        if is_in_use {
+            work.in_use.push(plan.table);
+            continue;
+        }
+        let mut after = table.raw().clone();
+        json_patch::patch(&mut after, &plan.to_json_patch())
+            .with_context(|| format!("RouteTable {}: the plan does not apply", table.key()))?;
+        work.changes.push(Change {
+            plan,
+            before: table.into_raw(),
+            after,
+        });
+    }
+    if is_gone {
+        let policies = match store.policies().await {
+            // Where there are none, or no rights to them, no route has been mirrored.
+            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
+            policies => policies?,
+        };
+        let left = policies.into_iter().filter(|it| belongs_to(it, rollout));
+        work.policies.extend(left);
+    }
+    Ok(work)
+}
+
+fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
+    let mut text = String::new();
+    if work.is_gone {
+        text += &format!("there is no Rollout {} in this cluster\n\n", args.rollout);
+    }
+    for policy in &work.policies {
+        text += &styled(BOLD, &format!("MirrorPolicy {} is deleted", policy.key()));
+        text += "\n\n";
+    }
+    for Change {
+        plan,
+        before,
+        after,
+    } in &work.changes
+    {
+        text += &output::diff(&format!("RouteTable {}", plan.table), before, after)?;
+        for warning in &plan.warnings {
+            text += &format!("{YELLOW}warning{YELLOW:#}: {warning}\n");
+        }
+        text.push('\n');
+    }
+    let rollout = &args.rollout;
+    for table in &work.in_use {
+        text += &format!(
+            "{YELLOW}left alone{YELLOW:#}: Rollout {rollout} is there and selects RouteTable {table}: abort the Rollout instead\n"
+        );
+    }
+    if work.changes.is_empty() && work.policies.is_empty() && work.in_use.is_empty() {
+        text += &(styled(DIM, &format!("no table has anything of Rollout {rollout}")) + "\n");
+    }
+    Ok(text)
+}
+
+/// Asks the person at the terminal.
+fn is_confirmed() -> anyhow::Result<bool> {
+    if !io::stdin().is_terminal() {
+        bail!("nobody is there to be asked: give --yes or --dry-run");
+    }
+    output::print("Write this? [y/N] ")?;
+    let mut answer = String::new();
+    io::stdin().lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+fn key(text: &str) -> Result<ObjectKey, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() => {
+            Ok(ObjectKey::new(namespace, name))
+        }
+        _ => Err("expected namespace/name".to_owned()),
+    }
+}

@@ -1,0 +1,290 @@
+//! `status`: what the plugin has in force in a cluster.
+
+use std::collections::BTreeMap;
+
+use gloo_types::{ObjectKey, RouteTableDoc};
+use rollouts_rpc::error_chain;
+use route_planner::involved;
+use serde::Serialize;
+
+use super::Answer;
+use super::output::{self, DIM, Format, RED, YELLOW, styled};
+use super::routes::{RouteState, routes};
+use super::world::{Live, Subject};
+use crate::from_rpc;
+
+/// Show each Rollout of a cluster that uses the plugin, where its routes lead, and what Gloo says of its tables.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  status                                            all namespaces
+  status -n shop -o json                            the Rollouts of one namespace, for a program
+
+A route marked with * is one that the plugin has put in. What Rollouts have left in tables that do not use them any more \
+is listed below; `restore` takes it out.
+
+Exit codes: 0 all is well; 1 a Rollout cannot be carried out, Gloo refuses a table, or something was left behind; \
+2 the command line is wrong; 3 the cluster cannot be read.")]
+pub(crate) struct Args {
+    /// Only Rollouts of this namespace.
+    #[arg(short, long)]
+    namespace: Option<String>,
+
+    #[command(flatten)]
+    live: Live,
+
+    /// Form of the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    rollouts: Vec<RolloutStatus>,
+    left_behind: Vec<LeftBehind>,
+}
+
+#[derive(Debug, Serialize)]
+struct RolloutStatus {
+    rollout: String,
+    phase: String,
+    /// Index of the current step, and how many there are.
+    step: Option<(i32, usize)>,
+    /// Why the plugin cannot serve it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    tables: Vec<TableStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct TableStatus {
+    table: String,
+    /// Whether something of this Rollout is in it.
+    is_changed: bool,
+    gloo: Verdict,
+    routes: Vec<RouteState>,
+}
+
+/// What Gloo says of a table.
+#[derive(Debug, Serialize)]
+struct Verdict {
+    /// Its word; absent when it has not written any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    /// Whether the word is about the table as it is.
+    is_current: bool,
+    is_bad: bool,
+}
+
+/// Something of a Rollout that is gone, or no longer selects the table.
+#[derive(Debug, Serialize)]
+struct LeftBehind {
+    table: String,
+    rollout: String,
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let store = args.live.store();
+    output::progress("reading Rollouts");
+    let rollouts = store.rollouts(args.namespace.as_deref()).await?;
+    output::progress("reading RouteTables");
+    let tables = store.tables(None).await?;
+
+    let mut report = Report {
+        rollouts: Vec::new(),
+        left_behind: Vec::new(),
+    };
+    let mut explained: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
+    for rollout in rollouts {
+        if !args.live.uses_plugin(rollout.raw()) {
+            continue;
+        }
+        match Subject::new(rollout.raw().clone()) {
+            Ok(subject) => {
+                let (status, selected) = status(args, &subject, &tables);
+                explained.insert(subject.key, selected);
+                report.rollouts.push(status);
+            }
+            Err(error) => report.rollouts.push(RolloutStatus {
+                rollout: error.key().to_string(),
+                phase: String::new(),
+                step: None,
+                problem: Some(error_chain(&error)),
+                tables: Vec::new(),
+            }),
+        }
+    }
+    for table in &tables {
+        // What is remembered of a table and cannot be read keeps its Rollout from going on, and is shown there.
+        for rollout in involved(table).unwrap_or_default() {
+            let is_here = args
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| rollout.namespace == *namespace);
+            let selected = explained.get(&rollout);
+            if is_here && selected.is_none_or(|tables| !tables.contains(table.key())) {
+                report.left_behind.push(LeftBehind {
+                    table: table.key().to_string(),
+                    rollout: rollout.to_string(),
+                });
+            }
+        }
+    }
+    let is_well = report.left_behind.is_empty()
+        && report.rollouts.iter().all(|rollout| {
+            rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
+        });
+    output::print(&args.output.render(&report, text)?)?;
+    Ok(if is_well { Answer::Yes } else { Answer::No })
+}
+
+/// What is to be said of a Rollout, and the tables it selects.
+fn status(
+    args: &Args,
+    subject: &Subject,
+    tables: &[RouteTableDoc],
+) -> (RolloutStatus, Vec<ObjectKey>) {
+    let Subject { key, rollout, .. } = subject;
+    let steps = rollout.canary.as_ref().map_or(0, |it| it.steps.len());
+    let mut status = RolloutStatus {
+        rollout: key.to_string(),
+        phase: rollout.status.phase.clone(),
+        step: rollout.status.current_step_index.map(|step| (step, steps)),
+        problem: None,
+        tables: Vec::new(),
+    };
+    let config = match from_rpc::config(&args.live.policy(), rollout, key) {
+        Ok(config) => config,
+        Err(error) => {
+            status.problem = Some(error_chain(&error));
+            return (status, Vec::new());
+        }
+    };
+    let selector = config.route_tables();
+    let selected = tables
+        .iter()
+        .filter(|table| selector.matches(table.key(), table.labels()));
+    let selected: Vec<&RouteTableDoc> = selected.collect();
+    if selected.is_empty() {
+        status.problem = Some(format!("selects no RouteTable ({selector})"));
+    }
+    for table in &selected {
+        let involved = involved(table).map_err(|error| error_chain(&error));
+        let is_changed = match involved {
+            Ok(rollouts) => rollouts.contains(key),
+            Err(problem) => {
+                status.problem = Some(problem);
+                true
+            }
+        };
+        status.tables.push(TableStatus {
+            table: table.key().to_string(),
+            is_changed,
+            gloo: Verdict::of(table),
+            routes: routes(table),
+        });
+    }
+    (
+        status,
+        selected.iter().map(|table| table.key().clone()).collect(),
+    )
+}
+
+impl Verdict {
+    fn of(table: &RouteTableDoc) -> Self {
+        let status = table.status().unwrap_or_default();
+        let Some(state) = status.state() else {
+            return Self {
+                approval: None,
+                message: String::new(),
+                is_current: false,
+                is_bad: false,
+            };
+        };
+        let approval = state.approval.to_string();
+        let is_current = table
+            .generation()
+            .is_none_or(|it| it == state.observed_generation);
+        Self {
+            is_bad: is_current && matches!(approval.as_str(), "INVALID" | "FAILED" | "UNLICENSED"),
+            approval: Some(approval),
+            message: state
+                .message
+                .split_whitespace()
+                .collect::<Vec<_>>()
+                .join(" "),
+            is_current,
+        }
+    }
+
+    fn shown(&self) -> String {
+        let word = self.approval.as_deref().unwrap_or("-");
+        match (
+            self.approval.is_some() && !self.is_current,
+            self.message.is_empty(),
+        ) {
+            (true, _) => format!("{word}, of an older generation"),
+            (false, true) => word.to_owned(),
+            (false, false) => format!("{word}: {}", self.message),
+        }
+    }
+}
+
+fn text(report: &Report) -> String {
+    let head = [
+        "ROLLOUT",
+        "PHASE",
+        "STEP",
+        "TABLE",
+        "GLOO",
+        "ROUTE",
+        "DESTINATIONS",
+    ];
+    let mut rows = vec![head.map(str::to_owned)];
+    for rollout in &report.rollouts {
+        let step = rollout.step.map(|(step, steps)| format!("{step}/{steps}"));
+        let mut first = [
+            rollout.rollout.clone(),
+            rollout.phase.clone(),
+            step.unwrap_or_default(),
+        ];
+        let mut row = |table: [String; 2], route: [String; 2]| {
+            let [rollout, phase, step] = std::mem::take(&mut first);
+            let [table, gloo] = table;
+            let [route, shares] = route;
+            rows.push([rollout, phase, step, table, gloo, route, shares]);
+        };
+        if rollout.tables.is_empty() {
+            row(Default::default(), Default::default());
+        }
+        for table in &rollout.tables {
+            let mut label = [table.table.clone(), table.gloo.shown()];
+            for state in &table.routes {
+                let mark = if state.managed_by.is_some() { " *" } else { "" };
+                let route = format!("{}{mark}", state.route);
+                row(std::mem::take(&mut label), [route, state.shares()]);
+            }
+        }
+    }
+    let mut text = if report.rollouts.is_empty() {
+        styled(DIM, "no Rollout uses the plugin") + "\n"
+    } else {
+        output::table(&rows)
+    };
+    for RolloutStatus {
+        rollout, problem, ..
+    } in &report.rollouts
+    {
+        if let Some(problem) = problem {
+            text += &format!("{RED}problem{RED:#}: {rollout}: {problem}\n");
+        }
+    }
+    for LeftBehind { table, rollout } in &report.left_behind {
+        text += &format!(
+            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has something of Rollout {rollout}, which does not select it: restore {rollout}\n"
+        );
+    }
+    text
+}

@@ -1,0 +1,302 @@
+//! The commands for people over a real API server, with the rights of the controller and no others.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::{Cluster, Suite, apply};
+use gloo_types::{Resource, RouteTable};
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::Command;
+
+/// What a command printed on both streams, and its exit code.
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Answer {
+    /// Checks the exit code, and that all of `texts` were printed.
+    fn check(&self, code: i32, texts: &[&str]) -> Result<()> {
+        let printed = format!("{}{}", self.stdout, self.stderr);
+        ensure!(
+            self.code == Some(code),
+            "{:?}, not {code}: {printed}",
+            self.code
+        );
+        for text in texts {
+            ensure!(printed.contains(text), "{text:?} is not in: {printed}");
+        }
+        Ok(())
+    }
+}
+
+/// Runs a command of the shipped binary as whoever the kubeconfig names.
+async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
+    let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
+    ensure!(plugin.is_file(), "PLUGIN_BINARY is {plugin:?}");
+    let output = Command::new(plugin)
+        .args(line.split(' '))
+        .env("KUBECONFIG", kubeconfig)
+        .stdin(Stdio::null())
+        .output()
+        .await?;
+    Ok(Answer {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout)?,
+        stderr: String::from_utf8(output.stderr)?,
+    })
+}
+
+/// A kubeconfig for a user without any rights.
+fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
+    let mut config: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
+    let user = config
+        .pointer_mut("/users/0/user")
+        .and_then(Value::as_object_mut);
+    user.context("no user")?
+        .insert("as".to_owned(), json!("nobody"));
+    let path = directory.path().join("kubeconfig");
+    fs::write(&path, config.to_string())?;
+    Ok(path)
+}
+
+/// A Rollout in the middle of an update, named after its stable Service.
+fn rollout(namespace: &str, name: &str) -> Value {
+    let selector = json!({ "name": "shop", "namespace": namespace });
+    json!({
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Rollout",
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": {
+            "selector": { "matchLabels": { "app": name } },
+            "template": {
+                "metadata": { "labels": { "app": name } },
+                "spec": { "containers": [{ "name": name, "image": "registry.example.com/demo:1" }] },
+            },
+            "strategy": { "canary": {
+                "stableService": name,
+                "canaryService": format!("{name}-canary"),
+                "trafficRouting": {
+                    "managedRoutes": [{ "name": "testers" }],
+                    "plugins": { "solo-io/glooplatform": { "routeTableSelector": selector } },
+                },
+                "steps": [
+                    { "setWeight": 25 },
+                    { "setHeaderRoute": {
+                        "name": "testers",
+                        "match": [{ "headerName": "x-tester", "headerValue": { "exact": "yes" } }],
+                    } },
+                    { "pause": {} },
+                ],
+            } },
+        },
+    })
+}
+
+fn table(namespace: &str) -> Value {
+    let route = |name: &str| {
+        let destination =
+            json!({ "ref": { "name": name, "namespace": namespace }, "port": { "number": 80 } });
+        json!({ "name": name, "forwardTo": { "destinations": [destination] } })
+    };
+    json!({
+        "apiVersion": "networking.gloo.solo.io/v2",
+        "kind": "RouteTable",
+        "metadata": { "name": "shop", "namespace": namespace },
+        "spec": { "http": [route("reviews"), route("ratings")] },
+    })
+}
+
+/// Two Rollouts and the table that both use.
+async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Api<DynamicObject>> {
+    let scope =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+    let rollouts = ["reviews", "ratings"].map(|name| rollout(namespace, name));
+    for object in [scope, table(namespace)].into_iter().chain(rollouts) {
+        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
+    }
+    Ok(objects::<RouteTable>(cluster, namespace))
+}
+
+fn objects<R: Resource>(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(R::GROUP, R::VERSION, R::KIND));
+    Api::namespaced_with(cluster.client().clone(), namespace, &resource)
+}
+
+fn rollouts(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Rollout");
+    Api::namespaced_with(
+        cluster.client().clone(),
+        namespace,
+        &ApiResource::from_gvk(&kind),
+    )
+}
+
+/// Carries out what a command only shows.
+async fn carry_out(tables: &Api<DynamicObject>, answer: &Answer) -> Result<()> {
+    answer.check(0, &[])?;
+    let patch: json_patch::Patch = serde_json::from_str(&answer.stdout)?;
+    let patch = Patch::<()>::Json(patch);
+    tables
+        .patch("shop", &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}
+
+async fn plan_simulate_and_validate_read_the_cluster_and_write_nothing(
+    cluster: &Cluster,
+) -> Result<()> {
+    let tables = deploy(cluster, "reading").await?;
+    let before = tables.get("shop").await?;
+    let user = cluster.controller_kubeconfig();
+
+    let plan = run(user, "plan reading/reviews --weight 25").await?;
+    plan.check(
+        0,
+        &["+        weight: 75\n", "+          name: reviews-canary\n"],
+    )?;
+    let simulation = run(user, "simulate reading/reviews").await?;
+    simulation.check(
+        0,
+        &[
+            "1 setHeaderRoute testers",
+            "every table is what its owner wrote",
+        ],
+    )?;
+    run(user, "validate --strict")
+        .await?
+        .check(0, &["errors: 0, warnings: 0"])?;
+    run(user, "plan reading/gone --weight 25")
+        .await?
+        .check(3, &["there is no Rollout reading/gone"])?;
+
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("rollout.yaml");
+    let mut changed = rollout("reading", "reviews");
+    json_patch::merge(
+        &mut changed,
+        &json!({ "spec": { "strategy": { "canary": { "stableService": "nobody" } } } }),
+    );
+    fs::write(&file, changed.to_string())?;
+    let file = file.display();
+    let refused = "no selected route leads to SERVICE reading/nobody";
+    run(user, &format!("plan -f {file} --live --weight 25"))
+        .await?
+        .check(1, &[refused])?;
+    run(user, &format!("validate -f {file} --live"))
+        .await?
+        .check(1, &[refused])?;
+
+    ensure!(tables.get("shop").await? == before, "the table was written");
+    Ok(())
+}
+
+async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
+    cluster: &Cluster,
+) -> Result<()> {
+    let tables = deploy(cluster, "deleted").await?;
+    let original = tables.get("shop").await?.data;
+    let user = cluster.controller_kubeconfig();
+    for name in ["ratings", "reviews"] {
+        let plan = run(user, &format!("plan deleted/{name} --weight 25 -o patch")).await?;
+        carry_out(&tables, &plan).await?;
+    }
+    let header = run(user, "plan deleted/reviews --header-route testers -o patch").await?;
+    carry_out(&tables, &header).await?;
+
+    let splits = "reviews 75, reviews-canary 25";
+    let status = run(user, "status -n deleted").await?;
+    status.check(0, &[splits, "testers *", "ratings 75, ratings-canary 25"])?;
+    let in_use = run(user, "restore deleted/reviews --yes").await?;
+    in_use.check(
+        1,
+        &["Rollout deleted/reviews is there and selects RouteTable deleted/shop"],
+    )?;
+
+    rollouts(cluster, "deleted")
+        .delete("reviews", &DeleteParams::default())
+        .await?;
+    let status = run(user, "status -n deleted").await?;
+    status.check(
+        1,
+        &["RouteTable deleted/shop has something of Rollout deleted/reviews"],
+    )?;
+    let before = tables.get("shop").await?;
+    run(user, "restore deleted/reviews")
+        .await?
+        .check(3, &["give --yes or --dry-run"])?;
+    let dry = run(user, "restore deleted/reviews --dry-run").await?;
+    dry.check(
+        0,
+        &["-          name: reviews-canary\n", "-    name: testers\n"],
+    )?;
+    ensure!(tables.get("shop").await? == before, "the table was written");
+
+    run(user, "restore deleted/reviews --yes")
+        .await?
+        .check(0, &["restored"])?;
+    run(user, "restore deleted/reviews --yes")
+        .await?
+        .check(0, &["no table has anything of"])?;
+    let status = run(user, "status -n deleted").await?;
+    status.check(0, &["ratings 75, ratings-canary 25"])?;
+    ensure!(
+        !status.stdout.contains("reviews-canary"),
+        "{}",
+        status.stdout
+    );
+
+    rollouts(cluster, "deleted")
+        .delete("ratings", &DeleteParams::default())
+        .await?;
+    run(user, "restore deleted/ratings --yes")
+        .await?
+        .check(0, &["restored"])?;
+    let restored = tables.get("shop").await?;
+    ensure!(
+        restored.metadata.annotations.is_none(),
+        "{:?}",
+        restored.metadata
+    );
+    ensure!(restored.data == original, "{}", restored.data);
+    Ok(())
+}
+
+async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Result<()> {
+    let directory = tempfile::tempdir()?;
+    let user = nobody(cluster, &directory)?;
+    let rights = "grant it on rollouts.argoproj.io";
+    for line in [
+        "plan a/b --weight 1",
+        "simulate a/b",
+        "validate",
+        "status",
+        "restore a/b",
+    ] {
+        let answer = run(&user, line).await?;
+        answer.check(3, &["not allowed to", rights])?;
+        ensure!(answer.stderr.lines().count() == 1, "{}", answer.stderr);
+    }
+    Ok(())
+}
+
+fn main() -> Result<ExitCode> {
+    Suite::run(None, |suite| {
+        macro_rules! trials {
+            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
+        }
+        Ok(trials![
+            plan_simulate_and_validate_read_the_cluster_and_write_nothing,
+            status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle,
+            without_rights_one_line_says_which_are_missing,
+        ])
+    })
+}
