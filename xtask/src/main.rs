@@ -5,6 +5,7 @@ mod demo;
 mod go;
 mod matrix;
 mod plugin;
+mod record;
 mod report;
 mod test;
 mod tidy;
@@ -23,6 +24,8 @@ enum Command {
     Test(test::Args),
     /// Measure decoding against Go and gobwire, and the plugin's process; needs Go.
     Bench,
+    /// Record what every release of the controller writes to plugins, for tests that replay it; needs Go.
+    Record,
     /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
     Tidy,
     /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
@@ -40,6 +43,7 @@ fn main() -> anyhow::Result<()> {
         Command::Demo => demo::run(&sh),
         Command::Test(args) => test::run(&sh, &args),
         Command::Bench => bench::run(&sh),
+        Command::Record => record::run(&sh),
         Command::Tidy => tidy::run(&sh),
         Command::Cluster => go::cluster(&sh),
     }

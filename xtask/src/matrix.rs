@@ -20,7 +20,7 @@ pub(crate) struct Release {
     /// Within [`MODULE`]; it pins the release and what it was built with.
     pub(crate) go_mod: &'static str,
     /// Leaves out the tests of what the release has not got.
-    tags: &'static str,
+    pub(crate) tags: &'static str,
     /// Whether every run tests it, also in a cluster: the oldest and the two newest.
     pub(crate) always: bool,
 }

@@ -1,6 +1,8 @@
 //! A dispensed plugin as a net/rpc service: what all three kinds have in common.
 
 mod metric;
+#[cfg(test)]
+mod recorded;
 mod router;
 mod step;
 

@@ -1,7 +1,10 @@
 package host
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,6 +39,18 @@ func realisticRollout(t testing.TB) *v1alpha1.Rollout {
 		pod.Containers = append(pod.Containers, *container)
 	}
 	return rollout
+}
+
+// Whoever changes a fixture records again: `cargo xtask record`.
+func TestTheRecordingsAreOfTheseFixtures(t *testing.T) {
+	manifest, err := os.ReadFile(filepath.Join(environment.testdata, "../../../../crates/rollouts-rpc/tests/data/MANIFEST"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	releases, current := bytes.Count(manifest, []byte("fixtures ")), bytes.Count(manifest, []byte("fixtures "+fixture.Sum()))
+	if releases == 0 || current != releases {
+		t.Errorf("%d of %d recordings are of these fixtures", current, releases)
+	}
 }
 
 // configure replaces our plugin's block in a Rollout.

@@ -1,4 +1,4 @@
-//! What a released controller's client package wrote (`tests/data/MANIFEST`) is read call by call.
+//! What the client package of each released controller wrote (`tests/data/MANIFEST`) is read call by call.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,37 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use crate::raw_host::RawHost;
 
-const STREAM: &[u8] = include_bytes!("../data/router-1.9.1.gob");
-const CALLS: &str = include_str!("../data/router-1.9.1.calls");
+/// A recording.
+struct Release {
+    version: &'static str,
+    /// What it has that earlier ones have not.
+    max_traffic_weight: bool,
+    step_plugins: bool,
+    stream: &'static [u8],
+    /// A line for each call: its method, and where it ends in the stream.
+    calls: &'static str,
+}
+
+macro_rules! release {
+    ($version:literal, $max_traffic_weight:literal, $step_plugins:literal) => {
+        Release {
+            version: $version,
+            max_traffic_weight: $max_traffic_weight,
+            step_plugins: $step_plugins,
+            stream: include_bytes!(concat!("../data/router-", $version, ".gob")),
+            calls: include_str!(concat!("../data/router-", $version, ".calls")),
+        }
+    };
+}
+
+const RELEASES: [Release; 6] = [
+    release!("1.5.1", false, false),
+    release!("1.6.6", false, false),
+    release!("1.7.2", true, false),
+    release!("1.8.4", true, true),
+    release!("1.9.1", true, true),
+    release!("1.10.1", true, true),
+];
 
 gob::gob_struct! {
     struct Response as "Response" {
@@ -23,23 +52,25 @@ gob::gob_struct! {
     }
 }
 
-/// The methods in the order they were called, each with its bytes.
-fn recorded() -> impl Iterator<Item = (&'static str, &'static [u8])> {
-    let mut begin = 0;
-    CALLS.lines().map(move |line| {
-        let (method, end) = line.split_once(' ').unwrap();
-        let end = end.parse().unwrap();
-        let bytes = &STREAM[begin..end];
-        begin = end;
-        (method, bytes)
-    })
+impl Release {
+    /// The methods in the order they were called, each with its bytes.
+    fn recorded(&self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
+        let (stream, mut begin) = (self.stream, 0);
+        self.calls.lines().map(move |line| {
+            let (method, end) = line.split_once(' ').unwrap();
+            let end = end.parse().unwrap();
+            let bytes = &stream[begin..end];
+            begin = end;
+            (method, bytes)
+        })
+    }
 }
 
 /// Sends the recording in pieces of this length and returns the calls that reach the router.
-async fn replay(piece: usize) -> Vec<RouterCall> {
+async fn replay(release: &Release, piece: usize) -> Vec<RouterCall> {
     let mut host = RawHost::with_router().await;
     let mut replies = Decoder::new(LIMITS);
-    for (seq, (method, bytes)) in recorded().enumerate() {
+    for (seq, (method, bytes)) in release.recorded().enumerate() {
         for piece in bytes.chunks(piece) {
             host.send(7, piece).await;
         }
@@ -75,33 +106,67 @@ const LIMITS: Limits = Limits {
 };
 
 /// What the recorder called, in its order.
-fn expected(rollout: &Rollout) -> Vec<RouterCall> {
-    let hashes = PodHashes {
+fn expected(release: &Release) -> Vec<RouterCall> {
+    let whole = demo(release);
+    let hashes = || PodHashes {
         canary: "6d4f8b7c5".into(),
         stable: "7c9d6b5f4".into(),
+    };
+    let removed_header = SetHeaderRoute {
+        name: "header-canary".into(),
+        ..SetHeaderRoute::default()
+    };
+    let removed_mirror = SetMirrorRoute {
+        name: "mirror-canary".into(),
+        ..SetMirrorRoute::default()
     };
     let additional = vec![
         WeightDestination::default(),
         destination(5, "demo-experiment", "5f6c7d8"),
     ];
+    let rounds = [
+        (&whole, 25, vec![], header_route(), mirror_route()),
+        (&another(), 50, additional, removed_header, removed_mirror),
+    ];
     let mut calls = Vec::new();
-    for (value, additional) in [(25, vec![]), (50, additional)] {
+    for (rollout, value, additional, header, mirror) in rounds {
+        let whole = Box::new(whole.clone());
         let rollout = || Box::new(rollout.clone());
         let desired = DesiredWeight { value, max: 100 };
         calls.extend([
-            RouterCall::SetWeight(rollout(), desired, additional.clone()),
+            RouterCall::SetWeight(whole, desired, additional.clone()),
             RouterCall::VerifyWeight(rollout(), desired, additional.clone()),
-            RouterCall::UpdateHash(rollout(), hashes.clone(), additional),
-            RouterCall::SetHeaderRoute(rollout(), header_route()),
-            RouterCall::SetMirrorRoute(rollout(), mirror_route()),
+            RouterCall::UpdateHash(rollout(), hashes(), additional),
+            RouterCall::SetHeaderRoute(rollout(), header),
+            RouterCall::SetMirrorRoute(rollout(), mirror),
             RouterCall::RemoveManagedRoutes(rollout()),
         ]);
     }
     calls
 }
 
-/// `tests/go/rollouts/fixture/rollout.yaml`, without the annotation that holds it once more.
-fn demo() -> Rollout {
+/// As the recorder makes it.
+fn another() -> Rollout {
+    Rollout {
+        name: "another".into(),
+        namespace: "bank".into(),
+        canary: Some(CanaryStrategy {
+            steps: vec![CanaryStep {
+                set_weight: Some(0),
+                ..CanaryStep::default()
+            }],
+            ..CanaryStrategy::default()
+        }),
+        status: RolloutStatus {
+            current_step_index: Some(0),
+            ..RolloutStatus::default()
+        },
+        ..Rollout::default()
+    }
+}
+
+/// `tests/go/rollouts/fixture/rollout.yaml` as a release knows it, without the annotation that holds it once more.
+fn demo(release: &Release) -> Rollout {
     let step = CanaryStep::default;
     let other = |other| CanaryStep {
         others: vec![other],
@@ -153,7 +218,10 @@ fn demo() -> Rollout {
                 other(OtherStep::Plugin),
                 weight(50),
                 other(OtherStep::Pause),
-            ],
+            ]
+            .into_iter()
+            .filter(|step| release.step_plugins || step.others != [OtherStep::Plugin])
+            .collect(),
             traffic_routing: Some(TrafficRouting {
                 // YAML 1.1: the key `on` is a boolean.
                 plugins: map([
@@ -171,7 +239,7 @@ fn demo() -> Rollout {
                     ),
                 ]),
                 managed_routes: vec!["header-canary".into(), "mirror-canary".into()],
-                max_traffic_weight: Some(100),
+                max_traffic_weight: release.max_traffic_weight.then_some(100),
             }),
         }),
         status: RolloutStatus {
@@ -251,18 +319,27 @@ fn map<const N: usize, V: From<&'static str>>(
 
 /// However the bytes are cut. The first calls bring 245 types with them, the later ones none.
 #[tokio::test(start_paused = true)]
-async fn a_released_controllers_calls_arrive_as_they_were_made() {
-    for piece in [1000, usize::MAX] {
-        let mut calls = replay(piece).await;
-        for call in &mut calls {
-            let rollout = rollout(call);
-            let applied = rollout
-                .annotations
-                .remove("kubectl.kubernetes.io/last-applied-configuration");
-            assert!(applied.is_some_and(|json| json.len() > 4000));
+async fn every_released_controllers_calls_arrive_as_they_were_made() {
+    for release in &RELEASES {
+        for piece in [1000, usize::MAX] {
+            let mut calls = replay(release, piece).await;
+            let applied: Vec<bool> = calls
+                .iter_mut()
+                .map(|call| applied(rollout(call)))
+                .collect();
+            // As the recorder left it in the calls of SetWeight.
+            let set_weight = |call: &RouterCall| matches!(call, RouterCall::SetWeight(..));
+            assert_eq!(applied, calls.iter().map(set_weight).collect::<Vec<_>>());
+            assert_eq!(calls, expected(release), "{}", release.version);
         }
-        assert_eq!(calls, expected(&demo()));
     }
+}
+
+/// Takes away the annotation that holds the Rollout once more, if it is there.
+fn applied(rollout: &mut Rollout) -> bool {
+    let annotation = "kubectl.kubernetes.io/last-applied-configuration";
+    let json = rollout.annotations.remove(annotation);
+    json.is_some_and(|json| json.len() > 4000)
 }
 
 fn rollout(call: &mut RouterCall) -> &mut Rollout {

@@ -1,6 +1,5 @@
-// Records what a controller writes on a dispensed traffic router's stream, for Rust tests that replay it:
-//
-//	go -C tests/go/rollouts run ./record ../../../crates/rollouts-rpc/tests/data
+// Records what this release's client packages write on a dispensed plugin's stream, for Rust tests that replay it.
+// `cargo xtask record` runs it for every release. Prints what the recordings were made with.
 package main
 
 import (
@@ -8,18 +7,21 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net"
 	"net/rpc"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 
-	"e2e.test/rollouts/fixture"
-	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
-	plugin "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	goplugin "github.com/hashicorp/go-plugin"
+
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+
+	"e2e.test/rollouts/fixture"
 )
 
 // The modules that decide what is on the wire.
@@ -27,107 +29,74 @@ var modules = []string{
 	"github.com/argoproj/argo-rollouts", "github.com/hashicorp/go-plugin", "k8s.io/api", "k8s.io/apimachinery",
 }
 
+// One for each kind of plugin that this release has.
+var recordings = map[string]func() recording{"router": recordRouter, "metric": recordMetricProvider}
+
 func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: record DIRECTORY")
 	}
-	rollout, err := fixture.Rollout()
-	check(err)
-	stream, calls := record(rollout)
-	manifest := fmt.Sprintf("Written by tests/go/rollouts/record with %s and\n", runtime.Version())
-	for _, module := range modules {
-		manifest += fmt.Sprintf("  %s %s\n", module, version(module))
+	release := strings.TrimPrefix(version(modules[0]), "v")
+	fmt.Printf("argo-rollouts %s, with %s", release, runtime.Version())
+	for _, module := range modules[1:] {
+		fmt.Printf(", %s %s", module, version(module))
 	}
-	manifest += "\n"
-	name := "router-" + strings.TrimPrefix(version(modules[0]), "v")
-	for _, file := range []struct {
-		name    string
-		content []byte
-	}{
-		{name + ".gob", stream},
-		{name + ".calls", []byte(calls)},
-	} {
-		check(os.WriteFile(filepath.Join(os.Args[1], file.name), file.content, 0o644))
-		manifest += fmt.Sprintf("%x  %s\n", sha256.Sum256(file.content), file.name)
+	fmt.Printf("\n  fixtures %s\n", fixture.Sum())
+	for _, kind := range slices.Sorted(maps.Keys(recordings)) {
+		recorded := recordings[kind]()
+		name := filepath.Join(os.Args[1], kind+"-"+release)
+		check(os.WriteFile(name+".gob", recorded.written, 0o644))
+		check(os.WriteFile(name+".calls", []byte(recorded.calls), 0o644))
+		fmt.Printf("  %x  %s.gob\n", sha256.Sum256(recorded.written), filepath.Base(name))
 	}
-	check(os.WriteFile(filepath.Join(os.Args[1], "MANIFEST"), []byte(manifest), 0o644))
 }
 
-// record makes every call twice, the second time with all types known. It returns the bytes, and a line for each call
-// with its method and the offset at which it ends.
-func record(rollout *v1alpha1.Rollout) (stream []byte, calls string) {
-	host, peer := net.Pipe()
+// recording is what a client wrote, and a line for each call with its method and the offset at which it ends.
+type recording struct {
+	*connection
+	calls string
+}
+
+// record returns a plugin as its host sees it, and what the host's side writes.
+func record(plugin goplugin.Plugin) (dispensed any, recorded recording) {
+	service, err := plugin.Server(nil)
+	check(err)
 	server := rpc.NewServer()
-	service, err := (&plugin.RpcTrafficRouterPlugin{Impl: silent{}}).Server(nil)
-	check(err)
 	check(server.RegisterName("Plugin", service))
+	host, peer := net.Pipe()
 	go server.ServeConn(peer)
-
-	conn := &recorder{ReadWriteCloser: host}
-	client, err := plugin.RpcTrafficRouterPlugin{}.Client(nil, rpc.NewClient(conn))
+	conn := &connection{ReadWriteCloser: host}
+	dispensed, err = plugin.Client(nil, rpc.NewClient(conn))
 	check(err)
-	router := client.(plugin.TrafficRouterPlugin)
-	steps := rollout.Spec.Strategy.Canary.Steps
-	none := []v1alpha1.WeightDestination(nil)
-	additional := []v1alpha1.WeightDestination{
-		{}, {Weight: 5, ServiceName: "demo-experiment", PodTemplateHash: "5f6c7d8"},
-	}
-	call := func(method string, result types.RpcError) {
-		if result.HasError() {
-			log.Fatalf("%s: %s", method, result)
-		}
-		calls += fmt.Sprintf("%s %d\n", method, len(conn.written))
-	}
-	for _, round := range []struct {
-		weight     int32
-		additional []v1alpha1.WeightDestination
-	}{{25, none}, {50, additional}} {
-		call("InitPlugin", router.InitPlugin())
-		router.Type()
-		call("Type", types.RpcError{})
-		call("SetWeight", router.SetWeight(rollout, round.weight, round.additional))
-		_, result := router.VerifyWeight(rollout, round.weight, round.additional)
-		call("VerifyWeight", result)
-		call("UpdateHash", router.UpdateHash(rollout, "6d4f8b7c5", "7c9d6b5f4", round.additional))
-		call("SetHeaderRoute", router.SetHeaderRoute(rollout, steps[3].SetHeaderRoute))
-		call("SetMirrorRoute", router.SetMirrorRoute(rollout, steps[4].SetMirrorRoute))
-		call("RemoveManagedRoutes", router.RemoveManagedRoutes(rollout))
-	}
-	return conn.written, calls
+	return dispensed, recording{connection: conn}
 }
 
-// recorder keeps what the client writes.
-type recorder struct {
+// called notes that a call has ended.
+func (r *recording) called(method string, result types.RpcError) {
+	if result.HasError() {
+		log.Fatalf("%s: %s", method, result)
+	}
+	r.calls += fmt.Sprintf("%s %d\n", method, len(r.written))
+}
+
+// connection keeps what the client writes.
+type connection struct {
 	io.ReadWriteCloser
 	written []byte
 }
 
-func (r *recorder) Write(bytes []byte) (int, error) {
-	r.written = append(r.written, bytes...)
-	return r.ReadWriteCloser.Write(bytes)
+func (c *connection) Write(bytes []byte) (int, error) {
+	c.written = append(c.written, bytes...)
+	return c.ReadWriteCloser.Write(bytes)
 }
 
 // silent answers every call with success.
 type silent struct{}
 
-func (silent) InitPlugin() (none types.RpcError) { return }
-func (silent) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) (none types.RpcError) {
-	return
-}
-func (silent) SetWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) (none types.RpcError) {
-	return
-}
-func (silent) SetHeaderRoute(*v1alpha1.Rollout, *v1alpha1.SetHeaderRoute) (none types.RpcError) {
-	return
-}
-func (silent) SetMirrorRoute(*v1alpha1.Rollout, *v1alpha1.SetMirrorRoute) (none types.RpcError) {
-	return
-}
-func (silent) VerifyWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) (verified types.RpcVerified, none types.RpcError) {
-	return types.Verified, none
-}
-func (silent) RemoveManagedRoutes(*v1alpha1.Rollout) (none types.RpcError) { return }
-func (silent) Type() string                                                { return "silent" }
+var succeeded types.RpcError
+
+func (silent) InitPlugin() types.RpcError { return succeeded }
+func (silent) Type() string               { return "silent" }
 
 // version is the release of a module that this program was built with.
 func version(path string) string {

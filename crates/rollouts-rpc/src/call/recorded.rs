@@ -1,0 +1,209 @@
+//! What released client packages wrote to metric providers and steps (`tests/data/MANIFEST`) is read call by call.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use super::{Method as _, MetricCall, Metrics, Plugin, PluginService, Step, StepCall};
+use crate::error::PluginError;
+use crate::metric_provider::{
+    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
+};
+use crate::netrpc::codec::CallDecoder;
+use crate::rollout::{CanaryStep, Rollout};
+use crate::step_plugin::{StepContext, StepPlugin, StepResult};
+
+/// A version, what was written, and a line for each call: its method, and where it ends.
+type Recording = (&'static str, &'static [u8], &'static str);
+
+macro_rules! recordings {
+    ($kind:literal: $($version:literal),+) => {
+        [$((
+            $version,
+            include_bytes!(concat!("../../tests/data/", $kind, "-", $version, ".gob")),
+            include_str!(concat!("../../tests/data/", $kind, "-", $version, ".calls")),
+        )),+]
+    };
+}
+
+/// Checks the methods on the way, and returns the calls.
+fn replay<P: Plugin>((version, stream, calls): Recording) -> Vec<P::Call> {
+    let mut decoder = CallDecoder::new();
+    let mut begin = 0;
+    let mut decoded = Vec::new();
+    for line in calls.lines() {
+        let (method, end) = line.split_once(' ').unwrap();
+        let end = end.parse().unwrap();
+        decoder.handle_input(&stream[begin..end]).unwrap();
+        begin = end;
+        let incoming = decoder.poll_call::<PluginService<P>>().unwrap().unwrap();
+        let call = incoming.call.unwrap();
+        assert_eq!(P::method(&call).name(), method, "{version}");
+        decoded.push(call);
+    }
+    assert_eq!(begin, stream.len(), "{version}");
+    decoded
+}
+
+/// Only its type is needed.
+enum Nobody {}
+
+impl MetricProvider for Nobody {
+    fn type_name(&self) -> &str {
+        match *self {}
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        match *self {}
+    }
+    async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
+        match *self {}
+    }
+}
+
+impl StepPlugin for Nobody {
+    fn type_name(&self) -> &str {
+        match *self {}
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        match *self {}
+    }
+    async fn run(&self, _: &Rollout, _: &StepContext) -> Result<StepResult, PluginError> {
+        match *self {}
+    }
+}
+
+/// Seconds after 2026-01-06T10:00:00Z.
+fn after(seconds: u64) -> Option<SystemTime> {
+    Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_693_600 + seconds))
+}
+
+fn map<const N: usize>(entries: [(&str, &str); N]) -> BTreeMap<String, String> {
+    entries
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+fn measurements() -> [Measurement; 2] {
+    [
+        Measurement {
+            phase: AnalysisPhase::Successful,
+            value: "0.97".into(),
+            started_at: after(60),
+            finished_at: after(61),
+            metadata: map([("id", "42")]),
+            ..Measurement::default()
+        },
+        Measurement {
+            phase: AnalysisPhase::Error,
+            message: "timeout: 100%".into(),
+            started_at: after(90),
+            finished_at: after(100),
+            ..Measurement::default()
+        },
+    ]
+}
+
+/// `tests/go/rollouts/fixture/analysis_run.yaml`.
+fn analysis_run() -> AnalysisRun {
+    AnalysisRun {
+        name: "demo-7-1-1".into(),
+        namespace: "shop".into(),
+        uid: "0c1f4d3a-2a56-4c0e-9d0c-6f1d2f0b7a11".into(),
+        labels: map([
+            ("rollouts-pod-template-hash", "6d4f8b7c5"),
+            ("rollout-type", "Background"),
+        ]),
+        annotations: map([("rollout.argoproj.io/revision", "7")]),
+        args: map([("service", "demo-canary")]),
+        terminate: true,
+        phase: AnalysisPhase::Running,
+        started_at: after(0),
+        results: vec![MetricResult {
+            name: "success-rate".into(),
+            phase: AnalysisPhase::Running,
+            measurements: measurements().into(),
+            metadata: map([("query", "up")]),
+        }],
+    }
+}
+
+fn metric() -> Metric {
+    let block = br#"{"atLeast":0.9,"note":"\u003c\u0026\u003e","value":0.97}"#;
+    Metric {
+        name: "success-rate".into(),
+        interval: "30s".into(),
+        success_condition: "result > 0.95".into(),
+        failure_condition: "result < 0.9".into(),
+        plugins: [("e2e/metric-provider".to_owned(), block.to_vec())].into(),
+    }
+}
+
+#[test]
+fn every_released_controllers_calls_reach_a_metric_provider() {
+    let [measurement, _] = measurements();
+    let mut expected = Vec::new();
+    for (run, metric, measurement) in [(analysis_run(), metric(), measurement), Default::default()]
+    {
+        let (run, metric) = (|| Box::new(run.clone()), || Box::new(metric.clone()));
+        let measurement = || Box::new(measurement.clone());
+        expected.extend([
+            MetricCall::InitPlugin,
+            MetricCall::Type,
+            MetricCall::Run(run(), metric()),
+            MetricCall::Resume(run(), metric(), measurement()),
+            MetricCall::Terminate(run(), metric(), measurement()),
+            MetricCall::GarbageCollect(run(), metric(), 10),
+            MetricCall::GetMetadata(metric()),
+        ]);
+    }
+    for recording in recordings!("metric": "1.5.1", "1.6.6", "1.7.2", "1.8.4", "1.9.1", "1.10.1")
+        as [Recording; 6]
+    {
+        assert_eq!(
+            replay::<Metrics<Nobody>>(recording),
+            expected,
+            "{}",
+            recording.0
+        );
+    }
+}
+
+/// What the traffic router's recordings show of a Rollout is not looked at again.
+#[test]
+fn every_released_controllers_calls_reach_a_step() {
+    let context = |config: &str, status: &str| StepContext {
+        plugin_name: "example.com/step".into(),
+        config: config.into(),
+        status: status.into(),
+    };
+    let weights = [&[Some(0), Some(25)][..], &[None; 7], &[Some(50), None]].concat();
+    let demo = (
+        "shop/demo".to_owned(),
+        weights,
+        context(r#"{"retries":3}"#, r#"{"looks":2}"#),
+    );
+    let another = ("bank/another".to_owned(), vec![Some(0)], context("", ""));
+    let expected = [vec![demo; 3], vec![another; 3]].concat();
+    for recording in recordings!("step": "1.8.4", "1.9.1", "1.10.1") as [Recording; 3] {
+        let calls = replay::<Step<Nobody>>(recording);
+        let seen: Vec<_> = calls.iter().filter_map(arguments).collect();
+        assert_eq!(seen, expected, "{}", recording.0);
+    }
+}
+
+/// The Rollout's name and the weights of its steps, and the context.
+fn arguments(call: &StepCall) -> Option<(String, Vec<Option<i32>>, StepContext)> {
+    match call {
+        StepCall::InitPlugin | StepCall::Type => None,
+        StepCall::Run(rollout, context)
+        | StepCall::Terminate(rollout, context)
+        | StepCall::Abort(rollout, context) => {
+            let steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+            let weights = steps.map(|CanaryStep { set_weight, .. }| *set_weight);
+            Some((
+                format!("{}/{}", rollout.namespace, rollout.name),
+                weights.collect(),
+                context.clone(),
+            ))
+        }
+    }
+}
