@@ -348,7 +348,10 @@ fn rollouts_controller(
 }
 
 /// A program that was built from the Go module, in `$GO_BIN_DIR`.
-fn program(name: &str) -> Result<Command> {
+///
+/// # Errors
+/// When it was not.
+pub fn program(name: &str) -> Result<Command> {
     let directory = env::var_os("GO_BIN_DIR").map_or_else(
         || Path::new(PACKAGE).join("../target/go/bin"),
         PathBuf::from,

@@ -13,7 +13,7 @@ mod process;
 mod suite;
 
 pub use canary::{Canary, History, split};
-pub use cluster::{Cluster, PLUGIN_NAME, Release};
+pub use cluster::{Cluster, PLUGIN_NAME, Release, program};
 pub use eventually::eventually;
 pub use manifest::apply;
 pub use suite::Suite;

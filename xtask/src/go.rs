@@ -20,7 +20,7 @@ const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-control
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 
-/// Builds etcd, kube-apiserver and three releases of the Rollouts controller into `target/go/bin`.
+/// Builds etcd, kube-apiserver, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
 ///
 /// # Errors
 /// When Go is not installed or a build fails.
@@ -39,6 +39,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     };
     build("go.mod", "kube-apiserver", API_SERVER)?;
     build("go.mod", "etcd", ETCD)?;
+    build("go.mod", "go-plugin", "./plugin")?;
     for release in RELEASES.iter().filter(|release| release.always) {
         let output = format!("rollouts-controller-{}", release.version);
         build(release.go_mod, &output, CONTROLLER)?;

@@ -42,7 +42,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         say("left out: host tests and cluster tests, which need Go");
     } else {
         report.step("host: Go's gob", || go::gob_tests(sh));
-        report.step("build: etcd, kube-apiserver, controllers", || go::build(sh));
+        report.step("build: etcd, kube-apiserver, controllers, plugin", || {
+            go::build(sh)
+        });
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)
         });
