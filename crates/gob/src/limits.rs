@@ -2,7 +2,8 @@
 
 use crate::error::Fault;
 
-/// Upper bounds on what a peer can make a decoder hold or do. Exceeding one ends the stream.
+/// Upper bounds on what a peer can make a decoder hold or do. Exceeding one ends the stream, with the exception of
+/// `elements`.
 ///
 /// There is no `Default`: what is generous depends on who may write to the stream. For scale, the first
 /// call an Argo Rollouts controller makes on a stream is about 22 KB in 246 messages, with 245 types
@@ -26,8 +27,10 @@ pub struct Limits {
     pub depth: usize,
     /// Interface values inside one another.
     pub interface_depth: usize,
-    /// Slice and array elements and map entries of one value, in total. An empty struct is a single byte
-    /// on the wire however large it is in memory, so this is what bounds the memory a value can take.
+    /// Slice and array elements and map entries of one value that are decoded, in total; skipped ones do not
+    /// count. An empty struct is a single byte on the wire however large it is in memory, so this is what bounds
+    /// the memory a value can take. A value beyond it does not fit, like one of another type, and the stream
+    /// goes on.
     pub elements: usize,
 }
 

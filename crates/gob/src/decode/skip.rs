@@ -1,4 +1,5 @@
-//! Walks over a value by its wire type without building anything.
+//! Walks over a value by its wire type without building anything. It takes no memory, so elements are not
+//! counted: each takes a byte at least.
 //!
 //! The walk keeps its own stack instead of recursing, so it can stop where a message ends in the middle
 //! of an interface value and go on when the next message is there.
@@ -166,7 +167,7 @@ fn head(
         }
         WireType::Struct { .. } => Frame::Struct { ty, next: 0 },
         &WireType::Slice { elem } => {
-            let left = count(cursor, budget)?;
+            let left = cursor.uint()?;
             Frame::Elements {
                 elem,
                 then: elem,
@@ -174,7 +175,7 @@ fn head(
             }
         }
         &WireType::Array { elem, len } => {
-            let left = array_len(len, cursor, budget)?;
+            let left = array_len(len, cursor)?;
             Frame::Elements {
                 elem,
                 then: elem,
@@ -182,7 +183,7 @@ fn head(
             }
         }
         &WireType::Map { key, elem } => {
-            let left = count(cursor, budget)?.saturating_mul(2);
+            let left = cursor.uint()?.saturating_mul(2);
             Frame::Elements {
                 elem: key,
                 then: elem,
@@ -204,20 +205,9 @@ fn head(
     Ok(Some(frame))
 }
 
-/// Reads an element or entry count.
-pub(crate) fn count(cursor: &mut Cursor<'_>, budget: &mut Budget<'_>) -> Result<u64, Fault> {
-    let count = cursor.uint()?;
-    budget.take_elements(count)?;
-    Ok(count)
-}
-
 /// Reads the count of an array, which its type already says.
-pub(crate) fn array_len(
-    expected: u64,
-    cursor: &mut Cursor<'_>,
-    budget: &mut Budget<'_>,
-) -> Result<u64, Fault> {
-    let found = count(cursor, budget)?;
+pub(crate) fn array_len(expected: u64, cursor: &mut Cursor<'_>) -> Result<u64, Fault> {
+    let found = cursor.uint()?;
     if found == expected {
         Ok(found)
     } else {

@@ -9,7 +9,7 @@ use serde::de::{
 
 use super::{
     interface::InterfaceAccess,
-    skip::{Progress, Skipper, array_len, count},
+    skip::{Progress, Skipper, array_len},
 };
 use crate::{
     definition::next_field,
@@ -104,15 +104,16 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
                 Ok(value)
             }
             &WireType::Slice { elem } => {
-                let left = count(&mut reader.cursor, &mut reader.budget)?;
+                let left = reader.cursor.uint()?;
                 elements(reader, elem, left, visitor)
             }
             &WireType::Array { elem, len } => {
-                let left = array_len(len, &mut reader.cursor, &mut reader.budget)?;
+                let left = array_len(len, &mut reader.cursor)?;
                 elements(reader, elem, left, visitor)
             }
             &WireType::Map { key, elem } => {
-                let left = count(&mut reader.cursor, &mut reader.budget)?;
+                let left = reader.cursor.uint()?;
+                reader.budget.take_elements(left)?;
                 reader.budget.enter()?;
                 let mut access = Entries {
                     reader,
@@ -239,6 +240,7 @@ fn elements<'de, V: Visitor<'de>>(
     left: u64,
     visitor: V,
 ) -> Result<V::Value, ValueError> {
+    reader.budget.take_elements(left)?;
     reader.budget.enter()?;
     let mut access = Elements {
         reader,
