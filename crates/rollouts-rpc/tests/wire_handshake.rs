@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rollouts_rpc::host::{Announced, HostSession};
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{PluginEnv, ServeConfig, ServeError, Shutdown, Verification, serve};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -94,22 +95,39 @@ async fn nobody_else_may_connect_once_there_is_a_session() {
     let plugin = start().await;
     let session = HostSession::open(plugin.connect().await).await.unwrap();
     session.ping().await.unwrap();
-    // The kernel may still queue it, but nobody answers.
-    let second = HostSession::open(plugin.connect().await).await.unwrap();
+    for _ in 0..20 {
+        let mut second = plugin.connect().await;
+        assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
+    }
+    session.ping().await.unwrap();
     session.quit().await.unwrap();
-    plugin.served.await.unwrap().unwrap();
-    assert!(second.ping().await.is_err());
+    assert_eq!(plugin.served.await.unwrap().unwrap(), Shutdown::HostQuit);
 }
 
-#[tokio::test(start_paused = true)]
-async fn without_a_host_the_plugin_gives_up() {
-    let plugin = start().await;
+async fn check_given_up(plugin: Plugin) {
     let error = plugin.served.await.unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
         "no host opened a session within 60 s of the handshake line"
     );
     assert!(!plugin.socket.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_host_the_plugin_gives_up() {
+    check_given_up(start().await).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_a_host_that_does_not_open_its_streams_the_plugin_gives_up() {
+    let plugin = start().await;
+    let mut host = plugin.connect().await;
+    // Two streams of three.
+    for stream in [1, 3] {
+        let open = [0, 1, 0, 1, 0, 0, 0, stream, 0, 0, 0, 0];
+        host.write_all(&open).await.unwrap();
+    }
+    check_given_up(plugin).await;
 }
 
 async fn check_refused(env: PluginEnv, expect: &str) {

@@ -74,6 +74,17 @@ pub enum HandshakeError {
         "the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"
     )]
     ClientCertificate,
+    /// The host accepts other protocol versions only.
+    #[error(
+        "the host accepts version {offered} of the plugin protocol and this plugin speaks {ours}; install the one that \
+         belongs to the other"
+    )]
+    Version {
+        /// What the host accepts, as it said it (`PLUGIN_PROTOCOL_VERSIONS`).
+        offered: String,
+        /// What this plugin speaks.
+        ours: String,
+    },
     /// The directory cannot be part of a handshake line or of a socket address.
     #[error(
         "the socket directory {dir:?} cannot be used: it must be Unicode without '|' or control characters and at most \
@@ -87,8 +98,9 @@ pub enum HandshakeError {
 
 /// Decides whether to serve, and in which version.
 ///
-/// The highest version both sides know is chosen. Without a common one the lowest of ours is
-/// announced and the host reports the mismatch, which is what go-plugin's `server.go` does.
+/// The highest version both sides know is chosen, or the lowest of ours for a host that names none, as in
+/// go-plugin's `server.go`. Without a common one that would announce its lowest and be killed; to end
+/// by itself leaves a reason in the log and no socket.
 ///
 /// # Errors
 ///
@@ -130,6 +142,12 @@ pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated
         .clone()
         .filter(|version| offered.contains(version))
         .max();
+    if common.is_none() && !offered.is_empty() {
+        return Err(HandshakeError::Version {
+            offered: listed(&offered),
+            ours: listed(config.versions),
+        });
+    }
     let version = common.or(ours.min()).unwrap_or(1);
     Ok(Negotiated {
         version,
@@ -214,6 +232,11 @@ impl PluginKind {
     }
 }
 
+fn listed(versions: &[u32]) -> String {
+    let versions: Vec<_> = versions.iter().map(u32::to_string).collect();
+    versions.join(", ")
+}
+
 fn is_announceable(dir: &Path) -> bool {
     dir.to_str().is_some_and(|dir| {
         dir.len() <= MAX_SOCKET_DIR && !dir.contains(|c: char| c == '|' || c.is_control())
@@ -271,13 +294,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_common_version_our_lowest_is_announced() {
+    fn to_a_host_that_names_no_version_our_lowest_is_announced() {
+        check_line(&[3, 2], &[], "1|2|unix|/tmp/plugin1|netrpc|\n");
         check_line(
-            &[2, 3],
-            &[("PLUGIN_PROTOCOL_VERSIONS", "1")],
-            "1|2|unix|/tmp/plugin1|netrpc|\n",
+            &[1],
+            &[("PLUGIN_PROTOCOL_VERSIONS", "x")],
+            "1|1|unix|/tmp/plugin1|netrpc|\n",
         );
-        check_line(&[1], &[], "1|1|unix|/tmp/plugin1|netrpc|\n");
+    }
+
+    #[test]
+    fn a_host_without_a_common_version_is_refused() {
+        check_error(
+            &[
+                (COOKIE_VARIABLE, "trafficrouter"),
+                ("PLUGIN_PROTOCOL_VERSIONS", "2,3"),
+            ],
+            "accepts version 2, 3 of the plugin protocol and this plugin speaks 1;",
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The process side of a plugin: socket, handshake line, signals, and the wait for a host.
 
+use std::convert::Infallible;
 use std::fs::File;
+use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -193,7 +195,10 @@ async fn serve_plugin<P: Plugin>(
             Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
         };
         debug!("the host has opened its session");
-        Ok(session.run(P::KIND, service).await?)
+        tokio::select! {
+            ended = session.run(P::KIND, service) => Ok(ended?),
+            never = refuse_others(listener) => match never {},
+        }
     };
     let shutdown = tokio::select! {
         ended = session => ended?,
@@ -318,6 +323,26 @@ async fn first_session(listener: &UnixListener) -> io::Result<Session<tokio::net
             },
         }
     }
+}
+
+/// Hangs up on whoever connects beside the host; only the first time it is worth a warning.
+async fn refuse_others(listener: &UnixListener) -> Infallible {
+    let mut refused = 0_u64;
+    while let Ok((connection, _)) = listener.accept().await {
+        refused += 1;
+        let peer = connection.peer_cred().ok();
+        let pid = peer.and_then(|peer| peer.pid());
+        let uid = peer.map(|peer| peer.uid());
+        if refused == 1 {
+            warn!(
+                pid,
+                uid, "another connection was closed: there is one session, the host's"
+            );
+        } else {
+            debug!(pid, uid, refused, "another connection was closed");
+        }
+    }
+    pending().await
 }
 
 fn listen_error(env: &PluginEnv, source: io::Error) -> ServeError {
