@@ -15,7 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gob::Decoder;
+use gob::{Decoder, Limits};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
@@ -25,6 +25,7 @@ use crate::error::PluginError;
 use crate::goplugin::handshake::PluginKind;
 use crate::netrpc::{Body, Decoded, Fault, Service};
 use crate::to_wire;
+use crate::wire::LIMITS;
 
 /// The closed list of methods of one kind of plugin.
 pub(crate) trait Method: Copy + Send + 'static {
@@ -113,6 +114,8 @@ impl<P: Plugin> PluginService<P> {
 impl<P: Plugin> Service for PluginService<P> {
     type Call = P::Call;
     type Reply = P::Reply;
+
+    const LIMITS: Limits = LIMITS;
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<P::Call> {
         let Some(known) = P::Method::of_service_method(method) else {

@@ -8,5 +8,6 @@ pub mod serve;
 
 pub(crate) mod broker;
 pub(crate) mod control;
+pub(crate) mod frame_guard;
 pub mod session;
 pub(crate) mod write_deadline;

@@ -10,7 +10,7 @@ pub(crate) mod server;
 
 use std::future::Future;
 
-use gob::{Decoder, Encoder};
+use gob::{Decoder, Encoder, Limits};
 
 /// What a stream offers: which calls it understands and what it answers.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -18,6 +18,9 @@ pub(crate) trait Service: Send + Sync + 'static {
     type Call: Send + 'static;
     /// The body of a successful reply.
     type Reply: Body + Send + 'static;
+
+    /// What the host may send.
+    const LIMITS: Limits;
 
     /// Reads the argument of `method`, whatever the method: an argument that stays in the stream
     /// would be taken for the next call. `None` means that more bytes are needed.

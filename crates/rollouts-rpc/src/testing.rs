@@ -16,6 +16,7 @@ use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{
     DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
 };
+use crate::wire::LIMITS;
 
 /// Bytes either side can be ahead of the other.
 const PIPE: usize = 64 * 1024;
@@ -36,7 +37,7 @@ pub struct CallStream(CallDecoder);
 
 impl Default for CallStream {
     fn default() -> Self {
-        Self(CallDecoder::new())
+        Self(CallDecoder::new(LIMITS))
     }
 }
 

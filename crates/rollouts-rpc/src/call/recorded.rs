@@ -11,6 +11,7 @@ use crate::metric_provider::{
 use crate::netrpc::codec::CallDecoder;
 use crate::rollout::{CanaryStep, Rollout};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
+use crate::wire::LIMITS;
 
 /// A version, what was written, and a line for each call: its method, and where it ends.
 type Recording = (&'static str, &'static [u8], &'static str);
@@ -27,7 +28,7 @@ macro_rules! recordings {
 
 /// Checks the methods on the way, and returns the calls.
 fn replay<P: Plugin>((version, stream, calls): Recording) -> Vec<P::Call> {
-    let mut decoder = CallDecoder::new();
+    let mut decoder = CallDecoder::new(LIMITS);
     let mut begin = 0;
     let mut decoded = Vec::new();
     for line in calls.lines() {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use gob::{Decoder, EncodeError, Encoder};
+use gob::{Decoder, EncodeError, Encoder, Limits};
 use serde::de::IgnoredAny;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::broker::Broker;
 use super::handshake::PluginKind;
 use crate::netrpc::{Body, Decoded, Fault, Service};
+use crate::wire::LIMITS;
 
 /// Answers for the process as a whole.
 pub(crate) struct Control {
@@ -71,6 +72,11 @@ impl Control {
 impl Service for Control {
     type Call = ControlCall;
     type Reply = ControlReply;
+
+    const LIMITS: Limits = Limits {
+        message_bytes: 64 << 10,
+        ..LIMITS
+    };
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<ControlCall> {
         // Ping and Quit take a bool that says nothing.

@@ -18,20 +18,23 @@ use tracing::{debug, warn};
 
 use super::broker::{self, Broker};
 use super::control::Control;
+use super::frame_guard::FrameGuard;
 use super::handshake::PluginKind;
 use super::write_deadline::WriteDeadline;
 use crate::netrpc::Service;
-use crate::netrpc::server::{self, StreamError};
+use crate::netrpc::server::{self, Room, StreamError};
 
-/// Control, stdout, stderr and the dispensed plugin, with room to spare.
-const MAX_STREAMS: usize = 16;
+/// Control, stdout, stderr and the dispensed plugin, with room for two more of these. A host that opens
+/// more is no Argo Rollouts controller, and each may take 5 MiB.
+const MAX_STREAMS: usize = 6;
 
 /// yamux's initial receive window. Growing it would let the host send frames above the 1 MiB that
 /// the yamux crate accepts, so the sum of all windows is held at this value per stream.
 const WINDOW: usize = 256 * 1024;
 
-/// How long the host gets to hang up by itself after Quit. It kills a plugin that takes 2 s.
-const QUIT_GRACE: Duration = Duration::from_millis(500);
+/// How long the host gets to hang up by itself after Quit, or after it lost a stream. It kills a plugin that
+/// takes 2 s to end.
+const GRACE: Duration = Duration::from_millis(500);
 
 /// How a session that did not fail came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +69,15 @@ pub enum SessionError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// A stream ended in the middle of a call or of a reply, while the connection lives on.
+    #[error("the {stream} stream broke off")]
+    LostStream {
+        /// Which stream: `control` or `plugin`.
+        stream: &'static str,
+        /// How that was noticed.
+        #[source]
+        source: io::Error,
+    },
 }
 
 /// A session whose initial streams are open.
@@ -73,10 +85,10 @@ pub(crate) struct Session<IO> {
     connection: Connection<IO>,
     control: yamux::Stream,
     /// Never written to and never closed: the host logs an error when one of them ends early.
-    _stdio: [yamux::Stream; 2],
+    stdio: [yamux::Stream; 2],
 }
 
-type Connection<IO> = yamux::Connection<Compat<WriteDeadline<IO>>>;
+type Connection<IO> = yamux::Connection<Compat<FrameGuard<WriteDeadline<IO>>>>;
 
 impl<IO> Session<IO>
 where
@@ -88,7 +100,7 @@ where
     ///
     /// [`SessionError::NotEstablished`] for a peer that only knocks.
     pub(crate) async fn establish(io: IO) -> Result<Self, SessionError> {
-        let io = WriteDeadline::new(io).compat();
+        let io = FrameGuard::new(WriteDeadline::new(io)).compat();
         let mut connection = yamux::Connection::new(io, config(), yamux::Mode::Server);
         let mut next = async || match accept(&mut connection).await {
             Ok(Some(stream)) => Ok(stream),
@@ -99,7 +111,7 @@ where
         Ok(Self {
             connection,
             control,
-            _stdio: [stdout, stderr],
+            stdio: [stdout, stderr],
         })
     }
 
@@ -116,29 +128,40 @@ where
         let broker = Arc::new(Mutex::new(Broker::default()));
         let control = Arc::new(Control::new(kind, Arc::clone(&broker)));
 
+        let room = Room::default();
+
         // Dropping the set on return ends every stream and every call that still runs.
         let mut streams = JoinSet::new();
-        let serve_control = server::serve(self.control.compat(), Arc::clone(&control));
-        streams.spawn(async move {
-            serve_control
-                .await
-                .or_else(|error| stream_end("control", error))
-        });
+        let serve_control =
+            server::serve(self.control.compat(), Arc::clone(&control), Room::default());
+        streams.spawn(async move { serve_control.await.map_err(|error| error.on("control")) });
+        for stdio in self.stdio {
+            // A host writes nothing here; what is not read would take memory.
+            streams.spawn(async move {
+                let _ = tokio::io::copy(&mut stdio.compat(), &mut tokio::io::sink()).await;
+                Ok(())
+            });
+        }
         loop {
             tokio::select! {
                 inbound = accept(&mut self.connection) => match inbound? {
                     Some(stream) => {
                         let (broker, service) = (Arc::clone(&broker), Arc::clone(&service));
+                        let room = room.clone();
                         streams.spawn(async move {
-                            let end = serve_brokered(stream.compat(), &broker, service).await;
-                            end.or_else(|error| stream_end("plugin", error))
+                            let end = serve_brokered(stream.compat(), &broker, service, room).await;
+                            end.map_err(|error| error.on("plugin"))
                         });
                     }
                     None if control.quit_asked() => return Ok(Shutdown::HostQuit),
                     None => return Ok(Shutdown::HostGone),
                 },
                 Some(ended) = streams.join_next() => match ended {
-                    Ok(outcome) => outcome?,
+                    Ok(Ok(())) => {}
+                    Ok(Err(lost @ SessionError::LostStream { .. })) => {
+                        return after_loss(self.connection, control.quit_asked(), lost).await;
+                    }
+                    Ok(Err(error)) => return Err(error),
                     Err(panic) => return Err(SessionError::Panicked(panic)),
                 },
                 () = control.quit_answered() => break,
@@ -172,9 +195,20 @@ where
             Ok(Some(stream))
         }
         None => Ok(None),
-        Some(Err(yamux::ConnectionError::Io(error))) if is_hang_up(&error) => Ok(None),
-        Some(Err(yamux::ConnectionError::Io(error))) => Err(SessionError::Connection(error)),
-        Some(Err(error)) => Err(SessionError::Connection(io::Error::other(error))),
+        Some(Err(error)) => match io_error(error) {
+            error if is_hang_up(&error) => Ok(None),
+            error => Err(SessionError::Connection(error)),
+        },
+    }
+}
+
+/// What the yamux crate says, without the layers that say the same.
+fn io_error(error: yamux::ConnectionError) -> io::Error {
+    use yamux::{ConnectionError, FrameDecodeError};
+    match error {
+        ConnectionError::Io(error) | ConnectionError::Decode(FrameDecodeError::Io(error)) => error,
+        ConnectionError::Decode(error) => io::Error::other(error),
+        error => io::Error::other(error),
     }
 }
 
@@ -193,10 +227,15 @@ async fn serve_brokered<S: Service>(
     mut stream: Compat<yamux::Stream>,
     broker: &Mutex<Broker>,
     service: Arc<S>,
+    room: Room,
 ) -> Result<(), StreamError> {
     let mut id = [0; 4];
     match timeout(broker::EXPIRY, stream.read_exact(&mut id)).await {
-        Ok(read) => read.map_err(StreamError::Io)?,
+        Ok(Ok(_)) => {}
+        Ok(Err(error)) => {
+            debug!(%error, "a stream ended before it named its id");
+            return Ok(());
+        }
         Err(_elapsed) => {
             warn!("a stream did not name its id in time and was closed");
             return Ok(());
@@ -216,21 +255,40 @@ async fn serve_brokered<S: Service>(
     }
     stream.write_all(&id).await.map_err(StreamError::Io)?;
     stream.flush().await.map_err(StreamError::Io)?;
-    server::serve(stream, service).await
+    server::serve(stream, service, room).await
 }
 
-/// A stream may end in any way but one: what it carried must have been understood.
-fn stream_end(stream: &'static str, error: StreamError) -> Result<(), SessionError> {
-    match error {
-        StreamError::Io(error) => {
-            debug!(
-                stream,
-                error = &error as &(dyn std::error::Error + 'static),
-                "stream ended"
-            );
-            Ok(())
+impl StreamError {
+    fn on(self, stream: &'static str) -> SessionError {
+        match self {
+            Self::Io(source) => SessionError::LostStream { stream, source },
+            Self::Corrupt(source) => SessionError::CorruptStream { stream, source },
         }
-        StreamError::Corrupt(source) => Err(SessionError::CorruptStream { stream, source }),
+    }
+}
+
+/// How the session ends after a stream is lost: with it, unless the whole connection is gone, which
+/// the stream may have noticed first.
+///
+/// A host that loses a stream but not the connection goes on to ping and never dispenses again, so
+/// the process has to end.
+async fn after_loss<IO>(
+    mut connection: Connection<IO>,
+    quit_asked: bool,
+    lost: SessionError,
+) -> Result<Shutdown, SessionError>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let gone = timeout(GRACE, async {
+        while accept(&mut connection).await?.is_some() {}
+        Ok(())
+    });
+    match gone.await {
+        Ok(Ok(())) if quit_asked => Ok(Shutdown::HostQuit),
+        Ok(Ok(())) => Ok(Shutdown::HostGone),
+        Ok(Err(error)) => Err(error),
+        Err(_elapsed) => Err(lost),
     }
 }
 
@@ -239,13 +297,13 @@ async fn hang_up<IO>(mut connection: Connection<IO>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let drained = timeout(QUIT_GRACE, async {
+    let drained = timeout(GRACE, async {
         while let Ok(Some(_)) = accept(&mut connection).await {}
     })
     .await;
     if drained.is_err() {
         let close = poll_fn(|cx| connection.poll_close(cx));
-        if !matches!(timeout(QUIT_GRACE, close).await, Ok(Ok(()))) {
+        if !matches!(timeout(GRACE, close).await, Ok(Ok(()))) {
             debug!("the connection did not close in order");
         }
     }
@@ -257,5 +315,7 @@ fn is_hang_up(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted
+            // In the middle of a frame.
+            | io::ErrorKind::UnexpectedEof
     )
 }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// yamux's `ConnectionWriteTimeout` in go's default configuration.
-const DEADLINE: Duration = Duration::from_secs(10);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(crate) struct WriteDeadline<IO> {
@@ -35,13 +35,13 @@ impl<IO> WriteDeadline<IO> {
             return write;
         }
         let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(DEADLINE)));
-        stuck.as_mut().poll(cx).map(|()| {
-            Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                "the host has not read for 10 s",
-            ))
-        })
+        stuck.as_mut().poll(cx).map(|()| Err(self::stuck()))
     }
+}
+
+/// The error of a write whose host does not read.
+pub(crate) fn stuck() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the host has not read for 10 s")
 }
 
 impl<IO: AsyncRead + Unpin> AsyncRead for WriteDeadline<IO> {

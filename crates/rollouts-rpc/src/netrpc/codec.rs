@@ -1,9 +1,12 @@
 //! net/rpc framing as a value: bytes in, calls out; replies in, bytes out. No input or output here.
 
-use gob::{DecodeError, Decoder, EncodeError, Encoder};
+use gob::{DecodeError, Decoder, EncodeError, Encoder, Limits};
 
 use super::{Body, Fault, Service};
-use crate::wire::{LIMITS, Request, Response};
+use crate::wire::{Request, Response};
+
+/// Bytes of a method's name: more than any has. It is logged and sent back.
+const MAX_METHOD_NAME: usize = 200;
 
 /// The host's direction of a stream.
 #[derive(Debug)]
@@ -11,6 +14,8 @@ pub(crate) struct CallDecoder {
     gob: Decoder,
     /// The header whose body is still to come.
     header: Option<Request>,
+    /// Bytes that came since the last call was complete.
+    bytes: usize,
 }
 
 /// One call, with its argument or the reason to refuse it.
@@ -18,6 +23,8 @@ pub(crate) struct CallDecoder {
 pub(crate) struct Incoming<C> {
     pub(crate) header: Request,
     pub(crate) call: Result<C, Fault>,
+    /// About what it took on the wire: bytes that came along with it are counted here, not with the next.
+    pub(crate) bytes: usize,
 }
 
 /// The plugin's direction of a stream.
@@ -27,15 +34,22 @@ pub(crate) struct ReplyEncoder {
 }
 
 impl CallDecoder {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Self {
-            gob: Decoder::new(LIMITS),
+            gob: Decoder::new(limits),
             header: None,
+            bytes: 0,
         }
     }
 
     pub(crate) fn handle_input(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        self.bytes += bytes.len();
         self.gob.handle_input(bytes)
+    }
+
+    /// Whether the stream could end here: no call has begun.
+    pub(crate) fn is_between_calls(&self) -> bool {
+        self.header.is_none() && self.gob.is_between_values()
     }
 
     /// The next complete call, or `None` when more bytes are needed.
@@ -49,13 +63,17 @@ impl CallDecoder {
         let header = match self.header.take() {
             Some(header) => header,
             // A header of another type means that bodies and headers are out of step.
-            None => match self.gob.poll_value()? {
-                Some(header) => header,
+            None => match self.gob.poll_value::<Request>()? {
+                Some(mut header) => {
+                    let name = &mut header.service_method;
+                    name.truncate(name.floor_char_boundary(MAX_METHOD_NAME));
+                    header
+                }
                 None => return Ok(None),
             },
         };
         match S::decode(&header.service_method, &mut self.gob) {
-            Ok(Some(call)) => Ok(Some(Incoming { header, call })),
+            Ok(Some(call)) => Ok(Some(self.incoming(header, call))),
             Ok(None) => {
                 self.header = Some(header);
                 Ok(None)
@@ -66,11 +84,17 @@ impl CallDecoder {
                     method: header.service_method.clone(),
                     reason: error.to_string(),
                 };
-                Ok(Some(Incoming {
-                    header,
-                    call: Err(fault),
-                }))
+                Ok(Some(self.incoming(header, Err(fault))))
             }
+        }
+    }
+
+    fn incoming<C>(&mut self, header: Request, call: Result<C, Fault>) -> Incoming<C> {
+        let bytes = std::mem::take(&mut self.bytes);
+        Incoming {
+            header,
+            call,
+            bytes,
         }
     }
 }

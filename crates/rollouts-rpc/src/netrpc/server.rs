@@ -4,16 +4,21 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, WriteHalf};
-use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::Service;
 use super::codec::{CallDecoder, Incoming, ReplyEncoder};
+use crate::goplugin::write_deadline;
 use crate::to_wire;
 
-/// Calls in flight per stream. A host sends about ten; further ones wait in the host's window.
-const MAX_CALLS: usize = 64;
+/// Units of calls in flight at once. A host sends about ten calls; further ones wait in the host's window.
+const ROOM: u32 = 24;
+
+/// Bytes of an argument that take one unit. Most Rollouts are smaller.
+const UNIT: usize = 512 * 1024;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;
@@ -27,9 +32,29 @@ pub(crate) enum StreamError {
     Corrupt(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Room for calls in flight, shared by the streams of a session: it bounds what their arguments take.
+#[derive(Clone)]
+pub(crate) struct Room(Arc<Semaphore>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(ROOM as usize)))
+    }
+}
+
+impl Room {
+    /// Waits for the room a call with an argument of so many bytes takes.
+    async fn enter(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let units = u32::try_from(1 + bytes / UNIT).unwrap_or(ROOM);
+        Arc::clone(&self.0)
+            .acquire_many_owned(units.min(ROOM))
+            .await
+    }
+}
+
 /// Answers every call on `io` until the host closes the stream; calls that still run then may
 /// finish.
-pub(crate) async fn serve<S, IO>(io: IO, service: Arc<S>) -> Result<(), StreamError>
+pub(crate) async fn serve<S, IO>(io: IO, service: Arc<S>, room: Room) -> Result<(), StreamError>
 where
     S: Service,
     IO: AsyncRead + AsyncWrite + Send + 'static,
@@ -39,28 +64,27 @@ where
         service,
         writer: Mutex::new((ReplyEncoder::new(), writer)),
     });
-    let in_flight = Arc::new(Semaphore::new(MAX_CALLS));
-    let mut decoder = CallDecoder::new();
+    let mut decoder = CallDecoder::new(S::LIMITS);
     let mut calls = JoinSet::new();
     let mut chunk = vec![0; READ_SIZE];
     loop {
         while let Some(incoming) = decoder.poll_call::<S>().map_err(corrupt)? {
-            // Only this function closes the semaphore, and it does not.
-            let permit = Arc::clone(&in_flight)
-                .acquire_owned()
-                .await
-                .map_err(corrupt)?;
+            // Nobody closes the semaphore.
+            let permit = room.enter(incoming.bytes).await.map_err(corrupt)?;
             calls.spawn(Arc::clone(&replies).answer(incoming, permit));
         }
-        while let Some(answered) = calls.try_join_next() {
-            finished(answered)?;
+        tokio::select! {
+            read = reader.read(&mut chunk) => match read.map_err(StreamError::Io)? {
+                0 => break,
+                n => decoder
+                    .handle_input(chunk.get(..n).unwrap_or_default())
+                    .map_err(corrupt)?,
+            },
+            Some(answered) = calls.join_next() => finished(answered)?,
         }
-        match reader.read(&mut chunk).await.map_err(StreamError::Io)? {
-            0 => break,
-            n => decoder
-                .handle_input(chunk.get(..n).unwrap_or_default())
-                .map_err(corrupt)?,
-        }
+    }
+    if !decoder.is_between_calls() {
+        return Err(StreamError::Io(io::ErrorKind::UnexpectedEof.into()));
     }
     while let Some(answered) = calls.join_next().await {
         finished(answered)?;
@@ -83,7 +107,7 @@ where
 {
     async fn answer(
         self: Arc<Self>,
-        Incoming { header, call }: Incoming<S::Call>,
+        Incoming { header, call, .. }: Incoming<S::Call>,
         _permit: OwnedSemaphorePermit,
     ) -> Result<(), StreamError> {
         let outcome = match call {
@@ -102,8 +126,15 @@ where
         let mut writer = self.writer.lock().await;
         let (encoder, writer) = &mut *writer;
         let reply = encoder.encode(header, &outcome).map_err(corrupt)?;
-        writer.write_all(&reply).await.map_err(StreamError::Io)?;
-        writer.flush().await.map_err(StreamError::Io)?;
+        let written = timeout(write_deadline::DEADLINE, async {
+            writer.write_all(&reply).await?;
+            writer.flush().await
+        });
+        // A host can read the socket and still give this stream no window.
+        written
+            .await
+            .unwrap_or_else(|_elapsed| Err(write_deadline::stuck()))
+            .map_err(StreamError::Io)?;
         if let Ok(reply) = &outcome {
             self.service.replied(reply);
         }

@@ -10,7 +10,13 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "../support/calls.rs"]
+mod calls;
+mod hostile;
+#[path = "../support/notation.rs"]
 mod notation;
+#[path = "../support/raw.rs"]
+mod raw;
 mod raw_host;
 mod recorded;
 mod session;

@@ -1,117 +1,75 @@
-//! A host that writes its frames by hand.
+//! A host that writes its frames by hand, and the plugin it talks to.
 
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
 
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{
-    RouterCall, ServeConfig, SessionError, Shutdown, Verification, serve_connection,
+    RouterCall, ServeConfig, SessionError, Shutdown, TrafficRouter, Verification, serve_connection,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::notation::{REQUEST_DEF, RESPONSE_DEF, gob, hex};
+use crate::raw::{Raw, SILENCE};
 
-/// Time stands still while anything moves, so this passes only when nothing more will come.
-const SILENCE: Duration = Duration::from_secs(3600);
+/// Bytes either side can be ahead of the other.
+const PIPE: usize = 1 << 16;
 
-/// A host that knows only bytes.
 pub(crate) struct RawHost {
-    pub(crate) io: DuplexStream,
+    raw: Raw<DuplexStream>,
     pub(crate) plugin: JoinHandle<Result<Shutdown, SessionError>>,
+    /// What reached the router.
     pub(crate) calls: mpsc::UnboundedReceiver<RouterCall>,
 }
 
 impl RawHost {
     pub(crate) fn start() -> Self {
-        let (io, plugin) = duplex(1 << 20);
         let (called, calls) = mpsc::unbounded_channel();
         let router = FnRouter(move |call| {
             let _ = called.send(call);
             async { Ok(Verification::Verified) }
         });
-        let plugin = tokio::spawn(async move {
-            serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, router).await
-        });
-        Self { io, plugin, calls }
+        Self {
+            calls,
+            ..Self::serve(router)
+        }
+    }
+
+    /// With a router of the test's own; `calls` stays empty.
+    pub(crate) fn serve(router: impl TrafficRouter) -> Self {
+        let (io, plugin) = duplex(PIPE);
+        Self {
+            raw: Raw { io },
+            plugin: tokio::spawn(async move {
+                serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, router).await
+            }),
+            calls: mpsc::unbounded_channel().1,
+        }
     }
 
     /// With the three initial streams.
     pub(crate) async fn with_session() -> Self {
         let mut host = Self::start();
-        for stream in [1, 3, 5] {
-            host.open(stream).await;
-        }
+        host.open_session().await;
         host
     }
 
     /// With a router on stream 7.
     pub(crate) async fn with_router() -> Self {
         let mut host = Self::with_session().await;
-        host.exchange(
-            1,
-            &format!(
-                "{REQUEST_DEF} [ff82 01 |Dispenser.Dispense| 00] [0c 00 |RpcTrafficRouterPlugin|]"
-            ),
-            &format!("{RESPONSE_DEF} [ff82 01 |Dispenser.Dispense| 00] [06 00 01]"),
-        )
-        .await;
-        host.open(7).await;
-        host.exchange(7, "01 00 00 00", "01 00 00 00").await;
+        host.open_router(1, 7).await;
         host
     }
 
-    /// Opens a stream as hashicorp's yamux does, and reads the acknowledgement.
-    pub(crate) async fn open(&mut self, stream: u8) {
-        self.io
-            .write_all(&[0, 1, 0, 1, 0, 0, 0, stream, 0, 0, 0, 0])
+    /// Hangs up and waits for the plugin to end.
+    pub(crate) async fn hang_up(self) -> Result<Shutdown, SessionError> {
+        let Self { raw, plugin, .. } = self;
+        drop(raw);
+        timeout(SILENCE, plugin)
             .await
-            .unwrap();
-        let (header, _) = self.frame().await;
-        assert_eq!(
-            hex(&header),
-            format!("00 00 00 02 00 00 00 {stream:02x} 00 00 00 00")
-        );
-    }
-
-    pub(crate) async fn send(&mut self, stream: u8, data: &[u8]) {
-        let length = u32::try_from(data.len()).unwrap().to_be_bytes();
-        let header = [&[0, 0, 0, 0, 0, 0, 0, stream], &length[..]].concat();
-        self.io.write_all(&[&header, data].concat()).await.unwrap();
-    }
-
-    /// The next frame, header and data, other than the pings that the yamux crate sends.
-    pub(crate) async fn frame(&mut self) -> ([u8; 12], Vec<u8>) {
-        timeout(SILENCE, self.next_frame())
-            .await
-            .expect("the plugin stays silent")
-    }
-
-    async fn next_frame(&mut self) -> ([u8; 12], Vec<u8>) {
-        loop {
-            let mut header = [0; 12];
-            self.io.read_exact(&mut header).await.unwrap();
-            let length = u32::from_be_bytes(header[8..].try_into().unwrap());
-            let mut data = vec![0; if header[1] == 0 { length as usize } else { 0 }];
-            self.io.read_exact(&mut data).await.unwrap();
-            if header[..4] != [0, 2, 0, 1] {
-                return (header, data);
-            }
-        }
-    }
-
-    /// Sends bytes on a stream and expects others in return.
-    pub(crate) async fn exchange(&mut self, stream: u8, request: &str, expect: &str) {
-        self.send(stream, &gob(request)).await;
-        let expect = gob(expect);
-        let mut reply = Vec::new();
-        while reply.len() < expect.len() {
-            let (header, data) = self.frame().await;
-            assert_eq!((header[1], header[7]), (0, stream), "{}", hex(&header));
-            reply.extend(data);
-        }
-        assert_eq!(hex(&reply), hex(&expect));
+            .expect("the plugin stays")
+            .expect("the plugin has panicked")
     }
 
     /// Waits for the plugin to end by itself, while the connection stays open.
@@ -120,5 +78,19 @@ impl RawHost {
             .await
             .expect("the plugin stays")
             .unwrap()
+    }
+}
+
+impl Deref for RawHost {
+    type Target = Raw<DuplexStream>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.raw
+    }
+}
+
+impl DerefMut for RawHost {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.raw
     }
 }

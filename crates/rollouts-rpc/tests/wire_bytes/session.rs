@@ -2,7 +2,6 @@
 
 use proptest::prelude::*;
 use rollouts_rpc::{DesiredWeight, RouterCall, SessionError, Shutdown};
-use tokio::io::AsyncWriteExt as _;
 
 use crate::notation::{NIL, REQUEST_DEF, RESPONSE_DEF, TRUE, gob, hex};
 use crate::raw_host::RawHost;
@@ -17,10 +16,7 @@ async fn every_stream_is_acknowledged_as_soon_as_it_is_open() {
 #[tokio::test(start_paused = true)]
 async fn a_ping_is_answered_with_its_own_value() {
     let mut host = RawHost::with_session().await;
-    host.io
-        .write_all(&gob("00 02 0001 00000000 0000002a"))
-        .await
-        .unwrap();
+    host.ping(42).await;
     assert_eq!(
         hex(&host.frame().await.0),
         "00 02 00 02 00 00 00 00 00 00 00 2a"
@@ -199,7 +195,7 @@ async fn a_message_that_is_too_long_is_not_waited_for() {
     let mut host = RawHost::with_session().await;
     // 4 GiB announced.
     host.send(1, &gob("fb 01 00 00 00 00")).await;
-    check_corrupt(host.ended().await, "control", "more than 16777216 bytes");
+    check_corrupt(host.ended().await, "control", "more than 65536 bytes");
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,10 +205,8 @@ async fn a_connection_that_only_knocks_is_no_session() {
         for stream in [1, 3, 5].into_iter().take(streams) {
             host.open(stream).await;
         }
-        let RawHost { io, plugin, .. } = host;
-        drop(io);
         assert!(matches!(
-            plugin.await.unwrap(),
+            host.hang_up().await,
             Err(SessionError::NotEstablished)
         ));
     }
@@ -221,7 +215,7 @@ async fn a_connection_that_only_knocks_is_no_session() {
 #[tokio::test(start_paused = true)]
 async fn bytes_that_are_no_yamux_end_the_connection() {
     let mut host = RawHost::with_session().await;
-    host.io.write_all(&[1; 12]).await.unwrap();
+    host.write(&[1; 12]).await;
     assert!(matches!(
         host.ended().await,
         Err(SessionError::Connection(_))
@@ -261,13 +255,10 @@ proptest! {
             let mut host = RawHost::with_router().await;
             match stream {
                 // Straight into the connection.
-                0 => host.io.write_all(&bytes).await.unwrap(),
+                0 => host.write(&bytes).await,
                 stream => host.send(stream, &bytes).await,
             }
-            let RawHost { io, plugin, .. } = host;
-            drop(io);
-            // The join fails if the plugin has panicked.
-            let _ended = plugin.await.unwrap();
+            let _ended = host.hang_up().await;
         });
     }
 }

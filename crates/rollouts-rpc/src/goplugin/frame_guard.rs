@@ -1,0 +1,336 @@
+//! What the yamux crate leaves to its user: ending a connection whose peer breaks the protocol, and
+//! bounding what small frames cost.
+//!
+//! The crate answers a violation with GoAway and then reads on, and keeps every data frame that is not
+//! read yet in an allocation of its own: 256 KiB in frames of one byte take 16 MiB. So the frames of both
+//! directions are watched on their way, header by header, without holding any of them back.
+
+use std::collections::HashMap;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Data frames on one stream between two window updates of ours. In that time at most 256 KiB arrive,
+/// and the shortest call a host makes is a Ping of 24 bytes.
+const MAX_FRAMES: u32 = 16 * 1024;
+
+/// yamux's `header.go`: version, type, flags, stream id, length.
+const HEADER: usize = 12;
+
+const SYN: u8 = 1;
+const FIN: u8 = 4;
+const RST: u8 = 8;
+
+/// A connection that fails once either side has found a violation.
+#[derive(Debug)]
+pub(crate) struct FrameGuard<IO> {
+    io: IO,
+    incoming: Headers,
+    outgoing: Headers,
+    rules: Rules,
+}
+
+/// The verdict on a session, frame by frame.
+#[derive(Debug, Default)]
+struct Rules {
+    /// Data frames since the last window update, by stream.
+    frames: HashMap<u32, u32>,
+    violation: Option<Violation>,
+}
+
+/// Why the connection is of no use any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Violation {
+    #[error("the host broke the rules of yamux (GoAway {0} was sent)")]
+    ByHost(u32),
+    #[error("the host says that the rules of yamux were broken (GoAway {0})")]
+    ByPlugin(u32),
+    #[error("the host sent more than {MAX_FRAMES} frames with next to nothing in them")]
+    TinyFrames,
+}
+
+/// Finds the headers in one direction's bytes, however these are cut.
+#[derive(Debug, Default)]
+struct Headers {
+    header: [u8; HEADER],
+    have: usize,
+    /// Bytes of the payload still to come.
+    payload: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Frame {
+    kind: Kind,
+    flags: u8,
+    stream: u32,
+    length: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Data,
+    WindowUpdate,
+    GoAway,
+    /// Pings, and what the yamux crate refuses.
+    Other,
+}
+
+impl<IO> FrameGuard<IO> {
+    pub(crate) fn new(io: IO) -> Self {
+        Self {
+            io,
+            incoming: Headers::default(),
+            outgoing: Headers::default(),
+            rules: Rules::default(),
+        }
+    }
+}
+
+impl Rules {
+    fn received(&mut self, frame: Frame) {
+        match frame.kind {
+            Kind::GoAway if frame.length != 0 => {
+                self.violation = Some(Violation::ByPlugin(frame.length));
+            }
+            Kind::Data | Kind::WindowUpdate => {
+                if frame.flags & SYN != 0 {
+                    self.frames.entry(frame.stream).or_default();
+                }
+                if frame.flags & RST != 0 {
+                    self.frames.remove(&frame.stream);
+                }
+                if frame.kind == Kind::Data
+                    && let Some(frames) = self.frames.get_mut(&frame.stream)
+                {
+                    *frames += 1;
+                    if *frames > MAX_FRAMES {
+                        self.violation = Some(Violation::TinyFrames);
+                    }
+                }
+            }
+            Kind::GoAway | Kind::Other => {}
+        }
+    }
+
+    fn sent(&mut self, frame: Frame) {
+        match frame.kind {
+            Kind::GoAway if frame.length != 0 => {
+                self.violation = Some(Violation::ByHost(frame.length));
+            }
+            // Whichever side is done first, a stream of the yamux crate ends with a frame of ours, or an RST.
+            Kind::Data | Kind::WindowUpdate if frame.flags & (FIN | RST) != 0 => {
+                self.frames.remove(&frame.stream);
+            }
+            Kind::WindowUpdate => {
+                if let Some(frames) = self.frames.get_mut(&frame.stream) {
+                    *frames = 0;
+                }
+            }
+            Kind::Data | Kind::GoAway | Kind::Other => {}
+        }
+    }
+}
+
+impl Headers {
+    fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
+        while !bytes.is_empty() {
+            let skipped = self.payload.min(bytes.len());
+            self.payload -= skipped;
+            bytes = bytes.get(skipped..).unwrap_or_default();
+
+            let gap = self.header.get_mut(self.have..).unwrap_or_default();
+            let copied = gap.len().min(bytes.len());
+            let (head, rest) = bytes.split_at(copied);
+            gap.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
+            self.have += copied;
+            bytes = rest;
+            if self.have == HEADER {
+                self.have = 0;
+                let frame = Frame::parse(self.header);
+                if frame.kind == Kind::Data {
+                    self.payload = usize::try_from(frame.length).unwrap_or(usize::MAX);
+                }
+                found(frame);
+            }
+        }
+    }
+}
+
+impl Frame {
+    fn parse(header: [u8; HEADER]) -> Self {
+        let [_version, kind, _, flags, a, b, c, d, length @ ..] = header;
+        let kind = match kind {
+            0 => Kind::Data,
+            1 => Kind::WindowUpdate,
+            3 => Kind::GoAway,
+            _ => Kind::Other,
+        };
+        Self {
+            kind,
+            flags,
+            stream: u32::from_be_bytes([a, b, c, d]),
+            length: u32::from_be_bytes(length),
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for FrameGuard<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self {
+            io,
+            incoming,
+            rules,
+            ..
+        } = &mut *self;
+        if rules.violation.is_none() {
+            let before = buf.filled().len();
+            ready!(Pin::new(io).poll_read(cx, buf))?;
+            let read = buf.filled().get(before..).unwrap_or_default();
+            incoming.scan(read, |frame| rules.received(frame));
+        }
+        Poll::Ready(match rules.violation {
+            Some(violation) => Err(io::Error::new(io::ErrorKind::InvalidData, violation)),
+            None => Ok(()),
+        })
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for FrameGuard<IO> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Self {
+            io,
+            outgoing,
+            rules,
+            ..
+        } = &mut *self;
+        let written = ready!(Pin::new(io).poll_write(cx, bytes))?;
+        let taken = bytes.get(..written).unwrap_or_default();
+        outgoing.scan(taken, |frame| rules.sent(frame));
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn frame(kind: Kind, flags: u8, stream: u32, length: u32) -> Frame {
+        Frame {
+            kind,
+            flags,
+            stream,
+            length,
+        }
+    }
+
+    #[test]
+    fn headers_are_found_however_the_bytes_are_cut() {
+        let bytes = [
+            &[0, 1, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0][..],
+            &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3, b'a', b'b', b'c'],
+            &[0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9],
+            &[0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+        ]
+        .concat();
+        for piece in 1..=bytes.len() {
+            let (mut headers, mut found) = (Headers::default(), Vec::new());
+            for piece in bytes.chunks(piece) {
+                headers.scan(piece, |frame| found.push(frame));
+            }
+            assert_eq!(
+                found,
+                [
+                    frame(Kind::WindowUpdate, SYN, 7, 0),
+                    frame(Kind::Data, 0, 7, 3),
+                    frame(Kind::Other, SYN, 0, 9),
+                    frame(Kind::GoAway, 0, 0, 1),
+                ]
+            );
+        }
+    }
+
+    #[track_caller]
+    fn check(judge: impl FnOnce(&mut Rules), expect: Option<Violation>) {
+        let mut rules = Rules::default();
+        rules.received(frame(Kind::WindowUpdate, SYN, 7, 0));
+        judge(&mut rules);
+        assert_eq!(rules.violation, expect);
+    }
+
+    #[test]
+    fn a_goaway_that_complains_ends_the_connection_and_a_farewell_does_not() {
+        check(|rules| rules.received(frame(Kind::GoAway, 0, 0, 0)), None);
+        check(|rules| rules.sent(frame(Kind::GoAway, 0, 0, 0)), None);
+        check(
+            |rules| rules.received(frame(Kind::GoAway, 0, 0, 2)),
+            Some(Violation::ByPlugin(2)),
+        );
+        check(
+            |rules| rules.sent(frame(Kind::GoAway, 0, 0, 1)),
+            Some(Violation::ByHost(1)),
+        );
+    }
+
+    fn tiny(rules: &mut Rules, frames: u32) {
+        for _ in 0..frames {
+            rules.received(frame(Kind::Data, 0, 7, 1));
+        }
+    }
+
+    #[test]
+    fn tiny_frames_that_pile_up_end_the_connection() {
+        check(|rules| tiny(rules, MAX_FRAMES), None);
+        check(
+            |rules| tiny(rules, MAX_FRAMES + 1),
+            Some(Violation::TinyFrames),
+        );
+    }
+
+    #[test]
+    fn tiny_frames_that_are_read_do_not() {
+        check(
+            |rules| {
+                tiny(rules, MAX_FRAMES);
+                rules.sent(frame(Kind::WindowUpdate, 0, 7, 1 << 17));
+                tiny(rules, MAX_FRAMES);
+            },
+            None,
+        );
+    }
+
+    #[test]
+    fn only_open_streams_are_remembered() {
+        for end in [
+            (|rules| rules.received(frame(Kind::Data, RST, 7, 0))) as fn(&mut Rules),
+            |rules| rules.sent(frame(Kind::Data, FIN, 7, 0)),
+            |rules| rules.sent(frame(Kind::Data, RST, 7, 0)),
+        ] {
+            check(
+                |rules| {
+                    end(rules);
+                    tiny(rules, MAX_FRAMES + 1);
+                    assert!(rules.frames.is_empty());
+                },
+                None,
+            );
+        }
+    }
+}

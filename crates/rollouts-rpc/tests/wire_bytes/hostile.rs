@@ -1,0 +1,334 @@
+//! Hosts that break the protocol, stop reading, or ask for too much.
+
+use std::io;
+use std::time::Duration;
+
+use rollouts_rpc::testing::FnRouter;
+use rollouts_rpc::{SessionError, Shutdown, error_chain};
+use tokio::io::AsyncWriteExt as _;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::calls::{Calls, ObjectMeta, Rollout, heavy, stepped};
+use crate::notation::{NIL, REQUEST_DEF, gob, hex};
+use crate::raw::{ACK, FIN, RST, SYN, header};
+use crate::raw_host::RawHost;
+
+/// Passes when nothing moves any more, long before a call is cut short.
+const MOMENT: Duration = Duration::from_secs(1);
+
+/// yamux's initial window.
+const WINDOW: usize = 256 * 1024;
+
+#[track_caller]
+fn check_ended(ended: &Result<Shutdown, SessionError>, expect: &str) {
+    match ended {
+        Ok(shutdown) => panic!("{shutdown:?}"),
+        Err(error) => assert_eq!(error_chain(error), expect),
+    }
+}
+
+/// These frames, after a good start, end the session.
+async fn check_violation(frames: &[&[u8]], reason: &str) {
+    let mut host = RawHost::with_router().await;
+    host.write(&frames.concat()).await;
+    let expect = format!("the yamux connection failed: {reason}");
+    check_ended(&host.ended().await, &expect);
+}
+
+const BROKEN: &str = "the host broke the rules of yamux (GoAway 1 was sent)";
+
+#[tokio::test(start_paused = true)]
+async fn a_header_of_another_version_or_type_ends_the_session() {
+    check_violation(&[&[1; 12]], "decode error: unknown version: 1").await;
+    check_violation(
+        &[&header(4, 0, 0, 0)],
+        "decode error: unknown frame type: 4",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_cannot_be_opened_ends_the_session() {
+    for kind in [0, 1] {
+        // Even ids are the plugin's own.
+        check_violation(&[&header(kind, SYN, 8, 0)], BROKEN).await;
+        check_violation(&[&header(kind, SYN, 7, 0)], BROKEN).await;
+    }
+    // Two more than the router's have room.
+    let open = [9, 11, 13].map(|stream| header(1, SYN, stream, 0));
+    check_violation(&open.each_ref().map(|frame| &frame[..]), BROKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn data_beyond_the_window_ends_the_session() {
+    let too_much = vec![0; WINDOW + 1];
+    let length = u32::try_from(too_much.len()).unwrap();
+    check_violation(&[&header(0, 0, 7, length), &too_much], BROKEN).await;
+    check_violation(&[&header(0, SYN, 9, length), &too_much], BROKEN).await;
+    // More than a MiB is not even waited for.
+    check_violation(
+        &[&header(0, 0, 7, u32::MAX)],
+        "frame body is too large (4294967295)",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_that_overflows_ends_the_session() {
+    check_violation(&[&header(1, 0, 7, u32::MAX)], BROKEN).await;
+    check_violation(&[&header(1, SYN, 9, u32::MAX)], BROKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pong_nobody_asked_for_ends_the_session() {
+    check_violation(&[&header(2, ACK, 0, 77)], BROKEN).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_complains_ends_the_session() {
+    check_violation(
+        &[&header(3, 0, 0, 2)],
+        "the host says that the rules of yamux were broken (GoAway 2)",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_with_next_to_nothing_in_them_end_the_session() {
+    // A message of 60,000 bytes that comes byte by byte never reaches the window's half.
+    let announced = gob("fd 00 ea 60");
+    let mut bytes = [&header(0, 0, 1, 4)[..], &announced].concat();
+    for _ in 0..17_000 {
+        bytes.extend(header(0, 0, 1, 1));
+        bytes.push(0);
+    }
+    check_violation(
+        &[&bytes],
+        "the host sent more than 16384 frames with next to nothing in them",
+    )
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_that_come_out_of_turn_are_passed_over() {
+    let mut host = RawHost::with_router().await;
+    for stream in [3, 9] {
+        for flags in [ACK, FIN, FIN, FIN | ACK, RST, ACK, FIN, RST] {
+            host.window_update(flags, stream, 0).await;
+            host.send_with(flags, stream, b"late").await;
+        }
+    }
+    host.window_update(SYN | RST, 11, 0).await;
+    host.send_with(SYN | RST, 11, b"never").await;
+    // A ping of a stream, and a farewell to none.
+    host.write(&header(2, SYN, 77, 1)).await;
+    host.exchange(
+        7,
+        &format!("{REQUEST_DEF} [ff82 01 |Plugin.Type| 00] {NIL}"),
+        "3a ff81 03 01 01 |Response| 01 ff82 00 01 03 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 01 |Error| 01 0c 00 00 00
+         [ff82 01 |Plugin.Type| 00] [0c 00 |FnRouter|]",
+    )
+    .await;
+    assert_eq!(host.hang_up().await.unwrap(), Shutdown::HostGone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_host_writes_to_stdout_is_thrown_away() {
+    let mut host = RawHost::with_session().await;
+    for _ in 0..4 {
+        host.send(3, &vec![b'x'; WINDOW / 2]).await;
+        // The window is given back.
+        assert_eq!(hex(&host.frame().await.0[..8]), "00 01 00 00 00 00 00 03");
+    }
+}
+
+const UNREAD: &str = "the host has not read for 10 s";
+
+/// Sends this again and again, without ever reading.
+async fn check_unread(bytes: &[u8]) {
+    let mut host = RawHost::with_router().await;
+    let refused = loop {
+        if let Err(refused) = host.io.write_all(bytes).await {
+            break refused;
+        }
+    };
+    assert_eq!(refused.kind(), io::ErrorKind::BrokenPipe);
+    check_ended(
+        &host.ended().await,
+        &format!("the yamux connection failed: {UNREAD}"),
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_pings_and_never_reads_is_given_up() {
+    check_unread(&header(2, SYN, 0, 7)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_calls_and_never_reads_is_given_up() {
+    let mut host = RawHost::with_router().await;
+    let mut calls = Calls::new();
+    // The plugin takes all calls; their replies are three times as long.
+    for _ in 0..WINDOW / 250 {
+        let call = calls.call(&"x".repeat(200), &true);
+        let header = header(0, 0, 7, u32::try_from(call.len()).unwrap());
+        host.write(&[&header, &call[..]].concat()).await;
+    }
+    let ended = host.ended().await;
+    check_ended(&ended, &format!("the yamux connection failed: {UNREAD}"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_gives_a_stream_no_window_is_given_up() {
+    let mut host = RawHost::with_router().await;
+    let mut calls = Calls::new();
+    // Every reply takes more than 400 bytes of the window.
+    for _ in 0..WINDOW / 400 {
+        let call = calls.call(&"x".repeat(200), &true);
+        host.send(7, &call).await;
+    }
+    while host.next_frame().await.is_some() {}
+    check_ended(
+        &host.ended().await,
+        &format!("the plugin stream broke off: {UNREAD}"),
+    );
+}
+
+fn hanging() -> RawHost {
+    RawHost::serve(FnRouter(|_| std::future::pending()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reply_that_cannot_be_written_ends_the_session() {
+    let mut host = hanging();
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    host.send(7, &Calls::new().remove(Rollout::default())).await;
+    host.send_with(RST, 7, &[]).await;
+    let ended = host.ended().await.unwrap_err();
+    assert_eq!(ended.to_string(), "the plugin stream broke off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_inside_a_call_ends_the_session() {
+    let mut host = RawHost::with_router().await;
+    let call = Calls::new().remove(Rollout::default());
+    host.send_with(FIN, 7, &call[..call.len() - 1]).await;
+    check_ended(
+        &host.ended().await,
+        "the plugin stream broke off: unexpected end of file",
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ends_between_calls_ends_nothing() {
+    let mut host = RawHost::with_router().await;
+    host.send_with(FIN, 7, &[]).await;
+    // Ours ends as well.
+    assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 04 00 00 00 07");
+    host.open_router(2, 9).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_gone_in_the_middle_of_a_call_is_no_error() {
+    let mut host = hanging();
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    let call = Calls::new().remove(Rollout::default());
+    host.send(7, &call).await;
+    host.send(7, &call[..3]).await;
+    assert_eq!(host.hang_up().await.unwrap(), Shutdown::HostGone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_names_no_id_is_closed() {
+    let mut host = RawHost::with_session().await;
+    host.open(7).await;
+    host.send(7, &[1, 0]).await;
+    assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 08 00 00 00 07");
+}
+
+/// So many calls are in flight at once when more of this size are sent.
+async fn check_in_flight(bytes: usize, expect: usize) {
+    let (begun, mut calls_begun) = mpsc::unbounded_channel();
+    let mut host = RawHost::serve(FnRouter(move |_| {
+        begun.send(()).unwrap();
+        std::future::pending()
+    }));
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    host.open_router(2, 9).await;
+    // The streams share one room.
+    for stream in [7, 9] {
+        let mut calls = Calls::new();
+        let bytes: Vec<_> = (0..30).flat_map(|_| calls.remove(heavy(bytes))).collect();
+        send_all(&mut host, stream, &bytes).await;
+    }
+    let mut in_flight = 0;
+    while timeout(MOMENT, calls_begun.recv()).await.is_ok() {
+        in_flight += 1;
+    }
+    assert_eq!(in_flight, expect);
+    // A ping is answered all the same.
+    host.ping(5).await;
+    while host.frame().await.0[1] != 2 {}
+}
+
+/// Sends as much as the plugin takes.
+async fn send_all(host: &mut RawHost, stream: u8, bytes: &[u8]) {
+    let mut window = WINDOW - 1024;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let (piece, later) = rest.split_at(rest.len().min(window).min(16 * 1024));
+        host.send(stream, piece).await;
+        (window, rest) = (window - piece.len(), later);
+        if window == 0 {
+            match timeout(MOMENT, host.frame()).await {
+                Ok((header, _)) if header[1] == 1 && header[7] == stream => {
+                    window += u32::from_be_bytes(header[8..].try_into().unwrap()) as usize;
+                }
+                Ok(_) => {}
+                Err(_elapsed) => return,
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_flight_are_bounded_in_number_and_in_size() {
+    check_in_flight(1, 24).await;
+    check_in_flight(1_200_000, 8).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_with_too_much_to_keep_is_refused_and_the_next_is_served() {
+    let mut host = RawHost::with_router().await;
+    let mut calls = Calls::new();
+    host.send(7, &calls.remove(stepped(4097))).await;
+    let (_, reply) = host.frame().await;
+    let text = String::from_utf8_lossy(&reply);
+    assert!(
+        text.contains("Steps: more than 4096 elements in one value"),
+        "{text}"
+    );
+
+    let finalizers = vec![String::new(); 100_000];
+    let mut skipped = stepped(4096);
+    skipped.object_meta = ObjectMeta {
+        finalizers,
+        ..ObjectMeta::default()
+    };
+    host.send(7, &calls.remove(skipped)).await;
+    host.frame().await;
+    assert!(host.calls.recv().await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_method_name_without_end_is_cut() {
+    let mut host = RawHost::with_router().await;
+    let name = format!("Plugin.{}", "ü".repeat(50_000));
+    host.send(7, &Calls::new().call(&name, &true)).await;
+    let (_, reply) = host.frame().await;
+    assert!(reply.len() < 1000, "{}", reply.len());
+}
