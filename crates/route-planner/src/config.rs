@@ -9,7 +9,7 @@ use gloo_types::{
 };
 
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
-use crate::config_reader::{Block, root};
+use crate::config_reader::{Block, checked_name, root};
 use crate::error::{ConfigError, ConfigProblem};
 
 /// What a user wrote under `trafficRouting.plugins.<name>`, with defaults filled in.
@@ -232,6 +232,9 @@ fn parse(
     rollout: &ObjectKey,
     allowed: &[String],
 ) -> Result<PluginConfig, ConfigProblem> {
+    // The API server has checked them; whoever else speaks to the plugin has not.
+    checked_name(&rollout.namespace, "metadata.namespace".to_owned())?;
+    checked_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;
     let block = Block::root(&document, KEYS)?;
 

@@ -192,7 +192,8 @@ fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, ConfigPro
 }
 
 /// Names go into request paths, so only what Kubernetes allows in a name may pass (RFC 1123 subdomain).
-fn checked_name(name: &str, path: String) -> Result<String, ConfigProblem> {
+/// Names go into paths of the API, where a slash would lead elsewhere.
+pub(crate) fn checked_name(name: &str, path: String) -> Result<String, ConfigProblem> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edges = name.starts_with(['-', '.']) || name.ends_with(['-', '.']);
     if name.is_empty() || name.len() > 253 || edges || !name.chars().all(legal) {

@@ -374,6 +374,21 @@ fn a_value_out_of_range_tells_the_range() {
 }
 
 #[test]
+fn a_rollout_whose_name_leads_elsewhere_is_refused() {
+    let block = json!({"routeTableSelector": {"name": "shop"}}).to_string();
+    for (namespace, name, expect) in [
+        ("shop/../other", "demo", "metadata.namespace"),
+        ("shop", "demo?watch=1", "metadata.name"),
+        ("", "demo", "metadata.namespace"),
+    ] {
+        let rollout = ObjectKey::new(namespace, name);
+        let error = PluginConfig::from_json(block.as_bytes(), &rollout, &[]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!("{expect} is ")), "{text}");
+    }
+}
+
+#[test]
 fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
     let config = with(json!({
         "tcpRoutes": [{"port": 3306}, {"port": 65535}],
