@@ -76,8 +76,8 @@ pub enum HandshakeError {
     ClientCertificate,
     /// The host accepts other protocol versions only.
     #[error(
-        "the host accepts version {offered} of the plugin protocol and this plugin speaks {ours}; install the one that \
-         belongs to the other"
+        "the host accepts version {offered} of the plugin protocol, this plugin speaks {ours}; install a plugin made for \
+         this controller"
     )]
     Version {
         /// What the host accepts, as it said it (`PLUGIN_PROTOCOL_VERSIONS`).
@@ -310,7 +310,7 @@ mod tests {
                 (COOKIE_VARIABLE, "trafficrouter"),
                 ("PLUGIN_PROTOCOL_VERSIONS", "2,3"),
             ],
-            "accepts version 2, 3 of the plugin protocol and this plugin speaks 1;",
+            "accepts version 2, 3 of the plugin protocol, this plugin speaks 1;",
         );
     }
 

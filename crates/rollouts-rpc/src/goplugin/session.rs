@@ -25,7 +25,7 @@ use crate::netrpc::Service;
 use crate::netrpc::server::{self, Room, StreamError};
 
 /// Control, stdout, stderr and the dispensed plugin, with room for two more of these. A host that opens
-/// more is no Argo Rollouts controller, and each may take 5 MiB.
+/// more is no Argo Rollouts controller, and each may hold a message of 4 MiB.
 const MAX_STREAMS: usize = 6;
 
 /// yamux's initial receive window. Growing it would let the host send frames above the 1 MiB that
@@ -261,6 +261,11 @@ async fn serve_brokered<S: Service>(
 impl StreamError {
     fn on(self, stream: &'static str) -> SessionError {
         match self {
+            // The yamux crate's own text is about a connection.
+            Self::Io(error) if error.kind() == io::ErrorKind::WriteZero => {
+                let source = io::Error::new(io::ErrorKind::BrokenPipe, "the host has reset it");
+                SessionError::LostStream { stream, source }
+            }
             Self::Io(source) => SessionError::LostStream { stream, source },
             Self::Corrupt(source) => SessionError::CorruptStream { stream, source },
         }

@@ -18,7 +18,7 @@ use crate::to_wire;
 const ROOM: u32 = 24;
 
 /// Bytes of an argument that take one unit. Most Rollouts are smaller.
-const UNIT: usize = 512 * 1024;
+const UNIT: usize = 256 * 1024;
 
 /// Bytes read at once.
 const READ_SIZE: usize = 16 * 1024;

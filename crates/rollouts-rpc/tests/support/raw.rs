@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::notation::{REQUEST_DEF, RESPONSE_DEF, gob, hex};
 
 /// Where time stands still while anything moves, this passes only when nothing more will come.
-pub(crate) const SILENCE: Duration = Duration::from_secs(3600);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Flags of a frame.
 pub(crate) const SYN: u8 = 1;

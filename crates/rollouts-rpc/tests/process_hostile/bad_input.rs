@@ -1,0 +1,154 @@
+//! Bad input from the host or the machine: one clear line in the log, the right exit code, no socket left.
+
+use insta::assert_snapshot;
+
+use crate::calls::{Calls, Rollout};
+use crate::notation::gob;
+use crate::process::{Ended, Process};
+use crate::raw::{ACK, RST, header};
+
+const ROUTER: &str = "minimal_router";
+
+/// The one line in the log of a plugin that ended with an error.
+#[track_caller]
+fn line(ended: &Ended) -> &str {
+    assert_eq!((ended.code, ended.files), (Some(1), 0), "{ended:?}");
+    assert_eq!(ended.stdout, "");
+    assert_eq!(ended.log.len(), 1, "{:?}", ended.log);
+    &ended.log[0]
+}
+
+/// A plugin that is refused its start by this environment.
+async fn refused(env: &[(&str, Option<&str>)]) -> Ended {
+    Process::start(ROUTER, env).ended().await
+}
+
+#[tokio::test]
+async fn without_a_cookie() {
+    let ended = refused(&[("ARGO_ROLLOUTS_RPC_PLUGIN", None)]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"this program is an Argo Rollouts traffic router plugin and is started by the controller; list it under trafficRouterPlugins in the ConfigMap argo-rollouts-config instead of running it by hand"}"#);
+}
+
+#[tokio::test]
+async fn with_the_cookie_of_another_kind() {
+    let ended = refused(&[("ARGO_ROLLOUTS_RPC_PLUGIN", Some("step"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the controller started this traffic router plugin with the cookie \"step\"; move its entry to trafficRouterPlugins in the ConfigMap argo-rollouts-config"}"#);
+}
+
+#[tokio::test]
+async fn with_a_host_of_another_protocol_version() {
+    let ended = refused(&[("PLUGIN_PROTOCOL_VERSIONS", Some("2,3"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the host accepts version 2, 3 of the plugin protocol, this plugin speaks 1; install a plugin made for this controller"}"#);
+}
+
+#[tokio::test]
+async fn with_a_host_that_wants_tls() {
+    let ended = refused(&[("PLUGIN_CLIENT_CERT", Some("-----BEGIN CERTIFICATE-----"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"}"#);
+}
+
+#[tokio::test]
+async fn with_a_socket_directory_that_cannot_be_written() {
+    // Not even root may create a file there.
+    let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/proc/self"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot listen on a socket in /proc/self: No such file or directory (os error 2)"}"#);
+    let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/nowhere"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot listen on a socket in /nowhere: No such file or directory (os error 2)"}"#);
+}
+
+#[tokio::test]
+async fn with_a_socket_directory_that_would_break_the_handshake() {
+    let ended = refused(&[("TMPDIR", Some("/tmp/a|b"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the socket directory \"/tmp/a|b\" cannot be used: it must be Unicode without '|' or control characters and at most 80 bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR"}"#);
+}
+
+#[tokio::test]
+async fn with_a_group_nobody_has() {
+    let ended = refused(&[("PLUGIN_UNIX_SOCKET_GROUP", Some("no such group"))]).await;
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot give the socket to group \"no such group\" (PLUGIN_UNIX_SOCKET_GROUP): /etc/group does not have it; give its number"}"#);
+}
+
+#[tokio::test]
+async fn a_second_connection() {
+    let mut plugin = Process::start(ROUTER, &[]);
+    let mut host = plugin.connect().await;
+    host.open_session().await;
+    assert_eq!(plugin.connect_again().await.next_frame().await, None);
+    assert_eq!(plugin.connect_again().await.next_frame().await, None);
+    host.open_router(1, 7).await;
+    drop(host);
+    let ended = plugin.ended().await;
+    assert_eq!((ended.code, ended.files), (Some(0), 0));
+    let [line, last] = ended.log.as_slice() else {
+        panic!("{:?}", ended.log);
+    };
+    let (this, own) = (std::process::id(), rustix::process::getuid().as_raw());
+    let line = line
+        .replace(&format!(r#""pid":{this}"#), "PID")
+        .replace(&format!(r#""uid":{own}"#), "UID");
+    assert_snapshot!(line, @r#"{"@level":"warn","@message":"another connection was closed: there is one session, the host's","@module":"rollouts_rpc::goplugin::serve",PID,UID}"#);
+    assert_snapshot!(last, @r#"{"@level":"info","@message":"ending","@module":"rollouts_rpc::goplugin::serve","reason":"HostGone"}"#);
+}
+
+/// The line of a plugin whose host, after a good start, sends this and waits.
+async fn broken(stream: u8, bytes: &[u8]) -> Ended {
+    let mut plugin = Process::start(ROUTER, &[]);
+    let mut host = plugin.connect().await;
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    match stream {
+        0 => host.write(bytes).await,
+        stream => host.send(stream, bytes).await,
+    }
+    plugin.ended().await
+}
+
+#[tokio::test]
+async fn a_corrupt_stream() {
+    assert_snapshot!(line(&broken(1, &[0x80]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the control stream is corrupt: gob stream is corrupt at byte 98: 0x80 does not begin an integer"}"#);
+    assert_snapshot!(line(&broken(7, &gob("fc 01 00 00 00")).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the plugin stream is corrupt: gob stream is corrupt at byte 0: more than 4194304 bytes in one message"}"#);
+}
+
+#[tokio::test]
+async fn a_broken_session() {
+    assert_snapshot!(line(&broken(0, &[1; 12]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: decode error: unknown version: 1"}"#);
+    // The yamux crate says what was wrong with it in a line of its own.
+    let ended = broken(0, &header(2, ACK, 0, 77)).await;
+    assert_eq!((ended.code, ended.files), (Some(1), 0));
+    assert_snapshot!(ended.log.join("\n"), @r#"
+    {"@level":"error","@message":"received pong with 77 but expected 0","@module":"yamux::connection::rtt"}
+    {"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: the host broke the rules of yamux (GoAway 1 was sent)"}
+    "#);
+}
+
+/// The plugin gives its host ten seconds.
+#[tokio::test]
+async fn a_host_that_stops_reading() {
+    let mut plugin = Process::start(ROUTER, &[]);
+    let mut host = plugin.connect().await;
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    let pings = header(2, 1, 0, 7).repeat(1000);
+    while tokio::io::AsyncWriteExt::write_all(&mut host.io, &pings)
+        .await
+        .is_ok()
+    {}
+    assert_snapshot!(line(&plugin.ended().await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: the host has not read for 10 s"}"#);
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_written() {
+    let mut plugin = Process::start("hanging_router", &[]);
+    let mut host = plugin.connect().await;
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    host.send(7, &Calls::new().remove(Rollout::default())).await;
+    host.send_with(RST, 7, &[]).await;
+    let ended = plugin.ended().await;
+    assert_eq!((ended.code, ended.files), (Some(1), 0));
+    // The call itself is cut short before.
+    assert_snapshot!(ended.log.join("\n"), @r#"
+    {"@level":"error","@message":"call failed","@module":"rollouts_rpc::call","method":"RemoveManagedRoutes","rollout":"/","error":"RemoveManagedRoutes took longer than 5 s and was cut short; the plugin's log has its progress"}
+    {"@level":"error","@message":"cannot serve","@module":"hanging_router","error":"the session with the host failed: the plugin stream broke off: the host has reset it"}
+    "#);
+}
