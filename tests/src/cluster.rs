@@ -98,6 +98,16 @@ impl Cluster {
         }
     }
 
+    /// Starts a cluster in which nothing is installed.
+    ///
+    /// # Errors
+    /// Whatever keeps a program from starting.
+    pub async fn start_empty() -> Result<Self> {
+        let cluster = Self::start_servers().await?;
+        cluster.wait_until_ready().await?;
+        Ok(cluster)
+    }
+
     /// A client with every permission.
     pub fn client(&self) -> &Client {
         &self.client
@@ -208,7 +218,7 @@ impl Cluster {
         })
     }
 
-    async fn install(&self, release: Release) -> Result<()> {
+    async fn wait_until_ready(&self) -> Result<()> {
         eventually("the API server is ready", async || {
             Ok(self
                 .client
@@ -216,6 +226,11 @@ impl Cluster {
                 .await?)
         })
         .await?;
+        Ok(())
+    }
+
+    async fn install(&self, release: Release) -> Result<()> {
+        self.wait_until_ready().await?;
         self.install_crds(release).await?;
         let mut roles = rollouts_manifests(release, "role")?;
         roles.extend(rollouts_manifests(release, "cluster-install")?);

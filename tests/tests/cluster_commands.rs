@@ -8,6 +8,7 @@ use std::process::{ExitCode, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Suite, apply};
 use gloo_types::{Resource, RouteTable};
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -288,6 +289,110 @@ async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Re
     Ok(())
 }
 
+/// A service account with the rights that the README gives, but for the right to patch.
+async fn reader(cluster: &Cluster) -> Result<&'static str> {
+    let roles: Api<ClusterRole> = Api::all(cluster.client().clone());
+    let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
+    for rule in rules.iter_mut().flatten() {
+        rule.verbs.retain(|verb| verb != "patch");
+    }
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRole",
+        "metadata": { "name": "account-that-reads" },
+        "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": { "name": "account-that-reads" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "account-that-reads" },
+        "subjects": [{ "kind": "ServiceAccount", "name": "reader", "namespace": "doctor" }],
+    });
+    for object in [role, binding] {
+        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
+    }
+    Ok("doctor/reader")
+}
+
+async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
+    deploy(cluster, "doctor").await?;
+    let user = cluster.kubeconfig();
+    let controller =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argo-rollouts" } });
+    apply(cluster.client(), &[serde_json::from_value(controller)?]).await?;
+
+    let rights =
+        "system:serviceaccount:argo-rollouts:argo-rollouts may do all that the plugin does";
+    let unregistered = "argo-rollouts/argo-rollouts-config does not register the plugin";
+    run(user, "doctor")
+        .await?
+        .check(1, &[rights, unregistered])?;
+
+    let plugin = env::var("PLUGIN_BINARY")?;
+    let entry = |name: &str| json!([{ "name": name, "location": format!("file://{plugin}") }]);
+    let register = async |name: &str| {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "argo-rollouts-config", "namespace": "argo-rollouts" },
+            "data": { "trafficRouterPlugins": entry(name).to_string() },
+        });
+        apply(cluster.client(), &[serde_json::from_value(config)?]).await
+    };
+    register("solo-io/glooplatformAPI").await?;
+    let renamed =
+        "Rollout doctor/reviews uses solo-io/glooplatform, which the ConfigMap does not register";
+    run(user, "doctor").await?.check(1, &[renamed])?;
+    register("solo-io/glooplatform").await?;
+    let well = run(user, "doctor").await?;
+    well.check(
+        0,
+        &[
+            "v1.34.1",
+            "routetables of networking.gloo.solo.io/v2",
+            "sha256",
+            rights,
+        ],
+    )?;
+    ensure!(!well.stdout.contains("problem"), "{}", well.stdout);
+
+    // Somebody who may not ask for the rights of others is told of their own.
+    run(cluster.controller_kubeconfig(), "doctor")
+        .await?
+        .check(0, &["you may do all"])?;
+    let reader = reader(cluster).await?;
+    let denied = "system:serviceaccount:doctor:reader may not patch routetables.networking.gloo.solo.io in namespace";
+    run(user, &format!("doctor --service-account {reader}"))
+        .await?
+        .check(1, &[denied])?;
+    let directory = tempfile::tempdir()?;
+    let nobody = nobody(cluster, &directory)?;
+    run(&nobody, "doctor")
+        .await?
+        .check(1, &["you may not get routetables.networking.gloo.solo.io"])
+}
+
+async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
+    let empty = Cluster::start_empty().await?;
+    let user = empty.kubeconfig();
+    for line in ["plan a/b --weight 1", "simulate a/b"] {
+        run(user, line)
+            .await?
+            .check(3, &["there is no Rollout a/b in the cluster"])?;
+    }
+    for line in ["validate", "status"] {
+        let answer = run(user, line).await?;
+        answer.check(3, &["rollouts in all namespaces not found"])?;
+        ensure!(answer.stderr.lines().count() == 1, "{}", answer.stderr);
+    }
+    let missing = [
+        "no routetables of networking.gloo.solo.io/v2: install Gloo Platform",
+        "install Argo Rollouts",
+    ];
+    run(user, "doctor").await?.check(1, &missing)
+}
+
 fn main() -> Result<ExitCode> {
     Suite::run(None, |suite| {
         macro_rules! trials {
@@ -297,6 +402,8 @@ fn main() -> Result<ExitCode> {
             plan_simulate_and_validate_read_the_cluster_and_write_nothing,
             status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle,
             without_rights_one_line_says_which_are_missing,
+            doctor_names_what_is_missing,
+            without_the_crds_one_line_says_so,
         ])
     })
 }

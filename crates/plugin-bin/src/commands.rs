@@ -2,6 +2,7 @@
 //!
 //! Each command first makes a report, which is a plain value, and then prints it in the form that was asked for.
 
+mod doctor;
 mod input;
 mod located;
 mod output;
@@ -23,8 +24,7 @@ use clap_complete::Shell;
 use crate::flags::Flags;
 
 /// What a person is told who ran the plugin as the controller does.
-pub(crate) const HINT: &str =
-    "For you there are commands: plan, simulate, validate and others; --help lists them.";
+pub(crate) const HINT: &str = "For you there are commands: plan, simulate, validate, status, restore and doctor; --help explains them.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 yes or done; 1 the answer is no: a problem was found, or the plugin would refuse; \
@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Validate(validate::Args),
     Status(status::Args),
     Restore(restore::Args),
+    Doctor(doctor::Args),
     /// Print a script that completes this command line in a shell.
     Completions {
         /// The shell.
@@ -107,6 +108,7 @@ fn answer(command: &Command) -> anyhow::Result<Answer> {
             Command::Validate(args) => validate::run(args).await,
             Command::Status(args) => status::run(args).await,
             Command::Restore(args) => restore::run(args).await,
+            Command::Doctor(args) => doctor::run(args).await,
             Command::Completions { shell } => {
                 let mut command = CommandLine::command();
                 let name = command.get_name().to_owned();

@@ -1,0 +1,343 @@
+//! `doctor`: whether everything is in place that the plugin needs of a cluster.
+//!
+//! What the cluster says is gathered here; what it means is decided in the sub-modules, by plain functions.
+
+mod argo_cd;
+mod config_map;
+mod rights;
+
+use anyhow::Context as _;
+use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, ApiResource, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
+use kube::{Client, Error};
+use rollouts_rpc::error_chain;
+use route_planner::PluginConfig;
+use serde::Serialize;
+
+use self::config_map::Entry;
+use super::Answer;
+use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
+use super::world::{Live, Subject};
+use crate::{Policy, from_rpc};
+
+/// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
+///
+/// It looks at the API server, the CRDs, the rights of the controller, its ConfigMap and the plugin's file, at the Rollouts
+/// that use the plugin, and at Argo CD Applications that would undo its work.
+#[derive(Debug, Clone, clap::Args)]
+#[command(after_help = "\
+Examples:
+  doctor                                            with your own kubeconfig
+  doctor --service-account argo/rollouts            when the controller runs as another account
+  doctor -o json                                    for a program
+
+The rights are those of the controller's service account if you may ask for them, otherwise your own. A file of the \
+controller's container is looked at where it can be: run the doctor there too.
+
+Exit codes: 0 no problems; 1 problems; 2 the command line is wrong; 3 the cluster cannot be reached.")]
+pub(crate) struct Args {
+    /// The controller's namespace.
+    #[arg(long, value_name = "NAMESPACE", default_value = "argo-rollouts")]
+    controller_namespace: String,
+
+    /// The controller's service account, as namespace/name. Default: argo-rollouts, in the controller's namespace.
+    #[arg(long, value_name = "ACCOUNT")]
+    service_account: Option<String>,
+
+    #[command(flatten)]
+    live: Live,
+
+    /// Form of the answer.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    subject: &'static str,
+    verdict: Verdict,
+    /// What was found, and for anything but `ok` what to do.
+    message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Ok,
+    /// It may be as meant, or could not be looked at.
+    Warning,
+    Problem,
+}
+
+impl Finding {
+    fn ok(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            subject,
+            verdict: Verdict::Ok,
+            message: message.into(),
+        }
+    }
+
+    fn warning(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warning,
+            ..Self::ok(subject, message)
+        }
+    }
+
+    fn problem(subject: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Problem,
+            ..Self::ok(subject, message)
+        }
+    }
+}
+
+pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
+    let store = args.live.store();
+    let client = store.client().await?;
+    let findings = examine(args, client).await?;
+    output::print(&args.output.render(&findings, |findings| text(findings))?)?;
+    let is_well = findings.iter().all(|it| it.verdict != Verdict::Problem);
+    Ok(if is_well { Answer::Yes } else { Answer::No })
+}
+
+async fn examine(args: &Args, client: &Client) -> anyhow::Result<Vec<Finding>> {
+    let version = client.apiserver_version().await;
+    let version = version.context("cannot reach the API server")?;
+    let mut findings = vec![
+        Finding::ok("plugin", env!("CARGO_PKG_VERSION")),
+        Finding::ok("API server", version.git_version),
+        controller(args, client).await,
+    ];
+    let has_tables = has_resource(client, &mut findings, &TABLES).await;
+    let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
+
+    let entries = entries(args, client, &mut findings).await;
+    let mut policy = args.live.policy();
+    for entry in &entries {
+        policy
+            .plugin_names
+            .extend(entry.flags_policy().plugin_names);
+    }
+    output::progress("reading Rollouts");
+    let mut rollouts = Vec::new();
+    if has_rollouts {
+        rollouts = subjects(args, &mut findings).await;
+    }
+    findings.extend(config_map::names(&entries, &rollouts));
+    let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
+    if mirrors {
+        has_resource(client, &mut findings, &MIRROR_POLICIES).await;
+    }
+    let account = args.service_account.clone();
+    let account = account.unwrap_or_else(|| format!("{}/argo-rollouts", args.controller_namespace));
+    let namespaces = namespaces(&policy, &rollouts);
+    findings.push(rights::examine(client, &account, mirrors, &namespaces).await);
+    if has_tables {
+        output::progress("reading RouteTables");
+        findings.extend(tables(args, client, &policy, &rollouts).await);
+    }
+    Ok(findings)
+}
+
+/// A resource the cluster must have.
+struct Needed {
+    subject: &'static str,
+    group_version: &'static str,
+    plural: &'static str,
+    remedy: &'static str,
+}
+
+const TABLES: Needed = Needed {
+    subject: "RouteTables",
+    group_version: "networking.gloo.solo.io/v2",
+    plural: RouteTable::PLURAL,
+    remedy: "install Gloo Platform, or name the cluster that has it with --kubeconfig in the plugin's args",
+};
+const ROLLOUTS: Needed = Needed {
+    subject: "Rollouts",
+    group_version: "argoproj.io/v1alpha1",
+    plural: "rollouts",
+    remedy: "install Argo Rollouts",
+};
+const MIRROR_POLICIES: Needed = Needed {
+    subject: "MirrorPolicies",
+    group_version: "trafficcontrol.policy.gloo.solo.io/v2",
+    plural: MirrorPolicy::PLURAL,
+    remedy: "setMirrorRoute steps need them: install the CRDs of Gloo Platform",
+};
+
+async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Needed) -> bool {
+    let Needed {
+        subject,
+        group_version,
+        plural,
+        remedy,
+    } = needed;
+    let name = format!("{plural} of {group_version}");
+    let served = client.list_api_group_resources(group_version).await;
+    let (is_there, finding) = match served {
+        Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {
+            (true, Finding::ok(subject, name))
+        }
+        Ok(_) => (
+            false,
+            Finding::problem(subject, format!("no {name}: {remedy}")),
+        ),
+        Err(error) if is_absent(&error) => (
+            false,
+            Finding::problem(subject, format!("no {name}: {remedy}")),
+        ),
+        Err(error) => {
+            let message = format!("cannot be looked for: {}", error_chain(&error));
+            (true, Finding::warning(subject, message))
+        }
+    };
+    findings.push(finding);
+    is_there
+}
+
+async fn controller(args: &Args, client: &Client) -> Finding {
+    const SUBJECT: &str = "controller";
+    let namespace = &args.controller_namespace;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let listed = deployments.list(&ListParams::default()).await;
+    let listed = match listed {
+        Ok(listed) => listed,
+        Err(error) => return unseen(SUBJECT, "Deployments", &error),
+    };
+    let containers = listed
+        .items
+        .into_iter()
+        .filter_map(|it| it.spec.template.spec);
+    let containers = containers.flat_map(|pod| pod.containers);
+    let images = containers.filter_map(|container| container.image);
+    // Every build of it is called so, wherever it is pulled from.
+    match images
+        .into_iter()
+        .find(|image| image.contains("argo-rollouts"))
+    {
+        Some(image) => Finding::ok(SUBJECT, image),
+        None => Finding::warning(
+            SUBJECT,
+            format!(
+                "none in namespace {namespace}: if it runs elsewhere, say so with --controller-namespace"
+            ),
+        ),
+    }
+}
+
+/// The entries of the ConfigMap that are ours.
+async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> Vec<Entry> {
+    let namespace = &args.controller_namespace;
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let data = match maps.get_opt("argo-rollouts-config").await {
+        Ok(map) => map.and_then(|map| map.data),
+        Err(error) => {
+            findings.push(unseen(config_map::SUBJECT, "ConfigMaps", &error));
+            return Vec::new();
+        }
+    };
+    let text = data.and_then(|mut data| data.remove("trafficRouterPlugins"));
+    let (entries, found) = config_map::read(namespace, text.as_deref(), &args.live.policy());
+    findings.extend(found);
+    entries
+}
+
+/// The Rollouts that configure any traffic router plugin.
+async fn subjects(args: &Args, findings: &mut Vec<Finding>) -> Vec<Subject> {
+    const SUBJECT: &str = "Rollouts";
+    let rollouts = match args.live.store().rollouts(None).await {
+        Ok(rollouts) => rollouts,
+        Err(error) => {
+            findings.push(Finding::warning(SUBJECT, error_chain(&error)));
+            return Vec::new();
+        }
+    };
+    let mut subjects = Vec::new();
+    for rollout in rollouts {
+        match Subject::new(rollout.raw().clone()) {
+            Ok(subject) => subjects.push(subject),
+            Err(error) => findings.push(Finding::problem(SUBJECT, error_chain(&error))),
+        }
+    }
+    subjects
+}
+
+/// Where the tables of the Rollouts are.
+fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
+    let configs = rollouts
+        .iter()
+        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
+    let namespaces = configs.flat_map(|config| config.route_tables().namespaces.clone());
+    let mut namespaces: Vec<String> = namespaces.collect();
+    namespaces.sort();
+    namespaces.dedup();
+    namespaces
+}
+
+/// What would fight over the tables that Rollouts select.
+async fn tables(
+    args: &Args,
+    client: &Client,
+    policy: &Policy,
+    rollouts: &[Subject],
+) -> Vec<Finding> {
+    let tables = match args.live.store().tables(None).await {
+        Ok(tables) => tables,
+        Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
+    };
+    let configs = rollouts
+        .iter()
+        .filter_map(|it| from_rpc::config(policy, &it.rollout, &it.key).ok());
+    let configs: Vec<_> = configs.collect();
+    let is_selected = |table: &&RouteTableDoc| {
+        let mut selectors = configs.iter().map(PluginConfig::route_tables);
+        selectors.any(|it| it.matches(table.key(), table.labels()))
+    };
+    let selected: Vec<&RouteTableDoc> = tables.iter().filter(is_selected).collect();
+    let kind = GroupVersionKind::gvk("argoproj.io", "v1alpha1", "Application");
+    let applications: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
+    match applications.list(&ListParams::default()).await {
+        Ok(list) => argo_cd::examine(&selected, &list.items),
+        // No Argo CD here.
+        Err(error) if is_absent(&error) => argo_cd::examine(&selected, &[]),
+        Err(error) => vec![unseen(argo_cd::SUBJECT, "Applications", &error)],
+    }
+}
+
+fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
+
+fn unseen(subject: &'static str, what: &str, error: &Error) -> Finding {
+    Finding::warning(
+        subject,
+        format!("{what} cannot be read: {}", error_chain(error)),
+    )
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding {
+        subject,
+        verdict,
+        message,
+    } in findings
+    {
+        let (style, word) = match verdict {
+            Verdict::Ok => (GREEN, "ok"),
+            Verdict::Warning => (YELLOW, "warning"),
+            Verdict::Problem => (RED, "problem"),
+        };
+        let subject = styled(BOLD, &format!("{subject:14}"));
+        text += &format!("{style}{word:7}{style:#}  {subject}  {message}\n");
+    }
+    text
+}

@@ -1,0 +1,311 @@
+//! What the controller's ConfigMap says of the plugin, and whether Rollouts and plugin mean the same names.
+
+use std::fs;
+use std::path::Path;
+
+use clap::Parser as _;
+use ring::digest::{SHA256, digest};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::super::CommandLine;
+use super::super::world::Subject;
+use super::Finding;
+use crate::Policy;
+
+pub(super) const SUBJECT: &str = "ConfigMap";
+const FILE: &str = "plugin file";
+const NAMES: &str = "plugin names";
+
+/// What the name of the binary starts with, in releases and builds.
+const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform";
+
+/// An entry of `trafficRouterPlugins` that is this plugin.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[derive(Default)]
+pub(super) struct Entry {
+    name: String,
+    location: String,
+    sha256: String,
+    args: Vec<String>,
+}
+
+impl Entry {
+    /// What the plugin allows with these args.
+    pub(super) fn flags_policy(&self) -> Policy {
+        self.flags()
+            .map(|line| line.flags.policy())
+            .unwrap_or_default()
+    }
+
+    fn flags(&self) -> Result<CommandLine, clap::Error> {
+        let line = [BINARY.to_owned()].into_iter().chain(self.args.clone());
+        CommandLine::try_parse_from(line)
+    }
+
+    fn is_ours(&self, policy: &Policy) -> bool {
+        let file = self.location.rsplit('/').next().unwrap_or_default();
+        policy.plugin_names.contains(&self.name) || file.starts_with(BINARY)
+    }
+}
+
+/// Reads `trafficRouterPlugins` and picks the entries of this plugin.
+pub(super) fn read(
+    namespace: &str,
+    text: Option<&str>,
+    policy: &Policy,
+) -> (Vec<Entry>, Vec<Finding>) {
+    let place = format!("{namespace}/argo-rollouts-config");
+    let parsed = text.map_or(Ok(Vec::new()), serde_saphyr::from_str::<Vec<Entry>>);
+    let entries = match parsed {
+        Ok(entries) => entries,
+        Err(error) => {
+            let reason = error.without_snippet().to_string();
+            let message = format!(
+                "trafficRouterPlugins of {place} does not parse, and the controller does not start: {reason}"
+            );
+            return (Vec::new(), vec![Finding::problem(SUBJECT, message)]);
+        }
+    };
+    let ours = entries.into_iter().filter(|entry| entry.is_ours(policy));
+    let ours: Vec<Entry> = ours.collect();
+    let mut findings = Vec::new();
+    if ours.is_empty() {
+        let name = policy.plugin_names.first().cloned().unwrap_or_default();
+        let message = format!(
+            "{place} does not register the plugin: add {name} with its location to trafficRouterPlugins and restart the controller"
+        );
+        findings.push(Finding::problem(SUBJECT, message));
+    }
+    for entry in &ours {
+        findings.push(Finding::ok(
+            SUBJECT,
+            format!("{place}: {} at {}", entry.name, entry.location),
+        ));
+        findings.extend(arguments(entry));
+        findings.push(file(entry));
+    }
+    (ours, findings)
+}
+
+/// Whether the plugin starts with the args of its entry, and reads the name that it is registered under.
+fn arguments(entry: &Entry) -> Option<Finding> {
+    let Entry { name, .. } = entry;
+    match entry.flags() {
+        Err(error) => {
+            let reason = error.to_string();
+            let reason = reason.lines().next().unwrap_or_default();
+            let message = format!("{name}: the plugin does not start with its args: {reason}");
+            Some(Finding::problem(SUBJECT, message))
+        }
+        Ok(line) if line.command.is_some() => {
+            let message = format!("{name}: its args are a command for people: leave that out");
+            Some(Finding::problem(SUBJECT, message))
+        }
+        Ok(line) if !line.flags.policy().plugin_names.contains(name) => {
+            let message = format!(
+                "{name}: the plugin does not read that name: add --plugin-name={name} to its args"
+            );
+            Some(Finding::problem(SUBJECT, message))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// Whether the file can be what it should be. The controller compares the checksum of a download only, and only with 64
+/// lower-case digits (upstream `utils/plugin/downloader.go`).
+fn file(entry: &Entry) -> Finding {
+    let Entry {
+        name,
+        location,
+        sha256,
+        ..
+    } = entry;
+    let is_digest =
+        sha256.len() == 64 && sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f'));
+    if !sha256.is_empty() && !is_digest {
+        let message = format!("{name}: sha256 must be 64 lower-case hexadecimal digits");
+        return Finding::problem(FILE, message);
+    }
+    let Some(path) = location.strip_prefix("file://") else {
+        return if !location.starts_with("https://") && !location.starts_with("http://") {
+            Finding::problem(
+                FILE,
+                format!("{name}: location must start with file://, https:// or http://"),
+            )
+        } else if is_digest {
+            Finding::ok(
+                FILE,
+                format!("{name}: downloaded, and compared with its sha256"),
+            )
+        } else {
+            Finding::warning(
+                FILE,
+                format!("{name}: downloaded unchecked: add its sha256 to the entry"),
+            )
+        };
+    };
+    let Ok(bytes) = fs::read(Path::new(path)) else {
+        let message = format!(
+            "{name}: {path} is not on this machine: run the doctor in the controller's container to check it"
+        );
+        return Finding::warning(FILE, message);
+    };
+    let actual = hex(&bytes);
+    if is_digest && actual != *sha256 {
+        let message = format!(
+            "{name}: {path} has sha256 {actual}, the entry says {sha256}: correct one of them"
+        );
+        return Finding::problem(FILE, message);
+    }
+    Finding::ok(FILE, format!("{name}: {path}, sha256 {actual}"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digest = digest(&SHA256, bytes);
+    digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Rollouts that name the plugin otherwise than the ConfigMap does: the controller then says "not configured".
+pub(super) fn names(entries: &[Entry], rollouts: &[Subject]) -> Vec<Finding> {
+    let policies: Vec<Policy> = entries.iter().map(Entry::flags_policy).collect();
+    let mut users = 0;
+    let mut findings = Vec::new();
+    for Subject { key, api, .. } in rollouts {
+        let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
+        let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
+        for (name, _) in plugins {
+            let is_registered = entries.iter().any(|entry| entry.name == *name);
+            let is_read = policies.iter().any(|it| it.plugin_names.contains(name));
+            users += usize::from(is_registered);
+            if is_read && !is_registered {
+                let message = format!(
+                    "Rollout {key} uses {name}, which the ConfigMap does not register: rename it there or in the Rollout"
+                );
+                findings.push(Finding::problem(NAMES, message));
+            }
+        }
+    }
+    if findings.is_empty() && !entries.is_empty() {
+        findings.push(Finding::ok(
+            NAMES,
+            format!("Rollouts that use the plugin: {users}"),
+        ));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    const DIGEST: &str = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
+
+    #[track_caller]
+    fn check(text: &str, expect: &[(Verdict, &str)]) {
+        let policy = Policy {
+            plugin_names: vec!["solo-io/glooplatform".into()],
+            ..Policy::default()
+        };
+        let (_, findings) = read("argo", Some(text), &policy);
+        assert_eq!(findings.len(), expect.len(), "{findings:#?}");
+        for (finding, (verdict, text)) in findings.iter().zip(expect) {
+            assert_eq!(finding.verdict, *verdict, "{finding:?}");
+            assert!(finding.message.contains(text), "{finding:?}");
+        }
+    }
+
+    const REGISTERED: (Verdict, &str) = (Verdict::Ok, "argo/argo-rollouts-config: ");
+
+    #[test]
+    fn an_entry_is_found_by_its_name_or_its_file() {
+        let unchecked = (Verdict::Warning, "downloaded unchecked: add its sha256");
+        check(
+            "[{name: solo-io/glooplatform, location: https://x/y}]",
+            &[REGISTERED, unchecked],
+        );
+        check(
+            &format!("[{{name: solo-io/glooplatform, location: https://x/y, sha256: {DIGEST}}}]"),
+            &[REGISTERED, (Verdict::Ok, "compared with its sha256")],
+        );
+        check(
+            "[{name: acme/gloo, location: https://x/rollouts-plugin-trafficrouter-glooplatform-linux-amd64}]",
+            &[
+                REGISTERED,
+                (Verdict::Problem, "add --plugin-name=acme/gloo to its args"),
+                unchecked,
+            ],
+        );
+        check(
+            "[{name: acme/gloo, location: https://x/rollouts-plugin-trafficrouter-glooplatform-linux-amd64, args: [--plugin-name=acme/gloo]}]",
+            &[REGISTERED, unchecked],
+        );
+        let absent = [(
+            Verdict::Problem,
+            "does not register the plugin: add solo-io/glooplatform",
+        )];
+        check(
+            "[{name: argoproj-labs/sample, location: file:///x}]",
+            &absent,
+        );
+        check("", &absent);
+    }
+
+    #[test]
+    fn what_keeps_the_plugin_from_starting_is_told() {
+        check("{", &[(Verdict::Problem, "does not parse")]);
+        let elsewhere = (Verdict::Warning, "is not on this machine");
+        check(
+            "[{name: solo-io/glooplatform, location: file:///nowhere, args: [--log-levle=debug]}]",
+            &[
+                REGISTERED,
+                (Verdict::Problem, "unexpected argument '--log-levle'"),
+                elsewhere,
+            ],
+        );
+        check(
+            "[{name: solo-io/glooplatform, location: file:///nowhere, args: [status]}]",
+            &[
+                REGISTERED,
+                (Verdict::Problem, "a command for people"),
+                elsewhere,
+            ],
+        );
+        check(
+            "[{name: solo-io/glooplatform, location: /plugins/x}]",
+            &[REGISTERED, (Verdict::Problem, "must start with file://")],
+        );
+        check(
+            &format!(
+                "[{{name: solo-io/glooplatform, location: https://x/y, sha256: {}}}]",
+                DIGEST.to_uppercase()
+            ),
+            &[REGISTERED, (Verdict::Problem, "64 lower-case")],
+        );
+    }
+
+    #[test]
+    fn a_file_at_hand_is_compared() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "hello").unwrap();
+        let entry = |digest: &str| {
+            let path = file.path().display();
+            format!(
+                "[{{name: solo-io/glooplatform, location: 'file://{path}', sha256: '{digest}'}}]"
+            )
+        };
+        check(&entry(DIGEST), &[REGISTERED, (Verdict::Ok, DIGEST)]);
+        check(&entry(""), &[REGISTERED, (Verdict::Ok, DIGEST)]);
+        let other = DIGEST.replace('2', "3");
+        check(
+            &entry(&other),
+            &[REGISTERED, (Verdict::Problem, "correct one of them")],
+        );
+    }
+}
