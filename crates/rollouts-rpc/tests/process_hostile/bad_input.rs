@@ -152,3 +152,24 @@ async fn a_reply_that_cannot_be_written() {
     {"@level":"error","@message":"cannot serve","@module":"hanging_router","error":"the session with the host failed: the plugin stream broke off: the host has reset it"}
     "#);
 }
+
+#[tokio::test]
+async fn a_panic_is_a_record_on_one_line() {
+    let mut plugin = Process::start("hanging_router", &[]);
+    let mut host = plugin.connect().await;
+    host.open_session().await;
+    host.open_router(1, 7).await;
+    let mut rollout = Rollout::default();
+    rollout.object_meta.name = "panic".into();
+    host.send(7, &Calls::new().remove(rollout)).await;
+    host.frame().await;
+    drop(host);
+    let ended = plugin.ended().await;
+    assert_eq!((ended.code, ended.files), (Some(0), 0));
+    let mut record: serde_json::Value = serde_json::from_str(&ended.log[0]).unwrap();
+    // Where it happened, which differs from build to build.
+    for place in ["location", "thread", "backtrace"] {
+        assert!(record[place].take().is_string(), "{place}");
+    }
+    assert_snapshot!(record, @r#"{"@level":"error","@message":"panic: index 3\nof 50%","@module":"panic","location":null,"thread":null,"backtrace":null}"#);
+}

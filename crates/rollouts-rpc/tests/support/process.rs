@@ -57,6 +57,8 @@ impl Process {
             .env("PLUGIN_MIN_PORT", "10000")
             .env("PLUGIN_MAX_PORT", "25000")
             .env("TMPDIR", dir.path())
+            // As many as an allocator keeps memory for, whatever the machine has.
+            .env("TOKIO_WORKER_THREADS", "2")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
