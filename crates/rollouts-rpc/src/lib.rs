@@ -35,25 +35,25 @@
 //!     |<---------------------------------------->|   exit 0 within 2 s
 //! ```
 //!
-//! A router is a type with seven async methods, of which two have defaults:
+//! # One session
 //!
-//! ```no_run
-//! use rollouts_rpc::goplugin::log::{self, LogFormat};
+//! A router is a type with seven async methods, of which two have defaults. Here it is served over a pipe
+//! and called by the [`host`] half; in between, the bytes of stream 7 are written down.
+//!
+//! ```
+//! use rollouts_rpc::host::HostSession;
 //! use rollouts_rpc::{
-//!     DesiredWeight, PluginEnv, PodHashes, Rollout, RouterError, ServeConfig, TrafficRouter,
-//!     Verification, WeightDestination,
+//!     DesiredWeight, PodHashes, Rollout, RouterError, ServeConfig, Shutdown, TrafficRouter, Verification,
+//!     WeightDestination, serve_connection,
 //! };
 //!
-//! struct Dry;
+//! struct Cautious;
 //!
-//! impl TrafficRouter for Dry {
+//! impl TrafficRouter for Cautious {
 //!     fn type_name(&self) -> &str {
-//!         "Dry"
+//!         "Cautious"
 //!     }
 //!     async fn init(&self) -> Result<(), RouterError> {
-//!         Ok(())
-//!     }
-//!     async fn update_hash(&self, _: &Rollout, _: &PodHashes, _: &[WeightDestination]) -> Result<(), RouterError> {
 //!         Ok(())
 //!     }
 //!     async fn set_weight(
@@ -62,8 +62,9 @@
 //!         desired: DesiredWeight,
 //!         _: &[WeightDestination],
 //!     ) -> Result<(), RouterError> {
-//!         let services = rollout.services().ok_or("the rollout is no canary")?;
-//!         tracing::info!(weight = desired.value, of = desired.max, to = services.canary, "would send");
+//!         if desired.value > 50 {
+//!             return Err(format!("{}: too much", rollout.name).into());
+//!         }
 //!         Ok(())
 //!     }
 //!     async fn verify_weight(
@@ -74,21 +75,104 @@
 //!     ) -> Result<Verification, RouterError> {
 //!         Ok(Verification::NotImplemented)
 //!     }
+//!     async fn update_hash(&self, _: &Rollout, _: &PodHashes, _: &[WeightDestination]) -> Result<(), RouterError> {
+//!         Ok(())
+//!     }
 //!     async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
 //!         Ok(())
 //!     }
 //! }
 //!
-//! #[tokio::main]
-//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     log::install(tracing::level_filters::LevelFilter::INFO, LogFormat::Json)?;
-//!     let env = PluginEnv::from_vars(std::env::vars_os());
-//!     rollouts_rpc::serve(&ServeConfig::TRAFFIC_ROUTER, &env, rollouts_rpc::announce_on_stdout, Dry).await?;
-//!     Ok(())
-//! }
+//! # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
+//! # use tokio::task::JoinHandle;
+//! # /// Passes yamux frames on, and returns what they carried on stream 7.
+//! # async fn write_down(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>) -> Vec<u8> {
+//! #     let mut seen = Vec::new();
+//! #     let mut header = [0; 12];
+//! #     while from.read_exact(&mut header).await.is_ok() {
+//! #         let [_, kind, .., stream, a, b, c, d] = header;
+//! #         let length = if kind == 0 { u32::from_be_bytes([a, b, c, d]) } else { 0 };
+//! #         let mut data = vec![0; length as usize];
+//! #         let read = from.read_exact(&mut data).await;
+//! #         if read.is_err() || to.write_all(&header).await.is_err() || to.write_all(&data).await.is_err() {
+//! #             break;
+//! #         }
+//! #         if kind == 0 && stream == 7 {
+//! #             seen.extend(data);
+//! #         }
+//! #     }
+//! #     seen
+//! # }
+//! # fn pipe() -> (DuplexStream, DuplexStream, JoinHandle<Vec<u8>>, JoinHandle<Vec<u8>>) {
+//! #     let ((host, a), (b, plugin)) = (duplex(1 << 16), duplex(1 << 16));
+//! #     let ((from_host, to_host), (from_plugin, to_plugin)) = (split(a), split(b));
+//! #     let from_host = tokio::spawn(write_down(from_host, to_plugin));
+//! #     let from_plugin = tokio::spawn(write_down(from_plugin, to_host));
+//! #     (host, plugin, from_host, from_plugin)
+//! # }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (host, plugin, from_host, from_plugin) = pipe();
+//! let plugin = tokio::spawn(async {
+//!     serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, Cautious).await
+//! });
+//!
+//! // Streams 1, 3 and 5 are opened; the router gets an id on stream 1 and with it stream 7.
+//! let host = HostSession::open(host).await?;
+//! let router = host.dispense_router().await?;
+//!
+//! let rollout = Rollout { name: "demo".into(), ..Rollout::default() };
+//! router.set_weight(&rollout, 20, &[]).await?;
+//! let refused = router.set_weight(&rollout, 80, &[]).await.unwrap_err();
+//! assert_eq!(refused.to_string(), "demo: too much");
+//!
+//! host.quit().await?;
+//! assert_eq!(plugin.await??, Shutdown::HostQuit);
+//! drop(host);
+//!
+//! // The host's direction: the id, little-endian; then each call as a header and an argument, in gob. A
+//! // value's type is defined when it comes for the first time, so that a later call is much shorter.
+//! let from_host = from_host.await?;
+//! assert_eq!(from_host[..4], [1, 0, 0, 0]);
+//! assert_eq!(&from_host[11..18], b"Request");
+//!
+//! // The plugin's direction.
+//! let expect = [
+//!     &[1, 0, 0, 0][..],                                 // the id again: the stream is claimed
+//!     b"\x3a\xff\x81\x03\x01\x01\x08Response\x01\xff\x82\0\x01\x03", // type -65 is a struct of three fields:
+//!     b"\x01\x0dServiceMethod\x01\x0c\0",                 // a string
+//!     b"\x01\x03Seq\x01\x06\0",                           // an unsigned integer
+//!     b"\x01\x05Error\x01\x0c\0\0\0",                     // a string
+//!     b"\x15\xff\x82\x01\x10Plugin.SetWeight\0",           // a Response; Seq and Error are zero, and left out
+//!     b"\x26\xff\x83\x03\x01\x01\x08RpcError\x01\xff\x84\0\x01\x01\x01\x0bErrorString\x01\x0c\0\0\0",
+//!     b"\x03\xff\x84\0",                                  // an RpcError without a text: done
+//!     b"\x17\xff\x82\x01\x10Plugin.SetWeight\x01\x01\0",   // the second Response: Seq is 1
+//!     b"\x13\xff\x84\x01\x0edemo: too much\0",            // an RpcError with one
+//! ]
+//! .concat();
+//! assert_eq!(from_plugin.await?, expect);
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! The other two kinds are served alike. What a plugin may rely on: every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
+//! As a process the same router is served with [`serve`], which does what comes before the connection:
+//!
+//! ```no_run
+//! # use rollouts_rpc::{PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout, serve};
+//! use rollouts_rpc::goplugin::log::{self, LogFormat};
+//! use tracing::level_filters::LevelFilter;
+//!
+//! # async fn run(router: impl TrafficRouter) -> Result<(), Box<dyn std::error::Error>> {
+//! log::install(LevelFilter::INFO, LogFormat::Json)?;
+//! let env = PluginEnv::from_vars(std::env::vars_os());
+//! serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce_on_stdout, router).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What a plugin may rely on
+//!
+//! The other two kinds are served alike. Every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
 //! call is that call's error; an error becomes one line without `%`; bytes that make no sense end
 //! the session with an error, upon which the controller starts the process again. What it must not
 //! do: write to stdout, or block a thread.
