@@ -2,6 +2,7 @@
 //!
 //! Each check is a plain function from text to violations, so each has a test that plants one.
 
+mod alone;
 mod arrows;
 mod code_map;
 mod manifests;
@@ -40,6 +41,9 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
     report.step("tidy: code map", || refuse(code_map::check(sh)?));
     report.step("tidy: tests that the docs name", || {
         refuse(test_tables::check(sh)?)
+    });
+    report.step("tidy: each crate builds alone", || {
+        refuse(alone::check(sh)?)
     });
     report.step("tidy: clippy", || {
         let clippy = cmd!(
