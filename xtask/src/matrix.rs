@@ -27,43 +27,31 @@ pub(crate) struct Release {
 
 /// Oldest first.
 pub(crate) const RELEASES: &[Release] = &[
-    Release {
-        version: "1.5.1",
-        go_mod: "versions/1.5.1.mod",
-        tags: "before_1_8",
-        always: true,
-    },
-    Release {
-        version: "1.6.6",
-        go_mod: "versions/1.6.6.mod",
-        tags: "before_1_8",
-        always: false,
-    },
-    Release {
-        version: "1.7.2",
-        go_mod: "versions/1.7.2.mod",
-        tags: "before_1_8",
-        always: false,
-    },
-    Release {
-        version: "1.8.4",
-        go_mod: "versions/1.8.4.mod",
-        tags: "",
-        always: false,
-    },
-    Release {
-        version: "1.9.1",
-        go_mod: "go.mod",
-        tags: "",
-        always: true,
-    },
-    Release {
-        version: "1.10.1",
-        go_mod: "versions/1.10.1.mod",
-        tags: "",
-        always: true,
-    },
+    Release::always("1.5.1", "versions/1.5.1.mod", "before_1_8"),
+    Release::in_matrix("1.6.6", "versions/1.6.6.mod", "before_1_8"),
+    Release::in_matrix("1.7.2", "versions/1.7.2.mod", "before_1_8"),
+    Release::in_matrix("1.8.4", "versions/1.8.4.mod", ""),
+    Release::always("1.9.1", "go.mod", ""),
+    Release::always("1.10.1", "versions/1.10.1.mod", ""),
 ];
+
+impl Release {
+    const fn always(version: &'static str, go_mod: &'static str, tags: &'static str) -> Self {
+        Self {
+            always: true,
+            ..Self::in_matrix(version, go_mod, tags)
+        }
+    }
+
+    const fn in_matrix(version: &'static str, go_mod: &'static str, tags: &'static str) -> Self {
+        Self {
+            version,
+            go_mod,
+            tags,
+            always: false,
+        }
+    }
+}
 
 /// Runs the host tests of all releases, or of those that every run tests, side by side: each is idle for 80 s.
 ///
