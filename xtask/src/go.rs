@@ -7,7 +7,7 @@ use xshell::{Cmd, Shell, cmd};
 
 use crate::{
     matrix::RELEASES,
-    plugin::{self, target_dir},
+    plugin::{self, PLUGIN, target_dir},
 };
 
 /// The module whose `go.mod` names the Go programs and packages the tests use.
@@ -73,6 +73,21 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
 pub(crate) fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
     cmd!(sh, "cargo build --locked --package examples --examples").run()?;
     Ok(target_dir(sh).join("debug/examples"))
+}
+
+/// Runs the tests of a host that speaks gRPC, against a plugin that is built with it.
+///
+/// # Errors
+/// When a build or a test fails.
+pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(
+        sh,
+        "cargo build --locked --package {PLUGIN} --features grpc"
+    )
+    .run()?;
+    Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1 ./grpc"))
+        .env("PLUGIN_BINARY", target_dir(sh).join("debug").join(PLUGIN))
+        .run()?)
 }
 
 /// Runs the differential test of the gob codec.

@@ -48,6 +48,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)
         });
+        report.step("host: gRPC, and both protocols alike", || {
+            go::grpc_tests(sh)
+        });
         report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)
         });

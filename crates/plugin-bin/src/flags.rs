@@ -42,6 +42,16 @@ pub struct Flags {
     /// Use the YAML files of this directory instead of a cluster.
     #[arg(long, env = "GLOO_PLUGIN_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub route_tables_dir: Option<PathBuf>,
+
+    /// What to speak with the host; the Rollouts controller knows netrpc only.
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_PROTOCOL",
+        value_name = "PROTOCOL",
+        default_value = "netrpc",
+        hide_possible_values = true
+    )]
+    pub(crate) protocol: Protocol,
 }
 
 /// What a Rollout may do with the plugin.
@@ -89,6 +99,14 @@ pub(crate) struct ClusterFlags {
     /// Deadline of each request to the API server, in seconds.
     #[arg(long, env = "GLOO_PLUGIN_REQUEST_TIMEOUT", value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     request_timeout: Duration,
+}
+
+/// What to speak with the host.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Protocol {
+    Netrpc,
+    #[cfg(feature = "grpc")]
+    Grpc,
 }
 
 /// Severity of log records.

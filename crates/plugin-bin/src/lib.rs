@@ -23,6 +23,7 @@ use route_store::{DirRouteStore, KubeRouteStore};
 
 pub use commands::CommandLine;
 pub use error::{ShiftError, TableError, TableErrors};
+use flags::Protocol;
 pub use flags::{DEFAULT_PLUGIN_NAMES, Flags, LogLevel};
 pub use from_rpc::Policy;
 pub use router::GlooRouter;
@@ -67,24 +68,30 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     log::install(flags.log_level.into(), flags.log_format())?;
     let policy = flags.policy();
     match &flags.route_tables_dir {
-        Some(dir) => serve_router(env, GlooRouter::new(DirRouteStore::new(dir), policy)),
+        Some(dir) => serve_router(flags, env, GlooRouter::new(DirRouteStore::new(dir), policy)),
         None => serve_router(
+            flags,
             env,
             GlooRouter::new(KubeRouteStore::new(flags.kube_access()), policy),
         ),
     }
 }
 
-fn serve_router(env: &PluginEnv, router: impl TrafficRouter) -> anyhow::Result<()> {
+fn serve_router(flags: &Flags, env: &PluginEnv, router: impl TrafficRouter) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let serving = rollouts_rpc::serve(
-        &ServeConfig::TRAFFIC_ROUTER,
-        env,
-        announce_on_stdout,
-        router,
-    );
-    runtime.block_on(serving)?;
+    let config = ServeConfig::TRAFFIC_ROUTER;
+    match flags.protocol {
+        Protocol::Netrpc => {
+            let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, router);
+            runtime.block_on(serving)?;
+        }
+        #[cfg(feature = "grpc")]
+        Protocol::Grpc => {
+            let serving = rollouts_rpc::grpc::serve(&config, env, announce_on_stdout, router);
+            runtime.block_on(serving)?;
+        }
+    }
     Ok(())
 }

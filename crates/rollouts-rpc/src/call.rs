@@ -8,6 +8,8 @@ mod step;
 
 pub(crate) use metric::{MetricCall, MetricMethod, Metrics};
 pub use router::RouterCall;
+#[cfg(feature = "grpc")]
+pub(crate) use router::RouterReply;
 pub(crate) use router::{Router, RouterMethod};
 pub(crate) use step::{Step, StepCall, StepMethod};
 

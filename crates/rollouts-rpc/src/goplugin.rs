@@ -10,4 +10,5 @@ pub(crate) mod broker;
 pub(crate) mod control;
 pub(crate) mod frame_guard;
 pub mod session;
+pub(crate) mod tls;
 pub(crate) mod write_deadline;

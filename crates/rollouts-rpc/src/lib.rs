@@ -177,10 +177,13 @@
 //! the session with an error, upon which the controller starts the process again. What it must not
 //! do: write to stdout, or block a thread.
 //!
-//! Feature `host` adds the controller's half, feature `testing` an in-memory session.
+//! Feature `host` adds the controller's half, feature `testing` an in-memory session, and feature
+//! `grpc` go-plugin's other protocol, for hosts that are not the controller.
 
 pub mod error;
 pub mod goplugin;
+#[cfg(feature = "grpc")]
+pub mod grpc;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod metric_provider;
@@ -204,6 +207,8 @@ pub use goplugin::serve::{
     serve_step_plugin,
 };
 pub use goplugin::session::{SessionError, Shutdown};
+#[cfg(feature = "grpc")]
+pub use goplugin::tls::TlsError;
 pub use metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
 };

@@ -182,6 +182,23 @@ func TestRunByHandItExplainsItself(t *testing.T) {
 	}
 }
 
+// Hosts ask for AutoMTLS by sending their certificate; the controller does not.
+func TestAutoMTLSIsRefused(t *testing.T) {
+	t.Parallel()
+	var stdout, stderr bytes.Buffer
+	process := exec.Command(environment.binary)
+	process.Env = append(os.Environ(), "ARGO_ROLLOUTS_RPC_PLUGIN=trafficrouter", "PLUGIN_CLIENT_CERT=-----BEGIN CERTIFICATE-----")
+	process.Stdout, process.Stderr = &stdout, &stderr
+	err := process.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit status 1", err)
+	}
+	if stdout.Len() != 0 || !strings.Contains(stderr.String(), "AutoMTLS (PLUGIN_CLIENT_CERT is set)") {
+		t.Errorf("said %q on stdout and %q on stderr", &stdout, &stderr)
+	}
+}
+
 // processes are the pids that run a plugin name's copy of the binary.
 func processes(t testing.TB, name string) map[int]bool {
 	t.Helper()

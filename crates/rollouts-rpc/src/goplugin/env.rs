@@ -30,7 +30,7 @@ pub struct PluginEnv {
     /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of the group that may connect as well.
     pub unix_socket_group: Option<String>,
     /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM; the host then speaks TLS on the socket
-    /// (AutoMTLS).
+    /// (AutoMTLS). Only with feature `grpc` is it served.
     pub client_cert: Option<String>,
     /// `PLUGIN_MULTIPLEX_GRPC`: the host reads a seventh handshake field.
     pub multiplex_grpc: bool,

@@ -36,6 +36,15 @@ pub struct HandshakeConfig {
     pub versions: &'static [u32],
 }
 
+/// What host and plugin speak once they are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// Go's net/rpc over yamux, the only one the controller accepts.
+    NetRpc,
+    /// gRPC, for other hosts.
+    Grpc,
+}
+
 /// The outcome of [`negotiate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
@@ -69,7 +78,7 @@ pub enum HandshakeError {
         /// The cookie the host sent.
         found: String,
     },
-    /// The host wants mutual TLS, which the net/rpc mode here does not offer.
+    /// The host wants mutual TLS, which takes feature `grpc`.
     #[error(
         "the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"
     )]
@@ -116,7 +125,7 @@ pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated
             });
         }
     }
-    if env.client_cert.is_some() {
+    if env.client_cert.is_some() && cfg!(not(feature = "grpc")) {
         return Err(HandshakeError::ClientCertificate);
     }
     if !is_announceable(env.socket_dir()) {
@@ -180,12 +189,22 @@ impl Negotiated {
     /// The line that goes to stdout, with its newline: core version, version, network, address,
     /// protocol, certificate.
     ///
-    /// The certificate field stays empty. A host without AutoMTLS that finds one there crashes.
+    /// `certificate` is empty unless the host asked for AutoMTLS: any other host that finds one there
+    /// crashes. A host that asked for it also learns whether gRPC connections can be multiplexed,
+    /// which they cannot; in net/rpc all are.
     #[must_use]
-    pub fn handshake_line(&self, socket: &Path) -> String {
-        let seventh = if self.multiplex_grpc { "|true" } else { "" };
+    pub fn handshake_line(&self, socket: &Path, protocol: Protocol, certificate: &str) -> String {
+        let protocol_name = match protocol {
+            Protocol::NetRpc => "netrpc",
+            Protocol::Grpc => "grpc",
+        };
+        let multiplexed = match protocol {
+            _ if !self.multiplex_grpc => "",
+            Protocol::NetRpc => "|true",
+            Protocol::Grpc => "|false",
+        };
         format!(
-            "{CORE_PROTOCOL}|{}|unix|{}|netrpc|{seventh}\n",
+            "{CORE_PROTOCOL}|{}|unix|{}|{protocol_name}|{certificate}{multiplexed}\n",
             self.version,
             socket.display()
         )
@@ -260,7 +279,15 @@ mod tests {
             versions,
         };
         let negotiated = negotiate(&config, &env(vars)).unwrap();
-        assert_eq!(negotiated.handshake_line(Path::new("/tmp/plugin1")), expect);
+        let line = negotiated.handshake_line(Path::new("/tmp/plugin1"), Protocol::NetRpc, "");
+        assert_eq!(line, expect);
+    }
+
+    #[track_caller]
+    fn check_grpc_line(certificate: &str, vars: &[(&str, &str)], expect: &str) {
+        let negotiated = negotiate(&HandshakeConfig::TRAFFIC_ROUTER, &env(vars)).unwrap();
+        let line = negotiated.handshake_line(Path::new("/p"), Protocol::Grpc, certificate);
+        assert_eq!(line, expect);
     }
 
     #[track_caller]
@@ -340,6 +367,14 @@ mod tests {
     }
 
     #[test]
+    fn in_grpc_mode_the_line_says_so_and_that_nothing_is_multiplexed() {
+        check_grpc_line("", &[], "1|1|unix|/p|grpc|\n");
+        check_grpc_line("TUlJ", &[], "1|1|unix|/p|grpc|TUlJ\n");
+        let asked = [("PLUGIN_MULTIPLEX_GRPC", "true")];
+        check_grpc_line("TUlJ", &asked, "1|1|unix|/p|grpc|TUlJ|false\n");
+    }
+
+    #[test]
     fn without_a_cookie_the_program_explains_itself() {
         check_error(&[], "list it under trafficRouterPlugins");
     }
@@ -353,6 +388,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(not(feature = "grpc"))]
     fn a_host_that_wants_tls_is_refused() {
         check_error(
             &[

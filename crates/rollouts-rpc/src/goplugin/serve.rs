@@ -20,8 +20,11 @@ use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
 use super::env::PluginEnv;
-use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, negotiate};
+use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, Protocol, negotiate};
 use super::session::{Session, SessionError, Shutdown};
+#[cfg(feature = "grpc")]
+use super::tls::TlsError;
+use super::tls::{Acceptor, Connection};
 use crate::call::{Metrics, Plugin, PluginService, Router, Step};
 use crate::metric_provider::MetricProvider;
 use crate::step_plugin::StepPlugin;
@@ -80,6 +83,17 @@ pub enum ServeError {
     /// Signal handlers could not be set up.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
+    /// The socket accepts no connections any more.
+    #[error("cannot accept a connection")]
+    Accept(#[source] io::Error),
+    /// The host asks for AutoMTLS, and TLS cannot be set up.
+    #[cfg(feature = "grpc")]
+    #[error("cannot serve a host that asks for AutoMTLS")]
+    Tls(#[from] TlsError),
+    /// The gRPC services cannot be described.
+    #[cfg(feature = "grpc")]
+    #[error("cannot set up server reflection")]
+    Reflection(#[source] tonic_reflection::server::Error),
     /// No host opened a session in time.
     #[error("no host opened a session within {} s of the handshake line", .0.as_secs())]
     NoSession(Duration),
@@ -165,9 +179,39 @@ async fn serve_plugin<P: Plugin>(
     announce: impl FnOnce(&str) -> io::Result<()>,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    if config.handshake.kind != P::KIND {
+    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
+    serve_process(
+        config,
+        env,
+        (P::KIND, Protocol::NetRpc),
+        announce,
+        async |listener, acceptor| {
+            let first = first_session(listener, acceptor);
+            let session = match timeout(config.session_timeout, first).await {
+                Ok(session) => session.map_err(ServeError::Accept)?,
+                Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
+            };
+            debug!("the host has opened its session");
+            tokio::select! {
+                ended = session.run(P::KIND, service) => Ok(ended?),
+                never = refuse_others(listener) => match never {},
+            }
+        },
+    )
+    .await
+}
+
+/// What a process does in either protocol, around serving the connections on its socket.
+pub(crate) async fn serve_process(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    (kind, protocol): (PluginKind, Protocol),
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    serve: impl AsyncFnOnce(&UnixListener, Acceptor) -> Result<Shutdown, ServeError>,
+) -> Result<Shutdown, ServeError> {
+    if config.handshake.kind != kind {
         return Err(ServeError::OtherKind {
-            plugin: P::KIND,
+            plugin: kind,
             config: config.handshake.kind,
         });
     }
@@ -178,34 +222,34 @@ async fn serve_plugin<P: Plugin>(
             "PLUGIN_PROTOCOL_VERSIONS has an entry that is not a number"
         );
     }
+    let (acceptor, certificate) = acceptor(env)?;
     // A Ctrl-C reaches the whole process group, and the host ends its plugins itself. The handler
     // stays in force when this value is gone.
     let _ignored = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
 
     let socket = listen(env)?;
-    let listener = socket.as_file();
-    announce(&negotiated.handshake_line(socket.path())).map_err(ServeError::Announce)?;
+    announce(&negotiated.handshake_line(socket.path(), protocol, &certificate))
+        .map_err(ServeError::Announce)?;
     debug!(socket = %socket.path().display(), "listening");
 
-    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
-    let session = async {
-        let session = match timeout(config.session_timeout, first_session(listener)).await {
-            Ok(session) => session.map_err(|source| listen_error(env, source))?,
-            Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
-        };
-        debug!("the host has opened its session");
-        tokio::select! {
-            ended = session.run(P::KIND, service) => Ok(ended?),
-            never = refuse_others(listener) => match never {},
-        }
-    };
     let shutdown = tokio::select! {
-        ended = session => ended?,
+        ended = serve(socket.as_file(), acceptor) => ended?,
         _ = terminate.recv() => Shutdown::Terminated,
     };
     info!(reason = ?shutdown, "ending");
     Ok(shutdown)
+}
+
+/// TLS if the host asks for it, and the certificate to announce then.
+fn acceptor(env: &PluginEnv) -> Result<(Acceptor, String), ServeError> {
+    #[cfg(feature = "grpc")]
+    if let Some(host) = &env.client_cert {
+        return Ok(Acceptor::for_host(host)?);
+    }
+    // Without the feature, `negotiate` has refused a host that asks for it.
+    let _ = env;
+    Ok((Acceptor::default(), String::new()))
 }
 
 /// Serves `router` over a connection that exists already, without handshake, socket and signals.
@@ -309,13 +353,20 @@ fn group_id(name: &str, groups: &str) -> Option<u32> {
 ///
 /// A host may connect and go away again before it means it (after a failed first attempt, or when
 /// it kills the plugin), so connections are tried side by side.
-async fn first_session(listener: &UnixListener) -> io::Result<Session<tokio::net::UnixStream>> {
+async fn first_session(
+    listener: &UnixListener,
+    acceptor: Acceptor,
+) -> io::Result<Session<Box<dyn Connection>>> {
     let mut candidates = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept(), if candidates.len() < MAX_CANDIDATES => {
                 let (connection, _) = accepted?;
-                candidates.spawn(Session::establish(connection));
+                let acceptor = acceptor.clone();
+                candidates.spawn(async move {
+                    let connection = acceptor.accept(connection).await;
+                    Session::establish(connection.map_err(SessionError::Connection)?).await
+                });
             }
             Some(candidate) = candidates.join_next() => match candidate.map_err(io::Error::other)? {
                 Ok(session) => return Ok(session),

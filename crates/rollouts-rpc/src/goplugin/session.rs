@@ -34,7 +34,7 @@ const WINDOW: usize = 256 * 1024;
 
 /// How long the host gets to hang up by itself after Quit, or after it lost a stream. It kills a plugin that
 /// takes 2 s to end.
-const GRACE: Duration = Duration::from_millis(500);
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// How a session that did not fail came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

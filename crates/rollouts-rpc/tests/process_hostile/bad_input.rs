@@ -42,6 +42,7 @@ async fn with_a_host_of_another_protocol_version() {
 }
 
 #[tokio::test]
+#[cfg(not(feature = "grpc"))]
 async fn with_a_host_that_wants_tls() {
     let ended = refused(&[("PLUGIN_CLIENT_CERT", Some("-----BEGIN CERTIFICATE-----"))]).await;
     assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"}"#);

@@ -1,0 +1,122 @@
+//! gRPC mode: a traffic router for hosts that are not the Rollouts controller.
+//!
+//! The controller speaks net/rpc to its plugins and refuses gRPC, so nobody needs this to run a
+//! Rollout. It is for other programs that start a router, in any language: a test rig, another
+//! controller, a command line. They use a go-plugin client with `AllowedProtocols: grpc`, or do by
+//! hand what [`go-plugin` does](https://github.com/hashicorp/go-plugin/blob/main/docs/guide-plugin-write-non-go.md):
+//!
+//! ```text
+//! host                                         plugin
+//!     |  exec, cookie and PLUGIN_* in env        |   as in net/rpc
+//!     |----------------------------------------->|
+//!     |  stdout: 1|1|unix|/tmp/pluginXyz|grpc|   |
+//!     |<-----------------------------------------|
+//!     |  HTTP/2 on the socket                    |   TLS first if PLUGIN_CLIENT_CERT is set
+//!     |<========================================>|
+//!     |  grpc.health.v1.Health/Check "plugin"    |   SERVING: this is Ping
+//!     |  plugin.GRPCBroker/StartStream           |   accepted, silent
+//!     |  plugin.GRPCStdio/StreamStdio            |   accepted, silent
+//!     |  grpc.reflection.v1, v1alpha             |   describes all services
+//!     |  rollouts.plugin.v1.TrafficRouter/...    |   the router, see [`proto`]
+//!     |  plugin.GRPCController/Shutdown          |   reply, hang up, exit 0
+//!     |<---------------------------------------->|
+//! ```
+//!
+//! A call takes the same way to the router as over net/rpc: the same deadline, the same answer to a
+//! panic, the same text for an error. A host may connect as often as it likes; once it has had no
+//! connection for [`ServeConfig::session_timeout`], the plugin ends.
+//!
+//! Of what a host can ask for in its environment, the plugin has AutoMTLS but not broker
+//! multiplexing: the seventh field of its handshake line says `false`, and a host that insists gives
+//! up with go-plugin's own message.
+
+/// The service `rollouts.plugin.v1.TrafficRouter`, generated from
+/// `proto/rollouts/plugin/v1/traffic_router.proto`.
+#[allow(missing_docs, unused_qualifications, clippy::all, reason = "generated")]
+pub mod proto {
+    tonic::include_proto!("rollouts.plugin.v1");
+}
+
+mod calls;
+mod go_plugin;
+mod server;
+
+use std::io;
+
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use crate::call::{PluginService, Router};
+use crate::goplugin::env::PluginEnv;
+use crate::goplugin::handshake::{PluginKind, Protocol};
+use crate::goplugin::serve::{ServeConfig, ServeError, serve_process};
+use crate::goplugin::session::Shutdown;
+use crate::traffic_router::TrafficRouter;
+use calls::Calls;
+use go_plugin::{
+    Broker, Controller, GrpcBrokerServer, GrpcControllerServer, GrpcStdioServer, Stdio,
+};
+use proto::traffic_router_server::TrafficRouterServer;
+
+/// Every service as a `FileDescriptorSet`, with the files it imports.
+const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.bin"));
+
+/// The service whose health a go-plugin host asks for (`GRPCServiceName` in `grpc_server.go`).
+const HEALTH_SERVICE: &str = "plugin";
+
+/// Serves `router` in gRPC mode, otherwise as [`crate::serve`] does.
+///
+/// # Errors
+///
+/// See [`crate::serve`].
+pub async fn serve<R: TrafficRouter>(
+    config: &ServeConfig,
+    env: &PluginEnv,
+    announce: impl FnOnce(&str) -> io::Result<()>,
+    router: R,
+) -> Result<Shutdown, ServeError> {
+    let service = PluginService::new(Router(router), config.call_deadline);
+    serve_process(
+        config,
+        env,
+        (PluginKind::TrafficRouter, Protocol::Grpc),
+        announce,
+        async |listener, acceptor| {
+            let quit = CancellationToken::new();
+            let services = services(service, &quit).await?;
+            server::serve(listener, acceptor, services, &quit, config.session_timeout).await
+        },
+    )
+    .await
+}
+
+async fn services<R: TrafficRouter>(
+    service: PluginService<Router<R>>,
+    quit: &CancellationToken,
+) -> Result<Routes, ServeError> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health
+        .set_service_status(HEALTH_SERVICE, tonic_health::ServingStatus::Serving)
+        .await;
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .include_reflection_service(false)
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(
+                tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+            )
+    };
+    let v1 = reflection().build_v1().map_err(ServeError::Reflection)?;
+    let v1alpha = reflection()
+        .build_v1alpha()
+        .map_err(ServeError::Reflection)?;
+    Ok(Routes::new(TrafficRouterServer::new(Calls::new(service)))
+        .add_service(GrpcControllerServer::new(Controller::new(quit)))
+        .add_service(GrpcBrokerServer::new(Broker::new(quit)))
+        .add_service(GrpcStdioServer::new(Stdio::new(quit)))
+        .add_service(health_service)
+        .add_service(v1)
+        .add_service(v1alpha))
+}

@@ -1,0 +1,222 @@
+//! The service of the router: requests become calls, outcomes become replies or a status.
+
+use serde::de::DeserializeOwned;
+use tonic::{Code, Request, Response, Status};
+use tracing::warn;
+
+use super::proto::traffic_router_server;
+use super::proto::{
+    InitPluginRequest, InitPluginResponse, RemoveManagedRoutesRequest, RemoveManagedRoutesResponse,
+    SetHeaderRouteRequest, SetHeaderRouteResponse, SetMirrorRouteRequest, SetMirrorRouteResponse,
+    SetWeightRequest, SetWeightResponse, TypeRequest, TypeResponse, UpdateHashRequest,
+    UpdateHashResponse, Verification as WireVerification, VerifyWeightRequest,
+    VerifyWeightResponse, WeightDestination as WireDestination,
+};
+use crate::call::{Plugin as _, PluginService, Router, RouterCall, RouterReply};
+use crate::error::PluginError;
+use crate::netrpc::{Fault, Service as _};
+use crate::rollout::Rollout;
+use crate::to_wire::error_chain;
+use crate::traffic_router::{
+    DesiredWeight, PodHashes, TrafficRouter, Verification, WeightDestination,
+};
+
+pub(super) struct Calls<R> {
+    router: PluginService<Router<R>>,
+}
+
+impl<R: TrafficRouter> Calls<R> {
+    pub(super) fn new(router: PluginService<Router<R>>) -> Self {
+        Self { router }
+    }
+
+    async fn call(&self, call: RouterCall) -> Result<RouterReply, Status> {
+        let reply = self
+            .router
+            .call(call)
+            .await
+            .map_err(|fault| status(&fault))?;
+        match Router::<R>::refusal(&reply) {
+            Some(refused) => Err(refusal(refused)),
+            None => Ok(reply),
+        }
+    }
+
+    /// A call whose reply says nothing but that it was done.
+    async fn perform<T: Default>(&self, call: RouterCall) -> Result<Response<T>, Status> {
+        let _done = self.call(call).await?;
+        Ok(Response::new(T::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
+    async fn init_plugin(
+        &self,
+        _request: Request<InitPluginRequest>,
+    ) -> Result<Response<InitPluginResponse>, Status> {
+        self.perform(RouterCall::InitPlugin).await
+    }
+
+    async fn r#type(
+        &self,
+        _request: Request<TypeRequest>,
+    ) -> Result<Response<TypeResponse>, Status> {
+        match self.call(RouterCall::Type).await? {
+            RouterReply::Type(r#type) => Ok(Response::new(TypeResponse { r#type })),
+            reply => Err(mismatched(&reply)),
+        }
+    }
+
+    async fn update_hash(
+        &self,
+        request: Request<UpdateHashRequest>,
+    ) -> Result<Response<UpdateHashResponse>, Status> {
+        let request = request.into_inner();
+        let hashes = PodHashes {
+            canary: request.canary_hash,
+            stable: request.stable_hash,
+        };
+        self.perform(RouterCall::UpdateHash(
+            rollout("UpdateHash", &request.rollout)?,
+            hashes,
+            all(request.additional_destinations),
+        ))
+        .await
+    }
+
+    async fn set_weight(
+        &self,
+        request: Request<SetWeightRequest>,
+    ) -> Result<Response<SetWeightResponse>, Status> {
+        let request = request.into_inner();
+        let rollout = rollout("SetWeight", &request.rollout)?;
+        let desired = desired(&rollout, request.desired_weight);
+        let additional = all(request.additional_destinations);
+        self.perform(RouterCall::SetWeight(rollout, desired, additional))
+            .await
+    }
+
+    async fn verify_weight(
+        &self,
+        request: Request<VerifyWeightRequest>,
+    ) -> Result<Response<VerifyWeightResponse>, Status> {
+        let request = request.into_inner();
+        let rollout = rollout("VerifyWeight", &request.rollout)?;
+        let desired = desired(&rollout, request.desired_weight);
+        let additional = all(request.additional_destinations);
+        let call = RouterCall::VerifyWeight(rollout, desired, additional);
+        match self.call(call).await? {
+            RouterReply::Verified(Ok(verification)) => {
+                let verification = WireVerification::from(verification).into();
+                Ok(Response::new(VerifyWeightResponse { verification }))
+            }
+            reply => Err(mismatched(&reply)),
+        }
+    }
+
+    async fn set_header_route(
+        &self,
+        request: Request<SetHeaderRouteRequest>,
+    ) -> Result<Response<SetHeaderRouteResponse>, Status> {
+        let request = request.into_inner();
+        let rollout = rollout("SetHeaderRoute", &request.rollout)?;
+        let route = json(
+            "SetHeaderRoute",
+            "set_header_route",
+            &request.set_header_route,
+        )?;
+        self.perform(RouterCall::SetHeaderRoute(rollout, route))
+            .await
+    }
+
+    async fn set_mirror_route(
+        &self,
+        request: Request<SetMirrorRouteRequest>,
+    ) -> Result<Response<SetMirrorRouteResponse>, Status> {
+        let request = request.into_inner();
+        let rollout = rollout("SetMirrorRoute", &request.rollout)?;
+        let route = json(
+            "SetMirrorRoute",
+            "set_mirror_route",
+            &request.set_mirror_route,
+        )?;
+        self.perform(RouterCall::SetMirrorRoute(rollout, route))
+            .await
+    }
+
+    async fn remove_managed_routes(
+        &self,
+        request: Request<RemoveManagedRoutesRequest>,
+    ) -> Result<Response<RemoveManagedRoutesResponse>, Status> {
+        let rollout = rollout("RemoveManagedRoutes", &request.into_inner().rollout)?;
+        self.perform(RouterCall::RemoveManagedRoutes(rollout)).await
+    }
+}
+
+fn rollout(method: &str, text: &[u8]) -> Result<Box<Rollout>, Status> {
+    json(method, "rollout", text).map(Box::new)
+}
+
+fn json<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result<T, Status> {
+    serde_json::from_slice(text).map_err(|error| {
+        status(&Fault::Argument {
+            method: method.to_owned(),
+            reason: format!("{field}: {error}"),
+        })
+    })
+}
+
+fn desired(rollout: &Rollout, value: i32) -> DesiredWeight {
+    DesiredWeight {
+        value,
+        max: rollout.max_traffic_weight(),
+    }
+}
+
+fn all(destinations: Vec<WireDestination>) -> Vec<WeightDestination> {
+    destinations
+        .into_iter()
+        .map(|destination| WeightDestination {
+            weight: destination.weight,
+            service_name: destination.service_name,
+            pod_template_hash: destination.pod_template_hash,
+        })
+        .collect()
+}
+
+impl From<Verification> for WireVerification {
+    fn from(verification: Verification) -> Self {
+        match verification {
+            Verification::NotVerified => Self::NotVerified,
+            Verification::Verified => Self::Verified,
+            Verification::NotImplemented => Self::NotImplemented,
+        }
+    }
+}
+
+/// The router said no. No code that clients retry by themselves: a host repeats its calls anyway.
+fn refusal(refused: &PluginError) -> Status {
+    let error = refused.as_error();
+    let code = match error.downcast_ref::<Fault>() {
+        Some(Fault::Late { .. }) => Code::DeadlineExceeded,
+        _ => Code::FailedPrecondition,
+    };
+    Status::new(code, error_chain(error))
+}
+
+/// The call was not carried out.
+fn status(fault: &Fault) -> Status {
+    let code = match fault {
+        Fault::Argument { .. } => Code::InvalidArgument,
+        Fault::Late { .. } => Code::DeadlineExceeded,
+        _ => Code::Internal,
+    };
+    let error = error_chain(fault);
+    warn!(error, "call refused");
+    Status::new(code, error)
+}
+
+fn mismatched(reply: &RouterReply) -> Status {
+    Status::internal(format!("the reply of another method: {reply:?}"))
+}

@@ -1,0 +1,93 @@
+//! HTTP/2 on the plugin's socket: any number of connections, until Shutdown or until all are gone.
+
+use std::time::Duration;
+
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tracing::debug;
+
+use crate::goplugin::serve::ServeError;
+use crate::goplugin::session::{GRACE, Shutdown};
+use crate::goplugin::tls::Acceptor;
+use crate::goplugin::write_deadline::WriteDeadline;
+
+/// Connections at once. A go-plugin host has one.
+const MAX_CONNECTIONS: usize = 4;
+
+/// Streams of a connection at once: two of go-plugin's, and calls. A host sends about ten.
+const MAX_STREAMS: u32 = 18;
+
+/// Serves until `quit`, or until there has been no connection for `patience`.
+///
+/// # Errors
+///
+/// [`ServeError::NoSession`] if there never was one.
+pub(super) async fn serve(
+    listener: &UnixListener,
+    acceptor: Acceptor,
+    services: Routes,
+    quit: &CancellationToken,
+    patience: Duration,
+) -> Result<Shutdown, ServeError> {
+    let mut connections = JoinSet::new();
+    let mut was_connected = false;
+    loop {
+        tokio::select! {
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
+                let (socket, _) = accepted.map_err(ServeError::Accept)?;
+                was_connected = true;
+                let connection = connection(socket, acceptor.clone(), services.clone(), quit.clone());
+                connections.spawn(connection);
+            }
+            Some(ended) = connections.join_next() => {
+                if let Err(panic) = ended {
+                    debug!(%panic, "serving a connection panicked");
+                }
+            }
+            () = sleep(patience), if connections.is_empty() => {
+                return if was_connected { Ok(Shutdown::HostGone) } else { Err(ServeError::NoSession(patience)) };
+            }
+            () = quit.cancelled() => break,
+        }
+    }
+    if timeout(GRACE, connections.join_all()).await.is_err() {
+        debug!("a connection did not close in order");
+    }
+    Ok(Shutdown::HostQuit)
+}
+
+async fn connection(
+    socket: UnixStream,
+    acceptor: Acceptor,
+    services: Routes,
+    quit: CancellationToken,
+) {
+    let io = match acceptor.accept(socket).await {
+        Ok(io) => TokioIo::new(WriteDeadline::new(io)),
+        Err(error) => {
+            debug!(%error, "a connection did not get through the TLS handshake");
+            return;
+        }
+    };
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS);
+    let serving = http.serve_connection(io, TowerToHyperService::new(services));
+    tokio::pin!(serving);
+    let ended = tokio::select! {
+        ended = serving.as_mut() => ended,
+        () = quit.cancelled() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = ended {
+        debug!(%error, "a connection ended");
+    }
+}

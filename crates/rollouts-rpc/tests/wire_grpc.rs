@@ -1,0 +1,214 @@
+//! gRPC mode over its own socket, called with the generated client.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::future::pending;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use rollouts_rpc::goplugin::env::COOKIE_VARIABLE;
+use rollouts_rpc::grpc::proto;
+use rollouts_rpc::grpc::proto::traffic_router_client::TrafficRouterClient;
+use rollouts_rpc::testing::FnRouter;
+use rollouts_rpc::{
+    PluginEnv, RouterCall, RouterError, ServeConfig, ServeError, Shutdown, TlsError, Verification,
+    grpc,
+};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+/// A plugin that is being served, and one that calls it.
+struct Session {
+    line: String,
+    client: TrafficRouterClient<Channel>,
+    served: JoinHandle<Result<Shutdown, ServeError>>,
+    dir: tempfile::TempDir,
+}
+
+fn env(dir: &Path, more: &[(&str, &str)]) -> PluginEnv {
+    let vars = [
+        (COOKIE_VARIABLE, "trafficrouter"),
+        ("TMPDIR", dir.to_str().unwrap()),
+    ];
+    PluginEnv::from_vars(vars.iter().chain(more).copied())
+}
+
+async fn connect(socket: String) -> Channel {
+    // The address is not used.
+    Endpoint::from_static("http://localhost")
+        .connect_with_connector(tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        }))
+        .await
+        .unwrap()
+}
+
+impl Session {
+    async fn start(config: ServeConfig) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let env = env(dir.path(), &[]);
+        let (announce, line) = oneshot::channel();
+        let announce = |line: &str| {
+            announce.send(line.to_owned()).unwrap();
+            Ok(())
+        };
+        let served =
+            tokio::spawn(
+                async move { grpc::serve(&config, &env, announce, FnRouter(answer)).await },
+            );
+        let line = line.await.unwrap();
+        let socket = line.split('|').nth(3).unwrap().to_owned();
+        Self {
+            line,
+            client: TrafficRouterClient::new(connect(socket).await),
+            served,
+            dir,
+        }
+    }
+
+    async fn set_weight(&mut self, rollout: &str) -> Result<(), Status> {
+        let request = proto::SetWeightRequest {
+            rollout: rollout.into(),
+            desired_weight: 7,
+            additional_destinations: Vec::new(),
+        };
+        self.client.set_weight(request).await.map(drop)
+    }
+
+    fn sockets(&self) -> usize {
+        std::fs::read_dir(self.dir.path()).unwrap().count()
+    }
+}
+
+/// Does what the Rollout is named after.
+async fn answer(call: RouterCall) -> Result<Verification, RouterError> {
+    let (rollout, desired) = match &call {
+        RouterCall::SetWeight(rollout, desired, _)
+        | RouterCall::VerifyWeight(rollout, desired, _) => (rollout, desired),
+        other => return Err(format!("{other:?}").into()),
+    };
+    match rollout.name.as_str() {
+        "panics" => panic!("at {}", desired.value),
+        "hangs" => pending().await,
+        "refuses" => Err(format!("no {}\nof {}", desired.value, desired.max).into()),
+        _ => Ok(Verification::Verified),
+    }
+}
+
+fn named(name: &str) -> String {
+    format!(
+        r#"{{"metadata": {{"name": "{name}"}}, "spec": {{"strategy": {{"canary": {{"trafficRouting": {{"maxTrafficWeight": 50}}}}}}}}}}"#
+    )
+}
+
+#[track_caller]
+fn check_status(outcome: Result<(), Status>, code: Code, message: &str) {
+    let status = outcome.unwrap_err();
+    assert_eq!((status.code(), status.message()), (code, message));
+}
+
+#[tokio::test]
+async fn an_outcome_has_the_status_that_the_service_documents() {
+    let config = ServeConfig {
+        call_deadline: Duration::from_secs(1),
+        ..ServeConfig::TRAFFIC_ROUTER
+    };
+    let mut session = Session::start(config).await;
+    assert!(session.line.ends_with("|grpc|\n"), "{}", session.line);
+    session.set_weight(&named("works")).await.unwrap();
+    check_status(
+        session.set_weight(&named("refuses")).await,
+        Code::FailedPrecondition,
+        "no 7 of 50",
+    );
+    check_status(
+        session.set_weight("{").await,
+        Code::InvalidArgument,
+        "SetWeight: the argument is not what the method takes: rollout: EOF while parsing an object at line 1 column 1",
+    );
+    check_status(
+        session.set_weight(&named("panics")).await,
+        Code::Internal,
+        "SetWeight panicked: at 7; the plugin's log has the place",
+    );
+    check_status(
+        session.set_weight(&named("hangs")).await,
+        Code::DeadlineExceeded,
+        "SetWeight took longer than 1 s and was cut short; the plugin's log has its progress",
+    );
+    let request = proto::VerifyWeightRequest {
+        rollout: named("hangs").into(),
+        ..Default::default()
+    };
+    let reply = session.client.verify_weight(request).await.unwrap();
+    assert_eq!(
+        reply.into_inner().verification(),
+        proto::Verification::NotVerified
+    );
+}
+
+#[tokio::test]
+async fn a_host_may_come_back_until_it_stays_away() {
+    let config = ServeConfig {
+        session_timeout: Duration::from_secs(2),
+        ..ServeConfig::TRAFFIC_ROUTER
+    };
+    let mut session = Session::start(config).await;
+    session.set_weight(&named("works")).await.unwrap();
+    let socket = session.line.split('|').nth(3).unwrap().to_owned();
+    session.client = TrafficRouterClient::new(connect(socket).await);
+    session.set_weight(&named("works")).await.unwrap();
+    assert_eq!(session.sockets(), 1);
+
+    let Session {
+        client,
+        served,
+        dir,
+        ..
+    } = session;
+    drop(client);
+    assert_eq!(served.await.unwrap().unwrap(), Shutdown::HostGone);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_plugin_that_nobody_connects_to_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = ServeConfig {
+        session_timeout: Duration::from_millis(50),
+        ..ServeConfig::TRAFFIC_ROUTER
+    };
+    let served = grpc::serve(&config, &env(dir.path(), &[]), |_| Ok(()), FnRouter(answer)).await;
+    assert!(
+        matches!(served, Err(ServeError::NoSession(_))),
+        "{served:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_none_is_refused_before_anything_is_announced() {
+    let dir = tempfile::tempdir().unwrap();
+    let env = env(dir.path(), &[("PLUGIN_CLIENT_CERT", "none")]);
+    let announce = |line: &str| panic!("announced {line}");
+    let served = grpc::serve(
+        &ServeConfig::TRAFFIC_ROUTER,
+        &env,
+        announce,
+        FnRouter(answer),
+    )
+    .await;
+    let Err(ServeError::Tls(error @ TlsError::HostCertificate(_))) = served else {
+        panic!("{served:?}");
+    };
+    assert!(error.to_string().contains("PLUGIN_CLIENT_CERT"));
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
