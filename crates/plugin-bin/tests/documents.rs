@@ -15,6 +15,8 @@ use serde_json::Value;
 const README: &str = include_str!("../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
+const COMMANDS: &str = include_str!("../../../docs/commands.md");
+
 /// What stands in the YAML blocks of a document.
 fn yaml(document: &str) -> impl Iterator<Item = Value> {
     let blocks = document.split("```yaml\n").skip(1);
@@ -81,5 +83,14 @@ fn the_reference_lists_every_flag() {
     let flags = command.get_arguments().filter_map(clap::Arg::get_long);
     for flag in flags.filter(|flag| !["help", "version"].contains(flag)) {
         assert!(CONFIGURATION.contains(&format!("`--{flag}`")), "--{flag}");
+    }
+}
+
+#[test]
+fn every_command_is_described() {
+    let command = CommandLine::command();
+    for command in command.get_subcommands().map(clap::Command::get_name) {
+        let is_described = COMMANDS.contains(&format!("`{command}`"));
+        assert!(is_described, "{command}");
     }
 }

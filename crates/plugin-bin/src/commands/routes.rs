@@ -1,6 +1,6 @@
 //! What a RouteTable does, in few words per route.
 
-use gloo_types::{DestinationReference, RouteTableDoc, effective_weights};
+use gloo_types::{DestinationReference, PortSelector, RouteTableDoc, effective_weights};
 use route_planner::managed_by;
 use serde::Serialize;
 
@@ -40,14 +40,14 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
     };
     let state = |route: String, destinations: &[DestinationReference]| {
         let weights = effective_weights(destinations);
-        let shares = destinations.iter().zip(weights);
+        let shares = names(destinations).into_iter().zip(weights);
         RouteState {
             table: table.key().to_string(),
             route,
             managed_by: None,
             destinations: shares
                 .map(|(destination, weight)| Share {
-                    destination: name(destination),
+                    destination,
                     weight,
                 })
                 .collect(),
@@ -88,7 +88,28 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
     states
 }
 
-fn name(destination: &DestinationReference) -> String {
+/// A name for each destination of a route: the shortest that tells them apart.
+fn names(destinations: &[DestinationReference]) -> Vec<String> {
+    let short: Vec<String> = destinations.iter().map(short_name).collect();
+    let named = destinations.iter().zip(&short).map(|(destination, name)| {
+        if short.iter().filter(|it| *it == name).count() == 1 {
+            return name.clone();
+        }
+        match &destination.port {
+            Some(PortSelector {
+                number: Some(port), ..
+            }) => format!("{destination}:{port}"),
+            Some(PortSelector {
+                name: Some(port), ..
+            }) => format!("{destination}:{port}"),
+            _ => destination.to_string(),
+        }
+    });
+    named.collect()
+}
+
+/// The object, and the values of its subset.
+fn short_name(destination: &DestinationReference) -> String {
     let mut name = match &destination.reference {
         Some(reference) => reference.name.clone(),
         None => destination.to_string(),
@@ -98,4 +119,43 @@ fn name(destination: &DestinationReference) -> String {
         name = format!("{name}[{}]", values.join(","));
     }
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(spec: Value, expect: &[&str]) {
+        let table = json!({"kind": "RouteTable", "metadata": {"name": "t", "namespace": "n"}, "spec": spec});
+        let table = RouteTableDoc::from_value(table).unwrap();
+        let shown = routes(&table);
+        let shown: Vec<String> = shown
+            .iter()
+            .map(|it| format!("{}: {}", it.route, it.shares()))
+            .collect();
+        assert_eq!(shown, expect);
+    }
+
+    #[test]
+    fn routes_show_where_they_lead_and_what_each_gets() {
+        let a = json!({"ref": {"name": "a", "namespace": "x"}});
+        check(
+            json!({"http": [{"name": "r", "forwardTo": {"destinations": [a]}}, {"redirect": {}}, {"forwardTo": {}}],
+                "tcp": [{"forwardTo": {"destinations": [a]}}], "tls": [{"matchers": []}], "defaultDestination": a}),
+            &["r: a 100", "http[2]: a 100", "tcp[0]: a 100", "tls[0]: "],
+        );
+    }
+
+    #[test]
+    fn destinations_are_named_as_short_as_possible() {
+        let to = |namespace, port| json!({"ref": {"name": "a", "namespace": namespace}, "port": port, "weight": 30});
+        let of = |hash| json!({"ref": {"name": "b"}, "subset": {"hash": hash}, "weight": 20});
+        check(
+            json!({"http": [{"name": "r", "forwardTo": {"destinations": [to("x", json!({"number": 80})), to("y", json!({"name": "web"})), of("1"), of("2")]}}]}),
+            &["r: SERVICE x/a:80 30, SERVICE y/a:web 30, b[1] 20, b[2] 20"],
+        );
+    }
 }
