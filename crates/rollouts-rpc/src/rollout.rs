@@ -1,9 +1,9 @@
 //! The part of a Rollout (`argoproj.io/v1alpha1`) a traffic router needs.
 //!
-//! Field names are those of the API in snake case; the doc comments say only what gob changes on
-//! the way. Go's gob drops pointers to zero values, so that nil and zero arrive alike; where one of
-//! the two can be ruled out, these types say which it was. Pod template, blue-green strategy and
-//! other routers' settings are left in the stream.
+//! Field names are those of the API (`pkg/apis/rollouts/v1alpha1/types.go`) in snake case; the doc
+//! comments say only what gob changes on the way. Go's gob drops pointers to zero values, so that nil
+//! and zero arrive alike; where one of the two can be ruled out, these types say which it was. Pod
+//! template, blue-green strategy and other routers' settings are left in the stream.
 
 mod api;
 

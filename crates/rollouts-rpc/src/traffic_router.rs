@@ -1,4 +1,4 @@
-//! What an author of a traffic router implements.
+//! What an author of a traffic router implements (`rollout/trafficrouting/plugin/rpc` in Argo Rollouts).
 
 use std::future::Future;
 
@@ -102,7 +102,8 @@ pub struct DesiredWeight {
     pub max: i32,
 }
 
-/// A further destination and its share, made by an experiment.
+/// A further destination and its share, made by an experiment (`WeightDestination` in
+/// `pkg/apis/rollouts/v1alpha1/types.go`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct WeightDestination {
@@ -114,7 +115,7 @@ pub struct WeightDestination {
     pub pod_template_hash: String,
 }
 
-/// The answer to VerifyWeight.
+/// The answer to VerifyWeight (`RpcVerified` in `utils/plugin/types`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// Traffic is split as asked.
