@@ -239,10 +239,21 @@ func TestTheStdioStreamIsSilentUntilTheEnd(t *testing.T) {
 	if _, err := stream.Header(); err != nil {
 		t.Errorf("the stream was not accepted: %v", err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- stream.RecvMsg(&emptypb.Empty{}) }()
+	// The end of the stream would come before these answers, on the same connection.
+	for range 20 {
+		if err := conn.Invoke(context.Background(), "/"+service+"/Type", empty, &emptypb.Empty{}); err != nil {
+			t.Errorf("Type: %v", err)
+		}
+	}
+	if len(ended) != 0 {
+		t.Error("the stream ended before the plugin")
+	}
 	if err := conn.Invoke(context.Background(), "/plugin.GRPCController/Shutdown", empty, empty); err != nil {
 		t.Errorf("Shutdown: %v", err)
 	}
-	if err := stream.RecvMsg(empty); err != io.EOF {
+	if err := <-ended; err != io.EOF {
 		t.Errorf("the stream ended with %v, want its end in order", err)
 	}
 }
@@ -283,22 +294,34 @@ func TestAHostThatInsistsOnMultiplexingIsTold(t *testing.T) {
 func TestWithAutoMTLSNobodyButTheHostGetsIn(t *testing.T) {
 	for _, protocol := range []goplugin.Protocol{goplugin.ProtocolGRPC, goplugin.ProtocolNetRPC} {
 		t.Run(string(protocol), func(t *testing.T) {
-			h := newHost(t, protocol, autoMTLS)
+			var config *goplugin.ClientConfig
+			h := newHost(t, protocol, func(c *goplugin.ClientConfig) { c.AutoMTLS, config = true, c })
 			address, err := h.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
-			for who, certificates := range map[string][]tls.Certificate{"nobody": nil, "somebody else": {someCertificate(t)}} {
+			other := someCertificate(t)
+			for _, stranger := range []struct {
+				who          string
+				certificates []tls.Certificate
+				alert        string
+			}{
+				{"one without a certificate", nil, "certificate required"},
+				{"one with another certificate", []tls.Certificate{other}, "access denied"},
+				{"one with the host's certificate and another key", []tls.Certificate{{
+					Certificate: config.TLSConfig.Certificates[0].Certificate, PrivateKey: other.PrivateKey,
+				}}, "error decrypting message"},
+			} {
 				conn, err := tls.Dial("unix", address.String(), &tls.Config{
-					InsecureSkipVerify: true, Certificates: certificates, NextProtos: []string{"h2"},
+					ServerName: "localhost", InsecureSkipVerify: true, Certificates: stranger.certificates, NextProtos: []string{"h2"},
 				})
-				// In TLS 1.3 the client learns with its first read that its certificate was refused.
+				// In TLS 1.3 the client learns with its first read that it was refused.
 				if err == nil {
 					_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 					_, err = conn.Read(make([]byte, 1))
 				}
-				if alert := new(tls.AlertError); err == nil || !(errors.As(err, alert) || strings.Contains(err.Error(), "tls: ")) {
-					t.Errorf("%s: %v, want an alert of TLS", who, err)
+				if err == nil || err.Error() != "remote error: tls: "+stranger.alert {
+					t.Errorf("%s: %v, want the alert %q", stranger.who, err, stranger.alert)
 				}
 			}
 			if got := h.router(t).Type(); got == "" {
@@ -315,7 +338,9 @@ func someCertificate(t *testing.T) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
