@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    go, matrix, plugin,
+    deny, go, matrix, plugin,
     report::{Report, say},
     tidy,
 };
@@ -29,6 +29,9 @@ pub(crate) struct Args {
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let mut report = Report::default();
     tidy::steps(sh, &mut report);
+    report.step("dependencies: bans, licences, sources", || {
+        deny::offline(sh)
+    });
     report.step("rust: unit, property, golden, wire", || {
         Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
     });

@@ -1,0 +1,43 @@
+//! The list of commands, and what runs each.
+
+use xshell::Shell;
+
+use crate::{bench, demo, deny, go, record, test, tidy};
+
+/// Build, test and demo commands of this repository.
+#[derive(clap::Parser)]
+#[command(name = "cargo xtask", disable_help_subcommand = true)]
+pub(crate) enum Command {
+    /// Walk a canary on a directory of YAML files, driving the plugin as the controller does.
+    Demo,
+    /// Run every test tier; fails when one of them cannot run.
+    Test(test::Args),
+    /// Measure decoding against Go and gobwire, and the plugin's process; needs Go.
+    Bench,
+    /// Record what every release of the controller writes to plugins, for tests that replay it; needs Go.
+    Record,
+    /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
+    Tidy,
+    /// Check the licences and origins of all dependencies, and that no banned one is among them.
+    Deny(deny::Args),
+    /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
+    Cluster,
+}
+
+impl Command {
+    /// Runs it, in a shell that is at the repository's root.
+    ///
+    /// # Errors
+    /// When what it checks, builds or runs fails.
+    pub(crate) fn run(self, sh: &Shell) -> anyhow::Result<()> {
+        match self {
+            Self::Demo => demo::run(sh),
+            Self::Test(args) => test::run(sh, &args),
+            Self::Bench => bench::run(sh),
+            Self::Record => record::run(sh),
+            Self::Tidy => tidy::run(sh),
+            Self::Deny(args) => deny::run(sh, &args),
+            Self::Cluster => go::cluster(sh),
+        }
+    }
+}
