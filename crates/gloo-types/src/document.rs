@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::object_key::ObjectKey;
 use crate::resource::{MirrorPolicy, Resource, RouteTable};
+use crate::strict::Strict;
 
 /// A whole object.
 ///
@@ -183,7 +184,7 @@ fn read<K: Resource, T: DeserializeOwned + Default>(
 ) -> Result<T, DocumentError> {
     match raw.get(field) {
         None | Some(Value::Null) => Ok(T::default()),
-        Some(value) => serde_path_to_error::deserialize(value).map_err(|error| {
+        Some(value) => serde_path_to_error::deserialize(Strict(value)).map_err(|error| {
             let inner = error.path().to_string();
             DocumentError::Type {
                 kind: K::KIND,

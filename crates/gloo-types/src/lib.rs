@@ -22,6 +22,7 @@ mod resource;
 mod route_table;
 mod selector;
 mod status;
+mod strict;
 mod validate;
 mod weight;
 

@@ -225,6 +225,18 @@ fn a_wrong_type_is_named_by_its_path() {
         ),
         "RouteTable b/a: unexpected value at spec.http[0].forwardTo.destinations[0].weight",
     );
+    // Not the reference whose first field is `reviews`.
+    refused(
+        with(
+            "spec",
+            json!({"http": [{"forwardTo": {"destinations": [{"ref": ["reviews"]}]}}]}),
+        ),
+        "RouteTable b/a: unexpected value at spec.http[0].forwardTo.destinations[0].ref",
+    );
+    refused(
+        with("spec", json!([])),
+        "RouteTable b/a: unexpected value at spec",
+    );
     refused(
         with("status", json!({"common": 1})),
         "RouteTable b/a: unexpected value at status.common",
