@@ -13,5 +13,6 @@ mod patches;
 mod properties;
 mod refusals;
 mod restore;
+mod scenario;
 mod scenarios;
 mod table;

@@ -5,7 +5,7 @@ use insta::assert_snapshot;
 use route_planner::{IntentKind, Plan, PolicyChange, belongs_to, plan};
 use serde_json::{Value, json};
 
-use crate::scenarios::mirror_route;
+use crate::scenario::mirror_route;
 use crate::table::{self, Table};
 
 fn table() -> Table {

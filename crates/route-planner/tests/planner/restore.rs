@@ -4,7 +4,7 @@ use gloo_types::ObjectKey;
 use route_planner::{IntentKind, ManagedRoutes, Warning, involved};
 use serde_json::{Value, json};
 
-use crate::scenarios::header_route;
+use crate::scenario::header_route;
 use crate::table::{self, Table};
 
 fn spec() -> Value {

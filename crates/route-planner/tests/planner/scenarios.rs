@@ -1,71 +1,10 @@
-//! Scenarios as data: a table, calls of the controller, edits of the owner, and the table expected after each.
-//!
-//! `header`, `remove` and `in_force` are about managed routes; `own: hdr` in an expected route stands for the labels that
-//! mark it as the managed route `hdr` of `shop/reviews`, and `own: ratings/hdr` of `shop/ratings`.
-//!
-//! In the files `reviews 75` stands for `{ref: {name: reviews, namespace: shop}, port: {number: 80}, weight: 75}`, and
-//! `reviews` for the same without weight. `routes` lists the destinations of the routes that differ from the input, by
-//! position; `expect: input` means that table and annotations are byte-equal to the input.
+//! Every scenario is played call by call, and the table after each is the one expected.
 
-use crate::table::{self, Table};
-use route_planner::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, IntentKind, ManagedRoute, ManagedRoutes,
-    MirrorRoute, Plan, PodHashes, RequestMatch, TextMatch,
-};
-use serde::Deserialize;
+use route_planner::{ManagedRoutes, Plan};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Scenario {
-    #[serde(default = "default_table")]
-    table: String,
-    #[serde(default)]
-    plugin: Option<Value>,
-    #[serde(default)]
-    managed_routes: Vec<String>,
-    spec: Value,
-    steps: Vec<Step>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Step {
-    /// SetWeight of `rollout`, out of `max`.
-    weight: Option<i32>,
-    max: Option<i32>,
-    additional: Vec<(String, i32)>,
-    rollout: Option<String>,
-    /// Names of the Services; by default that of the Rollout, and with `-canary`.
-    stable: Option<String>,
-    canary: Option<String>,
-    /// SetHeaderRoute, as in a Rollout's step.
-    header: Option<Value>,
-    /// SetMirrorRoute, as in a Rollout's step.
-    mirror: Option<Value>,
-    /// RemoveManagedRoutes.
-    remove: bool,
-    /// The header routes, and the mirror routes, that SetWeight is to see to, from this step on.
-    in_force: Option<Vec<Value>>,
-    mirrors_in_force: Option<Vec<Value>>,
-    /// Whether managed routes are about to go, in this step.
-    ending: bool,
-    /// Hashes of the stable and the canary's pods.
-    hashes: Option<(String, String)>,
-    /// JSON Patch by the owner of the table.
-    edit: Option<json_patch::Patch>,
-    /// The owner applies the input again, over whatever is there.
-    reapply: bool,
-    routes: std::collections::BTreeMap<usize, Value>,
-    spec: Option<Value>,
-    expect: Option<String>,
-    error: Option<String>,
-    warnings: Vec<String>,
-}
-
-fn default_table() -> String {
-    "shop/shop".to_owned()
-}
+use crate::scenario::Scenario;
+use crate::table::{self, Table};
 
 fn run(text: &str) {
     let scenario: Scenario = serde_saphyr::from_str(text).unwrap();
@@ -87,47 +26,8 @@ fn run(text: &str) {
         if step.reapply {
             table.replace_spec(input.clone());
         }
-        if let Some(routes) = &step.in_force {
-            managed.in_force = routes.iter().map(header_route).collect();
-        }
-        if let Some(routes) = &step.mirrors_in_force {
-            managed.in_force = routes.iter().map(mirror_route).collect();
-        }
-        managed.is_ending = step.ending;
-        let additional = step
-            .additional
-            .iter()
-            .map(|(service, weight)| AdditionalDestination {
-                service: service.clone(),
-                weight: *weight,
-            })
-            .collect();
-        let header = step.header.as_ref().map(header_route);
-        let mirror = step.mirror.as_ref().map(mirror_route);
-        let kinds = [
-            step.remove.then_some(IntentKind::RemoveManagedRoutes),
-            header.or(mirror).map(IntentKind::SetManagedRoute),
-            step.weight
-                .map(|weight| table::weight(weight, step.max.unwrap_or(100), additional)),
-        ];
-        for kind in kinds.into_iter().flatten() {
-            let rollout = step.rollout.as_deref().unwrap_or("shop/reviews");
-            let mut intent = table::intent(rollout, 0, 100, vec![]);
-            intent.kind = kind;
-            intent.managed = managed.clone();
-            let services = &mut intent.services;
-            services.stable = step
-                .stable
-                .clone()
-                .unwrap_or_else(|| services.stable.clone());
-            services.canary = step
-                .canary
-                .clone()
-                .unwrap_or_else(|| services.canary.clone());
-            intent.hashes = step
-                .hashes
-                .clone()
-                .map(|(stable, canary)| PodHashes { stable, canary });
+        step.manage(&mut managed);
+        for intent in step.intents(&managed) {
             let result = table.apply(&intent);
             match (result, &step.error) {
                 (Ok(plan), None) => assert_eq!(warnings(&plan), step.warnings, "{here}"),
@@ -164,54 +64,6 @@ fn run(text: &str) {
             );
         }
     }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn text_match(value: &Value) -> TextMatch {
-    TextMatch {
-        exact: text(&value["exact"]),
-        prefix: text(&value["prefix"]),
-        regex: text(&value["regex"]),
-    }
-}
-
-/// A `setHeaderRoute` as written in a Rollout.
-pub(crate) fn header_route(step: &Value) -> ManagedRoute {
-    let matches = step["match"].as_array().into_iter().flatten();
-    ManagedRoute::Header(HeaderRoute {
-        name: text(&step["name"]),
-        matches: matches
-            .map(|entry| HeaderMatch {
-                name: text(&entry["headerName"]),
-                value: text_match(&entry["headerValue"]),
-            })
-            .collect(),
-    })
-}
-
-/// A `setMirrorRoute` as written in a Rollout.
-pub(crate) fn mirror_route(step: &Value) -> ManagedRoute {
-    let matches = step["match"].as_array().into_iter().flatten();
-    let percentage = step["percentage"].as_i64();
-    ManagedRoute::Mirror(MirrorRoute {
-        name: text(&step["name"]),
-        percentage: percentage.map(|percentage| percentage.try_into().unwrap()),
-        matches: matches
-            .map(|entry| RequestMatch {
-                method: entry.get("method").map(text_match),
-                path: entry.get("path").map(text_match),
-                headers: entry["headers"]
-                    .as_object()
-                    .into_iter()
-                    .flatten()
-                    .map(|(name, value)| (name.clone(), text_match(value)))
-                    .collect(),
-            })
-            .collect(),
-    })
 }
 
 fn warnings(plan: &Plan) -> Vec<String> {

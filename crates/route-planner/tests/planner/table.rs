@@ -244,12 +244,13 @@ fn destination(short: Value) -> Value {
     let Some(text) = short.as_str() else {
         return short;
     };
-    let mut words = text.split(' ');
-    let name = words.next();
+    let (name, weight) = text.split_once(' ').unwrap_or((text, ""));
     let mut destination =
         json!({"ref": {"name": name, "namespace": "shop"}, "port": {"number": 80}});
-    if let Some(weight) = words.next() {
-        destination["weight"] = json!(weight.parse::<u32>().unwrap());
+    match weight.parse::<u32>() {
+        Ok(weight) => destination["weight"] = json!(weight),
+        Err(_) if weight.is_empty() => {}
+        Err(_) => return short,
     }
     destination
 }
