@@ -97,13 +97,9 @@ impl Decoder {
             };
             let end = message.end;
             let mut cursor = Cursor::new(self.input.payload(message));
-            let result = match self.values.message(&mut cursor) {
+            return match self.values.message(&mut cursor) {
                 Ok(None) => continue,
-                Ok(Some(found)) => self.values.decode(found, &mut cursor),
-                Err(fault) => Err(Failure::Corrupt(fault)),
-            };
-            return match result {
-                Ok(value) => Ok(Some(value)),
+                Ok(value) => Ok(value),
                 Err(Failure::Mismatch(error)) => Err(error.into()),
                 Err(Failure::Corrupt(fault)) => {
                     let offset = self.input.stream_offset(end - cursor.remaining());

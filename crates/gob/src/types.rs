@@ -67,7 +67,6 @@ pub(crate) struct TypeTable {
     types: Vec<WireType>,
     user: HashMap<i64, TypeRef>,
     definition_bytes: usize,
-    mentions_interface: bool,
 }
 
 impl TypeTable {
@@ -87,7 +86,6 @@ impl TypeTable {
             types,
             user: HashMap::new(),
             definition_bytes: 0,
-            mentions_interface: false,
         }
     }
 
@@ -120,11 +118,7 @@ impl TypeTable {
     /// The type a definition refers to by `id`, which may come later.
     pub(crate) fn mention(&mut self, id: i64, limits: &Limits) -> Result<TypeRef, Fault> {
         match id {
-            1..=8 => {
-                let ty = basic(id);
-                self.mentions_interface |= ty == TypeRef::INTERFACE;
-                Ok(ty)
-            }
+            1..=8 => Ok(basic(id)),
             FIRST_USER_ID..=0x7fff_ffff => {
                 if let Some(&known) = self.user.get(&id) {
                     return Ok(known);
@@ -162,12 +156,6 @@ impl TypeTable {
             _ => return Err(Fault::DuplicateType { id }),
         }
         Ok(())
-    }
-
-    /// True when any definition so far refers to the interface type. While false, every value of a
-    /// defined type lies within one message.
-    pub(crate) fn mentions_interface(&self) -> bool {
-        self.mentions_interface
     }
 }
 

@@ -13,6 +13,8 @@
 //! Such a value is collected in a buffer of its own, without the definitions, so that serde sees the same
 //! bytes as when all types had been known before.
 
+use std::mem;
+
 use serde::de::{DeserializeOwned, Error};
 
 use super::{
@@ -46,20 +48,17 @@ struct Pending {
     used: Used,
 }
 
-/// A complete value.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Found {
-    /// The rest of the current message, not looked at yet.
-    InPlace(TypeRef),
-    /// In the buffer, known to be sound.
-    Collected(TypeRef),
-}
-
 /// Why a complete value could not be decoded.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Mismatch(ValueError),
     Corrupt(Fault),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Corrupt(fault)
+    }
 }
 
 impl Assembler {
@@ -82,12 +81,38 @@ impl Assembler {
         self.pending.is_none()
     }
 
-    /// Takes one message. Returns the value it completes, if it completes one.
-    pub(crate) fn message(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<Found>, Fault> {
-        if let Some(pending) = self.pending.take() {
-            let begin = cursor.rest();
-            return self.collect(pending, begin, cursor);
-        }
+    /// Takes one message. Returns the value it completes, if it completes one. After [`Failure::Corrupt`] the cursor
+    /// stands at the fault.
+    pub(crate) fn message<T: DeserializeOwned>(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<Option<T>, Failure> {
+        let begin = cursor.rest();
+        let complete = match self.pending.take() {
+            Some(pending) => self.collect(pending, begin, cursor)?,
+            None => {
+                let Some(ty) = self.head(cursor)? else {
+                    return Ok(None);
+                };
+                // Nearly every value ends with its message and fits, so this comes first.
+                if let Ok(value) = self.decode(ty, cursor.rest()) {
+                    return Ok(Some(value));
+                }
+                // It goes on in the next message, is corrupt or does not fit: walking over it tells.
+                self.begin(ty, cursor)?
+            }
+        };
+        let Some(ty) = complete else {
+            return Ok(None);
+        };
+        let body = mem::take(&mut self.body);
+        let value = self.decode(ty, &body);
+        self.body = body;
+        value.map(Some).map_err(Failure::Mismatch)
+    }
+
+    // Reads up to the value, and the whole message if it holds a definition instead.
+    fn head(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
         let id = cursor.int()?;
         if id < 0 {
             definition::read(id, cursor, &mut self.types, &self.limits)?;
@@ -97,65 +122,44 @@ impl Assembler {
         if !matches!(self.types.get(ty), WireType::Struct { .. }) {
             cursor.singleton_marker()?;
         }
-        if self.ends_with_message(ty, *cursor) {
-            return Ok(Some(Found::InPlace(ty)));
+        Ok(Some(ty))
+    }
+
+    fn decode<T: DeserializeOwned>(&mut self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
+        let budget = Budget::new(&self.limits);
+        let mut reader = Reader::new(body, &self.types, budget, &mut self.skipper);
+        let value = T::deserialize(reader.value(ty))?;
+        if reader.cursor.is_empty() {
+            Ok(value)
+        } else {
+            Err(ValueError::custom(
+                "value goes on after the expected type ends",
+            ))
         }
+    }
+
+    // Begins to collect a value.
+    fn begin(&mut self, ty: TypeRef, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
         self.body.clear();
         let begin = cursor.rest();
         let mut budget = Budget::new(&self.limits);
         self.skipper.begin(ty, cursor, &self.types, &mut budget)?;
-        let used = budget.used();
-        self.collect(
-            Pending {
-                ty,
-                messages: 0,
-                used,
-            },
-            begin,
-            cursor,
-        )
+        let pending = Pending {
+            ty,
+            messages: 0,
+            used: budget.used(),
+        };
+        self.collect(pending, begin, cursor)
     }
 
-    /// Decodes a complete value. After [`Failure::Corrupt`] the cursor stands at the fault.
-    pub(crate) fn decode<T: DeserializeOwned>(
-        &mut self,
-        found: Found,
-        cursor: &mut Cursor<'_>,
-    ) -> Result<T, Failure> {
-        let (ty, body) = match found {
-            Found::InPlace(ty) => (ty, cursor.rest()),
-            Found::Collected(ty) => (ty, self.body.as_slice()),
-        };
-        let mut reader = Reader::new(
-            body,
-            &self.types,
-            Budget::new(&self.limits),
-            &mut self.skipper,
-        );
-        let error = match T::deserialize(reader.value(ty)) {
-            Ok(value) if reader.cursor.is_empty() => return Ok(value),
-            Ok(_) => ValueError::custom("value goes on after the expected type ends"),
-            Err(error) => error,
-        };
-        // Walking over the value tells whether it is corrupt or only unsuitable for T.
-        if let Found::InPlace(_) = found {
-            let mut budget = Budget::new(&self.limits);
-            self.skipper
-                .begin(ty, cursor, &self.types, &mut budget)
-                .and_then(|()| self.skipper.run(cursor, &self.types, &mut budget))
-                .and_then(|_| no_bytes_left(cursor))
-                .map_err(Failure::Corrupt)?;
-        }
-        Err(Failure::Mismatch(error))
-    }
-
-    // Walks over the rest of a message and keeps it from `begin` on, except for definitions.
+    // Walks over the rest of a message and keeps it from `begin` on, except for definitions. Returns the type of the
+    // value in the buffer when it is complete and sound.
     fn collect<'c>(
         &mut self,
         mut pending: Pending,
         mut begin: &'c [u8],
         cursor: &mut Cursor<'c>,
-    ) -> Result<Option<Found>, Fault> {
+    ) -> Result<Option<TypeRef>, Fault> {
         pending.messages += 1;
         at_most(
             pending.messages,
@@ -176,7 +180,7 @@ impl Assembler {
             self.body.extend_from_slice(piece);
             match progress {
                 Progress::Done => {
-                    return no_bytes_left(cursor).map(|()| Some(Found::Collected(pending.ty)));
+                    return no_bytes_left(cursor).map(|()| Some(pending.ty));
                 }
                 Progress::NeedMessage => {
                     pending.used = budget.used();
@@ -194,22 +198,6 @@ impl Assembler {
                 }
             }
         }
-    }
-
-    // Sufficient, not necessary: without interface types no value can introduce types, and an interface
-    // value whose concrete type id follows its name at once does not.
-    fn ends_with_message(&self, ty: TypeRef, mut ahead: Cursor<'_>) -> bool {
-        if self.types.mentions_interface() {
-            return false;
-        }
-        ty != TypeRef::INTERFACE
-            || match ahead.counted() {
-                Ok([]) => true,
-                Ok(_) => ahead
-                    .int()
-                    .is_ok_and(|id| id >= 0 && self.types.of_value(id) != Ok(TypeRef::INTERFACE)),
-                Err(_) => false,
-            }
     }
 }
 
