@@ -2,7 +2,7 @@
 
 use xshell::Shell;
 
-use crate::{bench, demo, deny, go, record, test, tidy};
+use crate::{bench, demo, deny, fuzz, go, record, test, tidy};
 
 /// Build, test and demo commands of this repository.
 #[derive(clap::Parser)]
@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Bench,
     /// Record what every release of the controller writes to plugins, for tests that replay it; needs Go.
     Record,
+    /// Send the plugin everything that nobody should send it.
+    Fuzz(fuzz::Args),
     /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
     Tidy,
     /// Check the licences and origins of all dependencies, and that no banned one is among them.
@@ -35,6 +37,7 @@ impl Command {
             Self::Test(args) => test::run(sh, &args),
             Self::Bench => bench::run(sh),
             Self::Record => record::run(sh),
+            Self::Fuzz(args) => fuzz::run(sh, &args),
             Self::Tidy => tidy::run(sh),
             Self::Deny(args) => deny::run(sh, &args),
             Self::Cluster => go::cluster(sh),

@@ -4,6 +4,7 @@ mod bench;
 mod commands;
 mod demo;
 mod deny;
+mod fuzz;
 mod go;
 mod matrix;
 mod plugin;

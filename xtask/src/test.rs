@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    deny, go, matrix, plugin,
+    deny, fuzz, go, matrix, plugin,
     report::{Report, say},
     tidy,
 };
@@ -35,6 +35,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.step("rust: unit, property, golden, wire", || {
         Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
     });
+    report.step("fuzz: one minute", || fuzz::smoke(sh));
     let mut plugin: Option<PathBuf> = None;
     report.step("build: the static plugin", || {
         plugin = Some(plugin::build(sh)?);

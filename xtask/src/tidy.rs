@@ -29,7 +29,9 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 /// Adds the checks to `report`, one step each.
 pub(crate) fn steps(sh: &Shell, report: &mut Report) {
     report.step("tidy: formatting", || {
-        Ok(cmd!(sh, "cargo fmt --all --check").quiet().run()?)
+        cmd!(sh, "cargo fmt --all --check").quiet().run()?;
+        let fuzz = cmd!(sh, "cargo fmt --manifest-path fuzz/Cargo.toml --check");
+        Ok(fuzz.quiet().run()?)
     });
     report.step("tidy: crate edges", || refuse(arrows::check(sh)?));
     report.step("tidy: sources", || {

@@ -1,8 +1,9 @@
 //! An in-memory host: a whole session with a plugin, without process, socket or signal.
 
 use std::future::{Future, Ready};
+use std::sync::Arc;
 
-use tokio::io::duplex;
+use tokio::io::{AsyncRead, AsyncWrite, duplex};
 use tokio::task::JoinHandle;
 
 use crate::call::{Metrics, Plugin, PluginService, Router, RouterCall, Step};
@@ -11,12 +12,16 @@ use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
 use crate::metric_provider::MetricProvider;
 use crate::netrpc::codec::CallDecoder;
+use crate::netrpc::server::{self, Room};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{
     DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
 };
-use crate::wire::LIMITS;
+use crate::wire;
+
+/// What a host may send on a stream of a dispensed plugin.
+pub const LIMITS: gob::Limits = wire::LIMITS;
 
 /// Bytes either side can be ahead of the other.
 const PIPE: usize = 64 * 1024;
@@ -56,6 +61,25 @@ impl CallStream {
         }
         Ok(calls)
     }
+}
+
+/// Serves the stream of a dispensed router, without the session around it, until the host closes it.
+///
+/// # Errors
+///
+/// [`SessionError::CorruptStream`] for bytes that make no sense, [`SessionError::LostStream`] when `stream` fails.
+pub async fn serve_stream<R, IO>(
+    config: ServeConfig,
+    stream: IO,
+    router: R,
+) -> Result<(), SessionError>
+where
+    R: TrafficRouter,
+    IO: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let service = PluginService::new(Router(router), config.call_deadline);
+    let ended = server::serve(stream, Arc::new(service), Room::default()).await;
+    ended.map_err(|error| error.on("plugin"))
 }
 
 impl MemoryHost {

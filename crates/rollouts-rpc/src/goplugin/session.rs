@@ -259,7 +259,7 @@ async fn serve_brokered<S: Service>(
 }
 
 impl StreamError {
-    fn on(self, stream: &'static str) -> SessionError {
+    pub(crate) fn on(self, stream: &'static str) -> SessionError {
         match self {
             // The yamux crate's own text is about a connection.
             Self::Io(error) if error.kind() == io::ErrorKind::WriteZero => {

@@ -1,0 +1,41 @@
+//! An environment, one `NAME=value` a line: a plugin either announces a line that a host can read, or says why not.
+
+#![no_main]
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use libfuzzer_sys::fuzz_target;
+use rollouts_rpc::PluginEnv;
+use rollouts_rpc::goplugin::handshake::{HandshakeConfig, Protocol, negotiate};
+use rollouts_rpc::host::Announced;
+
+fuzz_target!(|input: &[u8]| {
+    let variables = input.split(|byte| *byte == b'\n').map(|line| {
+        let equals = line.iter().position(|byte| *byte == b'=');
+        let (name, value) = line.split_at(equals.unwrap_or(line.len()));
+        (
+            OsStr::from_bytes(name),
+            OsStr::from_bytes(value.get(1..).unwrap_or_default()),
+        )
+    });
+    let env = PluginEnv::from_vars(variables);
+    for config in [
+        HandshakeConfig::TRAFFIC_ROUTER,
+        HandshakeConfig::METRIC_PROVIDER,
+        HandshakeConfig::STEP,
+    ] {
+        match negotiate(&config, &env) {
+            Ok(negotiated) => {
+                let socket = env.socket_dir().join("pluginAbC123");
+                let line = negotiated.handshake_line(&socket, Protocol::NetRpc, "");
+                assert_eq!(line.find('\n'), Some(line.len() - 1), "{line:?}");
+                assert_eq!(
+                    Announced::parse(&line).expect("a host reads it").socket,
+                    socket
+                );
+            }
+            Err(error) => assert!(!error.to_string().contains('\n'), "{error}"),
+        }
+    }
+});
