@@ -13,5 +13,6 @@ mod golden;
 mod hostile;
 mod mismatch;
 mod random;
+mod second_opinion;
 mod support;
 mod vectors;
