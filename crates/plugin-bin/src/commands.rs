@@ -4,6 +4,7 @@
 
 mod doctor;
 mod input;
+mod install;
 mod located;
 mod output;
 mod passes;
@@ -36,7 +37,7 @@ Exit codes: 0 yes or done; 1 the answer is no: a problem was found, or the plugi
 /// `argo-rollouts-config` under `trafficRouterPlugins`, flags go into `args` there. The commands are for people.
 #[derive(Debug, Clone, Parser)]
 #[command(
-    version,
+    version = crate::VERSION,
     max_term_width = 100,
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
@@ -58,6 +59,7 @@ pub(crate) enum Command {
     Status(status::Args),
     Restore(restore::Args),
     Doctor(doctor::Args),
+    Install(install::Args),
     /// Print a script that completes this command line in a shell.
     Completions {
         /// The shell.
@@ -109,6 +111,7 @@ fn answer(command: &Command) -> anyhow::Result<Answer> {
             Command::Status(args) => status::run(args).await,
             Command::Restore(args) => restore::run(args).await,
             Command::Doctor(args) => doctor::run(args).await,
+            Command::Install(args) => install::run(args),
             Command::Completions { shell } => {
                 let mut command = CommandLine::command();
                 let name = command.get_name().to_owned();

@@ -28,6 +28,12 @@ pub use flags::{DEFAULT_PLUGIN_NAMES, Flags, LogLevel};
 pub use from_rpc::Policy;
 pub use router::GlooRouter;
 
+/// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
+pub(crate) const VERSION: &str = match option_env!("PLUGIN_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Carries out the command of a person, or serves the controller that started this process.
 #[must_use]
 pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {

@@ -110,7 +110,7 @@ async fn examine(args: &Args, client: &Client) -> anyhow::Result<Vec<Finding>> {
     let version = client.apiserver_version().await;
     let version = version.context("cannot reach the API server")?;
     let mut findings = vec![
-        Finding::ok("plugin", env!("CARGO_PKG_VERSION")),
+        Finding::ok("plugin", crate::VERSION),
         Finding::ok("API server", version.git_version),
         controller(args, client).await,
     ];
