@@ -2,7 +2,7 @@
 
 use xshell::Shell;
 
-use crate::{bench, demo, deny, fuzz, go, record, test, tidy};
+use crate::{bench, demo, deny, dist, fuzz, go, record, test, tidy};
 
 /// Build, test and demo commands of this repository.
 #[derive(clap::Parser)]
@@ -10,6 +10,8 @@ use crate::{bench, demo, deny, fuzz, go, record, test, tidy};
 pub(crate) enum Command {
     /// Walk a canary on a directory of YAML files, driving the plugin as the controller does.
     Demo,
+    /// Build the files of a release: static binaries, checksums, bills of materials, manifests.
+    Dist(dist::Args),
     /// Run every test tier; fails when one of them cannot run.
     Test(test::Args),
     /// Measure decoding against Go and gobwire, and the plugin's process; needs Go.
@@ -34,6 +36,7 @@ impl Command {
     pub(crate) fn run(self, sh: &Shell) -> anyhow::Result<()> {
         match self {
             Self::Demo => demo::run(sh),
+            Self::Dist(args) => dist::run(sh, &args),
             Self::Test(args) => test::run(sh, &args),
             Self::Bench => bench::run(sh),
             Self::Record => record::run(sh),

@@ -4,6 +4,7 @@ mod bench;
 mod commands;
 mod demo;
 mod deny;
+mod dist;
 mod fuzz;
 mod go;
 mod matrix;

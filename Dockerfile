@@ -1,0 +1,9 @@
+# An init container's image: it copies the plugin into a volume that it shares with the controller.
+# Build it after `cargo xtask dist`, with BuildKit: `docker build --platform linux/amd64 --tag <name> .`
+FROM scratch
+# Of the platform that the image is for: amd64 or arm64.
+ARG TARGETARCH
+COPY --chmod=0755 dist/rollouts-plugin-trafficrouter-glooplatform-linux-${TARGETARCH} /rollouts-plugin-trafficrouter-glooplatform
+USER 65532:65532
+ENTRYPOINT ["/rollouts-plugin-trafficrouter-glooplatform"]
+CMD ["install", "/plugins"]

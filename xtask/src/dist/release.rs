@@ -1,0 +1,122 @@
+//! What is built: the commit, the version it reports, and a compiler that is not told where it runs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use xshell::{Cmd, Shell, cmd};
+
+use crate::plugin::{PLUGIN, target_dir};
+
+/// What all files of a release have in common.
+pub(super) struct Release {
+    /// As `--version` prints it: of the manifest, and the commit in parentheses.
+    pub(super) version: String,
+    /// Seconds since 1970: when the commit was made, so that no file tells when it was built.
+    pub(super) seconds: u64,
+}
+
+impl Release {
+    /// Of the commit that is checked out; outside of git nothing is known of it.
+    ///
+    /// # Errors
+    /// When the package has no version.
+    pub(super) fn of_checkout(sh: &Shell) -> anyhow::Result<Self> {
+        let id = cmd!(sh, "cargo pkgid --quiet --package {PLUGIN}")
+            .quiet()
+            .read()?;
+        let (_, version) = id.rsplit_once(['@', '#']).context("no version")?;
+        let git = |command: Cmd<'_>| command.quiet().ignore_stderr().read().ok();
+        // Only a tag `vX.Y.Z` would be found, and it says less than the commit.
+        let commit = git(cmd!(
+            sh,
+            "git describe --always --dirty --abbrev=12 --exclude *"
+        ));
+        let seconds = git(cmd!(sh, "git log -1 --format=%ct"));
+        Ok(Self {
+            version: describe(version, commit.as_deref()),
+            seconds: seconds.map_or(Ok(0), |seconds| seconds.parse())?,
+        })
+    }
+
+    /// A build of the plugin that depends on the commit, not on the machine.
+    ///
+    /// # Errors
+    /// When the dependencies cannot be had.
+    pub(super) fn build<'s>(
+        &self,
+        sh: &'s Shell,
+        cargo_build: &str,
+        target: &str,
+        flags: &[&str],
+    ) -> anyhow::Result<(Cmd<'s>, PathBuf)> {
+        cmd!(sh, "cargo fetch --quiet --locked").quiet().run()?;
+        let target_dir = target_dir(sh).join("dist");
+        let mut rust_flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
+        for (from, to) in unnamed_places(sh, &target_dir)? {
+            rust_flags.push(format!("--remap-path-prefix={}={to}", from.display()));
+        }
+        let command = cmd!(
+            sh,
+            "cargo {cargo_build} --quiet --locked --release --package {PLUGIN} --target {target} --target-dir {target_dir}"
+        );
+        let command = command
+            .env("PLUGIN_VERSION", &self.version)
+            .env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\x1f"));
+        Ok((
+            command,
+            target_dir.join(target).join("release").join(PLUGIN),
+        ))
+    }
+
+    /// For machines without zig: for amd64 and with glibc, which is larger and cannot look up users or hosts by plugins of
+    /// the C library.
+    ///
+    /// # Errors
+    /// When cargo fails.
+    pub(super) fn build_with_glibc(&self, sh: &Shell) -> anyhow::Result<PathBuf> {
+        let flags = ["-Ctarget-feature=+crt-static"];
+        let (command, binary) = self.build(sh, "build", "x86_64-unknown-linux-gnu", &flags)?;
+        command.run()?;
+        Ok(binary)
+    }
+}
+
+fn describe(version: &str, commit: Option<&str>) -> String {
+    match commit {
+        Some(commit) => format!("{version} ({commit})"),
+        None => version.to_owned(),
+    }
+}
+
+/// Directories whose names would get into the binary, by panics of the dependencies, and what is written instead.
+fn unnamed_places(sh: &Shell, target_dir: &Path) -> anyhow::Result<Vec<(PathBuf, &'static str)>> {
+    let cargo_home = match sh.var_os("CARGO_HOME") {
+        Some(dir) => PathBuf::from(dir),
+        None => std::env::home_dir()
+            .context("no home directory")?
+            .join(".cargo"),
+    };
+    let mut places = vec![
+        (sh.current_dir(), "/plugin"),
+        (target_dir.to_owned(), "/target"),
+    ];
+    // One for each registry or mirror of it.
+    for registry in sh.read_dir(cargo_home.join("registry/src"))? {
+        places.push((registry, "/registry"));
+    }
+    Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_names_the_commit_if_there_is_one() {
+        assert_eq!(
+            describe("0.1.0", Some("93a34cd0ffee")),
+            "0.1.0 (93a34cd0ffee)"
+        );
+        assert_eq!(describe("0.1.0", None), "0.1.0");
+    }
+}

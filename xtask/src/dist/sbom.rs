@@ -1,0 +1,172 @@
+//! The bill of materials of a binary, in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json>): what is linked into it.
+//!
+//! `cargo tree` knows it for one package and one target. Generators that read `cargo metadata` list what other packages
+//! of the workspace enable, and the directory it was built in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+use xshell::{Shell, cmd};
+
+use super::{Platform, release::Release};
+use crate::plugin::PLUGIN;
+
+/// The bill of the plugin's binary with this checksum.
+///
+/// # Errors
+/// When `cargo tree` fails or prints something else than expected.
+pub(super) fn of_binary(
+    sh: &Shell,
+    release: &Release,
+    platform: &Platform,
+    sha256: &str,
+) -> anyhow::Result<String> {
+    let target = platform.target;
+    let format = "|{p}|{l}|";
+    let tree = cmd!(
+        sh,
+        "cargo tree --quiet --locked --package {PLUGIN} --edges normal,no-proc-macro --target {target} --prefix depth --format {format}"
+    );
+    let tree = tree.quiet().read()?;
+    let packages = packages(&tree)?;
+    let bill = json!({
+        "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": platform.file_name(),
+                "name": platform.file_name(),
+                "version": release.version,
+                "hashes": [{ "alg": "SHA-256", "content": sha256 }],
+            },
+        },
+        "components": packages.iter().map(|(id, package)| package.component(id)).collect::<Value>(),
+        "dependencies": packages.iter().map(|(id, package)| package.edges(id)).collect::<Value>(),
+    });
+    Ok(serde_json::to_string_pretty(&bill)? + "\n")
+}
+
+/// Name and version; of no two registries at once.
+type Id<'t> = (&'t str, &'t str);
+
+#[derive(Debug, Default)]
+struct Package<'t> {
+    license: &'t str,
+    is_ours: bool,
+    dependencies: BTreeSet<Id<'t>>,
+}
+
+impl Package<'_> {
+    fn component(&self, id: &Id<'_>) -> Value {
+        let (name, version) = id;
+        let mut component = json!({
+            "type": "library",
+            "bom-ref": reference(id),
+            "name": name,
+            "version": version,
+            // The slash is how crates wrote OR before SPDX had a say.
+            "licenses": [{ "expression": self.license.replace('/', " OR ") }],
+        });
+        if !self.is_ours
+            && let Some(fields) = component.as_object_mut()
+        {
+            fields.insert(
+                "purl".to_owned(),
+                format!("pkg:cargo/{name}@{version}").into(),
+            );
+        }
+        component
+    }
+
+    fn edges(&self, id: &Id<'_>) -> Value {
+        json!({
+            "ref": reference(id),
+            "dependsOn": self.dependencies.iter().map(reference).collect::<Value>(),
+        })
+    }
+}
+
+fn reference((name, version): &Id<'_>) -> String {
+    format!("{name}@{version}")
+}
+
+/// Reads lines such as `2|serde v1.0.229|MIT OR Apache-2.0|`, where the number is the depth. A package that comes again is
+/// marked behind, and its dependencies are not repeated.
+fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
+    let mut packages: BTreeMap<Id<'_>, Package<'_>> = BTreeMap::new();
+    let mut parents: Vec<Id<'_>> = Vec::new();
+    for line in tree.lines() {
+        let mut fields = line.split('|');
+        let mut field = || fields.next().context("an unknown line of cargo tree");
+        let (depth, package, license) = (field()?.parse()?, field()?, field()?);
+        let mut words = package.split(' ');
+        let name = words.next().unwrap_or_default();
+        let version = words.next().and_then(|word| word.strip_prefix('v'));
+        let id = (name, version.context("a package without a version")?);
+
+        parents.truncate(depth);
+        if let Some(parent) = parents.last() {
+            packages.entry(*parent).or_default().dependencies.insert(id);
+        }
+        parents.push(id);
+        let package = packages.entry(id).or_default();
+        package.license = license;
+        // Its directory.
+        package.is_ours = words.next().is_some();
+    }
+    Ok(packages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: &str = "\
+0|plugin v0.1.0 (/home/me/plugin)|Apache-2.0|
+1|serde v1.0.229|MIT/Apache-2.0|
+2|serde_core v1.0.229|MIT OR Apache-2.0|
+1|yamux v0.14.1|Apache-2.0 OR MIT|
+2|serde v1.0.229|MIT/Apache-2.0| (*)
+";
+
+    #[test]
+    fn each_package_is_listed_once_with_what_it_needs() {
+        let packages = packages(TREE).unwrap();
+        let shown: Vec<String> = packages
+            .iter()
+            .map(|(id, package)| package.edges(id).to_string())
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                r#"{"ref":"plugin@0.1.0","dependsOn":["serde@1.0.229","yamux@0.14.1"]}"#,
+                r#"{"ref":"serde@1.0.229","dependsOn":["serde_core@1.0.229"]}"#,
+                r#"{"ref":"serde_core@1.0.229","dependsOn":[]}"#,
+                r#"{"ref":"yamux@0.14.1","dependsOn":["serde@1.0.229"]}"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn only_packages_of_a_registry_have_a_package_url_and_no_directory_is_told() {
+        let packages = packages(TREE).unwrap();
+        let component = |id| packages.get(&id).map(|it| it.component(&id).to_string());
+        assert_eq!(
+            component(("plugin", "0.1.0")).unwrap(),
+            r#"{"type":"library","bom-ref":"plugin@0.1.0","name":"plugin","version":"0.1.0","licenses":[{"expression":"Apache-2.0"}]}"#
+        );
+        assert_eq!(
+            component(("serde", "1.0.229")).unwrap(),
+            r#"{"type":"library","bom-ref":"serde@1.0.229","name":"serde","version":"1.0.229","licenses":[{"expression":"MIT OR Apache-2.0"}],"purl":"pkg:cargo/serde@1.0.229"}"#
+        );
+    }
+
+    #[test]
+    fn other_output_is_refused() {
+        assert!(packages("serde v1.0.229").is_err());
+    }
+}

@@ -1,0 +1,69 @@
+//! Zig as linker and C compiler: one tool with the C libraries of all targets, the same on every machine.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
+use xshell::{Shell, cmd};
+
+use super::{Platform, release::Release};
+use crate::plugin::target_dir;
+
+/// They decide which bytes come out, so a release names them exactly.
+const CARGO_ZIGBUILD: &str = "0.24.0";
+const ZIG: &str = "0.17.1";
+
+/// An installed zig.
+pub(super) struct Zig<'s> {
+    sh: &'s Shell,
+    /// With the programs of its virtual environment in front.
+    path: OsString,
+}
+
+impl<'s> Zig<'s> {
+    /// Installs zig from the Python packages that carry it, once.
+    ///
+    /// # Errors
+    /// When there is no Python with `venv`, or the packages cannot be had.
+    pub(super) fn install(sh: &'s Shell) -> anyhow::Result<Self> {
+        let root = target_dir(sh).join(format!("tools/zig-{ZIG}-{CARGO_ZIGBUILD}"));
+        let bin = root.join("bin");
+        let pip = bin.join("pip");
+        if !sh.path_exists(bin.join("cargo-zigbuild")) {
+            cmd!(sh, "python3 -m venv --clear {root}").run()?;
+            cmd!(
+                sh,
+                "{pip} install --quiet --disable-pip-version-check cargo-zigbuild=={CARGO_ZIGBUILD} ziglang=={ZIG}"
+            )
+            .run()?;
+        }
+        Ok(Self {
+            sh,
+            path: in_front(&bin, &sh.var_os("PATH").context("there is no PATH")?)?,
+        })
+    }
+
+    /// Builds the plugin, and returns the path of the binary.
+    ///
+    /// # Errors
+    /// When the target or a dependency cannot be had, or cargo fails.
+    pub(super) fn build(&self, platform: &Platform, release: &Release) -> anyhow::Result<PathBuf> {
+        let target = platform.target;
+        cmd!(self.sh, "rustup --quiet target add {target}").run()?;
+        let (command, binary) = release.build(self.sh, "zigbuild", target, &[])?;
+        // `.cargo/config.toml` names the machine's C compiler, to this process too.
+        let c_compiler = format!("CC_{}", target.replace('-', "_"));
+        command
+            .env_remove(c_compiler)
+            .env("PATH", &self.path)
+            .run()?;
+        Ok(binary)
+    }
+}
+
+fn in_front(dir: &Path, path: &OsString) -> anyhow::Result<OsString> {
+    let dirs = std::iter::once(dir.to_owned()).chain(std::env::split_paths(path));
+    Ok(std::env::join_paths(dirs)?)
+}
