@@ -13,6 +13,7 @@ mod frame;
 mod interface;
 mod skip;
 mod value;
+mod walk;
 
 /// Decodes one gob stream. Does no I/O: feed it bytes as they arrive, in pieces of any size.
 ///

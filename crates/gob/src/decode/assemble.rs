@@ -13,13 +13,11 @@
 //! Such a value is collected in a buffer of its own, without the definitions, so that serde sees the same
 //! bytes as when all types had been known before.
 
-use std::mem;
-
 use serde::de::{DeserializeOwned, Error};
 
 use super::{
-    skip::{Progress, Skipper},
     value::Reader,
+    walk::{Progress, Walker},
 };
 use crate::{
     definition,
@@ -34,13 +32,13 @@ use crate::{
 pub(crate) struct Assembler {
     limits: Limits,
     types: TypeTable,
-    skipper: Skipper,
+    walker: Walker,
     pending: Option<Pending>,
     // Of the pending or the last collected value. Kept for its allocation.
     body: Vec<u8>,
 }
 
-/// A value that continues in the next message. The skipper knows where it stopped.
+/// A value that continues in the next message. The walker knows where it stopped.
 #[derive(Debug)]
 struct Pending {
     ty: TypeRef,
@@ -66,7 +64,7 @@ impl Assembler {
         Self {
             limits,
             types: TypeTable::new(),
-            skipper: Skipper::default(),
+            walker: Walker::default(),
             pending: None,
             body: Vec::new(),
         }
@@ -105,10 +103,9 @@ impl Assembler {
         let Some(ty) = complete else {
             return Ok(None);
         };
-        let body = mem::take(&mut self.body);
-        let value = self.decode(ty, &body);
-        self.body = body;
-        value.map(Some).map_err(Failure::Mismatch)
+        self.decode(ty, &self.body)
+            .map(Some)
+            .map_err(Failure::Mismatch)
     }
 
     // Reads up to the value, and the whole message if it holds a definition instead.
@@ -125,9 +122,9 @@ impl Assembler {
         Ok(Some(ty))
     }
 
-    fn decode<T: DeserializeOwned>(&mut self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
+    fn decode<T: DeserializeOwned>(&self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
         let budget = Budget::new(&self.limits);
-        let mut reader = Reader::new(body, &self.types, budget, &mut self.skipper);
+        let mut reader = Reader::new(body, &self.types, budget);
         let value = T::deserialize(reader.value(ty))?;
         if reader.cursor.is_empty() {
             Ok(value)
@@ -143,7 +140,7 @@ impl Assembler {
         self.body.clear();
         let begin = cursor.rest();
         let mut budget = Budget::new(&self.limits);
-        self.skipper.begin(ty, cursor, &self.types, &mut budget)?;
+        self.walker.begin(ty, cursor, &self.types, &mut budget)?;
         let pending = Pending {
             ty,
             messages: 0,
@@ -168,7 +165,7 @@ impl Assembler {
         )?;
         let mut budget = Budget::resume(&self.limits, pending.used);
         loop {
-            let progress = self.skipper.run(cursor, &self.types, &mut budget)?;
+            let progress = self.walker.run(cursor, &self.types, &mut budget)?;
             let piece = begin
                 .get(..begin.len() - cursor.remaining())
                 .unwrap_or_default();

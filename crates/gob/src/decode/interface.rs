@@ -6,8 +6,8 @@ use serde::de::{
 };
 
 use super::{
-    skip::concrete_type,
     value::{Reader, ValueDeserializer},
+    walk::concrete_type,
 };
 use crate::error::ValueError;
 

@@ -7,10 +7,7 @@ use serde::de::{
     Visitor, value::SeqDeserializer,
 };
 
-use super::{
-    interface::InterfaceAccess,
-    skip::{Progress, Skipper, array_len},
-};
+use super::{interface::InterfaceAccess, skip::skip, walk::array_len};
 use crate::{
     definition::next_field,
     error::{Fault, ValueError},
@@ -24,38 +21,19 @@ pub(crate) struct Reader<'de, 't> {
     pub(crate) cursor: Cursor<'de>,
     pub(crate) types: &'t TypeTable,
     pub(crate) budget: Budget<'t>,
-    skipper: &'t mut Skipper,
 }
 
 impl<'de, 't> Reader<'de, 't> {
-    pub(crate) fn new(
-        body: &'de [u8],
-        types: &'t TypeTable,
-        budget: Budget<'t>,
-        skipper: &'t mut Skipper,
-    ) -> Self {
+    pub(crate) fn new(body: &'de [u8], types: &'t TypeTable, budget: Budget<'t>) -> Self {
         Self {
             cursor: Cursor::new(body),
             types,
             budget,
-            skipper,
         }
     }
 
     pub(crate) fn value(&mut self, ty: TypeRef) -> ValueDeserializer<'_, 'de, 't> {
         ValueDeserializer { reader: self, ty }
-    }
-
-    fn skip(&mut self, ty: TypeRef) -> Result<(), Fault> {
-        self.skipper
-            .begin(ty, &mut self.cursor, self.types, &mut self.budget)?;
-        match self
-            .skipper
-            .run(&mut self.cursor, self.types, &mut self.budget)?
-        {
-            Progress::Done => Ok(()),
-            Progress::Definition | Progress::NeedMessage => Err(Fault::Truncated),
-        }
     }
 
     fn utf8(&mut self) -> Result<&'de str, ValueError> {
@@ -220,7 +198,12 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
-        self.reader.skip(self.ty)?;
+        let Reader {
+            cursor,
+            types,
+            budget,
+        } = self.reader;
+        skip(self.ty, cursor, types, budget)?;
         visitor.visit_unit()
     }
 
