@@ -11,6 +11,7 @@ mod kubelet;
 mod manifest;
 mod process;
 mod suite;
+pub mod walks;
 
 pub use canary::{Canary, History, split};
 pub use cluster::{Cluster, PLUGIN_NAME, Release, program};

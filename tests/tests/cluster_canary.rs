@@ -8,51 +8,12 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
-use e2e_tests::{Canary, Cluster, Release, Suite, eventually};
+use e2e_tests::walks::{
+    AT_25, AT_50, AT_100, a_promoted_canary_returns_the_table, an_aborted_canary_returns_the_table,
+};
+use e2e_tests::{Canary, Cluster, Release, Suite};
 use kube::api::DynamicObject;
 use serde_json::json;
-
-const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
-const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
-const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
-const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
-
-async fn a_canary_moves_the_table_and_returns_it(cluster: &Cluster) -> Result<()> {
-    let canary = Canary::deploy(cluster, "promoted").await?;
-    let original = canary.table().await?;
-    let history = canary.watch_table().await?;
-
-    canary.change_image("registry.example.com/demo:2").await?;
-    for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
-        canary.paused_at(step).await?;
-        canary.splits(expected).await?;
-        canary.promote().await?;
-    }
-    canary.healthy().await?;
-
-    canary.restores(&original).await?;
-    eventually("the watch has seen the last revision", async || {
-        // One revision per step: the table is never in between, and no reconcile writes what is there already.
-        let (seen, expected) = (history.splits(), [IDLE, AT_25, AT_50, AT_100, IDLE]);
-        ensure!(seen == expected, "{seen:#?}");
-        Ok(())
-    })
-    .await
-}
-
-async fn an_abort_returns_the_table(cluster: &Cluster) -> Result<()> {
-    let canary = Canary::deploy(cluster, "aborted").await?;
-    let original = canary.table().await?;
-
-    canary.change_image("registry.example.com/demo:2").await?;
-    canary.paused_at(1).await?;
-    canary.promote().await?;
-    canary.paused_at(3).await?;
-    canary.splits(AT_50).await?;
-    canary.abort().await?;
-
-    canary.restores(&original).await
-}
 
 async fn the_edit_of_another_client_survives(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "edited").await?;
@@ -138,8 +99,8 @@ fn main() -> Result<ExitCode> {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
         Ok(trials![
-            a_canary_moves_the_table_and_returns_it,
-            an_abort_returns_the_table,
+            a_promoted_canary_returns_the_table,
+            an_aborted_canary_returns_the_table,
             the_edit_of_another_client_survives,
             an_idle_reconcile_writes_nothing,
             a_refusal_is_told_in_an_event,

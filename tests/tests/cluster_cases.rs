@@ -8,16 +8,13 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, Release, Suite, eventually};
 use serde_json::json;
 
 const IMAGE: &str = "registry.example.com/demo:2";
 const RATINGS_IMAGE: &str = "registry.example.com/ratings:2";
 
-const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
-const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
-const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
-const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 exp-new=10; shared: demo-canary=20 demo-stable=44 exp-base=8 exp-new=8 legacy=20; ratings: ratings";
 
 const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";

@@ -1,15 +1,14 @@
-//! What the newest controller alone lets a plugin do: ping-pong and mirror steps.
+//! Real rollouts by the newest controller, and what it alone lets a plugin do: ping-pong and mirror steps.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
+use e2e_tests::walks::{AT_25, AT_100, a_promoted_canary_returns_the_table};
 use e2e_tests::{Canary, Cluster, Release, Suite};
 use serde_json::json;
 
 const IMAGE: &str = "registry.example.com/demo:2";
 
-const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
-const AT_100: &str = "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 const BACK_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-canary=60 demo-stable=20 legacy=20; ratings: ratings";
 
 const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
@@ -97,6 +96,7 @@ fn main() -> Result<ExitCode> {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
         Ok(trials![
+            a_promoted_canary_returns_the_table,
             ping_pong_swaps_the_services_and_swaps_them_back,
             an_abort_keeps_the_stable_service,
             mirror_routes_come_and_go_with_their_policies,
