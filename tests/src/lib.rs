@@ -10,6 +10,7 @@ mod eventually;
 mod kubelet;
 mod manifest;
 mod process;
+mod reader;
 mod suite;
 pub mod walks;
 
@@ -17,4 +18,5 @@ pub use canary::{Canary, History, split};
 pub use cluster::{Cluster, PLUGIN_NAME, Release, program};
 pub use eventually::eventually;
 pub use manifest::apply;
+pub use reader::bind_reader;
 pub use suite::Suite;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Suite, apply};
+use e2e_tests::{Cluster, Suite, apply, bind_reader};
 use gloo_types::{Resource, RouteTable};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::Subject;
 use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -289,32 +289,6 @@ async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Re
     Ok(())
 }
 
-/// A service account with the rights that the README gives, but for the right to patch.
-async fn reader(cluster: &Cluster) -> Result<&'static str> {
-    let roles: Api<ClusterRole> = Api::all(cluster.client().clone());
-    let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
-    for rule in rules.iter_mut().flatten() {
-        rule.verbs.retain(|verb| verb != "patch");
-    }
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": { "name": "account-that-reads" },
-        "rules": rules,
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": { "name": "account-that-reads" },
-        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "account-that-reads" },
-        "subjects": [{ "kind": "ServiceAccount", "name": "reader", "namespace": "doctor" }],
-    });
-    for object in [role, binding] {
-        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
-    }
-    Ok("doctor/reader")
-}
-
 async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
     deploy(cluster, "doctor").await?;
     let user = cluster.kubeconfig();
@@ -361,9 +335,15 @@ async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
     run(cluster.controller_kubeconfig(), "doctor")
         .await?
         .check(0, &["you may do all"])?;
-    let reader = reader(cluster).await?;
+    let account = Subject {
+        kind: "ServiceAccount".to_owned(),
+        name: "reader".to_owned(),
+        namespace: Some("doctor".to_owned()),
+        ..Subject::default()
+    };
+    bind_reader(cluster.client(), account).await?;
     let denied = "system:serviceaccount:doctor:reader may not patch routetables.networking.gloo.solo.io in namespace";
-    run(user, &format!("doctor --service-account {reader}"))
+    run(user, "doctor --service-account doctor/reader")
         .await?
         .check(1, &[denied])?;
     let directory = tempfile::tempdir()?;

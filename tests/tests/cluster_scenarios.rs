@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Suite, apply};
+use anyhow::{Context as _, Result};
+use e2e_tests::{Cluster, Suite, apply, bind_reader};
 use gloo_types::{MirrorPolicy, ObjectKey, Resource, RouteTable};
-use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::api::rbac::v1::Subject;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt as _};
@@ -95,37 +95,6 @@ fn resource<R: Resource>() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(R::GROUP, R::VERSION, R::KIND))
 }
 
-/// Gives the user `reader` what the README gives the plugin, but for the right to patch.
-async fn bind_reader(owner: &Client) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(owner.clone());
-    let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
-    let verbs = rules.iter_mut().flatten().map(|rule| &mut rule.verbs);
-    let mut taken = 0;
-    for verbs in verbs {
-        let before = verbs.len();
-        verbs.retain(|verb| verb != "patch");
-        taken += before - verbs.len();
-    }
-    ensure!(taken > 0, "the README grants no patch");
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "reader"},
-        "rules": rules,
-    });
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "reader"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "reader"}],
-    });
-    for object in [role, binding] {
-        apply(owner, &[serde_json::from_value(object)?]).await?;
-    }
-    Ok(())
-}
-
 async fn play_in(cluster: &Cluster, plugin: Client, turns: &Mutex<()>, text: &str) -> Result<()> {
     let place = ApiServer {
         owner: cluster.client().clone(),
@@ -140,7 +109,13 @@ async fn without_the_right_to_patch_the_error_says_so(
     cluster: &Cluster,
     turns: &Mutex<()>,
 ) -> Result<()> {
-    bind_reader(cluster.client()).await?;
+    let user = Subject {
+        api_group: Some("rbac.authorization.k8s.io".to_owned()),
+        kind: "User".to_owned(),
+        name: "reader".to_owned(),
+        ..Subject::default()
+    };
+    bind_reader(cluster.client(), user).await?;
     let reader = cluster.client_as("reader").await?;
     play_in(cluster, reader, turns, NOT_ALLOWED_TO_PATCH).await
 }
