@@ -74,7 +74,7 @@ async fn main() -> anyhow::Result<()> {
 
     let ended = plugin.quit().await?;
     ensure!(
-        ended.graceful,
+        ended.acknowledged && ended.graceful,
         "the plugin did not end when asked: {}",
         ended.status
     );

@@ -87,9 +87,10 @@ async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
     let Started { plugin, dir, .. } = started;
     let ended = plugin.quit().await.unwrap();
     assert_eq!(
-        (ended.status.code(), ended.graceful, ended.stray_stdout),
+        (ended.status.code(), ended.acknowledged, ended.stray_stdout),
         (Some(0), true, 0)
     );
+    assert!(ended.graceful);
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 
     let record: serde_json::Value =

@@ -111,14 +111,18 @@ impl PluginProcess {
         self.child.id()
     }
 
-    /// Ends the plugin as the controller does: Quit, two seconds of patience, then a kill.
+    /// Ends the plugin: Quit, two seconds of patience, then a kill.
     ///
     /// # Errors
     ///
     /// When the process cannot be waited for.
     pub async fn quit(self) -> io::Result<Ended> {
         let acknowledged = self.session.quit().await.is_ok();
-        self.wait(acknowledged).await
+        let ended = self.wait().await?;
+        Ok(Ended {
+            acknowledged,
+            ..ended
+        })
     }
 
     /// Hangs up without Quit, as a controller does that crashes, and gives the plugin the same time
@@ -128,10 +132,10 @@ impl PluginProcess {
     ///
     /// When the process cannot be waited for.
     pub async fn hang_up(self) -> io::Result<Ended> {
-        self.wait(true).await
+        self.wait().await
     }
 
-    async fn wait(mut self, acknowledged: bool) -> io::Result<Ended> {
+    async fn wait(mut self) -> io::Result<Ended> {
         drop(self.session);
         let in_time = match timeout(QUIT_TIMEOUT, self.child.wait()).await {
             Ok(status) => Some(status?),
@@ -147,7 +151,8 @@ impl PluginProcess {
         let stray_stdout = self.stdout.await.map_err(io::Error::other)??;
         Ok(Ended {
             status,
-            graceful: acknowledged && in_time.is_some(),
+            acknowledged: false,
+            graceful: in_time.is_some(),
             stray_stdout,
         })
     }
@@ -167,7 +172,12 @@ impl PluginProcess {
 pub struct Ended {
     /// The status it exited with.
     pub status: ExitStatus,
-    /// Whether it acknowledged Quit, if there was one, and ended in time.
+    /// Whether the answer to Quit arrived; a controller kills the process at once if not.
+    ///
+    /// go-plugin's own server gives no promise: its `rpc_server.go` tells the process to end before
+    /// it answers, and the process may be gone first.
+    pub acknowledged: bool,
+    /// Whether it ended in time, without a kill.
     pub graceful: bool,
     /// Bytes on stdout after the handshake line; there should be none.
     pub stray_stdout: u64,
