@@ -2,7 +2,7 @@
 
 use xshell::Shell;
 
-use crate::{bench, demo, deny, dist, fuzz, go, record, test, tidy};
+use crate::{bench, book, demo, deny, dist, fuzz, go, record, test, tidy};
 
 /// Build, test and demo commands of this repository.
 #[derive(clap::Parser)]
@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Tidy,
     /// Check the licences and origins of all dependencies, and that no banned one is among them.
     Deny(deny::Args),
+    /// Build the site of `docs`, into `target/book`.
+    Docs,
     /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
     Cluster,
 }
@@ -43,6 +45,7 @@ impl Command {
             Self::Fuzz(args) => fuzz::run(sh, &args),
             Self::Tidy => tidy::run(sh),
             Self::Deny(args) => deny::run(sh, &args),
+            Self::Docs => book::run(sh),
             Self::Cluster => go::cluster(sh),
         }
     }

@@ -1,6 +1,7 @@
 //! The repository's own commands: `cargo xtask <command>`.
 
 mod bench;
+mod book;
 mod commands;
 mod demo;
 mod deny;

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    deny, fuzz, go, matrix, plugin,
+    book, deny, fuzz, go, matrix, plugin,
     report::{Report, say},
     tidy,
 };
@@ -32,6 +32,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.step("dependencies: bans, licences, sources", || {
         deny::offline(sh)
     });
+    report.step("docs: the book builds", || book::build(sh));
     report.step("rust: unit, property, golden, wire", || {
         Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
     });

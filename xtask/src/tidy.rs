@@ -5,6 +5,7 @@
 mod alone;
 mod arrows;
 mod code_map;
+mod links;
 mod manifests;
 mod sources;
 mod test_tables;
@@ -41,6 +42,7 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
         refuse(manifests::check(&files(sh, "Cargo.toml")?))
     });
     report.step("tidy: code map", || refuse(code_map::check(sh)?));
+    report.step("tidy: links", || links(sh));
     report.step("tidy: tests that the docs name", || {
         refuse(test_tables::check(sh)?)
     });
@@ -61,6 +63,14 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
         );
         Ok(doc.env("RUSTDOCFLAGS", "-D warnings").quiet().run()?)
     });
+}
+
+/// Checks where the links of the documents lead.
+///
+/// # Errors
+/// When one leads nowhere.
+pub(crate) fn links(sh: &Shell) -> anyhow::Result<()> {
+    refuse(links::check(sh)?)
 }
 
 /// A tracked file: its path from the repository root and its text.

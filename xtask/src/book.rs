@@ -1,0 +1,37 @@
+//! `cargo xtask docs`: the pages of `docs` as a site.
+
+use anyhow::bail;
+use xshell::{Shell, cmd};
+
+use crate::{plugin::target_dir, report::say, tidy, tools};
+
+const MDBOOK: &str = "0.5.4";
+
+/// Checks the links and builds the site.
+///
+/// # Errors
+/// When a link leads nowhere, and as [`build`].
+pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
+    tidy::links(sh)?;
+    build(sh)
+}
+
+/// Builds the site, into `target/book`.
+///
+/// # Errors
+/// When mdBook cannot be had or has something to complain about.
+pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
+    // Without optimisation, server and search index: it is built in a fraction of the time, and a site in a second.
+    let flags = ["--debug", "--no-default-features"];
+    let mdbook = tools::installed(sh, "mdbook", MDBOOK, &flags)?;
+    let book = target_dir(sh).join("book");
+    let build = cmd!(sh, "{mdbook} build docs --dest-dir {book}");
+    let output = build.quiet().ignore_status().output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    // It exits with 0 also when it could not include a file.
+    if !output.status.success() || log.contains("WARN") || log.contains("ERROR") {
+        bail!("mdbook: {log}");
+    }
+    say(&format!("    {}", book.join("index.html").display()));
+    Ok(())
+}
