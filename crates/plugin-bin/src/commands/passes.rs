@@ -170,7 +170,7 @@ impl<'a> Update<'a> {
         self.rollout.canary.as_ref().map_or(0, |it| it.steps.len())
     }
 
-    /// What the controller asks for while a step is current: once, or while an experiment runs and after it.
+    /// What the controller asks for while a step is current: once, or while an experiment runs and then after it.
     pub(super) fn step(&self, index: usize) -> Vec<Pass> {
         let rollout = self.at(index);
         let canary = rollout.canary.as_ref();

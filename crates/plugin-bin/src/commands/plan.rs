@@ -67,7 +67,7 @@ struct Asked {
     #[arg(long)]
     remove_managed_routes: bool,
 
-    /// All that is called for at that step, counted from 0 as status.currentStepIndex is.
+    /// All that is called for at that step, counted from 0 as status.currentStepIndex is; at an experiment, while it runs.
     #[arg(long, value_name = "INDEX")]
     step: Option<usize>,
 }
@@ -117,13 +117,12 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         warnings: Vec::new(),
         changes: Vec::new(),
     };
-    for pass in args.passes(&update)? {
-        for call in &pass.calls {
-            let outcome = trial.call(&pass.rollout, call).await;
-            report.calls.push(call.to_string());
-            report.warnings.extend(outcome.warnings);
-            report.refused = report.refused.or(outcome.error);
-        }
+    let pass = args.pass(&update)?;
+    for call in &pass.calls {
+        let outcome = trial.call(&pass.rollout, call).await;
+        report.calls.push(call.to_string());
+        report.warnings.extend(outcome.warnings);
+        report.refused = report.refused.or(outcome.error);
     }
     report.changes = changes(&store, &before, &objects(&store).await?);
     output::print(&match args.output {
@@ -140,7 +139,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 
 impl Args {
     /// What is asked for, as the controller would call for it.
-    fn passes(&self, update: &Update<'_>) -> anyhow::Result<Vec<Pass>> {
+    fn pass(&self, update: &Update<'_>) -> anyhow::Result<Pass> {
         let asked = &self.asked;
         let only = |call: Call, pass: Pass| Pass {
             calls: vec![call],
@@ -152,12 +151,11 @@ impl Args {
             calls: Vec::new(),
         };
         if let Some(index) = asked.step {
-            let passes = update.step(index);
-            if passes.is_empty() {
+            let Some(pass) = update.step(index).into_iter().next() else {
                 let steps = update.steps();
                 bail!("there is no step {index}: the Rollout has {steps}, counted from 0");
-            }
-            return Ok(passes);
+            };
+            return Ok(pass);
         }
         if let Some(weight) = asked.weight {
             let additional = self
@@ -169,7 +167,7 @@ impl Args {
                     pod_template_hash: service.clone(),
                 });
             let call = Call::SetWeight(weight, additional.collect());
-            return Ok(vec![only(call, here)]);
+            return Ok(only(call, here));
         }
         let is_asked_for = |call: &Call| match call {
             Call::SetHeaderRoute(route) => Some(&route.name) == asked.header_route.as_ref(),
@@ -182,11 +180,9 @@ impl Args {
                 let call = pass.calls.iter().find(|call| is_asked_for(call)).cloned()?;
                 Some(only(call, pass))
             });
-            return found
-                .map(|pass| vec![pass])
-                .with_context(|| format!("no step sets a route {name}"));
+            return found.with_context(|| format!("no step sets a route {name}"));
         }
-        Ok(vec![only(Call::RemoveManagedRoutes, here)])
+        Ok(only(Call::RemoveManagedRoutes, here))
     }
 }
 
