@@ -78,15 +78,6 @@ fn the_plugin_block_of_the_reference_is_accepted() {
 }
 
 #[test]
-fn the_reference_lists_every_flag() {
-    let command = CommandLine::command();
-    let flags = command.get_arguments().filter_map(clap::Arg::get_long);
-    for flag in flags.filter(|flag| !["help", "version"].contains(flag)) {
-        assert!(CONFIGURATION.contains(&format!("`--{flag}`")), "--{flag}");
-    }
-}
-
-#[test]
 fn every_command_is_described() {
     let command = CommandLine::command();
     for command in command.get_subcommands().map(clap::Command::get_name) {

@@ -1,6 +1,7 @@
 //! The plugin block of a Rollout: parsed once, checked strictly.
 
 mod destinations;
+mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +10,7 @@ use gloo_types::{
 };
 
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
+pub use self::keys::{BLOCK, Key, Shape};
 use crate::config_reader::{Block, checked_name, root};
 use crate::error::{ConfigError, ConfigProblem};
 
@@ -80,25 +82,6 @@ pub enum VerifyMode {
     /// The weights and Gloo's verdict.
     Accepted,
 }
-
-const KEYS: &[&str] = &[
-    "routeTableSelector",
-    "routeSelector",
-    "tcpRoutes",
-    "tlsRoutes",
-    "stableDestination",
-    "canaryDestination",
-    "subset",
-    "headerMatch",
-    "headerRoutePlacement",
-    "zeroWeight",
-    "verify",
-    // Published examples of the first plugin use these.
-    "routeTableName",
-    "routeTableNamespace",
-    "destinationKind",
-    "destinationNamespace",
-];
 
 impl PluginConfig {
     /// A configuration in which nothing is set.
@@ -236,31 +219,22 @@ fn parse(
     checked_name(&rollout.namespace, "metadata.namespace".to_owned())?;
     checked_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;
-    let block = Block::root(&document, KEYS)?;
+    let block = Block::root(&document, BLOCK)?;
 
     Ok(PluginConfig {
         route_tables: route_tables(&block, &rollout.namespace)?,
         routes: routes(&block)?,
-        header_match: match block.one_of("headerMatch", &["any", "all"], "any or all")? {
+        header_match: match block.one_of("headerMatch")? {
             Some("all") => HeaderMatchMode::All,
             _ => HeaderMatchMode::Any,
         },
-        header_route_placement: match block.one_of(
-            "headerRoutePlacement",
-            &["beforeSource", "top"],
-            "beforeSource or top",
-        )? {
+        header_route_placement: match block.one_of("headerRoutePlacement")? {
             Some("top") => HeaderRoutePlacement::Top,
             _ => HeaderRoutePlacement::BeforeSource,
         },
         destinations: DestinationConfig::read(&block, rollout, allowed)?,
-        keep_zero_weights: block.one_of("zeroWeight", &["remove", "keep"], "remove or keep")?
-            == Some("keep"),
-        verify: match block.one_of(
-            "verify",
-            &["auto", "weights", "accepted"],
-            "auto, weights or accepted",
-        )? {
+        keep_zero_weights: block.one_of("zeroWeight")? == Some("keep"),
+        verify: match block.one_of("verify")? {
             Some("weights") => VerifyMode::Weights,
             Some("accepted") => VerifyMode::Accepted,
             _ => VerifyMode::Auto,
@@ -272,15 +246,7 @@ fn route_tables(
     block: &Block<'_>,
     rollout_namespace: &str,
 ) -> Result<RouteTableSelector, ConfigProblem> {
-    const KEYS: &[&str] = &[
-        "name",
-        "names",
-        "labels",
-        "matchExpressions",
-        "namespace",
-        "namespaces",
-    ];
-    let selector = block.block("routeTableSelector", KEYS)?;
+    let selector = block.block("routeTableSelector")?;
 
     let mut names = selector.object_names("names")?;
     names.extend(selector.object_name("name")?);
@@ -300,7 +266,7 @@ fn route_tables(
         names,
         labels: selector.labels("labels")?,
         match_expressions: selector
-            .blocks("matchExpressions", &["key", "operator", "values"])?
+            .blocks("matchExpressions")?
             .iter()
             .map(label_requirement)
             .collect::<Result<_, _>>()?,
@@ -315,16 +281,12 @@ fn route_tables(
 fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, ConfigProblem> {
     let key = block.label_text("key")?.unwrap_or_default();
     let values = block.label_texts("values")?;
-    let operator = block.one_of(
-        "operator",
-        &["In", "NotIn", "Exists", "DoesNotExist"],
-        "In, NotIn, Exists or DoesNotExist",
-    )?;
-    let problem = |key: &str, found: &str, expected| {
+    let operator = block.one_of("operator")?;
+    let problem = |key: &str, found: &str, expected: &'static str| {
         Err(ConfigProblem::Value {
             path: block.path(key),
             found: found.to_owned(),
-            expected,
+            expected: expected.into(),
         })
     };
     if key.is_empty() {
@@ -351,7 +313,7 @@ fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, ConfigProble
 }
 
 fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
-    let selector = block.block("routeSelector", &["name", "names", "labels"])?;
+    let selector = block.block("routeSelector")?;
     let mut names = selector.strings("names")?;
     names.extend(
         selector
@@ -359,8 +321,8 @@ fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
             .filter(|name| !name.is_empty())
             .map(str::to_owned),
     );
-    let tcp = block.blocks("tcpRoutes", &["port"])?;
-    let tls = block.blocks("tlsRoutes", &["sniHosts", "port"])?;
+    let tcp = block.blocks("tcpRoutes")?;
+    let tls = block.blocks("tlsRoutes")?;
     Ok(RouteSelector {
         names,
         labels: selector.labels("labels")?,

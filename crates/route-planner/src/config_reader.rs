@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::config::{Key, Shape};
 use crate::error::ConfigProblem;
 
 /// A JSON object whose keys are all known. `null` counts as absent.
 pub(crate) struct Block<'a> {
     path: String,
     keys: Option<&'a Map<String, Value>>,
+    known: &'static [Key],
 }
 
 /// Parses the text of a whole block.
@@ -18,21 +20,25 @@ pub(crate) fn root(raw: &[u8]) -> Result<Value, ConfigProblem> {
 }
 
 impl<'a> Block<'a> {
-    pub(crate) fn root(value: &'a Value, known: &[&str]) -> Result<Self, ConfigProblem> {
+    pub(crate) fn root(value: &'a Value, known: &'static [Key]) -> Result<Self, ConfigProblem> {
         Self::new(String::new(), Some(value), known)
     }
 
-    fn new(path: String, value: Option<&'a Value>, known: &[&str]) -> Result<Self, ConfigProblem> {
+    fn new(
+        path: String,
+        value: Option<&'a Value>,
+        known: &'static [Key],
+    ) -> Result<Self, ConfigProblem> {
         let keys = match value {
             None | Some(Value::Null) => None,
             Some(Value::Object(keys)) => Some(keys),
             Some(other) => return Err(wrong_type(path, "an object", other)),
         };
-        let block = Self { path, keys };
+        let block = Self { path, keys, known };
         let unknown = keys
             .into_iter()
             .flatten()
-            .find(|(key, _)| !known.contains(&key.as_str()));
+            .find(|(key, _)| !known.iter().any(|known| known.name == *key));
         match unknown {
             None => Ok(block),
             Some((key, _)) => Err(ConfigProblem::UnknownKey {
@@ -59,17 +65,16 @@ impl<'a> Block<'a> {
         }
     }
 
-    pub(crate) fn one_of(
-        &self,
-        key: &str,
-        allowed: &[&str],
-        expected: &'static str,
-    ) -> Result<Option<&'a str>, ConfigProblem> {
+    pub(crate) fn one_of(&self, key: &str) -> Result<Option<&'a str>, ConfigProblem> {
+        let choices = match self.shape(key) {
+            Some(Shape::OneOf(choices)) => *choices,
+            _ => &[],
+        };
         match self.string(key)? {
-            Some(value) if !allowed.contains(&value) => Err(ConfigProblem::Value {
+            Some(value) if !choices.contains(&value) => Err(ConfigProblem::Value {
                 path: self.path(key),
                 found: value.to_owned(),
-                expected,
+                expected: alternatives(choices).into(),
             }),
             value => Ok(value),
         }
@@ -108,12 +113,13 @@ impl<'a> Block<'a> {
     }
 
     /// The object under `key`; one without keys when absent.
-    pub(crate) fn block(&self, key: &str, known: &[&str]) -> Result<Self, ConfigProblem> {
-        Self::new(self.path(key), self.value(key), known)
+    pub(crate) fn block(&self, key: &str) -> Result<Self, ConfigProblem> {
+        Self::new(self.path(key), self.value(key), self.known_in(key))
     }
 
     /// The objects in the list under `key`.
-    pub(crate) fn blocks(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, ConfigProblem> {
+    pub(crate) fn blocks(&self, key: &str) -> Result<Vec<Self>, ConfigProblem> {
+        let known = self.known_in(key);
         let blocks = self.array(key)?.iter().enumerate().map(|(index, value)| {
             Self::new(format!("{}[{index}]", self.path(key)), Some(value), known)
         });
@@ -148,7 +154,7 @@ impl<'a> Block<'a> {
             _ => Err(ConfigProblem::Value {
                 path: self.path(key),
                 found: value.to_string(),
-                expected: "a port, 1 to 65535",
+                expected: "a port, 1 to 65535".into(),
             }),
         }
     }
@@ -180,6 +186,19 @@ impl<'a> Block<'a> {
         pairs.collect()
     }
 
+    fn shape(&self, key: &str) -> Option<&'static Shape> {
+        let known = self.known.iter().find(|known| known.name == key);
+        known.map(|known| &known.value)
+    }
+
+    /// The keys of the objects under `key`.
+    fn known_in(&self, key: &str) -> &'static [Key] {
+        match self.shape(key) {
+            Some(Shape::Object(keys) | Shape::Objects(keys)) => keys,
+            _ => &[],
+        }
+    }
+
     fn value(&self, key: &str) -> Option<&'a Value> {
         self.keys?.get(key).filter(|value| !value.is_null())
     }
@@ -201,7 +220,7 @@ pub(crate) fn checked_name(name: &str, path: String) -> Result<String, ConfigPro
         return Err(ConfigProblem::Value {
             path,
             found: name.to_owned(),
-            expected,
+            expected: expected.into(),
         });
     }
     Ok(name.to_owned())
@@ -215,20 +234,29 @@ fn checked_label(text: &str, path: String) -> Result<String, ConfigProblem> {
         return Err(ConfigProblem::Value {
             path,
             found: text.to_owned(),
-            expected,
+            expected: expected.into(),
         });
     }
     Ok(text.to_owned())
 }
 
-fn nearest(key: &str, known: &[&str]) -> String {
-    let closeness = |candidate: &&&str| {
-        strsim::normalized_damerau_levenshtein(&key.to_lowercase(), &candidate.to_lowercase())
+/// `a, b or c`.
+fn alternatives(choices: &[&str]) -> String {
+    match choices {
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+        [] => String::new(),
+    }
+}
+
+fn nearest(key: &str, known: &[Key]) -> String {
+    let closeness = |candidate: &&Key| {
+        let name = candidate.name.to_lowercase();
+        strsim::normalized_damerau_levenshtein(&key.to_lowercase(), &name)
     };
     let nearest = known
         .iter()
         .max_by(|a, b| closeness(a).total_cmp(&closeness(b)));
-    nearest.map_or_else(String::new, |nearest| (*nearest).to_owned())
+    nearest.map_or_else(String::new, |nearest| nearest.name.to_owned())
 }
 
 fn wrong_type(path: String, expected: &'static str, found: &Value) -> ConfigProblem {

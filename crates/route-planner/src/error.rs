@@ -1,5 +1,7 @@
 //! Why a configuration is refused, and why a table cannot be planned.
 
+use std::borrow::Cow;
+
 use gloo_types::{DocumentError, ObjectKey};
 
 /// The plugin block of a Rollout cannot be used.
@@ -52,7 +54,7 @@ pub enum ConfigProblem {
         /// What is there.
         found: String,
         /// What may be there.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
     /// An object without any of the keys it needs.
     #[error("{path} is empty: set {needed} in it")]

@@ -42,7 +42,8 @@ mod source;
 mod weight;
 
 pub use config::{
-    HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector, TlsSelector, VerifyMode,
+    BLOCK, HeaderMatchMode, HeaderRoutePlacement, Key, PluginConfig, RouteSelector, Shape,
+    TlsSelector, VerifyMode,
 };
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};

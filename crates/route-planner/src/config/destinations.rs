@@ -40,8 +40,6 @@ pub(crate) struct PodSubset {
 }
 
 const SERVICE: &str = "SERVICE";
-const KINDS: [&str; 3] = [SERVICE, "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"];
-const EXPECTED_KIND: &str = "SERVICE, VIRTUAL_DESTINATION or EXTERNAL_SERVICE";
 
 impl DestinationConfig {
     /// Reads the keys. Namespaces other than the Rollout's must be `allowed`.
@@ -67,8 +65,7 @@ impl DestinationConfig {
         check("destinationNamespace".to_owned(), legacy.namespace.as_ref())?;
         let mut roles = Vec::new();
         for key in ["stableDestination", "canaryDestination"] {
-            let keys = ["kind", "name", "namespace", "cluster", "port", "subset"];
-            let block = block.block(key, &keys)?;
+            let block = block.block(key)?;
             let role = RoleConfig::read(&block)?;
             check(block.path("namespace"), role.namespace.as_ref())?;
             roles.push(role);
@@ -109,7 +106,7 @@ impl DestinationConfig {
                 return Err(ConfigProblem::Value {
                     path: format!("{path}.kind"),
                     found: kind.to_owned(),
-                    expected: "SERVICE beside a subset",
+                    expected: "SERVICE beside a subset".into(),
                 });
             }
         }
@@ -123,7 +120,7 @@ impl DestinationConfig {
 
 impl RoleConfig {
     fn read(block: &Block<'_>) -> Result<Self, ConfigProblem> {
-        let port = block.block("port", &["number", "name"])?;
+        let port = block.block("port")?;
         let port = match (port.port("number")?, port.string("name")?) {
             (Some(_), Some(_)) => {
                 return Err(ConfigProblem::Conflict {
@@ -160,7 +157,7 @@ impl RoleConfig {
 
 impl PodSubset {
     fn read(block: &Block<'_>) -> Result<Option<Self>, ConfigProblem> {
-        let subset = block.block("subset", &["service", "label"])?;
+        let subset = block.block("subset")?;
         let label = subset
             .label_text("label")?
             .filter(|label| !label.is_empty());
@@ -177,6 +174,6 @@ impl PodSubset {
 }
 
 fn kind(block: &Block<'_>, key: &str) -> Result<Option<String>, ConfigProblem> {
-    let kind = block.one_of(key, &KINDS, EXPECTED_KIND)?;
+    let kind = block.one_of(key)?;
     Ok(kind.map(str::to_owned))
 }
