@@ -3,17 +3,31 @@
 use anyhow::bail;
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, tidy, tools};
+use crate::{
+    plugin::{PLUGIN, target_dir},
+    report::{Report, say},
+    tidy, tools,
+};
 
 const MDBOOK: &str = "0.5.4";
 
-/// Checks the links and builds the site.
+/// Writes the reference, checks what the pages say and builds the site.
 ///
 /// # Errors
-/// When a link leads nowhere, and as [`build`].
+/// When one of these fails.
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
-    tidy::links(sh)?;
-    build(sh)
+    let mut report = Report::default();
+    report.step("docs: reference", || {
+        // A test of the plugin, as nothing here may depend on its crates; without the variable it compares.
+        let test = cmd!(
+            sh,
+            "cargo test --locked --quiet --package {PLUGIN} --test reference"
+        );
+        Ok(test.env("REFERENCE", "overwrite").run()?)
+    });
+    tidy::documents(sh, &mut report);
+    report.step("docs: the book builds", || build(sh));
+    report.finish("docs")
 }
 
 /// Builds the site, into `target/book`.

@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Tidy,
     /// Check the licences and origins of all dependencies, and that no banned one is among them.
     Deny(deny::Args),
-    /// Build the site of `docs`, into `target/book`.
+    /// Write the reference in `docs`, and build the site into `target/book`.
     Docs,
     /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
     Cluster,

@@ -7,6 +7,7 @@ mod arrows;
 mod code_map;
 mod links;
 mod manifests;
+mod messages;
 mod sources;
 mod test_tables;
 
@@ -42,10 +43,7 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
         refuse(manifests::check(&files(sh, "Cargo.toml")?))
     });
     report.step("tidy: code map", || refuse(code_map::check(sh)?));
-    report.step("tidy: links", || links(sh));
-    report.step("tidy: tests that the docs name", || {
-        refuse(test_tables::check(sh)?)
-    });
+    documents(sh, report);
     report.step("tidy: each crate builds alone", || {
         refuse(alone::check(sh)?)
     });
@@ -65,12 +63,15 @@ pub(crate) fn steps(sh: &Shell, report: &mut Report) {
     });
 }
 
-/// Checks where the links of the documents lead.
-///
-/// # Errors
-/// When one leads nowhere.
-pub(crate) fn links(sh: &Shell) -> anyhow::Result<()> {
-    refuse(links::check(sh)?)
+/// Adds the checks of what the documents link to, quote and name.
+pub(crate) fn documents(sh: &Shell, report: &mut Report) {
+    report.step("tidy: links", || refuse(links::check(sh)?));
+    report.step("tidy: messages that the docs quote", || {
+        refuse(messages::check(sh)?)
+    });
+    report.step("tidy: tests that the docs name", || {
+        refuse(test_tables::check(sh)?)
+    });
 }
 
 /// A tracked file: its path from the repository root and its text.
