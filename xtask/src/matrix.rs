@@ -218,6 +218,13 @@ mod tests {
     }
 
     #[test]
+    fn the_docs_have_a_column_for_each_release() {
+        let docs = include_str!("../../docs/compatibility.md");
+        let versions: Vec<_> = RELEASES.iter().map(|release| release.version).collect();
+        assert!(docs.contains(&format!("\n| | {} |\n", versions.join(" | "))));
+    }
+
+    #[test]
     fn the_table_has_a_row_for_each_test() {
         let outcome = |version, log: &str| Outcome {
             version,

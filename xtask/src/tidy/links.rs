@@ -71,14 +71,10 @@ fn compare(pages: &[SourceFile], read: &dyn Fn(&Path) -> Option<String>) -> Vec<
                 );
             }
         }
-        for (line, file, anchor) in includes(&page.text) {
+        for (line, file) in includes(&page.text) {
             let path = join(folder, file);
-            match read(&path) {
-                None => refuse(line, format!("there is no file {}", path.display())),
-                Some(text) if !has_anchor(&text, anchor) => {
-                    refuse(line, format!("{} has no ANCHOR: {anchor}", path.display()));
-                }
-                Some(_) => {}
+            if read(&path).is_none() {
+                refuse(line, format!("there is no file {}", path.display()));
             }
         }
     }
@@ -143,20 +139,13 @@ fn fragment(heading: &str) -> String {
     kept.collect()
 }
 
-/// Line, file and anchor (maybe empty) of everything that mdBook is to include.
-fn includes(text: &str) -> impl Iterator<Item = (usize, &str, &str)> {
+/// Line and file of everything that mdBook is to include, always as a whole.
+fn includes(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let (_, rest) = line.split_once("{{#include ")?;
-        let (target, _) = rest.split_once("}}")?;
-        let (file, anchor) = target.split_once(':').unwrap_or((target, ""));
-        Some((index + 1, file, anchor))
+        let (file, _) = rest.split_once("}}")?;
+        Some((index + 1, file))
     })
-}
-
-/// Whether a file has the part that is to be included; mdBook would include nothing without a word.
-fn has_anchor(text: &str, anchor: &str) -> bool {
-    let marker = format!("ANCHOR: {anchor}");
-    anchor.is_empty() || text.lines().any(|line| line.trim_end().ends_with(&marker))
 }
 
 /// `folder/link` without `..`, which is not asked of the file system.
@@ -182,10 +171,7 @@ mod tests {
         ("docs/SUMMARY.md", "- [a](a.md)\n"),
         ("docs/a.md", ""),
         ("docs/picture.svg", "<svg/>"),
-        (
-            "src/lib.rs",
-            "// ANCHOR: part\nfn f() {}\n// ANCHOR_END: part\n",
-        ),
+        ("src/lib.rs", "fn f() {}\n"),
         (
             "README.md",
             "# The plugin\n## `plan`, and so on\n## Why\n## Why\n",
@@ -257,17 +243,11 @@ mod tests {
     }
 
     #[test]
-    fn includes_that_are_there_and_planted_ones_that_are_not() {
+    fn an_include_that_is_there_and_planted_one_that_is_not() {
+        check("{{#include ../src/lib.rs}}\n", &[]);
         check(
-            "{{#include ../src/lib.rs}}\n{{#include ../src/lib.rs:part}}\n",
-            &[],
-        );
-        check(
-            "{{#include ../src/gone.rs}}\n{{#include ../src/lib.rs:gone}}\n",
-            &[
-                "docs/a.md:1: there is no file src/gone.rs",
-                "docs/a.md:2: src/lib.rs has no ANCHOR: gone",
-            ],
+            "{{#include ../src/gone.rs}}\n",
+            &["docs/a.md:1: there is no file src/gone.rs"],
         );
     }
 }
