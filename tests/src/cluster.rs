@@ -1,6 +1,6 @@
 //! A cluster on loopback: etcd, kube-apiserver, the released Rollouts controller with the plugin, a stand-in kubelet.
 //!
-//! The controller has the rights that its release gives it and the README adds, and no others.
+//! The controller has the rights that its release gives it and `deploy` adds, and no others.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,8 +9,10 @@ use std::{array, env, fs};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use http::Request;
+use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use rustix::process::{Pid, Signal};
@@ -20,43 +22,18 @@ use tokio::task::JoinHandle;
 
 use crate::credentials::Credentials;
 use crate::process::Process;
-use crate::{eventually, kubelet, manifest};
+use crate::{Release, eventually, kubelet, manifest, plugin_binary};
 
 /// What the ConfigMap calls the plugin, and Rollouts refer to.
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
 /// Where the controller looks for its ConfigMap when it is not told another namespace.
-const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
+pub(crate) const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
-const README: &str = include_str!("../../README.md");
-
-/// A release of the Rollouts controller.
-#[derive(Clone, Copy, Debug)]
-pub enum Release {
-    /// The first with plugins for traffic routing.
-    V1_5,
-    /// What most clusters run.
-    V1_9,
-    /// The first in which plugins may have mirror steps and ping-pong.
-    V1_10,
-}
-
-impl Release {
-    const fn version(self) -> &'static str {
-        match self {
-            Self::V1_5 => "1.5.1",
-            Self::V1_9 => "1.9.1",
-            Self::V1_10 => "1.10.1",
-        }
-    }
-
-    /// What pins it, within `go/rollouts`.
-    fn go_mod(self) -> String {
-        match self {
-            Self::V1_9 => "go.mod".to_owned(),
-            Self::V1_5 | Self::V1_10 => format!("versions/{}.mod", self.version()),
-        }
-    }
-}
+/// What the plugin adds to the rights of the controller.
+const RIGHTS: [&str; 2] = [
+    include_str!("../../deploy/kustomize/rights/cluster-role.yaml"),
+    include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml"),
+];
 
 /// A running cluster. Dropping it ends every process it started.
 pub struct Cluster {
@@ -74,13 +51,9 @@ impl Cluster {
     /// # Errors
     /// Whatever keeps a program from starting, with the tail of the logs.
     pub async fn start(release: Release) -> Result<Self> {
-        let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
-        ensure!(
-            plugin.is_absolute() && plugin.is_file(),
-            "PLUGIN_BINARY must be the absolute path of the plugin, it is {plugin:?}"
-        );
+        let plugin = plugin_binary()?;
         let mut cluster = Self::start_without_controller(release).await?;
-        match cluster.start_controller(release, &plugin).await {
+        match cluster.register_and_start(release, &plugin).await {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -139,6 +112,11 @@ impl Cluster {
         client(&self.credentials.admin_kubeconfig, Some(user)).await
     }
 
+    /// Where each program has its files.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// What the controller logs.
     pub(crate) fn controller_log(&self) -> PathBuf {
         self.directory.path().join("rollouts-controller.log")
@@ -188,7 +166,10 @@ impl Cluster {
     }
 
     /// The id of the plugin's process.
-    fn plugin(&self) -> Result<Option<i32>> {
+    ///
+    /// # Errors
+    /// The processes cannot be listed.
+    pub fn plugin(&self) -> Result<Option<i32>> {
         let executable = self.directory.path().join("plugin-bin").join(PLUGIN_NAME);
         let mut processes = fs::read_dir("/proc")?.filter_map(Result::ok);
         Ok(processes.find_map(|process| {
@@ -231,42 +212,28 @@ impl Cluster {
 
     async fn install(&self, release: Release) -> Result<()> {
         self.wait_until_ready().await?;
-        self.install_crds(release).await?;
-        let mut roles = rollouts_manifests(release, "role")?;
-        roles.extend(rollouts_manifests(release, "cluster-install")?);
-        roles.extend(readme_roles()?);
-        manifest::apply(&self.client, &roles).await
-    }
-
-    async fn start_controller(&mut self, release: Release, plugin: &Path) -> Result<()> {
-        let plugins =
-            json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": CONTROLLER_NAMESPACE },
-        });
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": { "name": "argo-rollouts-config", "namespace": CONTROLLER_NAMESPACE },
-            "data": { "trafficRouterPlugins": plugins.to_string() },
-        });
-        for object in [namespace, config] {
-            manifest::apply(&self.client, &[serde_json::from_value(object)?]).await?;
+        let mut objects = Vec::new();
+        for folder in ["crds", "role", "cluster-install"] {
+            objects.extend(release.objects(folder)?);
         }
-        let controller = rollouts_controller(release, self.directory.path(), &self.credentials)?;
-        self.processes.push(controller);
-        Ok(())
+        for rights in RIGHTS {
+            objects.extend(manifest::parse(rights)?);
+        }
+        self.install_with_gloo(objects).await
     }
 
-    async fn install_crds(&self, release: Release) -> Result<()> {
-        let mut crds = rollouts_manifests(release, "crds")?;
+    /// Applies `objects` and the CRDs of Gloo, and waits until every CRD is served.
+    ///
+    /// # Errors
+    /// The API server refuses one.
+    pub async fn install_with_gloo(&self, mut objects: Vec<DynamicObject>) -> Result<()> {
         for crd in [
             gloo_types::crd::route_table(),
             gloo_types::crd::mirror_policy(),
         ] {
-            crds.push(serde_json::from_value(crd)?);
+            objects.push(serde_json::from_value(crd)?);
         }
-        manifest::apply(&self.client, &crds).await?;
+        manifest::apply(&self.client, &objects).await?;
         eventually("the CRDs are established", async || {
             let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
             for crd in crds.list(&ListParams::default()).await? {
@@ -282,6 +249,82 @@ impl Cluster {
             Ok(())
         })
         .await
+    }
+
+    async fn register_and_start(&mut self, release: Release, plugin: &Path) -> Result<()> {
+        let plugins =
+            json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": { "name": "argo-rollouts-config", "namespace": CONTROLLER_NAMESPACE },
+            "data": { "trafficRouterPlugins": plugins.to_string() },
+        });
+        self.create_controller_namespace().await?;
+        manifest::apply(&self.client, &[serde_json::from_value(config)?]).await?;
+        let kubeconfig = self.credentials.controller_kubeconfig.clone();
+        self.start_controller(release, &kubeconfig, &[])
+    }
+
+    /// The namespace that the controller's objects are for.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn create_controller_namespace(&self) -> Result<()> {
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": CONTROLLER_NAMESPACE },
+        });
+        manifest::apply(&self.client, &[serde_json::from_value(namespace)?]).await
+    }
+
+    /// Starts the controller of a release, with the plugins of the cluster's ConfigMap and further environment variables.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub(crate) fn start_controller(
+        &mut self,
+        release: Release,
+        kubeconfig: &Path,
+        variables: &[(&str, &Path)],
+    ) -> Result<()> {
+        let mut command = rollouts_controller(release, self.directory.path(), kubeconfig)?;
+        command.envs(variables.iter().copied());
+        let controller =
+            Process::start("rollouts-controller", self.directory.path(), &mut command)?;
+        self.processes.push(controller);
+        Ok(())
+    }
+
+    /// Waits until the controller has ended by itself, and returns what it logged last.
+    ///
+    /// # Errors
+    /// It goes on.
+    pub async fn controller_gives_up(&mut self) -> Result<String> {
+        let mut controller = self.processes.pop().context("there is no controller")?;
+        eventually("the controller ends", async || {
+            let status = controller.exit_status()?;
+            status.with_context(|| format!("it runs:\n{}", controller.log_tail()))
+        })
+        .await?;
+        Ok(controller.log_tail())
+    }
+
+    /// A kubeconfig with a token that the API server gave to a service account of the controller's namespace.
+    ///
+    /// # Errors
+    /// There is no such account.
+    pub async fn service_account_kubeconfig(&self, account: &str) -> Result<PathBuf> {
+        let accounts: Api<ServiceAccount> =
+            Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE);
+        let request = TokenRequest::default();
+        let token = accounts
+            .create_token_request(account, &PostParams::default(), &request)
+            .await?;
+        let token = token.status.and_then(|status| status.token);
+        let token = token.context("no token")?;
+        let path = self.directory.path().join(format!("{account}.kubeconfig"));
+        self.credentials.write_kubeconfig(&path, account, &token)?;
+        Ok(path)
     }
 }
 
@@ -338,17 +381,13 @@ fn kube_apiserver(
     Process::start("kube-apiserver", directory, &mut command)
 }
 
-fn rollouts_controller(
-    release: Release,
-    directory: &Path,
-    credentials: &Credentials,
-) -> Result<Process> {
+fn rollouts_controller(release: Release, directory: &Path, kubeconfig: &Path) -> Result<Command> {
     let sockets = directory.join("tmp");
-    fs::create_dir(&sockets)?;
+    fs::create_dir_all(&sockets)?;
     let [metrics, health] = free_ports()?;
     let mut command = program(&format!("rollouts-controller-{}", release.version()))?;
     command
-        .arg(format!("--kubeconfig={}", credentials.controller_kubeconfig.display()))
+        .arg(format!("--kubeconfig={}", kubeconfig.display()))
         .args(["--leader-elect=false", "--loglevel=info"])
         // Deprecated since 1.9, and the only name before.
         .arg(format!("--metricsport={metrics}"))
@@ -358,8 +397,8 @@ fn rollouts_controller(
         .env("TMPDIR", sockets)
         .env("POD_NAMESPACE", CONTROLLER_NAMESPACE)
         // The plugin finds the cluster as any client does.
-        .env("KUBECONFIG", &credentials.controller_kubeconfig);
-    Process::start("rollouts-controller", directory, &mut command)
+        .env("KUBECONFIG", kubeconfig);
+    Ok(command)
 }
 
 /// A program that was built from the Go module, in `$GO_BIN_DIR`.
@@ -387,49 +426,6 @@ async fn client(kubeconfig: &Path, in_the_name_of: Option<&str>) -> Result<Clien
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     config.auth_info.impersonate = in_the_name_of.map(str::to_owned);
     Ok(Client::try_from(config)?)
-}
-
-/// The manifests in a folder of the release that its `go.mod` requires, read where Go keeps the module.
-fn rollouts_manifests(release: Release, folder: &str) -> Result<Vec<DynamicObject>> {
-    let output = Command::new("go")
-        .args([
-            "list",
-            "-m",
-            "-f",
-            "{{.Dir}}",
-            &format!("-modfile={}", release.go_mod()),
-            "github.com/argoproj/argo-rollouts",
-        ])
-        .current_dir(Path::new(PACKAGE).join("go/rollouts"))
-        .output()
-        .context("cannot run go")?;
-    ensure!(
-        output.status.success(),
-        "go list: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let module = Path::new(str::from_utf8(&output.stdout)?.trim());
-    let mut objects = Vec::new();
-    for entry in fs::read_dir(module.join("manifests").join(folder))? {
-        let path = entry?.path();
-        if !path.ends_with("kustomization.yaml") {
-            objects.extend(manifest::parse(&fs::read_to_string(path)?)?);
-        }
-    }
-    Ok(objects)
-}
-
-/// The ClusterRole and its binding as the README tells an administrator to apply them.
-fn readme_roles() -> Result<Vec<DynamicObject>> {
-    let mut roles = Vec::new();
-    let blocks = README.split("```yaml\n").skip(1);
-    for block in blocks.filter_map(|rest| rest.split("```").next()) {
-        if block.contains("\nkind: ClusterRole\n") {
-            roles.extend(manifest::parse(block)?);
-        }
-    }
-    ensure!(!roles.is_empty(), "the README has no ClusterRole");
-    Ok(roles)
 }
 
 /// Ports that were free a moment ago. All are held until the last is known, so they differ.

@@ -15,6 +15,7 @@ const CONTROLLER: &str = "system:serviceaccount:argo-rollouts:argo-rollouts";
 /// The files, all below one directory.
 #[derive(Debug)]
 pub(crate) struct Credentials {
+    api_server_port: u16,
     pub(crate) certificate: PathBuf,
     pub(crate) certificate_key: PathBuf,
     pub(crate) token_signing_key: PathBuf,
@@ -28,6 +29,7 @@ impl Credentials {
     /// Makes new credentials for an API server on 127.0.0.1.
     pub(crate) fn generate(directory: &Path, api_server_port: u16) -> Result<Self> {
         let files = Self {
+            api_server_port,
             certificate: directory.join("apiserver.crt"),
             certificate_key: directory.join("apiserver.key"),
             token_signing_key: directory.join("service-account.key"),
@@ -54,14 +56,20 @@ impl Credentials {
             (&files.admin_kubeconfig, ADMIN),
             (&files.controller_kubeconfig, CONTROLLER),
         ] {
-            fs::write(path, kubeconfig(api_server_port, &files.certificate, user))?;
+            files.write_kubeconfig(path, user, user)?;
         }
         Ok(files)
+    }
+
+    /// Writes a kubeconfig for whoever the token is of.
+    pub(crate) fn write_kubeconfig(&self, path: &Path, user: &str, token: &str) -> Result<()> {
+        let config = kubeconfig(self.api_server_port, &self.certificate, user, token);
+        Ok(fs::write(path, config)?)
     }
 }
 
 /// JSON is YAML.
-fn kubeconfig(port: u16, certificate: &Path, user: &str) -> String {
+fn kubeconfig(port: u16, certificate: &Path, user: &str, token: &str) -> String {
     let config = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -69,7 +77,7 @@ fn kubeconfig(port: u16, certificate: &Path, user: &str) -> String {
             "server": format!("https://127.0.0.1:{port}"),
             "certificate-authority": certificate,
         } }],
-        "users": [{ "name": user, "user": { "token": user } }],
+        "users": [{ "name": user, "user": { "token": token } }],
         "contexts": [{ "name": "e2e", "context": { "cluster": "e2e", "user": user } }],
         "current-context": "e2e",
     });

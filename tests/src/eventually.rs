@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// The last error of `probe`, under `what`, when the deadline has passed.
-pub async fn eventually<T>(what: &str, probe: impl AsyncFn() -> Result<T>) -> Result<T> {
+pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {
         match probe().await {

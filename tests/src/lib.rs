@@ -5,18 +5,27 @@
 
 mod canary;
 mod cluster;
+mod command;
 mod credentials;
+mod download;
 mod eventually;
 mod kubelet;
+mod kustomize;
 mod manifest;
+mod pod;
 mod process;
 mod reader;
+mod release;
 mod suite;
 pub mod walks;
 
 pub use canary::{Canary, History, split};
-pub use cluster::{Cluster, PLUGIN_NAME, Release, program};
+pub use cluster::{Cluster, PLUGIN_NAME, program};
+pub use command::{Answer, plugin_binary, run};
+pub use download::Download;
 pub use eventually::eventually;
+pub use kustomize::render;
 pub use manifest::apply;
 pub use reader::bind_reader;
+pub use release::Release;
 pub use suite::Suite;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result};
 
@@ -33,6 +33,11 @@ impl Process {
             child,
             log,
         })
+    }
+
+    /// How it ended, if it has.
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
 
     /// The last lines of the log, under the name of the process.

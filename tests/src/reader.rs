@@ -7,10 +7,10 @@ use serde_json::json;
 
 use crate::apply;
 
-/// Gives `subject` what the README gives the plugin, but for the right to patch, in a role named after it.
+/// Gives `subject` what `deploy` gives the plugin, but for the right to patch, in a role named after it.
 ///
 /// # Errors
-/// The README grants no patch, or the API server refuses.
+/// The ClusterRole grants no patch, or the API server refuses.
 pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(owner.clone());
     let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
@@ -21,7 +21,7 @@ pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
         verbs.retain(|verb| verb != "patch");
         taken += before - verbs.len();
     }
-    ensure!(taken > 0, "the README grants no patch");
+    ensure!(taken > 0, "the ClusterRole grants no patch");
     let name = format!("{}-{}", subject.kind.to_lowercase(), subject.name);
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",

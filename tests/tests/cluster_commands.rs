@@ -2,11 +2,11 @@
 
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Suite, apply, bind_reader};
+use e2e_tests::{Answer, Cluster, Suite, apply, bind_reader, run};
 use gloo_types::{Resource, RouteTable};
 use k8s_openapi::api::rbac::v1::Subject;
 use kube::Api;
@@ -14,47 +14,6 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::process::Command;
-
-/// What a command printed on both streams, and its exit code.
-struct Answer {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
-impl Answer {
-    /// Checks the exit code, and that all of `texts` were printed.
-    fn check(&self, code: i32, texts: &[&str]) -> Result<()> {
-        let printed = format!("{}{}", self.stdout, self.stderr);
-        ensure!(
-            self.code == Some(code),
-            "{:?}, not {code}: {printed}",
-            self.code
-        );
-        for text in texts {
-            ensure!(printed.contains(text), "{text:?} is not in: {printed}");
-        }
-        Ok(())
-    }
-}
-
-/// Runs a command of the shipped binary as whoever the kubeconfig names.
-async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
-    let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
-    ensure!(plugin.is_file(), "PLUGIN_BINARY is {plugin:?}");
-    let output = Command::new(plugin)
-        .args(line.split(' '))
-        .env("KUBECONFIG", kubeconfig)
-        .stdin(Stdio::null())
-        .output()
-        .await?;
-    Ok(Answer {
-        code: output.status.code(),
-        stdout: String::from_utf8(output.stdout)?,
-        stderr: String::from_utf8(output.stderr)?,
-    })
-}
 
 /// A kubeconfig for a user without any rights.
 fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {

@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Where the files go.
     #[arg(long, value_name = "DIR", default_value = "dist")]
     out: PathBuf,
+    /// Where the files will be downloaded from, for the manifests. Left out, that is left to whoever applies them.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
 }
 
 /// A platform that releases are for, in the words of Go and of containers.
@@ -83,13 +86,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             dist.platform(&AMD64, &binary)
         });
     }
-    report.step("manifests", || {
-        let files = manifests::files(sh)?;
-        dist.publish(
-            &format!("{PLUGIN}-manifests.tar.gz"),
-            &archive::tar_gz(&files, dist.release.seconds)?,
-        )
-    });
+    report.step("manifests", || dist.manifests(args.url.as_deref()));
     report.finish("dist")
 }
 
@@ -132,6 +129,28 @@ impl Dist<'_> {
 
         let bill = sbom::of_binary(self.sh, &self.release, platform, &checksum(&bytes))?;
         self.publish(&format!("{name}.cdx.json"), bill.as_bytes())
+    }
+
+    /// Publishes the manifests of these binaries.
+    fn manifests(&self, url: Option<&str>) -> anyhow::Result<()> {
+        let sha256 = |platform: &Platform| {
+            let path = self.out.join(format!("{}.sha256", platform.file_name()));
+            self.sh.read_file(path)
+        };
+        let (amd64, arm64) = (sha256(&AMD64)?, sha256(&ARM64)?);
+        // The commit is no part of a tag.
+        let version = self.release.version.split(' ').next();
+        let mut words = vec![
+            ("SHA256_LINUX_AMD64", amd64.trim_end()),
+            ("SHA256_LINUX_ARM64", arm64.trim_end()),
+            ("VERSION", version.unwrap_or_default()),
+        ];
+        words.extend(url.map(|url| ("URL", url.trim_end_matches('/'))));
+        let files = manifests::files(self.sh, &words)?;
+        self.publish(
+            &format!("{PLUGIN}-manifests.tar.gz"),
+            &archive::tar_gz(&files, self.release.seconds)?,
+        )
     }
 
     /// Starts the binary where there is nothing else, and sees that it knows its version.

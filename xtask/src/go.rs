@@ -15,12 +15,13 @@ pub(crate) const MODULE: &str = "tests/go/rollouts";
 /// The module that needs nothing but Go: its gob against ours.
 const GOB: &str = "tests/go/gob";
 
-/// Programs of the cluster, as import paths; the binary of each is named by [`build`].
+/// Programs of the cluster tests, as import paths; the binary of each is named by [`build`].
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
+const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5";
 
-/// Builds etcd, kube-apiserver, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
+/// Builds etcd, kube-apiserver, kustomize, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
 ///
 /// # Errors
 /// When Go is not installed or a build fails.
@@ -39,6 +40,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     };
     build("go.mod", "kube-apiserver", API_SERVER)?;
     build("go.mod", "etcd", ETCD)?;
+    build("go.mod", "kustomize", KUSTOMIZE)?;
     build("go.mod", "go-plugin", "./plugin")?;
     for release in RELEASES.iter().filter(|release| release.always) {
         let output = format!("rollouts-controller-{}", release.version);

@@ -7,7 +7,7 @@
 )]
 
 use clap::CommandFactory as _;
-use gloo_types::{ObjectKey, Resource as _, RouteTable};
+use gloo_types::ObjectKey;
 use plugin_bin::{CommandLine, DEFAULT_PLUGIN_NAMES};
 use route_planner::PluginConfig;
 use serde_json::Value;
@@ -47,25 +47,6 @@ fn the_rollout_configures_the_plugin() {
     assert_eq!(
         config.route_tables().to_string(),
         "names shop; namespaces gloo-mesh"
-    );
-}
-
-#[test]
-fn the_config_map_registers_a_name_the_plugin_reads() {
-    let entries = manifest("ConfigMap")["data"]["trafficRouterPlugins"]
-        .as_str()
-        .unwrap()
-        .to_owned();
-    let entries: Vec<Value> = serde_saphyr::from_str(&entries).unwrap();
-    assert!(DEFAULT_PLUGIN_NAMES.contains(&entries[0]["name"].as_str().unwrap()));
-}
-
-#[test]
-fn the_role_is_for_the_resource_the_plugin_edits() {
-    let rule = manifest("ClusterRole")["rules"][0].clone();
-    assert_eq!(
-        (&rule["apiGroups"][0], &rule["resources"][0]),
-        (&RouteTable::GROUP.into(), &RouteTable::PLURAL.into())
     );
 }
 

@@ -5,7 +5,7 @@ use tar::{Builder, Header};
 
 /// A file of an archive.
 pub(super) struct File {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) text: String,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn tar_gz(files: &[File], seconds: u64) -> anyhow::Result<Vec<u8>> {
         header.set_gid(0);
         header.set_mode(0o644);
         header.set_mtime(seconds);
-        tar.append_data(&mut header, file.name, file.text.as_bytes())?;
+        tar.append_data(&mut header, &file.name, file.text.as_bytes())?;
     }
     Ok(tar.into_inner()?.finish()?)
 }
@@ -40,7 +40,7 @@ mod tests {
 
     fn files() -> [File; 2] {
         [("b.yaml", "b: 1\n"), ("a.yaml", "a: 1\n")].map(|(name, text)| File {
-            name,
+            name: name.to_owned(),
             text: text.to_owned(),
         })
     }

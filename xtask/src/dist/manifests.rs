@@ -1,44 +1,64 @@
-//! The manifests of a release: what the README tells an administrator to apply, and definitions to try it without Gloo.
+//! The manifests of a release: what `deploy` has for an administrator, and definitions to try it without Gloo.
 
-use anyhow::Context as _;
+use std::path::Path;
+
+use anyhow::ensure;
 use xshell::{Shell, cmd};
 
 use super::archive::File;
 
-/// The files of the archive.
+/// A word in the manifests, and what stands there in a release.
+pub(super) type FillIn<'a> = (&'static str, &'a str);
+
+/// The files of the archive, with the names that they have in `deploy`.
 ///
 /// # Errors
-/// When the README does not have them, or the definitions cannot be generated.
-pub(super) fn files(sh: &Shell) -> anyhow::Result<Vec<File>> {
-    let readme = sh.read_file("README.md")?;
-    let of_readme = |name, kind| {
-        let text = manifest(&readme, kind)?.to_owned();
-        anyhow::Ok(File { name, text })
-    };
+/// When a word is in none of them, or the definitions cannot be generated.
+pub(super) fn files(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<File>> {
+    let mut files = of_directory(sh, &sh.current_dir().join("deploy"))?;
+    fill_in(&mut files, words)?;
     let crds = cmd!(
         sh,
         "cargo run --quiet --locked --package gloo-types --features crd --example crds"
     )
     .read()?;
-    Ok(vec![
-        of_readme("config-map.yaml", "ConfigMap")?,
-        File {
-            name: "crds.yaml",
-            text: crds + "\n",
-        },
-        of_readme("rbac.yaml", "ClusterRole")?,
-        of_readme("rollout.yaml", "Rollout")?,
-    ])
+    files.push(File {
+        name: "crds.yaml".to_owned(),
+        text: crds + "\n",
+    });
+    Ok(files)
 }
 
-/// The first block of YAML in `page` with an object of this kind.
-fn manifest<'p>(page: &'p str, kind: &str) -> anyhow::Result<&'p str> {
-    let line = format!("kind: {kind}");
-    let blocks = page.split("```yaml\n").skip(1);
-    blocks
-        .filter_map(|block| Some(block.split_once("```")?.0))
-        .find(|block| block.lines().any(|it| it == line))
-        .with_context(|| format!("the README has no {kind}"))
+/// In the order of their names, so that every machine packs the same.
+fn of_directory(sh: &Shell, root: &Path) -> anyhow::Result<Vec<File>> {
+    let mut files = Vec::new();
+    let mut directories = vec![root.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for path in sh.read_dir(directory)? {
+            if path.is_dir() {
+                directories.push(path);
+            } else {
+                let name = path.strip_prefix(root)?.display().to_string();
+                let text = sh.read_file(path)?;
+                files.push(File { name, text });
+            }
+        }
+    }
+    files.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(files)
+}
+
+fn fill_in(files: &mut [File], words: &[FillIn<'_>]) -> anyhow::Result<()> {
+    for (word, value) in words {
+        ensure!(
+            files.iter().any(|file| file.text.contains(word)),
+            "no manifest says {word}"
+        );
+        for file in &mut *files {
+            file.text = file.text.replace(word, value);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -46,10 +66,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manifest_is_the_block_with_its_kind() {
-        let page = "a\n```yaml\nkind: A\n```\nb\n```yaml\nkind: B\n---\nkind: C\n```\n";
-        assert_eq!(manifest(page, "A").unwrap(), "kind: A\n");
-        assert_eq!(manifest(page, "C").unwrap(), "kind: B\n---\nkind: C\n");
-        assert!(manifest(page, "D").is_err());
+    fn files_are_named_and_sorted_by_their_place_in_the_directory() {
+        let sh = Shell::new().unwrap();
+        let root = sh.create_temp_dir().unwrap();
+        for name in ["kustomize/https/a.yaml", "kustomize/b.yaml", "helm/c.yaml"] {
+            sh.write_file(root.path().join(name), name).unwrap();
+        }
+        let files = of_directory(&sh, root.path()).unwrap();
+        let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["helm/c.yaml", "kustomize/b.yaml", "kustomize/https/a.yaml"]
+        );
+        assert!(files.iter().all(|file| file.name == file.text));
+    }
+
+    #[test]
+    fn words_are_filled_in_wherever_they_stand() {
+        let mut files = ["a: VERSION\n", "b: URL/VERSION\n"].map(|text| File {
+            name: "a.yaml".to_owned(),
+            text: text.to_owned(),
+        });
+        let words = [("URL", "https://files.example.com"), ("VERSION", "1.2.3")];
+        fill_in(&mut files, &words).unwrap();
+        let texts = files.each_ref().map(|file| file.text.as_str());
+        assert_eq!(
+            texts,
+            ["a: 1.2.3\n", "b: https://files.example.com/1.2.3\n"]
+        );
+        assert!(fill_in(&mut files, &words).is_err(), "there are none left");
     }
 }

@@ -11,7 +11,7 @@ use super::{Answer, output};
 /// The image of the plugin holds this program and nothing else, so no other could do it.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// The directory; the file in it is named as the ConfigMap in the README has it.
+    /// The directory; the file in it is named as the controller's ConfigMap has it.
     directory: PathBuf,
 }
 

@@ -105,7 +105,7 @@ fn judge(user: Option<&str>, missing: &[(Right, String)]) -> Finding {
     let missing = missing.collect::<Vec<_>>().join("; ");
     Finding::problem(
         SUBJECT,
-        format!("{who} may not {missing}: add that to the ClusterRole in the README"),
+        format!("{who} may not {missing}: add that to ClusterRole argo-rollouts-gloo-platform"),
     )
 }
 

@@ -1,0 +1,69 @@
+//! The commands of the plugin's binary, as a person runs them.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Result, ensure};
+use tokio::process::Command;
+
+/// What a command printed on both streams, and its exit code.
+#[derive(Debug)]
+pub struct Answer {
+    /// `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// What it was asked for.
+    pub stdout: String,
+    /// Progress and errors.
+    pub stderr: String,
+}
+
+impl Answer {
+    /// Checks the exit code, and that all of `texts` were printed.
+    ///
+    /// # Errors
+    /// One of them is not so.
+    pub fn check(&self, code: i32, texts: &[&str]) -> Result<()> {
+        let printed = format!("{}{}", self.stdout, self.stderr);
+        ensure!(
+            self.code == Some(code),
+            "{:?}, not {code}: {printed}",
+            self.code
+        );
+        for text in texts {
+            ensure!(printed.contains(text), "{text:?} is not in: {printed}");
+        }
+        Ok(())
+    }
+}
+
+/// The binary at `$PLUGIN_BINARY`.
+///
+/// # Errors
+/// There is none.
+pub fn plugin_binary() -> Result<PathBuf> {
+    let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
+    ensure!(
+        plugin.is_absolute() && plugin.is_file(),
+        "PLUGIN_BINARY must be the absolute path of the plugin, it is {plugin:?}"
+    );
+    Ok(plugin)
+}
+
+/// Runs a command of the shipped binary as whoever the kubeconfig names.
+///
+/// # Errors
+/// It cannot be started, or does not print text.
+pub async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
+    let output = Command::new(plugin_binary()?)
+        .args(line.split(' '))
+        .env("KUBECONFIG", kubeconfig)
+        .stdin(Stdio::null())
+        .output()
+        .await?;
+    Ok(Answer {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout)?,
+        stderr: String::from_utf8(output.stderr)?,
+    })
+}

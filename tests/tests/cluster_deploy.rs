@@ -1,0 +1,112 @@
+//! What `deploy` has for an administrator: rendered over a release's own installation, applied to a real API server, and
+//! run by the released controller with the rights, the Deployment and the ConfigMap that are then in the cluster.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e_tests::walks::a_promoted_canary_returns_the_table;
+use e2e_tests::{
+    Canary, Cluster, Download, Release, apply, eventually, plugin_binary, render, run,
+};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use serde_json::json;
+
+const RELEASE: Release = Release::V1_9;
+const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform-linux-amd64";
+const ROLE: &str = "argo-rollouts-gloo-platform";
+
+/// Runs a test in a cluster of its own, since an installation is there once.
+async fn in_cluster(test: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+    let mut cluster = Cluster::start_empty().await?;
+    cluster.create_controller_namespace().await?;
+    if let Err(error) = test(&mut cluster).await {
+        bail!("{error:#}\n{}", cluster.logs());
+    }
+    cluster.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_init_container_brings_a_plugin_that_walks_a_canary() -> Result<()> {
+    in_cluster(async |cluster| {
+        let installation = render(RELEASE, "init-container", &[])?;
+        cluster.install_with_gloo(installation).await?;
+        cluster.start_deployed_controller(RELEASE, &[]).await?;
+        a_promoted_canary_returns_the_table(cluster).await?;
+        the_doctor_names_each_right_that_is_taken_away(cluster).await
+    })
+    .await
+}
+
+/// The doctor has the identity of the controller, whose rights are therefore the least for which it has nothing to say.
+async fn the_doctor_names_each_right_that_is_taken_away(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "mirrored").await?;
+    let mirror = json!({ "name": "header-canary", "match": [{ "path": { "prefix": "/" } }] });
+    let steps = json!([{ "setMirrorRoute": mirror }, { "pause": {} }]);
+    canary
+        .change_spec(json!({ "strategy": { "canary": { "steps": steps } } }))
+        .await?;
+
+    let account = cluster.service_account_kubeconfig("argo-rollouts").await?;
+    let well = run(&account, "doctor").await?;
+    well.check(0, &["you may do all that the plugin does"])?;
+
+    let roles: Api<ClusterRole> = Api::all(cluster.client().clone());
+    let granted = roles.get(ROLE).await?;
+    let rules = granted.rules.as_deref().unwrap_or_default();
+    ensure!(!rules.is_empty(), "the ClusterRole grants nothing");
+    for (index, rule) in rules.iter().enumerate() {
+        for verb in &rule.verbs {
+            let mut less = roles.get(ROLE).await?;
+            let others = rule.verbs.iter().filter(|other| *other != verb);
+            let rule_without = PolicyRule {
+                verbs: others.cloned().collect(),
+                ..rule.clone()
+            };
+            let mut rules = rules.to_vec();
+            *rules.get_mut(index).context("no such rule")? = rule_without;
+            less.rules = Some(rules);
+            roles.replace(ROLE, &PostParams::default(), &less).await?;
+
+            let (groups, resources) = (rule.api_groups.as_deref(), rule.resources.as_deref());
+            let group = groups.and_then(<[_]>::first).context("no group")?;
+            let resource = resources.and_then(<[_]>::first).context("no resource")?;
+            let missing = format!("you may not {verb} {resource}.{group} in ");
+            // The API server hears of a change of its roles by a watch.
+            eventually(&missing, async || {
+                run(&account, "doctor").await?.check(1, &[&missing])
+            })
+            .await?;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_download_runs_only_with_the_right_checksum() -> Result<()> {
+    in_cluster(async |cluster| {
+        let download = Download::serve(&plugin_binary()?, BINARY).await?;
+        let certificate = download.certificate();
+        let trust = [("SSL_CERT_FILE", certificate.as_path())];
+        let installation = |sha256: &str| {
+            let fill_in = [("URL", download.url()), ("SHA256_LINUX_AMD64", sha256)];
+            render(RELEASE, "https", &fill_in)
+        };
+
+        let another = download.sha256().replace(['0', '1', '2', '3'], "4");
+        cluster.install_with_gloo(installation(&another)?).await?;
+        cluster.start_deployed_controller(RELEASE, &trust).await?;
+        let said = cluster.controller_gives_up().await?;
+        let refusal = format!(
+            "sha256 hash of downloaded plugin ({}/{BINARY}) does not match expected hash",
+            download.url()
+        );
+        ensure!(said.contains(&refusal), "{said}");
+        ensure!(cluster.plugin()?.is_none(), "the plugin runs all the same");
+
+        let right: Vec<DynamicObject> = installation(download.sha256())?;
+        apply(cluster.client(), &right).await?;
+        cluster.start_deployed_controller(RELEASE, &trust).await?;
+        a_promoted_canary_returns_the_table(cluster).await
+    })
+    .await
+}
