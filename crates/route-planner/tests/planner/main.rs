@@ -11,6 +11,7 @@ mod mirror_policies;
 mod observations;
 mod patches;
 mod properties;
+mod reference;
 mod refusals;
 mod restore;
 mod scenario;
