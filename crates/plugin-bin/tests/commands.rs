@@ -7,5 +7,6 @@ fn commands_print_what_the_cases_and_the_docs_show() {
     trycmd::TestCases::new()
         .case("tests/commands/*.md")
         .case("tests/commands/*.toml")
-        .case("../../docs/commands.md");
+        .case("../../docs/commands.md")
+        .case("../../docs/quick-start.md");
 }

@@ -58,6 +58,14 @@ fn the_plugin_block_of_the_reference_is_accepted() {
     }
 }
 
+/// Its commands are tested with this file.
+#[test]
+fn the_quick_start_shows_its_manifests() {
+    let page = include_str!("../../../docs/quick-start.md");
+    let manifests = include_str!("../../../docs/quick-start.in/shop.yaml");
+    assert!(page.contains(&format!("```yaml\n{manifests}```\n")));
+}
+
 #[test]
 fn every_command_is_described() {
     let command = CommandLine::command();
