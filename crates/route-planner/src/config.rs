@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use gloo_types::{
     LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute,
 };
+use strict_json::{Problem, object_name};
 
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
 pub use self::keys::{BLOCK, Key, Shape};
-use crate::config_reader::{Block, checked_name, root};
+use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
 
 /// What a user wrote under `trafficRouting.plugins.<name>`, with defaults filled in.
@@ -216,8 +217,8 @@ fn parse(
     allowed: &[String],
 ) -> Result<PluginConfig, ConfigProblem> {
     // The API server has checked them; whoever else speaks to the plugin has not.
-    checked_name(&rollout.namespace, "metadata.namespace".to_owned())?;
-    checked_name(&rollout.name, "metadata.name".to_owned())?;
+    object_name(&rollout.namespace, "metadata.namespace".to_owned())?;
+    object_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;
     let block = Block::root(&document, BLOCK)?;
 
@@ -278,12 +279,12 @@ fn route_tables(
     Ok(selector)
 }
 
-fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, ConfigProblem> {
+fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, Problem> {
     let key = block.label_text("key")?.unwrap_or_default();
     let values = block.label_texts("values")?;
     let operator = block.one_of("operator")?;
     let problem = |key: &str, found: &str, expected: &'static str| {
-        Err(ConfigProblem::Value {
+        Err(Problem::Value {
             path: block.path(key),
             found: found.to_owned(),
             expected: expected.into(),
@@ -312,7 +313,7 @@ fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, ConfigProble
     Ok(LabelRequirement { key, operator })
 }
 
-fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
+fn routes(block: &Block<'_>) -> Result<RouteSelector, Problem> {
     let selector = block.block("routeSelector")?;
     let mut names = selector.strings("names")?;
     names.extend(
@@ -334,7 +335,7 @@ fn routes(block: &Block<'_>) -> Result<RouteSelector, ConfigProblem> {
     })
 }
 
-fn tls_selector(block: &Block<'_>) -> Result<TlsSelector, ConfigProblem> {
+fn tls_selector(block: &Block<'_>) -> Result<TlsSelector, Problem> {
     let selector = TlsSelector {
         sni_hosts: block.strings("sniHosts")?.into_iter().collect(),
         port: block.port("port")?,

@@ -1,7 +1,5 @@
 //! Why a configuration is refused, and why a table cannot be planned.
 
-use std::borrow::Cow;
-
 use gloo_types::{DocumentError, ObjectKey};
 
 /// The plugin block of a Rollout cannot be used.
@@ -28,50 +26,9 @@ pub enum ConfigProblem {
     /// The block is not JSON.
     #[error("the plugin block is not JSON: {0}")]
     Json(String),
-    /// A key holds another type of value.
-    #[error("{path} must be {expected}, found {found}")]
-    Type {
-        /// Path of the key.
-        path: String,
-        /// What belongs there.
-        expected: &'static str,
-        /// What is there.
-        found: &'static str,
-    },
-    /// A key that does not exist.
-    #[error("unknown key {path}, did you mean {nearest}?")]
-    UnknownKey {
-        /// Path of the key.
-        path: String,
-        /// The known key that looks most like it.
-        nearest: String,
-    },
-    /// A value outside of its range.
-    #[error("{path} is {found:?}, it must be {expected}")]
-    Value {
-        /// Path of the key.
-        path: String,
-        /// What is there.
-        found: String,
-        /// What may be there.
-        expected: Cow<'static, str>,
-    },
-    /// An object without any of the keys it needs.
-    #[error("{path} is empty: set {needed} in it")]
-    Empty {
-        /// Path of the object.
-        path: String,
-        /// The keys, one of which is needed.
-        needed: &'static str,
-    },
-    /// Two keys exclude each other.
-    #[error("{path} contradicts {other}: remove one of them")]
-    Conflict {
-        /// Path of the one key.
-        path: String,
-        /// The other key.
-        other: &'static str,
-    },
+    /// A key is unknown, or holds what it must not.
+    #[error(transparent)]
+    Key(#[from] strict_json::Problem),
     /// Destinations in another namespace than the Rollout's are the administrator's decision.
     #[error(
         "{path} is {namespace}, which is not the Rollout's namespace: use that, or have {namespace} added to --allowed-destination-namespaces"

@@ -56,8 +56,13 @@ const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        package: "strict-json",
+        knows: &["serde_json"],
+        must_not_know: &["tokio", "gloo-types", "route-planner", "appset-generator"],
+    },
+    Rule {
         package: "route-planner",
-        knows: &["gloo-types", "json-patch"],
+        knows: &["gloo-types", "json-patch", "strict-json"],
         must_not_know: &[
             "tokio",
             "futures",

@@ -9,6 +9,7 @@ const PURE: &[&str] = &[
     "crates/gob/src",
     "crates/gloo-types/src",
     "crates/route-planner/src",
+    "crates/strict-json/src",
 ];
 
 const IMPURE: &[&str] = &[

@@ -263,7 +263,7 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
         // Something may be missing only because what was wrong has been taken out.
         let follows = match error.problem {
             ConfigProblem::NoSelector => !problems.is_empty(),
-            ConfigProblem::Empty { .. } => removed.starts_with(&inside),
+            ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
             _ => false,
         };
         if !follows {
@@ -342,12 +342,8 @@ fn block_path(source: &Source, api: &Value) -> Vec<Step> {
 
 fn config_path(problem: &ConfigProblem) -> Option<&str> {
     match problem {
-        ConfigProblem::Type { path, .. }
-        | ConfigProblem::UnknownKey { path, .. }
-        | ConfigProblem::Value { path, .. }
-        | ConfigProblem::Empty { path, .. }
-        | ConfigProblem::Conflict { path, .. }
-        | ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
+        ConfigProblem::Key(problem) => Some(problem.path()),
+        ConfigProblem::NamespaceNotAllowed { path, .. } => Some(path),
         ConfigProblem::MissingPlugin { .. }
         | ConfigProblem::Json(_)
         | ConfigProblem::NoSelector => None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gloo_types::ObjectKey;
+use strict_json::Problem;
 
 use crate::config_reader::Block;
 use crate::error::ConfigProblem;
@@ -89,10 +90,11 @@ impl DestinationConfig {
                 ("canaryDestination", canary != RoleConfig::default()),
             ];
             if let Some((path, _)) = fixed.into_iter().find(|(_, set)| *set) {
-                return Err(ConfigProblem::Conflict {
+                return Err(Problem::Conflict {
                     path: path.to_owned(),
                     other: "subset",
-                });
+                }
+                .into());
             }
         }
         let stable = stable.or(&legacy);
@@ -103,11 +105,12 @@ impl DestinationConfig {
         ] {
             let kind = role.kind.as_deref().unwrap_or(SERVICE);
             if role.subset.is_some() && kind != SERVICE {
-                return Err(ConfigProblem::Value {
+                return Err(Problem::Value {
                     path: format!("{path}.kind"),
                     found: kind.to_owned(),
                     expected: "SERVICE beside a subset".into(),
-                });
+                }
+                .into());
             }
         }
         Ok(Self {
@@ -119,11 +122,11 @@ impl DestinationConfig {
 }
 
 impl RoleConfig {
-    fn read(block: &Block<'_>) -> Result<Self, ConfigProblem> {
+    fn read(block: &Block<'_>) -> Result<Self, Problem> {
         let port = block.block("port")?;
         let port = match (port.port("number")?, port.string("name")?) {
             (Some(_), Some(_)) => {
-                return Err(ConfigProblem::Conflict {
+                return Err(Problem::Conflict {
                     path: port.path("number"),
                     other: "name",
                 });
@@ -156,7 +159,7 @@ impl RoleConfig {
 }
 
 impl PodSubset {
-    fn read(block: &Block<'_>) -> Result<Option<Self>, ConfigProblem> {
+    fn read(block: &Block<'_>) -> Result<Option<Self>, Problem> {
         let subset = block.block("subset")?;
         let label = subset
             .label_text("label")?
@@ -173,7 +176,7 @@ impl PodSubset {
     }
 }
 
-fn kind(block: &Block<'_>, key: &str) -> Result<Option<String>, ConfigProblem> {
+fn kind(block: &Block<'_>, key: &str) -> Result<Option<String>, Problem> {
     let kind = block.one_of(key)?;
     Ok(kind.map(str::to_owned))
 }

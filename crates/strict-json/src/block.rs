@@ -1,0 +1,336 @@
+//! One object of a document, and everything that may be read from it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::problem::{Problem, type_name};
+
+/// A JSON object whose keys are all known. `null` counts as absent.
+///
+/// Whatever reads a key fails when the key holds something else.
+#[derive(Debug)]
+pub struct Block<'a> {
+    /// What the document is called where there is no path.
+    whole: &'static str,
+    path: String,
+    keys: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> Block<'a> {
+    /// A whole document, which complaints call `whole`.
+    ///
+    /// # Errors
+    /// When it is no object or has a key that is not `known`; likewise for the blocks inside.
+    pub fn root(value: &'a Value, whole: &'static str, known: &[&str]) -> Result<Self, Problem> {
+        Self::new(whole, String::new(), Some(value), known)
+    }
+
+    fn new(
+        whole: &'static str,
+        path: String,
+        value: Option<&'a Value>,
+        known: &[&str],
+    ) -> Result<Self, Problem> {
+        let keys = match value {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(keys)) => Some(keys),
+            Some(other) => {
+                let path = if path.is_empty() {
+                    whole.to_owned()
+                } else {
+                    path
+                };
+                return Err(wrong_type(path, "an object", other));
+            }
+        };
+        let block = Self { whole, path, keys };
+        let unknown = keys
+            .into_iter()
+            .flatten()
+            .find(|(key, _)| !known.contains(&key.as_str()));
+        match unknown {
+            None => Ok(block),
+            Some((key, _)) => Err(Problem::UnknownKey {
+                path: block.path(key),
+                nearest: nearest(key, known),
+            }),
+        }
+    }
+
+    /// Path of `key` from the top.
+    #[must_use]
+    pub fn path(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
+        }
+    }
+
+    /// Complains that none of the `needed` keys is set.
+    #[must_use]
+    pub fn empty(&self, needed: &'static str) -> Problem {
+        Problem::Empty {
+            path: self.path.clone(),
+            needed,
+        }
+    }
+
+    /// One of the `allowed` words.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn one_of(&self, key: &str, allowed: &[&str]) -> Result<Option<&'a str>, Problem> {
+        match self.string(key)? {
+            Some(value) if !allowed.contains(&value) => Err(Problem::Value {
+                path: self.path(key),
+                found: value.to_owned(),
+                expected: alternatives(allowed).into(),
+            }),
+            value => Ok(value),
+        }
+    }
+
+    /// Text.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn string(&self, key: &str) -> Result<Option<&'a str>, Problem> {
+        self.value(key)
+            .map(|value| as_string(value, || self.path(key)))
+            .transpose()
+    }
+
+    /// A list of texts; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn strings(&self, key: &str) -> Result<Vec<String>, Problem> {
+        let strings = self.array(key)?.iter().enumerate().map(|(index, value)| {
+            as_string(value, || format!("{}[{index}]", self.path(key))).map(str::to_owned)
+        });
+        strings.collect()
+    }
+
+    /// A list of whatever; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn array(&self, key: &str) -> Result<&'a [Value], Problem> {
+        match self.value(key) {
+            None => Ok(&[]),
+            Some(Value::Array(items)) => Ok(items),
+            Some(other) => Err(wrong_type(self.path(key), "a list", other)),
+        }
+    }
+
+    /// An object with keys that only the caller knows.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn object(&self, key: &str) -> Result<Option<&'a Map<String, Value>>, Problem> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(object)),
+            Some(other) => Err(wrong_type(self.path(key), "an object", other)),
+        }
+    }
+
+    /// The object under `key`; one without keys when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn block(&self, key: &str, known: &[&str]) -> Result<Self, Problem> {
+        Self::new(self.whole, self.path(key), self.value(key), known)
+    }
+
+    /// The objects in the list under `key`.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn blocks(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, Problem> {
+        let blocks = self.array(key)?.iter().enumerate().map(|(index, value)| {
+            Self::new(
+                self.whole,
+                format!("{}[{index}]", self.path(key)),
+                Some(value),
+                known,
+            )
+        });
+        blocks.collect()
+    }
+
+    /// The objects under `key`, each with the name that the document gives it.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn named_blocks(&self, key: &str, known: &[&str]) -> Result<Vec<(&'a str, Self)>, Problem> {
+        let named = self
+            .object(key)?
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| {
+                let path = format!("{}.{name}", self.path(key));
+                Ok((
+                    name.as_str(),
+                    Self::new(self.whole, path, Some(value), known)?,
+                ))
+            });
+        named.collect()
+    }
+
+    /// The name of a Kubernetes object; an empty one counts as absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn object_name(&self, key: &str) -> Result<Option<String>, Problem> {
+        match self.string(key)? {
+            None | Some("") => Ok(None),
+            Some(name) => object_name(name, self.path(key)).map(Some),
+        }
+    }
+
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn object_names(&self, key: &str) -> Result<Vec<String>, Problem> {
+        let names = self.strings(key)?.into_iter().enumerate();
+        names
+            .map(|(index, name)| object_name(&name, format!("{}[{index}]", self.path(key))))
+            .collect()
+    }
+
+    /// The number of a port.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn port(&self, key: &str) -> Result<Option<u32>, Problem> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        if !value.is_number() {
+            return Err(wrong_type(self.path(key), "a number", value));
+        }
+        match value.as_u64().map(u16::try_from) {
+            Some(Ok(port)) if port > 0 => Ok(Some(port.into())),
+            _ => Err(Problem::Value {
+                path: self.path(key),
+                found: value.to_string(),
+                expected: "a port, 1 to 65535".into(),
+            }),
+        }
+    }
+
+    /// What a label or its value is made of.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn label_text(&self, key: &str) -> Result<Option<String>, Problem> {
+        self.string(key)?
+            .map(|text| checked_label(text, self.path(key)))
+            .transpose()
+    }
+
+    /// A list of such texts; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn label_texts(&self, key: &str) -> Result<Vec<String>, Problem> {
+        let texts = self.strings(key)?.into_iter().enumerate();
+        texts
+            .map(|(index, text)| checked_label(&text, format!("{}[{index}]", self.path(key))))
+            .collect()
+    }
+
+    /// Labels and their values; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn labels(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
+        let pairs = self
+            .object(key)?
+            .into_iter()
+            .flatten()
+            .map(|(label, value)| {
+                let path = format!("{}.{label}", self.path(key));
+                let label = checked_label(label, path.clone())?;
+                let value = checked_label(as_string(value, || path.clone())?, path)?;
+                Ok((label, value))
+            });
+        pairs.collect()
+    }
+
+    /// Whatever is under `key`.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<&'a Value> {
+        self.keys?.get(key).filter(|value| !value.is_null())
+    }
+}
+
+fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, Problem> {
+    value
+        .as_str()
+        .ok_or_else(|| wrong_type(path(), "a string", value))
+}
+
+/// The name of a Kubernetes object (RFC 1123 subdomain), read from `path`.
+///
+/// Names go into paths of the API, where a slash would lead elsewhere.
+///
+/// # Errors
+/// When it is none.
+pub fn object_name(name: &str, path: String) -> Result<String, Problem> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edges = name.starts_with(['-', '.']) || name.ends_with(['-', '.']);
+    if name.is_empty() || name.len() > 253 || edges || !name.chars().all(legal) {
+        let expected = "the name of a Kubernetes object";
+        return Err(Problem::Value {
+            path,
+            found: name.to_owned(),
+            expected: expected.into(),
+        });
+    }
+    Ok(name.to_owned())
+}
+
+/// Labels go into a selector string, where a comma or a bracket would change its meaning.
+fn checked_label(text: &str, path: String) -> Result<String, Problem> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if !text.chars().all(legal) {
+        let expected = "made of letters, digits, '-', '_', '.' and '/'";
+        return Err(Problem::Value {
+            path,
+            found: text.to_owned(),
+            expected: expected.into(),
+        });
+    }
+    Ok(text.to_owned())
+}
+
+/// `a, b or c`.
+fn alternatives(words: &[&str]) -> String {
+    match words {
+        [only] => (*only).to_owned(),
+        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+        [] => String::new(),
+    }
+}
+
+fn nearest(key: &str, known: &[&str]) -> String {
+    let closeness = |candidate: &&&str| {
+        strsim::normalized_damerau_levenshtein(&key.to_lowercase(), &candidate.to_lowercase())
+    };
+    let nearest = known
+        .iter()
+        .max_by(|a, b| closeness(a).total_cmp(&closeness(b)));
+    nearest.map_or_else(String::new, |nearest| (*nearest).to_owned())
+}
+
+fn wrong_type(path: String, expected: &'static str, found: &Value) -> Problem {
+    Problem::Type {
+        path,
+        expected,
+        found: type_name(found),
+    }
+}
