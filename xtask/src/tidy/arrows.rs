@@ -81,9 +81,28 @@ const RULES: &[Rule] = &[
         must_not_know: &["route-planner", "rollouts-rpc", "gob"],
     },
     Rule {
+        package: "appset-generator",
+        knows: &["serde_json", "strict-json"],
+        must_not_know: &[
+            "axum",
+            "hyper",
+            "tokio",
+            "futures",
+            "tracing",
+            "kube-core",
+            "kube-client",
+            "rollouts-rpc",
+        ],
+    },
+    Rule {
+        package: "gloo-appset-generator",
+        knows: &["appset-generator", "axum"],
+        must_not_know: &[PLUGIN, "rollouts-rpc", "xtask", "openssl-sys", "native-tls"],
+    },
+    Rule {
         package: PLUGIN,
         knows: &["rollouts-rpc", "route-planner", "route-store"],
-        must_not_know: &["xtask", "openssl-sys", "native-tls"],
+        must_not_know: &["appset-generator", "xtask", "openssl-sys", "native-tls"],
     },
     Rule {
         package: "xtask",
@@ -94,6 +113,8 @@ const RULES: &[Rule] = &[
             "gloo-types",
             "route-planner",
             "route-store",
+            "strict-json",
+            "appset-generator",
             PLUGIN,
         ],
     },

@@ -5,7 +5,13 @@ use std::path::Path;
 use super::{SourceFile, Violation};
 
 /// Packages that end in a person's terminal; libraries name their errors instead.
-const MAY_USE_ANYHOW: &[&str] = &["crates/plugin-bin", "examples", "tests", "xtask"];
+const MAY_USE_ANYHOW: &[&str] = &[
+    "crates/appset-bin",
+    "crates/plugin-bin",
+    "examples",
+    "tests",
+    "xtask",
+];
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<Violation> {
     files

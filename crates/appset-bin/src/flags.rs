@@ -1,0 +1,106 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Parser;
+use tracing::level_filters::LevelFilter;
+
+/// Answers the plugin generators of Argo CD's ApplicationSets.
+#[derive(Debug, Clone, Parser)]
+#[command(version)]
+pub struct Flags {
+    /// The configuration; a change counts from the next request.
+    #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+
+    /// A directory with one file per token, such as a mounted Secret; a change counts from the next request.
+    #[arg(long, env = "GLOO_APPSET_TOKENS_DIR", value_name = "DIR")]
+    pub(crate) tokens_dir: PathBuf,
+
+    /// Where Argo CD asks.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8080"
+    )]
+    pub(crate) listen: SocketAddr,
+
+    /// Where /livez, /readyz and /metrics are.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_OPS_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8081"
+    )]
+    pub(crate) ops_listen: SocketAddr,
+
+    /// Certificates to answer https with, PEM, the server's own first; a change counts from the next connection.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The key of the certificate, PEM.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// Longest time for an answer, in seconds. Argo CD waits 30 by default.
+    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = seconds)]
+    pub(crate) deadline: Duration,
+
+    /// How long new connections are still answered after SIGTERM, in seconds: until the cluster has heard of it.
+    #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) shutdown_delay: Duration,
+
+    /// Calls that may run at the same time.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_MAX_CONCURRENT",
+        value_name = "NUMBER",
+        default_value = "64"
+    )]
+    pub(crate) max_concurrent: usize,
+
+    /// The least severe records to log, on stderr: error, warn, info, debug or trace.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub(crate) log_level: LevelFilter,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f32| *seconds >= 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok())
+        .ok_or_else(|| "expected a number of seconds".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
+    #[test]
+    fn every_flag_has_a_variable_named_after_it() {
+        Flags::command().debug_assert();
+        for flag in Flags::command().get_arguments() {
+            let name = flag.get_long().unwrap().to_uppercase().replace('-', "_");
+            let variable = format!("GLOO_APPSET_{name}");
+            assert_eq!(flag.get_env().unwrap(), variable.as_str());
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
+//!
+//! ```text
+//! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
+//!                                      -> appset_generator: what is asked -> sources: look it up -> the answer
+//! ```
+
+mod api;
+mod caller;
+mod flags;
+mod live;
+mod metrics;
+mod ops;
+mod serve;
+mod service;
+mod tls;
+mod tokens;
+
+use std::sync::Arc;
+
+use anyhow::Context as _;
+pub use flags::Flags;
+use service::Service;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::serve::Server;
+
+/// Serves until SIGTERM or SIGINT, and then until what was asked is answered.
+///
+/// # Errors
+/// When the configuration, the tokens or the certificate cannot be used, or an address is taken.
+pub fn run(flags: &Flags) -> anyhow::Result<()> {
+    tracing_subscriber::fmt()
+        .json()
+        .flatten_event(true)
+        .with_max_level(flags.log_level)
+        .with_writer(std::io::stderr)
+        .try_init()
+        .map_err(|error| anyhow::anyhow!(error))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(serve(flags))
+}
+
+async fn serve(flags: &Flags) -> anyhow::Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let service = Arc::new(Service::new(flags)?);
+    let tls = tls::Certificate::from_flags(flags)?;
+
+    let api = listen(flags.listen, "api").await?;
+    let ops = listen(flags.ops_listen, "ops").await?;
+    let ops = Server::start(ops, None, ops::router(Arc::clone(&service)));
+    let api = Server::start(api, tls, api::router(Arc::clone(&service)));
+
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = interrupted.recv() => {}
+    }
+    tracing::info!("draining");
+    service.drain();
+    tokio::time::sleep(flags.shutdown_delay).await;
+    // What is asked by now ends by its own deadline.
+    api.finish().await;
+    ops.finish().await;
+    tracing::info!("drained");
+    Ok(())
+}
+
+async fn listen(address: std::net::SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{address} cannot be listened on"))?;
+    let address = listener.local_addr()?;
+    tracing::info!(role, address = %address, "listening");
+    Ok(listener)
+}

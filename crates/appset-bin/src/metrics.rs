@@ -1,0 +1,154 @@
+//! Figures for Prometheus.
+
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric, Registry};
+
+/// Everything that is counted. Labels hold what the configuration names, never what a request makes up.
+pub(crate) struct Metrics {
+    registry: Registry,
+    calls: Family<CallLabels, Counter>,
+    seconds: Family<SourceLabels, Histogram>,
+    empty: Family<SourceLabels, Counter>,
+    last_success: Family<SourceLabels, Gauge<f64, AtomicU64>>,
+    running: Gauge,
+    cancelled: Counter,
+    draining: Gauge,
+    config_good: Gauge,
+}
+
+/// In seconds; the last one is the default deadline.
+const BUCKETS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 10.0, 25.0];
+
+struct Register<'r>(&'r mut Registry);
+
+impl Register<'_> {
+    fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.put(name, help, M::default())
+    }
+
+    fn put<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    source: String,
+    code: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabels {
+    source: String,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let mut registry = Registry::with_prefix("gloo_appset");
+        let mut register = Register(&mut registry);
+        Self {
+            calls: register.add("calls", "Calls, by source and code"),
+            seconds: register.put(
+                "call_seconds",
+                "How long calls took",
+                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            ),
+            empty: register.add(
+                "empty_answers",
+                "Answers without a set, which delete every Application",
+            ),
+            last_success: register.add(
+                "last_success_timestamp_seconds",
+                "When a call was last answered with 200",
+            ),
+            running: register.add("running_calls", "Calls that have begun and not ended"),
+            cancelled: register.add("cancelled_calls", "Calls that the client did not wait for"),
+            draining: register.add("draining", "Whether the process is about to end"),
+            config_good: register.add(
+                "config_good",
+                "Whether the configuration file is in use as it is",
+            ),
+            registry,
+        }
+    }
+
+    /// A call ended with `code`.
+    pub(crate) fn called(&self, source: Option<&str>, code: &'static str, took: Duration) {
+        let source = source.unwrap_or_default().to_owned();
+        let labels = SourceLabels {
+            source: source.clone(),
+        };
+        self.seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+        self.calls.get_or_create(&CallLabels { source, code }).inc();
+    }
+
+    /// A call was answered with `count` sets.
+    pub(crate) fn answered(&self, source: &str, count: usize, took: Duration) {
+        self.called(Some(source), "ok", took);
+        let labels = SourceLabels {
+            source: source.to_owned(),
+        };
+        if count == 0 {
+            self.empty.get_or_create(&labels).inc();
+        }
+        if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+            self.last_success
+                .get_or_create(&labels)
+                .set(now.as_secs_f64());
+        }
+    }
+
+    /// A call begins. Dropped instead of finished, it was cancelled.
+    pub(crate) fn begin(&self) -> Running<'_> {
+        self.running.inc();
+        Running {
+            metrics: self,
+            finished: false,
+        }
+    }
+
+    pub(crate) fn drain(&self) {
+        self.draining.set(1);
+    }
+
+    /// Everything, in the text format of OpenMetrics.
+    pub(crate) fn to_text(&self, config_good: bool) -> String {
+        self.config_good.set(config_good.into());
+        let mut text = String::new();
+        match encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            Err(error) => format!("# {error}\n"),
+        }
+    }
+}
+
+/// A call that has not ended.
+pub(crate) struct Running<'m> {
+    metrics: &'m Metrics,
+    finished: bool,
+}
+
+impl Running<'_> {
+    pub(crate) fn finish(mut self) {
+        self.finished = true;
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.metrics.running.dec();
+        if !self.finished {
+            self.metrics.cancelled.inc();
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! What every request needs: the configuration, the tokens, the limits, the figures.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use appset_generator::{Answer, Config, Failure, Query, Request, SourceQuery};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::Flags;
+use crate::live::Live;
+use crate::metrics::Metrics;
+use crate::tokens::Tokens;
+
+/// What every request needs.
+pub(crate) struct Service {
+    config: Live<Config>,
+    tokens_dir: PathBuf,
+    permits: Semaphore,
+    max_concurrent: usize,
+    pub(crate) deadline: Duration,
+    draining: AtomicBool,
+    pub(crate) metrics: Metrics,
+}
+
+impl Service {
+    pub(crate) fn new(flags: &Flags) -> anyhow::Result<Self> {
+        let config = Live::new(vec![flags.config.clone()], |bytes| {
+            let text = bytes.first().map(Vec::as_slice).unwrap_or_default();
+            Ok(Config::from_yaml(std::str::from_utf8(text)?)?)
+        })?;
+        let service = Self {
+            config,
+            tokens_dir: flags.tokens_dir.clone(),
+            permits: Semaphore::new(flags.max_concurrent),
+            max_concurrent: flags.max_concurrent,
+            deadline: flags.deadline,
+            draining: AtomicBool::new(false),
+            metrics: Metrics::new(),
+        };
+        if service.tokens()?.is_empty() {
+            let dir = flags.tokens_dir.display().to_string();
+            tracing::warn!(dir, "no file holds a token, so every call will be refused");
+        }
+        Ok(service)
+    }
+
+    /// The tokens as they are now.
+    pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
+        Tokens::read(&self.tokens_dir).map_err(|error| {
+            let dir = self.tokens_dir.display().to_string();
+            tracing::error!(dir, %error, "the tokens cannot be read");
+            Failure::NotReady("the tokens cannot be read: see the generator's log".to_owned())
+        })
+    }
+
+    /// Leave to run one more call.
+    pub(crate) fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
+        let permit = self.permits.try_acquire();
+        permit.map_err(|_| Failure::Busy(self.max_concurrent))
+    }
+
+    /// What the bearer of `token` asks for through `profile`.
+    pub(crate) fn query(
+        &self,
+        profile: Option<&str>,
+        token: &str,
+        request: &Request,
+    ) -> Result<Query, Failure> {
+        self.config
+            .current()
+            .profile(profile, token)?
+            .query(request)
+    }
+
+    /// The answer to `query`.
+    pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
+        let sets = match query.source {
+            SourceQuery::Static(fixed) => fixed.into_sets(),
+        };
+        query.output.answer(sets)
+    }
+
+    /// From now on readiness is off, and connections close after their answer.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.metrics.drain();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Why Argo CD should ask another replica, if it should.
+    pub(crate) fn unready(&self) -> Option<&'static str> {
+        if self.is_draining() {
+            return Some("draining");
+        }
+        match self.tokens() {
+            Ok(tokens) if tokens.is_empty() => Some("no token"),
+            Ok(_) => None,
+            Err(_) => Some("tokens cannot be read"),
+        }
+    }
+
+    /// Whether the configuration file as it is now is in use.
+    pub(crate) fn config_is_good(&self) -> bool {
+        self.config.is_good()
+    }
+}

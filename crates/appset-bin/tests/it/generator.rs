@@ -1,0 +1,203 @@
+//! A running generator, and an HTTP client that can stop half-way.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::{fs, thread};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A running generator; it ends with this value.
+pub(crate) struct Generator {
+    dir: TempDir,
+    process: Child,
+    records: Receiver<Value>,
+    /// Records that were read on the way.
+    seen: Vec<Value>,
+    api: String,
+    ops: String,
+}
+
+/// A response.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+    head: String,
+}
+
+impl Generator {
+    /// Starts it with a configuration and tokens, each a name and a text.
+    pub(crate) fn start(config: &str, tokens: &[(&str, &str)]) -> Self {
+        Self::start_with(config, tokens, &[])
+    }
+
+    pub(crate) fn start_with(config: &str, tokens: &[(&str, &str)], flags: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens_dir = dir.path().join("tokens");
+        fs::create_dir(&tokens_dir).unwrap();
+        for (name, token) in tokens {
+            fs::write(tokens_dir.join(name), token).unwrap();
+        }
+        let config_file = dir.path().join("config.yaml");
+        fs::write(&config_file, config).unwrap();
+
+        let mut process = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"))
+            .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
+            .args(["--shutdown-delay=0", "--config"])
+            .arg(config_file)
+            .arg("--tokens-dir")
+            .arg(tokens_dir)
+            .args(flags)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (send, records) = channel();
+        thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let record = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                if send.send(record).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut generator = Self {
+            dir,
+            process,
+            records,
+            seen: Vec::new(),
+            api: String::new(),
+            ops: String::new(),
+        };
+        generator.api = generator.address("api");
+        generator.ops = generator.address("ops");
+        generator
+    }
+
+    /// Holds `config.yaml` and `tokens`.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Asks for parameters below `path`, with a bearer token.
+    pub(crate) fn post(&self, path: &str, token: Option<&str>, body: &str) -> Reply {
+        let token = token.map(|token| ("authorization", format!("Bearer {token}")));
+        let path = format!("{path}/api/v1/getparams.execute");
+        self.send("POST", &path, token.as_slice(), body)
+    }
+
+    pub(crate) fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        body: &str,
+    ) -> Reply {
+        let mut call = self.begin(method, path, headers, body.len());
+        call.0.write_all(body.as_bytes()).ok();
+        call.reply()
+    }
+
+    /// Sends all of a request but its body, which is to have `length` bytes.
+    pub(crate) fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, String)],
+        length: usize,
+    ) -> Call {
+        let mut call = Call(TcpStream::connect(&self.api).unwrap());
+        let headers: String = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: any.\r\ncontent-length: {length}\r\n{headers}\r\n"
+        );
+        call.0.write_all(head.as_bytes()).unwrap();
+        call
+    }
+
+    /// Asks the other port.
+    pub(crate) fn ops(&self, path: &str) -> Reply {
+        let mut call = Call(TcpStream::connect(&self.ops).unwrap());
+        let head = format!("GET {path} HTTP/1.1\r\nhost: any\r\n\r\n");
+        call.0.write_all(head.as_bytes()).unwrap();
+        call.reply()
+    }
+
+    pub(crate) fn terminate(&self) {
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::TERM).unwrap();
+    }
+
+    /// Terminates it, and returns what it logged.
+    pub(crate) fn stop(mut self) -> Vec<Value> {
+        self.terminate();
+        self.end()
+    }
+
+    /// Waits for its end, and returns what it logged.
+    pub(crate) fn end(&mut self) -> Vec<Value> {
+        assert!(self.process.wait().unwrap().success());
+        let mut records = std::mem::take(&mut self.seen);
+        records.extend(self.records.iter());
+        records
+    }
+
+    fn address(&mut self, role: &str) -> String {
+        loop {
+            let record = self.records.recv().expect("a generator that listens");
+            let found = (record["role"] == role).then(|| record["address"].clone());
+            self.seen.push(record);
+            if let Some(Value::String(address)) = found {
+                return address;
+            }
+        }
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// A request that has begun.
+pub(crate) struct Call(pub(crate) TcpStream);
+
+impl Call {
+    /// Reads the response: its head, and as many bytes as the head announces.
+    pub(crate) fn reply(self) -> Reply {
+        let mut stream = BufReader::new(self.0);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(stream.read_line(&mut head).unwrap(), 0, "cut short: {head}");
+        }
+        let mut reply = Reply {
+            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
+            body: String::new(),
+            head,
+        };
+        let length: usize = reply.header("content-length").unwrap().parse().unwrap();
+        let mut body = vec![0; length];
+        stream.read_exact(&mut body).unwrap();
+        reply.body = String::from_utf8(body).unwrap();
+        reply
+    }
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| {
+            let value = line.strip_prefix(name)?.strip_prefix(": ")?;
+            Some(value.trim())
+        })
+    }
+}

@@ -1,0 +1,227 @@
+//! Status, headers and body of every kind of request.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::generator::{Generator, Reply};
+
+const CONFIG: &str = "
+static:
+  hello:
+    inputs: [key1, key2, list, boolean, map]
+    sets: [{key1: val1, key2: val2}, {key1: val2, key2: val2}]
+  none: {sets: []}
+profiles:
+  default: {}
+  team-a: {tokens: [team-a], sources: [hello]}
+";
+
+fn start() -> Generator {
+    Generator::start(CONFIG, &[("argocd", "strong-password\n"), ("team-a", "a")])
+}
+
+fn body(parameters: Value) -> String {
+    json!({"applicationSetName": "fb", "input": {"parameters": parameters}}).to_string()
+}
+
+/// What must hold for every refusal: to the controller a 2xx is a list, and a body that is no JSON goes to the status whole.
+#[track_caller]
+fn refused(reply: &Reply, status: u16, code: &str) {
+    let body: Value = serde_json::from_str(&reply.body).expect(&reply.body);
+    assert_eq!(
+        (reply.status, body["code"].as_str()),
+        (status, Some(code)),
+        "{body}"
+    );
+    let message = body["message"].as_str().unwrap();
+    assert!(
+        !message.is_empty() && !message.contains('\n') && message.len() <= 512,
+        "{message}"
+    );
+    assert_eq!(body.as_object().unwrap().len(), 3, "{body}");
+}
+
+#[test]
+fn parameters_of_the_hello_example() {
+    let generator = start();
+    let hello = body(json!({"source": "hello", "key1": "value1", "boolean": true}));
+    for path in ["", "/profiles/default"] {
+        let reply = generator.post(path, Some("strong-password"), &hello);
+        assert_eq!(reply.status, 200);
+        let echo = r#""input":{"boolean":true,"key1":"value1"}"#;
+        let sets = format!(
+            r#"{{{echo},"key1":"val1","key2":"val2"}},{{{echo},"key1":"val2","key2":"val2"}}"#
+        );
+        let expect = format!(r#"{{"output":{{"parameters":[{sets}]}}}}"#);
+        assert_eq!(reply.body, expect);
+        assert_eq!(reply.header("content-type"), Some("application/json"));
+        assert_eq!(
+            reply.header("content-length"),
+            Some(expect.len().to_string().as_str())
+        );
+        assert_eq!(reply.header("transfer-encoding"), None);
+    }
+}
+
+#[test]
+fn who_may_ask() {
+    let generator = start();
+    let hello = body(json!({"source": "hello"}));
+    let post = |path, token| generator.post(path, token, &hello);
+    assert_eq!(post("", Some("a")).status, 200);
+    assert_eq!(post("/profiles/team-a", Some(" a ")).status, 200);
+    let nobody = post("", None);
+    refused(&nobody, 401, "unauthenticated");
+    assert_eq!(nobody.header("www-authenticate"), Some("Bearer"));
+    refused(&post("", Some("")), 401, "unauthenticated");
+    refused(&post("", Some("wrong")), 403, "forbidden");
+    refused(&post("", Some("$plugin:token")), 403, "forbidden");
+    refused(
+        &post("/profiles/team-a", Some("strong-password")),
+        403,
+        "forbidden",
+    );
+    // Strangers do not learn which profiles there are.
+    refused(&post("/profiles/other", Some("wrong")), 403, "forbidden");
+    refused(&post("/profiles/other", Some("a")), 404, "unknown_profile");
+}
+
+#[test]
+fn bad_requests() {
+    let generator = start();
+    let token = Some("strong-password");
+    let post = |text: &str| generator.post("", token, text);
+    refused(&post(""), 400, "invalid_input");
+    refused(&post("null"), 400, "invalid_input");
+    refused(&post(r#"{"input":{}}"#), 400, "invalid_input");
+    refused(
+        &post(&body(json!({"source": "hello", "key3": 1}))),
+        400,
+        "invalid_input",
+    );
+    refused(
+        &post(&body(json!({"source": "hello", "key1": "{{branch}}"}))),
+        400,
+        "invalid_input",
+    );
+    refused(&post(&body(json!({"source": "none"}))), 409, "guard_empty");
+    refused(
+        &post(&body(json!({"source": "hello", "minItems": 3}))),
+        409,
+        "guard_min_items",
+    );
+    refused(&post(&"x".repeat((1 << 20) + 1)), 413, "too_large");
+    let get = generator.send("GET", "/api/v1/getparams.execute", &[], "");
+    refused(&get, 405, "method");
+    assert_eq!(get.header("allow"), Some("POST"));
+    refused(
+        &generator.send("POST", "/api/v1/getparams", &[], ""),
+        404,
+        "unknown_path",
+    );
+    // A 2xx without sets needs the word of the request.
+    let allowed = post(&body(json!({"source": "none", "onEmpty": "allow"})));
+    assert_eq!(
+        (allowed.status, allowed.body.as_str()),
+        (200, r#"{"output":{"parameters":[]}}"#)
+    );
+}
+
+#[test]
+fn tokens_and_configuration_change_without_a_restart() {
+    let generator = start();
+    let status = |token, source: &str| {
+        let asked = body(json!({"source": source}));
+        generator.post("", Some(token), &asked).status
+    };
+    fs::write(generator.dir().join("tokens/next"), "next").unwrap();
+    assert_eq!(
+        (status("strong-password", "hello"), status("next", "hello")),
+        (200, 200)
+    );
+    fs::remove_file(generator.dir().join("tokens/argocd")).unwrap();
+    assert_eq!(
+        (status("strong-password", "hello"), status("next", "hello")),
+        (403, 200)
+    );
+
+    let config = generator.dir().join("config.yaml");
+    fs::write(&config, "static: {other: {sets: [{a: 1}]}}").unwrap();
+    assert_eq!(
+        (status("next", "hello"), status("next", "other")),
+        (400, 200)
+    );
+    fs::write(&config, "static: {").unwrap();
+    assert_eq!(
+        (status("next", "other"), generator.ops("/readyz").status),
+        (200, 200)
+    );
+    assert!(
+        generator
+            .ops("/metrics")
+            .body
+            .contains("gloo_appset_config_good 0")
+    );
+}
+
+#[test]
+fn probes_and_figures() {
+    let generator = start();
+    assert_eq!(generator.ops("/livez").status, 200);
+    assert_eq!(generator.ops("/readyz").status, 200);
+    generator.post(
+        "",
+        Some("strong-password"),
+        &body(json!({"source": "hello"})),
+    );
+    generator.post("", Some("wrong"), "");
+    let metrics = generator.ops("/metrics").body;
+    for line in [
+        r#"gloo_appset_calls_total{source="hello",code="ok"} 1"#,
+        r#"gloo_appset_calls_total{source="",code="forbidden"} 1"#,
+        "gloo_appset_config_good 1",
+        "gloo_appset_cancelled_calls_total 0",
+    ] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+    fs::remove_dir_all(generator.dir().join("tokens")).unwrap();
+    assert_eq!(generator.ops("/readyz").status, 503);
+    refused(
+        &generator.post("", Some("strong-password"), ""),
+        503,
+        "not_ready",
+    );
+}
+
+#[test]
+fn the_log_tells_calls_but_no_secret() {
+    let generator = start();
+    generator.post(
+        "",
+        Some("strong-password"),
+        &body(json!({"source": "hello", "key1": "hush"})),
+    );
+    generator.post(
+        "",
+        Some("wrong-password"),
+        &body(json!({"source": "hello"})),
+    );
+    let log = generator.stop();
+    let answered = log
+        .iter()
+        .find(|record| record["message"] == "answered")
+        .unwrap();
+    assert_eq!(
+        (&answered["count"], &answered["span"]["application_set"]),
+        (&json!(2), &json!("fb"))
+    );
+    assert_eq!(answered["span"]["token"], "argocd");
+    for record in &log {
+        let text = record.to_string();
+        assert!(
+            !text.contains("-password") && !text.contains("hush"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,13 @@
+//! The process as Argo CD, the kubelet and an administrator see it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "helpers of tests"
+)]
+
+mod bounds;
+mod generator;
+mod http;

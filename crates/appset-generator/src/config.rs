@@ -1,0 +1,179 @@
+//! The configuration file.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use strict_json::{Block, Problem};
+
+use crate::{Failure, FieldError, Profile, StaticSource};
+
+/// What an administrator wrote.
+///
+/// ```
+/// let config = appset_generator::Config::from_yaml("
+///   static:
+///     hello: {sets: [{key1: val1}]}
+///   profiles:
+///     team-a: {tokens: [team-a], sources: [hello]}
+/// ")?;
+/// assert!(config.profile(Some("team-a"), "team-a").is_ok());
+/// assert!(config.profile(Some("team-a"), "team-b").is_err());
+/// # Ok::<(), appset_generator::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    sources: Sources,
+    profiles: BTreeMap<String, Profile>,
+}
+
+/// Every source that is configured, by the name that requests choose it by.
+pub(crate) type Sources = BTreeMap<String, Source>;
+
+/// One source and its settings.
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Static(StaticSource),
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// It is not YAML.
+    #[error("the configuration is not YAML: {0}")]
+    Yaml(String),
+    /// A key is unknown, or holds what it must not.
+    #[error(transparent)]
+    Key(#[from] Problem),
+    /// A parameter set holds what templates would not see as it was written.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// The same set again: its Applications would have the same name.
+    #[error("{0} repeats a set that stands above it: remove it")]
+    Twice(String),
+    /// The inputs of a request stand under `input`.
+    #[error("{0} has a key input, which is where the source's inputs go: rename it")]
+    InputKey(String),
+    /// A profile names a source that is not configured.
+    #[error("{path} has {source_name}, which is no source here: it is one of {known}")]
+    UnknownSource {
+        /// Path of the list.
+        path: String,
+        /// The name.
+        source_name: String,
+        /// The sources that there are.
+        known: String,
+    },
+    /// Nothing to answer from.
+    #[error("the configuration has no source: set static in it")]
+    NoSource,
+}
+
+/// The profile behind the path without one.
+const ROOT: &str = "default";
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// When it cannot be used as it is.
+    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
+        let document: Value =
+            serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
+        let root = Block::root(&document, "the configuration", &["static", "profiles"])?;
+
+        let mut sources = Sources::new();
+        for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
+            let source = StaticSource::from_config(&source)?;
+            sources.insert(name.to_owned(), Source::Static(source));
+        }
+        if sources.is_empty() {
+            return Err(ConfigError::NoSource);
+        }
+
+        let mut profiles = BTreeMap::new();
+        for (name, profile) in root.named_blocks("profiles", Profile::KEYS)? {
+            let profile = Profile::from_config(name, &profile, &sources)?;
+            profiles.insert(name.to_owned(), profile);
+        }
+        if profiles.is_empty() {
+            profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
+        }
+        Ok(Self { sources, profiles })
+    }
+
+    /// The profile called `name`, or that of the path without one, for the bearer of `token`.
+    ///
+    /// # Errors
+    /// When there is none, or it is for other tokens.
+    pub fn profile(&self, name: Option<&str>, token: &str) -> Result<Scope<'_>, Failure> {
+        let name = name.unwrap_or(ROOT);
+        let profile = self
+            .profiles
+            .get(name)
+            .ok_or_else(|| Failure::UnknownProfile(name.to_owned()))?;
+        profile.admit(token)?;
+        Ok(Scope {
+            sources: &self.sources,
+            profile,
+        })
+    }
+}
+
+/// What one caller may ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    pub(crate) sources: &'a Sources,
+    pub(crate) profile: &'a Profile,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(text: &str, expect: &str) {
+        let error = Config::from_yaml(text).unwrap_err().to_string();
+        assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn what_an_administrator_may_get_wrong() {
+        refused("[", "not YAML");
+        refused("", "has no source");
+        refused("{static: {}}", "has no source");
+        refused("static: [a]", "static must be an object, found a list");
+        refused("statics: {}", "unknown key statics, did you mean static?");
+        refused(
+            "static: {hello: {set: []}}",
+            "unknown key static.hello.set, did you mean sets?",
+        );
+        refused(
+            "static: {hello: {sets: [a]}}",
+            "static.hello.sets[0] must be an object",
+        );
+        refused(
+            "static: {hello: {sets: [{version: 1.10}]}}",
+            "static.hello.sets[0].version is 1.1, not a whole number: quote it",
+        );
+        refused(
+            "static: {hello: {sets: [{a: }]}}",
+            "static.hello.sets[0].a is null",
+        );
+        refused(
+            "static: {hello: {sets: [{name: x}]}}",
+            "the key name belongs to other generators",
+        );
+        refused(
+            "static: {hello: {sets: [{a: 1}, {a: '1'}]}}",
+            "static.hello.sets[1] repeats",
+        );
+        refused(
+            "static: {hello: {inputs: [a], sets: [{input: x}]}}",
+            "has a key input",
+        );
+        refused(
+            "{static: {hello: {}}, profiles: {a: {sources: [helo]}}}",
+            "profiles.a.sources has helo, which is no source here: it is one of hello",
+        );
+    }
+}

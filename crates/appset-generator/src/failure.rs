@@ -1,0 +1,211 @@
+//! Every way in which a call is refused, with its status and its body.
+
+use serde::Serialize;
+
+use crate::FieldError;
+
+/// Longest message in a body, in characters: the controller copies it into three conditions of the ApplicationSet.
+const MAX_MESSAGE: usize = 512;
+
+/// A call that is answered with an error. The controller then keeps every Application of the set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The body is none that the controller sends.
+    #[error("the body is no request for parameters: {0}")]
+    Body(String),
+    /// A parameter is unknown, or holds what it must not.
+    #[error("parameters: {0}")]
+    Parameter(#[from] strict_json::Problem),
+    /// A parameter that is to stand in the output cannot.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// No source is named, and there is not exactly one.
+    #[error("source is missing: set it to one of {0}")]
+    NoSource(String),
+    /// There is no such source.
+    #[error("there is no source {name}: it is one of {known}")]
+    UnknownSource {
+        /// The source that was asked for.
+        name: String,
+        /// The sources that there are for this caller.
+        known: String,
+    },
+    /// A template arrived as it was written.
+    #[error(
+        "parameter {path} is {text:?}, an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key"
+    )]
+    UnresolvedTemplate {
+        /// Path of the parameter.
+        path: String,
+        /// What it holds.
+        text: String,
+    },
+    /// The request has no token.
+    #[error("no token was sent: the Secret key behind the ConfigMap's token is empty")]
+    NoToken,
+    /// The token is none of ours.
+    #[error(
+        "the token is not known here: compare the Secret behind the ConfigMap's token with the generator's"
+    )]
+    WrongToken,
+    /// Argo CD found no such key in the Secret, and sent the reference to it.
+    #[error("Argo CD sent the reference to a token instead of a token: its Secret has no such key")]
+    TokenReference,
+    /// What was asked for is not for this caller.
+    #[error("{0}")]
+    Forbidden(String),
+    /// The path names a profile that does not exist.
+    #[error(
+        "there is no profile {0}: baseUrl must end in /profiles/<name>, or name none where there are none"
+    )]
+    UnknownProfile(String),
+    /// There is nothing at the path.
+    #[error("nothing is here: baseUrl is wrong, the path after it is /api/v1/getparams.execute")]
+    UnknownPath,
+    /// Parameters are asked for with POST.
+    #[error("only POST is answered here")]
+    Method,
+    /// No set was found, and the input does not allow that.
+    #[error(
+        "{0} found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow"
+    )]
+    Empty(String),
+    /// Fewer sets were found than the input demands.
+    #[error("{found} sets were found, minItems is {min}")]
+    TooFew {
+        /// How many there are.
+        found: usize,
+        /// How many there have to be.
+        min: usize,
+    },
+    /// More sets were found than the input allows.
+    #[error("{found} sets were found, maxItems is {max}")]
+    TooMany {
+        /// How many there are.
+        found: usize,
+        /// How many there may be.
+        max: usize,
+    },
+    /// The body is too long.
+    #[error("the body is longer than {0} bytes")]
+    BodyTooLarge(usize),
+    /// Too many calls run already.
+    #[error("{0} calls are running already: try again, or raise --max-concurrent")]
+    Busy(usize),
+    /// A fault of ours.
+    #[error("the generator failed: its log has more under this requestId")]
+    Internal,
+    /// Whoever knows the answer did not give it.
+    #[error("{0}")]
+    Upstream(String),
+    /// The source has not seen everything yet.
+    #[error("{0}")]
+    NotReady(String),
+    /// The answer took too long.
+    #[error("no answer within {0} s: a source is slow")]
+    Deadline(u64),
+}
+
+/// What clients and metrics tell failures apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// HTTP status. All but 2xx are the same to the controller.
+    pub status: u16,
+    /// Stable name.
+    pub name: &'static str,
+}
+
+impl Failure {
+    /// Status and stable name.
+    #[must_use]
+    pub const fn code(&self) -> Code {
+        let (status, name) = match self {
+            Self::Body(_)
+            | Self::Parameter(_)
+            | Self::Field(_)
+            | Self::NoSource(_)
+            | Self::UnknownSource { .. }
+            | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
+            Self::NoToken => (401, "unauthenticated"),
+            Self::WrongToken | Self::TokenReference | Self::Forbidden(_) => (403, "forbidden"),
+            Self::UnknownProfile(_) => (404, "unknown_profile"),
+            Self::UnknownPath => (404, "unknown_path"),
+            Self::Method => (405, "method"),
+            Self::Empty(_) => (409, "guard_empty"),
+            Self::TooFew { .. } => (409, "guard_min_items"),
+            Self::TooMany { .. } => (409, "guard_max_items"),
+            Self::BodyTooLarge(_) => (413, "too_large"),
+            Self::Busy(_) => (429, "busy"),
+            Self::Internal => (500, "internal"),
+            Self::Upstream(_) => (502, "upstream"),
+            Self::NotReady(_) => (503, "not_ready"),
+            Self::Deadline(_) => (504, "deadline"),
+        };
+        Code { status, name }
+    }
+
+    /// The body of the response. `request_id` is what the log has.
+    #[must_use]
+    pub fn to_body(&self, request_id: &str) -> Vec<u8> {
+        let body = Body {
+            message: &one_line(&self.to_string()),
+            code: self.code().name,
+            request_id,
+        };
+        // Three strings can always be written.
+        serde_json::to_vec(&body).unwrap_or_default()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    message: &'a str,
+    code: &'a str,
+    request_id: &'a str,
+}
+
+/// `text` on one line, of at most [`MAX_MESSAGE`] characters.
+fn one_line(text: &str) -> String {
+    let line = text.replace(char::is_control, " ");
+    match line.char_indices().nth(MAX_MESSAGE) {
+        None => line,
+        Some(_) => line
+            .chars()
+            .take(MAX_MESSAGE - 3)
+            .chain("...".chars())
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whatever a message quotes, a body is one JSON object with a short line.
+        #[test]
+        fn a_body_is_one_short_line_of_json(text in "(\\PC|[\n\r\t\u{0}\"\\\\]){0,700}") {
+            let failures = [
+                Failure::Body(text.clone()),
+                Failure::Forbidden(text.clone()),
+                Failure::Upstream(text.clone()),
+                Failure::UnresolvedTemplate { path: text.clone(), text },
+            ];
+            for failure in failures {
+                let body: serde_json::Value = serde_json::from_slice(&failure.to_body("id")).unwrap();
+                let message = body["message"].as_str().unwrap();
+                prop_assert!(message.chars().count() <= MAX_MESSAGE);
+                prop_assert!(!message.contains(char::is_control));
+                prop_assert!(!(200..300).contains(&failure.code().status));
+            }
+        }
+    }
+
+    #[test]
+    fn a_body() {
+        let body = Failure::Empty("source hello".to_owned()).to_body("4f");
+        insta::assert_snapshot!(String::from_utf8(body).unwrap(), @r#"{"message":"source hello found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow","code":"guard_empty","requestId":"4f"}"#);
+    }
+}

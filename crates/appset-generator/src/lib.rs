@@ -1,0 +1,37 @@
+//! Decides what an Argo CD ApplicationSet plugin generator answers: pure functions from request and configuration to
+//! parameter sets.
+//!
+//! ```text
+//! body of the request --Request::from_body--> Request --Profile::query--> Query --(a source)--> sets
+//! sets --Output::answer--> Answer or Failure, whose to_body is the body of the response
+//! ```
+//!
+//! To the controller an empty list with status 200 means that every Application of the set is to be deleted, while any
+//! error keeps them all (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
+//! sets takes an [`EmptyAllowed`], which only the input of a request brings forth; everything else is a [`Failure`].
+//!
+//! Templates see what is in a set, in two languages of which neither copes with every JSON value. So a set holds
+//! [`Field`]s: texts, booleans, lists and maps of them. There is no number and no null.
+//!
+//! The crate knows no clock, no file, no network and no Kubernetes client.
+
+mod answer;
+mod config;
+mod failure;
+mod field;
+mod parameters;
+mod profile;
+mod query;
+mod request;
+mod set;
+mod static_sets;
+
+pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
+pub use config::{Config, ConfigError};
+pub use failure::{Code, Failure};
+pub use field::{Field, FieldError};
+pub use profile::Profile;
+pub use query::{Output, Query, SourceQuery};
+pub use request::Request;
+pub use set::ParameterSet;
+pub use static_sets::{StaticQuery, StaticSource};

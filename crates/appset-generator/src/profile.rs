@@ -1,0 +1,268 @@
+//! What a caller may ask for, and what is asked for on its behalf.
+//!
+//! Whoever writes ApplicationSets cannot edit the ConfigMap that holds `baseUrl` and `token`. So the profile in the path and
+//! the token are the boundary between tenants; the name of the ApplicationSet is not.
+
+use serde_json::{Map, Value};
+use strict_json::Block;
+
+use crate::config::{ConfigError, Scope, Source, Sources};
+use crate::query::Query;
+use crate::{Failure, Request};
+
+/// One entry of `profiles`: `baseUrl` ends in `/profiles/<name>`.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    name: String,
+    /// The tokens that may use it; all without a list.
+    tokens: Option<Vec<String>>,
+    /// The sources it offers; all without a list.
+    sources: Option<Vec<String>>,
+    /// Parameters that a request cannot change.
+    fixed: Map<String, Value>,
+    /// Parameters for requests that do not have them.
+    defaults: Map<String, Value>,
+}
+
+impl Profile {
+    pub(crate) const KEYS: &[&str] = &["defaults", "fixed", "sources", "tokens"];
+
+    /// One that restricts nothing.
+    pub(crate) fn open(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            tokens: None,
+            sources: None,
+            fixed: Map::new(),
+            defaults: Map::new(),
+        }
+    }
+
+    pub(crate) fn from_config(
+        name: &str,
+        profile: &Block<'_>,
+        configured: &Sources,
+    ) -> Result<Self, ConfigError> {
+        let list = |key| match profile.value(key) {
+            None => Ok(None),
+            Some(_) => profile.strings(key).map(Some),
+        };
+        let sources = list("sources")?;
+        let unknown = sources
+            .iter()
+            .flatten()
+            .find(|source| !configured.contains_key(*source));
+        if let Some(source) = unknown {
+            return Err(ConfigError::UnknownSource {
+                path: profile.path("sources"),
+                source_name: source.clone(),
+                known: joined(configured.keys()),
+            });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            tokens: list("tokens")?,
+            sources,
+            fixed: profile.object("fixed")?.cloned().unwrap_or_default(),
+            defaults: profile.object("defaults")?.cloned().unwrap_or_default(),
+        })
+    }
+
+    pub(crate) fn admit(&self, token: &str) -> Result<(), Failure> {
+        match &self.tokens {
+            Some(tokens) if !tokens.iter().any(|admitted| admitted == token) => {
+                Err(Failure::Forbidden(format!(
+                    "the token is not for profile {}: use the profile's own baseUrl and token",
+                    self.name
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The parameters that count.
+    fn parameters(&self, request: &Request) -> Result<Map<String, Value>, Failure> {
+        let mut parameters = self.defaults.clone();
+        for (key, value) in &request.parameters {
+            match self.fixed.get(key) {
+                Some(fixed) if fixed != value => {
+                    return Err(Failure::Forbidden(format!(
+                        "parameter {key} is fixed by profile {}: remove it",
+                        self.name
+                    )));
+                }
+                _ => parameters.insert(key.clone(), value.clone()),
+            };
+        }
+        parameters.extend(self.fixed.clone());
+        Ok(parameters)
+    }
+}
+
+impl Scope<'_> {
+    /// What `request` asks for.
+    ///
+    /// # Errors
+    /// When it cannot be understood, or may not be asked.
+    pub fn query(&self, request: &Request) -> Result<Query, Failure> {
+        let parameters = self.profile.parameters(request)?;
+        let (name, source) = self.source(&parameters)?;
+        match source {
+            Source::Static(source) => source.query(name, &parameters),
+        }
+    }
+
+    /// The source that `parameters` choose, or the only one there is.
+    fn source(&self, parameters: &Map<String, Value>) -> Result<(&str, &Source), Failure> {
+        let offered = || {
+            self.sources.iter().filter(|(name, _)| {
+                let sources = self.profile.sources.as_ref();
+                sources.is_none_or(|sources| sources.contains(name))
+            })
+        };
+        let known = || joined(offered().map(|(name, _)| name));
+        let found =
+            match parameters.get("source") {
+                Some(Value::String(asked)) => offered()
+                    .find(|(name, _)| *name == asked)
+                    .ok_or_else(|| Failure::UnknownSource {
+                        name: asked.clone(),
+                        known: known(),
+                    }),
+                None => {
+                    let mut offered = offered();
+                    match (offered.next(), offered.next()) {
+                        (Some(only), None) => Ok(only),
+                        _ => Err(Failure::NoSource(known())),
+                    }
+                }
+                Some(_) => Err(Failure::NoSource(known())),
+            };
+        found.map(|(name, source)| (name.as_str(), source))
+    }
+}
+
+fn joined<'a>(names: impl Iterator<Item = &'a String>) -> String {
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Config, Request, SourceQuery};
+
+    const CONFIG: &str = "
+static:
+  hello: {inputs: [key1, list], sets: [{key1: val1, port: 8080}, {key1: val2}]}
+  none: {sets: []}
+profiles:
+  default: {}
+  team-a: {tokens: [team-a], sources: [hello], fixed: {key1: a}, defaults: {list: [x], maxItems: 5}}
+";
+
+    /// What the profile in `path` answers to the input `parameters`, with the token team-a.
+    #[track_caller]
+    fn check(path: Option<&str>, parameters: &str, expect: Result<&str, &str>) {
+        let config = Config::from_yaml(CONFIG).unwrap();
+        let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
+        let answer = Request::from_body(body.as_bytes()).and_then(|request| {
+            let query = config.profile(path, "team-a")?.query(&request)?;
+            let SourceQuery::Static(source) = query.source;
+            query.output.answer(source.into_sets())
+        });
+        match (answer, expect) {
+            (Ok(answer), Ok(expect)) => {
+                let body = String::from_utf8(answer.to_body()).unwrap();
+                assert_eq!(body, format!(r#"{{"output":{{"parameters":[{expect}]}}}}"#));
+            }
+            (Err(error), Err(expect)) => assert_eq!(error.to_string(), expect),
+            (answer, _) => panic!("{answer:?}"),
+        }
+    }
+
+    #[test]
+    fn a_request_names_its_source() {
+        check(
+            None,
+            r#"{"source":"hello"}"#,
+            Ok(r#"{"key1":"val1","port":"8080"},{"key1":"val2"}"#),
+        );
+        let missing = "source is missing: set it to one of hello, none";
+        check(None, "{}", Err(missing));
+        check(None, r#"{"source":7}"#, Err(missing));
+        check(
+            None,
+            r#"{"source":"helo"}"#,
+            Err("there is no source helo: it is one of hello, none"),
+        );
+    }
+
+    #[test]
+    fn inputs_are_echoed_as_templates_can_print_them() {
+        check(
+            None,
+            r#"{"source":"hello","key1":1000000,"list":[true,{"a":null,"b":"<>&"}],"maxItems":"2"}"#,
+            Ok(
+                r#"{"input":{"key1":"1000000","list":[true,{"b":"<>&"}]},"key1":"val1","port":"8080"},{"input":{"key1":"1000000","list":[true,{"b":"<>&"}]},"key1":"val2"}"#,
+            ),
+        );
+        check(
+            None,
+            r#"{"source":"hello","key2":"x"}"#,
+            Err("parameters: unknown key key2, did you mean key1?"),
+        );
+    }
+
+    #[test]
+    fn nothing_found_is_refused_unless_allowed() {
+        check(
+            None,
+            r#"{"source":"none"}"#,
+            Err(
+                "source none found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow",
+            ),
+        );
+        check(None, r#"{"source":"none","onEmpty":"allow"}"#, Ok(""));
+    }
+
+    #[test]
+    fn a_profile_fixes_and_completes_parameters() {
+        let answer = r#"{"input":{"key1":"a","list":["x"]},"key1":"val1","port":"8080"},{"input":{"key1":"a","list":["x"]},"key1":"val2"}"#;
+        check(Some("team-a"), "{}", Ok(answer));
+        check(Some("team-a"), r#"{"key1":"a"}"#, Ok(answer));
+        check(
+            Some("team-a"),
+            r#"{"key1":"b"}"#,
+            Err("parameter key1 is fixed by profile team-a: remove it"),
+        );
+        check(
+            Some("team-a"),
+            r#"{"source":"none"}"#,
+            Err("there is no source none: it is one of hello"),
+        );
+        check(
+            Some("team-b"),
+            "{}",
+            Err(
+                "there is no profile team-b: baseUrl must end in /profiles/<name>, or name none where there are none",
+            ),
+        );
+    }
+
+    #[test]
+    fn aliases_are_found_by_path() {
+        check(
+            None,
+            r#"{"source":"hello","key1":"k","maxItems":2,"alias":{"name":"input.key1"}}"#,
+            Ok(
+                r#"{"input":{"key1":"k"},"key1":"val1","name":"k","port":"8080"},{"input":{"key1":"k"},"key1":"val2","name":"k"}"#,
+            ),
+        );
+        check(
+            None,
+            r#"{"source":"hello","alias":{"p":"port"}}"#,
+            Err(
+                r#"parameters: alias.p is "port", it must be the dotted path of something in the output"#,
+            ),
+        );
+    }
+}

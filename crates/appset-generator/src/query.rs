@@ -1,0 +1,114 @@
+//! A request that has been understood: what to look up, and what to make of it.
+
+use std::collections::BTreeMap;
+
+use strict_json::{Block, Problem};
+
+use crate::answer::Guards;
+use crate::field::check_top_level;
+use crate::{Answer, Failure, ParameterSet, StaticQuery};
+
+/// What to look up, and what to make of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// What to look up.
+    pub source: SourceQuery,
+    /// What to make of it.
+    pub output: Output,
+}
+
+/// What to look up. Equal queries have equal answers, so this is what a cache may go by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SourceQuery {
+    /// Nothing: the configuration has it.
+    Static(StaticQuery),
+}
+
+/// What to make of what a source found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    source: String,
+    guards: Guards,
+    /// The source's key at the top, and what to call it instead.
+    rename: Option<(&'static str, String)>,
+    /// Further keys at the top, each with the dotted path to its value.
+    alias: BTreeMap<String, String>,
+}
+
+impl Output {
+    /// Parameters of every source.
+    pub(crate) const KEYS: [&'static str; 5] = [
+        "source",
+        "alias",
+        Guards::KEYS[0],
+        Guards::KEYS[1],
+        Guards::KEYS[2],
+    ];
+    /// The parameter of every source that has one key at the top.
+    pub(crate) const OUTPUT_KEY: &'static str = "outputKey";
+
+    /// `own` is the source's key at the top, if it has one; for `skips` see [`Guards::read`].
+    pub(crate) fn read(
+        source: &str,
+        parameters: &Block<'_>,
+        own: Option<&'static str>,
+        skips: bool,
+    ) -> Result<Self, Failure> {
+        let mut rename = None;
+        if let Some(own) = own
+            && let Some(key) = parameters.string(Self::OUTPUT_KEY)?
+        {
+            check_top_level(key)?;
+            rename = Some((own, key.to_owned()));
+        }
+        let mut alias = BTreeMap::new();
+        for (key, path) in parameters.object("alias")?.into_iter().flatten() {
+            let Some(path) = path.as_str() else {
+                return Err(Problem::Type {
+                    path: format!("alias.{key}"),
+                    expected: "a dotted path",
+                    found: strict_json::type_name(path),
+                }
+                .into());
+            };
+            alias.insert(key.clone(), path.to_owned());
+        }
+        Ok(Self {
+            source: source.to_owned(),
+            guards: Guards::read(parameters, skips)?,
+            rename,
+            alias,
+        })
+    }
+
+    /// Name of the source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The answer, once the source has found `sets`.
+    ///
+    /// # Errors
+    /// When a guard trips, or an alias leads nowhere.
+    pub fn answer(&self, mut sets: Vec<ParameterSet>) -> Result<Answer, Failure> {
+        for set in &mut sets {
+            if let Some((from, to)) = &self.rename {
+                set.rename(from, to)?;
+            }
+            let mut aliases = Vec::new();
+            for (key, path) in &self.alias {
+                let found = set.at(path).cloned().ok_or_else(|| Problem::Value {
+                    path: format!("alias.{key}"),
+                    found: path.clone(),
+                    expected: "the dotted path of something in the output".into(),
+                })?;
+                aliases.push((key, found));
+            }
+            for (key, field) in aliases {
+                set.alias(key, field)?;
+            }
+        }
+        self.guards.admit(sets, &format!("source {}", self.source))
+    }
+}

@@ -1,0 +1,96 @@
+//! The source whose sets are written in the configuration.
+
+use serde_json::{Map, Value};
+use strict_json::Block;
+
+use crate::config::ConfigError;
+use crate::query::{Output, Query, SourceQuery};
+use crate::{Failure, Field, ParameterSet};
+
+/// Where the inputs of a request stand in its answer.
+///
+/// What the controller itself offers under `generator.input.parameters` prints as a list of bytes in Go templates, and is
+/// not substituted at all in the others (`applicationset/generators/plugin.go`).
+const INPUT: &str = "input";
+
+/// Sets that are written in the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StaticSource {
+    inputs: Vec<String>,
+    sets: Vec<ParameterSet>,
+}
+
+/// The sets that answer one request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct StaticQuery {
+    sets: Vec<ParameterSet>,
+}
+
+impl StaticSource {
+    pub(crate) const KEYS: &[&str] = &["inputs", "sets"];
+
+    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
+        let inputs = source.strings("inputs")?;
+        let mut sets: Vec<ParameterSet> = Vec::new();
+        for (index, value) in source.array("sets")?.iter().enumerate() {
+            let path = format!("{}[{index}]", source.path("sets"));
+            let set = Self::set(value, &path)?;
+            if sets.contains(&set) {
+                return Err(ConfigError::Twice(path));
+            }
+            if !inputs.is_empty() && set.contains(INPUT) {
+                return Err(ConfigError::InputKey(path));
+            }
+            sets.push(set);
+        }
+        Ok(Self { inputs, sets })
+    }
+
+    fn set(value: &Value, path: &str) -> Result<ParameterSet, ConfigError> {
+        let Value::Object(fields) = value else {
+            return Err(ConfigError::Key(strict_json::Problem::Type {
+                path: path.to_owned(),
+                expected: "an object",
+                found: strict_json::type_name(value),
+            }));
+        };
+        let mut set = ParameterSet::default();
+        for (key, value) in fields {
+            let path = format!("{path}.{key}");
+            set.insert(key, Field::from_json(value, &path)?)?;
+        }
+        Ok(set)
+    }
+
+    /// What a request to this source, called `name`, asks for.
+    pub(crate) fn query(&self, name: &str, given: &Map<String, Value>) -> Result<Query, Failure> {
+        let document = Value::Object(given.clone());
+        let inputs = self.inputs.iter().map(String::as_str);
+        let known: Vec<&str> = inputs.chain(Output::KEYS).collect();
+        let parameters = Block::root(&document, "the parameters", &known)?;
+
+        let mut sets = self.sets.clone();
+        let echoed = given.iter().filter(|(key, _)| self.inputs.contains(key));
+        let echoed: Map<String, Value> = echoed
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        if !echoed.is_empty() {
+            let echo = Field::from_json(&Value::Object(echoed), "parameters")?;
+            for set in &mut sets {
+                set.insert(INPUT, echo.clone())?;
+            }
+        }
+        Ok(Query {
+            source: SourceQuery::Static(StaticQuery { sets }),
+            output: Output::read(name, &parameters, None, false)?,
+        })
+    }
+}
+
+impl StaticQuery {
+    /// The sets, in the order of the configuration.
+    #[must_use]
+    pub fn into_sets(self) -> Vec<ParameterSet> {
+        self.sets
+    }
+}
