@@ -7,6 +7,8 @@ use std::process::Stdio;
 use anyhow::{Result, ensure};
 use tokio::process::Command;
 
+use crate::terminal::terminal;
+
 /// What a command printed on both streams, and its exit code.
 #[derive(Debug)]
 pub struct Answer {
@@ -55,10 +57,23 @@ pub fn plugin_binary() -> Result<PathBuf> {
 /// # Errors
 /// It cannot be started, or does not print text.
 pub async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
+    run_with(kubeconfig, line, Stdio::null()).await
+}
+
+/// As [`run`], for somebody at a terminal who types.
+///
+/// # Errors
+/// As for [`run`], or there is no further pseudo-terminal.
+pub async fn run_typing(kubeconfig: &Path, line: &str, typed: &str) -> Result<Answer> {
+    let (_keyboard, stdin) = terminal(typed)?;
+    run_with(kubeconfig, line, stdin).await
+}
+
+async fn run_with(kubeconfig: &Path, line: &str, stdin: Stdio) -> Result<Answer> {
     let output = Command::new(plugin_binary()?)
         .args(line.split(' '))
         .env("KUBECONFIG", kubeconfig)
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .output()
         .await?;
     Ok(Answer {

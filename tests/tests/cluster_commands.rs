@@ -2,11 +2,13 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Answer, Cluster, Suite, apply, bind_reader, run};
+use e2e_tests::{
+    Answer, Cluster, END_OF_INPUT, Suite, apply, bind_reader, delete, parse, run, run_typing,
+};
 use gloo_types::{Resource, RouteTable};
 use k8s_openapi::api::rbac::v1::Subject;
 use kube::Api;
@@ -198,11 +200,16 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
         0,
         &["-          name: reviews-canary\n", "-    name: testers\n"],
     )?;
+    for typed in ["n\n", "\n", "yep\n", END_OF_INPUT] {
+        run_typing(user, "restore deleted/reviews", typed)
+            .await?
+            .check(1, &["Write this? [y/N]", "nothing was written\n"])?;
+    }
     ensure!(tables.get("shop").await? == before, "the table was written");
 
-    run(user, "restore deleted/reviews --yes")
+    run_typing(user, "restore deleted/reviews", "y\n")
         .await?
-        .check(0, &["restored"])?;
+        .check(0, &["Write this? [y/N]", "restored"])?;
     run(user, "restore deleted/reviews --yes")
         .await?
         .check(0, &["no table has anything of"])?;
@@ -227,6 +234,39 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
         restored.metadata
     );
     ensure!(restored.data == original, "{}", restored.data);
+    Ok(())
+}
+
+/// The Rollout, its tables and its Services of `examples/manifests`, in an order in which they could come.
+fn example(folder: &Path) -> Result<Vec<DynamicObject>> {
+    let mut objects = Vec::new();
+    for file in ["services.yaml", "route-table.yaml", "rollout.yaml"] {
+        objects.extend(parse(&fs::read_to_string(folder.join(file))?)?);
+    }
+    Ok(objects)
+}
+
+async fn examples_are_taken_and_do_in_the_cluster_what_they_do_as_files(
+    cluster: &Cluster,
+) -> Result<()> {
+    let user = cluster.controller_kubeconfig();
+    for namespace in ["shop", "gloo-mesh"] {
+        let scope =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+        apply(cluster.client(), &[serde_json::from_value(scope)?]).await?;
+    }
+    for folder in fs::read_dir("../examples/manifests")? {
+        let folder = folder?.path();
+        let mut objects = example(&folder)?;
+        apply(cluster.client(), &objects).await?;
+        let folder = folder.display();
+        let files = run(user, &format!("simulate -f {folder}")).await?;
+        let live = run(user, "simulate shop/reviews").await?;
+        live.check(0, &[&files.stdout])
+            .with_context(|| format!("{folder}"))?;
+        objects.reverse();
+        delete(cluster.client(), &objects).await?;
+    }
     Ok(())
 }
 
@@ -340,6 +380,7 @@ fn main() -> Result<ExitCode> {
         Ok(trials![
             plan_simulate_and_validate_read_the_cluster_and_write_nothing,
             status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle,
+            examples_are_taken_and_do_in_the_cluster_what_they_do_as_files,
             without_rights_one_line_says_which_are_missing,
             doctor_names_what_is_missing,
             without_the_crds_one_line_says_so,

@@ -186,7 +186,9 @@ fn is_confirmed() -> anyhow::Result<bool> {
     }
     output::print("Write this? [y/N] ")?;
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
+    if io::stdin().lock().read_line(&mut answer)? == 0 {
+        output::print("\n")?;
+    }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
