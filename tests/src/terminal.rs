@@ -10,8 +10,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 /// What ends a terminal's input: Ctrl-D.
 pub const END_OF_INPUT: &str = "\x04";
 
-/// A terminal on which `typed` has been typed, as the stdin of a
-/// program. It is there until the first of the two is dropped.
+/// A terminal on which `typed` has been typed, as the stdin of a program. It is there until the first of the two is dropped.
 pub(crate) fn terminal(typed: &str) -> Result<(OwnedFd, Stdio)> {
     let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     grantpt(&keyboard)?;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{
-    Answer, Cluster, END_OF_INPUT, Suite, apply, bind_reader, delete, parse, run, run_typing,
+    Answer, Cluster, END_OF_INPUT, Suite, apply, bind_reader, delete, eventually, parse, run,
+    run_typing,
 };
 use gloo_types::{Resource, RouteTable};
 use k8s_openapi::api::rbac::v1::Subject;
@@ -372,6 +373,38 @@ async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
     run(user, "doctor").await?.check(1, &missing)
 }
 
+async fn restore_says_that_rollouts_are_in_another_cluster(_: &Cluster) -> Result<()> {
+    let tables_only = Cluster::start_empty().await?;
+    let client = tables_only.client();
+    for crd in [
+        gloo_types::crd::route_table(),
+        gloo_types::crd::mirror_policy(),
+    ] {
+        apply(client, &[serde_json::from_value(crd)?]).await?;
+    }
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "remote" } });
+    apply(client, &[serde_json::from_value(namespace)?]).await?;
+    let table: DynamicObject = serde_json::from_value(table("remote"))?;
+    eventually("the CRDs are established", async || {
+        apply(client, std::slice::from_ref(&table)).await
+    })
+    .await?;
+
+    let user = tables_only.kubeconfig();
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("rollout.yaml");
+    fs::write(&file, rollout("remote", "reviews").to_string())?;
+    let plan = format!("plan -f {} --live --weight 25 -o patch", file.display());
+    let plan = run(user, &plan).await?;
+    carry_out(&objects::<RouteTable>(&tables_only, "remote"), &plan).await?;
+
+    let remark = "this cluster has no Rollouts: make sure that remote/reviews is gone";
+    run(user, "restore remote/reviews --yes")
+        .await?
+        .check(0, &[remark, "restored"])
+}
+
 fn main() -> Result<ExitCode> {
     Suite::run(None, |suite| {
         macro_rules! trials {
@@ -384,6 +417,7 @@ fn main() -> Result<ExitCode> {
             without_rights_one_line_says_which_are_missing,
             doctor_names_what_is_missing,
             without_the_crds_one_line_says_so,
+            restore_says_that_rollouts_are_in_another_cluster,
         ])
     })
 }

@@ -53,14 +53,25 @@ struct Change {
     after: Value,
 }
 
+/// What the cluster knows of the Rollout.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// It is there.
+    Here,
+    /// There is no such Rollout.
+    Gone,
+    /// There is no such kind: Rollouts are in another cluster.
+    Unknown,
+}
+
 /// All that is to be written.
 struct Work {
     changes: Vec<Change>,
     policies: Vec<MirrorPolicyDoc>,
     /// Tables that are left to the Rollout.
     in_use: Vec<ObjectKey>,
-    /// Whether there is no such Rollout.
-    is_gone: bool,
+    /// Where the Rollout is.
+    found: Found,
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
@@ -98,7 +109,13 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
     let rollout = &args.rollout;
     let live = store.rollout(rollout).await?;
-    let is_gone = live.is_none();
+    let found = match live {
+        Some(_) => Found::Here,
+        None => match store.rollouts(Some(&rollout.namespace)).await {
+            Err(StoreError::NotFound { .. }) => Found::Unknown,
+            _ => Found::Gone,
+        },
+    };
     let selector = match live {
         None => None,
         Some(live) => {
@@ -111,7 +128,7 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
         changes: Vec::new(),
         policies: Vec::new(),
         in_use: Vec::new(),
-        is_gone,
+        found,
     };
     for table in store.tables(None).await? {
         let plan = restore(rollout, &table)?;
@@ -134,7 +151,7 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
             after,
         });
     }
-    if is_gone {
+    if found != Found::Here {
         let policies = match store.policies().await {
             // Where there are none, or no rights to them, no route has been mirrored.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
@@ -147,10 +164,14 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
 }
 
 fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
-    let mut text = String::new();
-    if work.is_gone {
-        text += &format!("there is no Rollout {} in this cluster\n\n", args.rollout);
-    }
+    let rollout = &args.rollout;
+    let mut text = match work.found {
+        Found::Here => String::new(),
+        Found::Gone => format!("there is no Rollout {rollout} in this cluster\n\n"),
+        Found::Unknown => format!(
+            "{YELLOW}warning{YELLOW:#}: this cluster has no Rollouts: make sure that {rollout} is gone from the one that has\n\n"
+        ),
+    };
     for policy in &work.policies {
         text += &styled(BOLD, &format!("MirrorPolicy {} is deleted", policy.key()));
         text += "\n\n";
@@ -167,7 +188,6 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
         }
         text.push('\n');
     }
-    let rollout = &args.rollout;
     for table in &work.in_use {
         text += &format!(
             "{YELLOW}left alone{YELLOW:#}: Rollout {rollout} is there and selects RouteTable {table}: abort the Rollout instead\n"
