@@ -153,6 +153,9 @@ async fn account(
         if status == StatusCode::UNAUTHORIZED {
             set(&mut response, header::WWW_AUTHENTICATE, "Bearer");
         }
+        // The body may be unread, and the server then closes the connection: the client's next call must not use it, for
+        // Argo CD does not repeat a call that finds it closed.
+        set(&mut response, header::CONNECTION, "close");
     } else if let Some(Answered { source, answer }) = extensions.remove() {
         let count = answer.count();
         tracing::info!(status = 200, count, ms, "answered");
