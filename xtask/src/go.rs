@@ -14,6 +14,10 @@ use crate::{
 pub(crate) const MODULE: &str = "tests/go/rollouts";
 /// The module that needs nothing but Go: its gob against ours.
 const GOB: &str = "tests/go/gob";
+/// The module that names the Argo CD whose packages ask our generator.
+const ARGO_CD: &str = "tests/go/argocd";
+/// The package and the program that Argo CD asks.
+const GENERATOR: &str = "gloo-appset-generator";
 
 /// Programs of the cluster tests, as import paths; the binary of each is named by [`build`].
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
@@ -105,6 +109,18 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
         .env("GOB_ECHO", target_dir(sh).join("release/examples/echo"))
+        .run()?)
+}
+
+/// Runs Argo CD's own generators, templates and reconciler against our generator.
+///
+/// # Errors
+/// When a build or a test fails.
+pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(sh, "cargo build --locked --package {GENERATOR}").run()?;
+    let generator = target_dir(sh).join("debug").join(GENERATOR);
+    Ok(go(sh, cmd!(sh, "go -C {ARGO_CD} test -count=1"))
+        .env("GENERATOR_BINARY", generator)
         .run()?)
 }
 

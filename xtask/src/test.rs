@@ -56,6 +56,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         report.step("host: gRPC, and both protocols alike", || {
             go::grpc_tests(sh)
         });
+        report.step("host: Argo CD's own packages", || go::argo_cd_tests(sh));
         report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)
         });

@@ -123,6 +123,13 @@ impl Generator {
         call
     }
 
+    /// Sends the bytes of a request.
+    pub(crate) fn replay(&self, request: &[u8]) -> Reply {
+        let mut call = Call(TcpStream::connect(&self.api).unwrap());
+        call.0.write_all(request).unwrap();
+        call.reply()
+    }
+
     /// Asks the other port.
     pub(crate) fn ops(&self, path: &str) -> Reply {
         let mut call = Call(TcpStream::connect(&self.ops).unwrap());

@@ -11,3 +11,4 @@
 mod bounds;
 mod generator;
 mod http;
+mod recordings;

@@ -1,0 +1,2 @@
+// Package host asks the ApplicationSet generator for parameters with Argo CD's own packages.
+package host

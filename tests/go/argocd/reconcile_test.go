@@ -1,0 +1,142 @@
+package host
+
+// What becomes of Applications (level 3): Argo CD's reconciler, over a cluster in memory.
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
+)
+
+// passes makes a pass and wants these Applications to be there after it.
+func (a *argoCD) passes(t testing.TB, want ...string) time.Duration {
+	t.Helper()
+	result := a.reconcile(t, "shop")
+	if got := slices.Sorted(maps.Keys(a.applications(t))); !slices.Equal(got, want) {
+		t.Errorf("the Applications are %q, want %q", got, want)
+	}
+	return result.RequeueAfter
+}
+
+// isHealthy wants the status that users take for success.
+func (a *argoCD) isHealthy(t testing.TB) {
+	t.Helper()
+	conditions := a.conditions(t, "shop")
+	for kind, status := range map[v1alpha1.ApplicationSetConditionType]v1alpha1.ApplicationSetConditionStatus{
+		v1alpha1.ApplicationSetConditionErrorOccurred:       v1alpha1.ApplicationSetConditionStatusFalse,
+		v1alpha1.ApplicationSetConditionParametersGenerated: v1alpha1.ApplicationSetConditionStatusTrue,
+		v1alpha1.ApplicationSetConditionResourcesUpToDate:   v1alpha1.ApplicationSetConditionStatusTrue,
+	} {
+		if conditions[kind].Status != status {
+			t.Errorf("%s: %+v, want %s", kind, conditions[kind], status)
+		}
+	}
+}
+
+// hasFailed wants the status after a pass whose parameters could not be had.
+func (a *argoCD) hasFailed(t testing.TB, words ...string) {
+	t.Helper()
+	conditions := a.conditions(t, "shop")
+	for _, c := range []struct {
+		kind   v1alpha1.ApplicationSetConditionType
+		status v1alpha1.ApplicationSetConditionStatus
+		reason string
+	}{
+		{v1alpha1.ApplicationSetConditionErrorOccurred, v1alpha1.ApplicationSetConditionStatusTrue, "ApplicationGenerationFromParamsError"},
+		{v1alpha1.ApplicationSetConditionParametersGenerated, v1alpha1.ApplicationSetConditionStatusFalse, "ErrorOccurred"},
+		{v1alpha1.ApplicationSetConditionResourcesUpToDate, v1alpha1.ApplicationSetConditionStatusFalse, "ErrorOccurred"},
+	} {
+		condition := conditions[c.kind]
+		if condition.Status != c.status || condition.Reason != c.reason {
+			t.Errorf("%s: %+v, want %s, %s", c.kind, condition, c.status, c.reason)
+		}
+		refused(t, fmt.Errorf("%s", condition.Message), words...)
+	}
+}
+
+// emptied is a configuration whose source has lost its sets.
+const emptied = `
+static:
+  hello: {sets: []}
+`
+
+func emptyOnPurpose(t *testing.T) {
+	g := start(t, hello)
+	a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(`{source: hello, onEmpty: allow}`), "{{.key1}}", ""))
+	a.passes(t, "val1", "val2")
+	write(t, g.config, emptied)
+	// This is the hazard of plugin generators.
+	a.passes(t)
+	a.isHealthy(t)
+}
+
+func emptyByMistake(t *testing.T) {
+	for _, parameters := range []string{`{source: hello}`, `{source: hello, onEmpty: error}`, `{source: hello, minItems: 2}`} {
+		g := start(t, hello)
+		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", ""))
+		a.passes(t, "val1", "val2")
+		write(t, g.config, emptied)
+		a.passes(t, "val1", "val2")
+		a.hasFailed(t, "API error with status code 409: ", "hello")
+	}
+}
+
+// Why the generator must never answer so.
+func emptyAnswers(t *testing.T) {
+	for _, body := range []string{
+		``, ` `, `null`, `{}`, `{"output":null}`, `{"output":{}}`, `{"output":{"parameters":null}}`, `{"output":{"parameters":[]}}`,
+		`{"parameters":[{"key1":"val1"}]}`,
+	} {
+		answer := `{"output":{"parameters":[{"key1":"val1"}]}}`
+		plugin := serve(t, func(writer http.ResponseWriter, _ *http.Request) { fmt.Fprint(writer, answer) })
+		a := newArgoCD(t, plugin, applicationSet(t, goTemplate, ours(`{}`), "{{.key1}}", ""))
+		a.passes(t, "val1")
+		answer = body
+		a.passes(t)
+		a.isHealthy(t)
+	}
+}
+
+func duplicateNames(t *testing.T) {
+	plugin := serve(t, func(writer http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(writer, `{"output":{"parameters":[{"slug":"one"},{"slug":"two"},{"slug":"two"}]}}`)
+	})
+	a := newArgoCD(t, plugin, applicationSet(t, goTemplate, ours(`{}`), "{{.slug}}", ""))
+	a.passes(t, "one")
+	conditions := a.conditions(t, "shop")
+	if failed := conditions["ErrorOccurred"]; failed.Reason != "ApplicationValidationError" || !strings.Contains(failed.Message, "contains applications with duplicate name: two") {
+		t.Errorf("ErrorOccurred: %+v", failed)
+	}
+	if generated := conditions["ParametersGenerated"]; generated.Status != "True" {
+		t.Errorf("ParametersGenerated: %+v", generated)
+	}
+
+	// Our own configuration cannot hold the same set twice.
+	g := start(t, hello)
+	write(t, g.config, "static:\n  hello: {sets: [{key1: a}, {key1: a}]}\n")
+	if sets, err := g.list(t, ""); err != nil || !reflect.DeepEqual(sets, helloSets) {
+		t.Errorf("listed %v, %v, want what was configured before", sets, err)
+	}
+}
+
+func requeueTimes(t *testing.T) {
+	g := start(t, hello)
+	for _, c := range []struct {
+		member string
+		want   time.Duration
+	}{
+		{"values: {}", 30 * time.Minute}, {"requeueAfterSeconds: 60", time.Minute}, {"requeueAfterSeconds: 0", 0},
+	} {
+		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(`{source: hello}`, c.member), "{{.key1}}", ""))
+		if got := a.passes(t, "val1", "val2"); got != c.want {
+			t.Errorf("%s: the next pass is in %s, want %s", c.member, got, c.want)
+		}
+	}
+}
