@@ -236,6 +236,19 @@ impl Canary {
         Ok(self.tables.get(NAME).await?)
     }
 
+    /// Whose the RouteTable's list of routes is, as the API server tells its writers apart.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn managers_of_routes(&self) -> Result<Vec<String>> {
+        let entries = self.table().await?.metadata.managed_fields;
+        let owners = entries.unwrap_or_default().into_iter().filter(|entry| {
+            let fields = entry.fields_v1.as_ref();
+            fields.is_some_and(|fields| fields.0["f:spec"]["f:http"].is_object())
+        });
+        Ok(owners.filter_map(|entry| entry.manager).collect())
+    }
+
     /// The MirrorPolicies of the namespace.
     ///
     /// # Errors

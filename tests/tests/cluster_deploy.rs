@@ -2,17 +2,19 @@
 //! run by the released controller with the rights, the Deployment and the ConfigMap that are then in the cluster.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e_tests::walks::a_promoted_canary_returns_the_table;
+use e2e_tests::walks::{AT_25, a_promoted_canary_returns_the_table};
 use e2e_tests::{
     Canary, Cluster, Download, Release, apply, eventually, plugin_binary, render, run,
 };
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
-use kube::Api;
 use kube::api::{DynamicObject, PostParams};
-use serde_json::json;
+use kube::{Api, ResourceExt as _};
+use serde_json::{Value, json};
 
 const RELEASE: Release = Release::V1_9;
 const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform-linux-amd64";
+/// The recipe for an Application that applies RouteTables.
+const ARGO_CD: &str = include_str!("../../deploy/argo-cd/application.yaml");
 const ROLE: &str = "argo-rollouts-gloo-platform";
 
 /// Runs a test in a cluster of its own, since an installation is there once.
@@ -32,9 +34,76 @@ async fn the_init_container_brings_a_plugin_that_walks_a_canary() -> Result<()> 
         cluster.install_with_gloo(installation).await?;
         cluster.start_deployed_controller(RELEASE, &[]).await?;
         a_promoted_canary_returns_the_table(cluster).await?;
+        argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster).await?;
         the_doctor_names_each_right_that_is_taken_away(cluster).await
     })
     .await
+}
+
+/// Argo CD leaves alone what belongs to the manager that the recipe names. Whether it is told to is for the doctor to say.
+async fn argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster: &Cluster) -> Result<()> {
+    let recipe: Value = serde_saphyr::from_str(ARGO_CD)?;
+    let manager = recipe.pointer("/spec/ignoreDifferences/0/managedFieldsManagers/0");
+    let manager = manager.and_then(Value::as_str).context("no manager")?;
+    let mut untold = recipe.clone();
+    *untold.pointer_mut("/spec").context("no spec")? = json!({});
+    let namespace =
+        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argocd" } });
+    install_applications(cluster).await?;
+    for object in [namespace, untold] {
+        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
+    }
+
+    let canary = Canary::deploy(cluster, "gitops").await?;
+    canary
+        .edit_table(|table| {
+            let id = "shop:networking.gloo.solo.io/RouteTable:gitops/demo";
+            table
+                .annotations_mut()
+                .insert("argocd.argoproj.io/tracking-id".to_owned(), id.to_owned());
+        })
+        .await?;
+    let original = canary.table().await?;
+    let doctor = async || run(cluster.kubeconfig(), "doctor").await;
+    let fights = "Application shop takes the weights out of RouteTable gitops/demo";
+    doctor().await?.check(1, &[fights])?;
+    apply(cluster.client(), &[serde_json::from_value(recipe.clone())?]).await?;
+    let well = "nothing fights over the tables; it applies 1 of ";
+    doctor().await?.check(0, &[well])?;
+
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    let managers = canary.managers_of_routes().await?;
+    ensure!(managers == [manager], "{managers:?}");
+    canary.abort().await?;
+    canary.restores(&original).await?;
+    let managers = canary.managers_of_routes().await?;
+    ensure!(!managers.iter().any(|it| it == manager), "{managers:?}");
+    Ok(())
+}
+
+/// The kind that Argo CD has for Applications, without its schema.
+async fn install_applications(cluster: &Cluster) -> Result<()> {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let schema = json!({ "type": "object", "properties": { "spec": open } });
+    let version = json!({
+        "name": "v1alpha1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema },
+    });
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": "applications.argoproj.io" },
+        "spec": {
+            "group": "argoproj.io",
+            "names": { "kind": "Application", "plural": "applications" },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    });
+    cluster
+        .install_with_gloo(vec![serde_json::from_value(crd)?])
+        .await
 }
 
 /// The doctor has the identity of the controller, whose rights are therefore the least for which it has nothing to say.

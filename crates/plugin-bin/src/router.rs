@@ -276,8 +276,8 @@ impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
         let turn = self.turns.of(&table);
         let _turn = turn.lock().await;
         for attempt in 1.. {
-            match self.store.patch(&table, &plan.to_json_patch()).await {
-                Ok(_) => break,
+            match carry_out(&self.store, &plan).await {
+                Ok(()) => break,
                 Err(StoreError::Conflict(_)) if attempt < WRITE_ATTEMPTS => {
                     tokio::time::sleep(pause(attempt)).await;
                     let fresh = self.store.read(&table).await?;
@@ -452,6 +452,17 @@ fn report(plan: &Plan, request: &Request) {
     for skip in &plan.skipped {
         debug!(%rollout, route_table = %table, "{skip}");
     }
+}
+
+/// Writes the table of a plan.
+pub(crate) async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(), StoreError> {
+    let patch = plan.to_json_patch();
+    if plan.hands_back {
+        store.hand_back(&plan.table, &patch).await?;
+    } else {
+        store.patch(&plan.table, &patch).await?;
+    }
+    Ok(())
 }
 
 /// A short pause that differs between two writers who met.

@@ -20,6 +20,8 @@ pub struct Plan {
     pub skipped: Vec<Skip>,
     /// What the owner of the table should know.
     pub warnings: Vec<Warning>,
+    /// Whether this is the change after which nothing of any Rollout is left in the table: it is its owner's again.
+    pub hands_back: bool,
     /// What the plan asks of MirrorPolicies.
     pub(crate) policies: Option<Policies>,
 }
@@ -33,6 +35,7 @@ impl Plan {
             edits: Vec::new(),
             skipped: Vec::new(),
             warnings: Vec::new(),
+            hands_back: false,
             policies: None,
         }
     }

@@ -75,9 +75,10 @@ pub fn plan(
         }
         IntentKind::RemoveManagedRoutes => Ok(managed_routes::remove_all(config, intent, table)),
     })?;
-    decided.map_err(|refusal| PlanError::Refused {
+    let plan = decided.map_err(|refusal| PlanError::Refused {
         table: table.key().clone(),
         rollout: intent.rollout.clone(),
         refusal: Box::new(refusal),
-    })
+    })?;
+    Ok(plan.with_what_it_leaves(table))
 }

@@ -39,12 +39,27 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
         managed: ManagedRoutes::default(),
     };
     let config = PluginConfig::unset();
-    match set_weight::plan(&config, &intent, &split, table, &spec) {
+    let plan = match set_weight::plan(&config, &intent, &split, table, &spec) {
         // No route is split: there can be managed ones.
-        Err(Refusal::NoStableRoute { .. }) => {
-            Ok(managed_routes::remove_all(&config, &intent, table))
+        Err(Refusal::NoStableRoute { .. }) => managed_routes::remove_all(&config, &intent, table),
+        planned => planned.map_err(refused)?,
+    };
+    Ok(plan.with_what_it_leaves(table))
+}
+
+impl Plan {
+    /// Looks at the table as it will be.
+    pub(crate) fn with_what_it_leaves(self, table: &RouteTableDoc) -> Self {
+        let mut after = table.raw().clone();
+        let patched = json_patch::patch(&mut after, &self.to_json_patch());
+        let after = patched
+            .ok()
+            .and_then(|()| RouteTableDoc::from_value(after).ok());
+        let left = after.and_then(|after| involved(&after).ok());
+        Self {
+            hands_back: !self.is_noop() && left.is_some_and(|rollouts| rollouts.is_empty()),
+            ..self
         }
-        planned => planned.map_err(refused),
     }
 }
 

@@ -32,6 +32,12 @@ use crate::{
 /// The name under which our writes appear in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
+/// The name for the change that makes a table its owner's again.
+///
+/// Argo CD can leave alone what a manager owns, and a list of routes is owned as a whole: were [`FIELD_MANAGER`] its owner
+/// at rest, no edit of the routes would get from Git into the cluster any more. Whoever changes a list takes it over.
+const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
+
 /// How many objects one list request may return.
 const PAGE: u32 = 250;
 
@@ -162,9 +168,10 @@ impl KubeRouteStore {
         &self,
         key: &ObjectKey,
         patch: &Patch,
+        manager: &str,
     ) -> Result<Document<K>, StoreError> {
         let call = Call::on::<K>("patch", key);
-        let params = PatchParams::apply(FIELD_MANAGER);
+        let params = PatchParams::apply(manager);
         let body = Body::<()>::Json(patch.clone());
         let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
         call.parse(self.send(&call, request).await?)
@@ -230,7 +237,11 @@ impl RouteStore for KubeRouteStore {
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        self.patch_object(key, patch).await
+        self.patch_object(key, patch, FIELD_MANAGER).await
+    }
+
+    async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        self.patch_object(key, patch, HAND_BACK_MANAGER).await
     }
 }
 
@@ -257,7 +268,7 @@ impl PolicyStore for KubeRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        self.patch_object(key, patch).await
+        self.patch_object(key, patch, FIELD_MANAGER).await
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {

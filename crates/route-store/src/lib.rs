@@ -60,6 +60,19 @@ pub trait RouteStore: Send + Sync + 'static {
         key: &ObjectKey,
         patch: &Patch,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
+
+    /// The same for a change after which the table is its owner's again, for a store that tells who wrote what: it gives
+    /// up what it is said to have written.
+    ///
+    /// # Errors
+    /// As [`RouteStore::patch`].
+    fn hand_back(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send {
+        self.patch(key, patch)
+    }
 }
 
 /// Where MirrorPolicies are read from and written to.
@@ -134,6 +147,10 @@ impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
         S::patch(self, key, patch).await
+    }
+
+    async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        S::hand_back(self, key, patch).await
     }
 }
 

@@ -5,15 +5,13 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 use anyhow::{Context as _, bail};
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
 use route_planner::{Plan, belongs_to, restore};
-use route_store::{
-    KubeRouteStore, PolicyStore as _, RolloutReader as _, RouteStore as _, StoreError,
-};
+use route_store::{KubeRouteStore, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
 use super::world::{Live, Subject};
-use crate::from_rpc;
+use crate::{from_rpc, router::carry_out};
 
 /// Put RouteTables back to what their owners wrote, for a Rollout that was deleted in the middle of an update.
 ///
@@ -100,7 +98,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         }
     }
     for Change { plan, .. } in &work.changes {
-        store.patch(&plan.table, &plan.to_json_patch()).await?;
+        carry_out(&store, plan).await?;
     }
     output::print(&(styled(GREEN, "restored") + "\n"))?;
     Ok(Answer::Yes)

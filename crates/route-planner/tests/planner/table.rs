@@ -77,6 +77,10 @@ impl Table {
             );
         }
         self.edit(&patch);
+        if !plan.is_noop() {
+            let is_the_owners = involved(&self.doc()).unwrap().is_empty();
+            assert_eq!(plan.hands_back, is_the_owners);
+        }
         self.check_restorable();
         match route_planner::plan(&config, intent, &self.doc()) {
             Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),

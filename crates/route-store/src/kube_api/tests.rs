@@ -157,6 +157,18 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
     );
 }
 
+#[tokio::test]
+async fn a_table_is_handed_back_under_another_name() {
+    let (store, sent) = store(vec![(200, table("mesh", "web"))]);
+    let key = ObjectKey::new("mesh", "web");
+    store.hand_back(&key, &Patch(Vec::new())).await.unwrap();
+    let line = lines(&sent).remove(0);
+    assert!(
+        !line.contains(&format!("fieldManager={FIELD_MANAGER} ")),
+        "{line}"
+    );
+}
+
 #[track_caller]
 fn check(code: u16, message: &str, details: Option<Value>, expect: &str) {
     let call = Call::on::<RouteTable>("patch", &ObjectKey::new("mesh", "web"));

@@ -3,6 +3,7 @@
 use gloo_types::{Resource as _, RouteTable, RouteTableDoc};
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
+use route_store::FIELD_MANAGER;
 use serde_json::Value;
 
 use super::Finding;
@@ -33,8 +34,8 @@ pub(super) fn examine(selected: &[&RouteTableDoc], applications: &[DynamicObject
             _ => "with its next sync",
         };
         let message = format!(
-            "Application {} takes the weights out of RouteTable {} {when}: give it ignoreDifferences for spec.http and our \
-             annotation of RouteTables, and the sync option RespectIgnoreDifferences=true",
+            "Application {} takes the weights out of RouteTable {} {when}: give it ignoreDifferences of RouteTables with \
+             managedFieldsManagers [{FIELD_MANAGER}], and the sync option RespectIgnoreDifferences=true",
             application.name_any(),
             table.key()
         );
