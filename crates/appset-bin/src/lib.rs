@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
-//!                                      -> appset_generator: what is asked -> sources: look it up -> the answer
+//!                                      -> appset_generator: what is asked -> registries: look it up -> the answer
 //! ```
 
 mod api;
@@ -11,6 +11,7 @@ mod flags;
 mod live;
 mod metrics;
 mod ops;
+mod registries;
 mod serve;
 mod service;
 mod tls;

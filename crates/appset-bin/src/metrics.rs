@@ -17,6 +17,7 @@ pub(crate) struct Metrics {
     seconds: Family<SourceLabels, Histogram>,
     empty: Family<SourceLabels, Counter>,
     last_success: Family<SourceLabels, Gauge<f64, AtomicU64>>,
+    upstream: Family<SourceLabels, Counter>,
     running: Gauge,
     cancelled: Counter,
     draining: Gauge,
@@ -69,6 +70,7 @@ impl Metrics {
                 "last_success_timestamp_seconds",
                 "When a call was last answered with 200",
             ),
+            upstream: register.add("upstream_queries", "What was not in the cache"),
             running: register.add("running_calls", "Calls that have begun and not ended"),
             cancelled: register.add("cancelled_calls", "Calls that the client did not wait for"),
             draining: register.add("draining", "Whether the process is about to end"),
@@ -78,6 +80,12 @@ impl Metrics {
             ),
             registry,
         }
+    }
+
+    /// Counts what `source` has to look up.
+    pub(crate) fn upstream(&self, source: &str) -> Counter {
+        let source = source.to_owned();
+        self.upstream.get_or_create_owned(&SourceLabels { source })
     }
 
     /// A call ended with `code`.

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use appset_generator::{Answer, Config, Failure, Query, Request, SourceQuery};
+use appset_generator::{Answer, Config, Failure, ImageDigests, Query, Request, SourceQuery};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::Flags;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::registries::Registries;
 use crate::tokens::Tokens;
 
 /// What every request needs.
@@ -21,6 +22,7 @@ pub(crate) struct Service {
     pub(crate) deadline: Duration,
     draining: AtomicBool,
     pub(crate) metrics: Metrics,
+    registries: Registries,
 }
 
 impl Service {
@@ -29,14 +31,16 @@ impl Service {
             let text = bytes.first().map(Vec::as_slice).unwrap_or_default();
             Ok(Config::from_yaml(std::str::from_utf8(text)?)?)
         })?;
+        let metrics = Metrics::new();
         let service = Self {
+            registries: Registries::new(metrics.upstream("image-digests"))?,
             config,
             tokens_dir: flags.tokens_dir.clone(),
             permits: Semaphore::new(flags.max_concurrent),
             max_concurrent: flags.max_concurrent,
             deadline: flags.deadline,
             draining: AtomicBool::new(false),
-            metrics: Metrics::new(),
+            metrics,
         };
         if service.tokens()?.is_empty() {
             let dir = flags.tokens_dir.display().to_string();
@@ -77,6 +81,12 @@ impl Service {
     pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
         let sets = match query.source {
             SourceQuery::Static(fixed) => fixed.into_sets(),
+            SourceQuery::ImageDigests(images) => {
+                let config = self.config.current();
+                let docker_config = config.image_digests().and_then(ImageDigests::docker_config);
+                let found = self.registries.look_up(&images, docker_config).await?;
+                images.sets(&found)?
+            }
         };
         query.output.answer(sets)
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
+use crate::image_digests::{self, ImageDigests};
 use crate::{Failure, FieldError, Profile, StaticSource};
 
 /// What an administrator wrote.
@@ -33,6 +34,7 @@ pub(crate) type Sources = BTreeMap<String, Source>;
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Static(StaticSource),
+    ImageDigests(ImageDigests),
 }
 
 /// Why a configuration cannot be used.
@@ -63,8 +65,11 @@ pub enum ConfigError {
         /// The sources that there are.
         known: String,
     },
+    /// A static source has the name of another kind.
+    #[error("static.{0} has the name of another source: take another")]
+    ReservedName(String),
     /// Nothing to answer from.
-    #[error("the configuration has no source: set static in it")]
+    #[error("the configuration has no source: set static or imageDigests in it")]
     NoSource,
 }
 
@@ -79,12 +84,24 @@ impl Config {
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document: Value =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
-        let root = Block::root(&document, "the configuration", &["static", "profiles"])?;
+        let root = Block::root(
+            &document,
+            "the configuration",
+            &["imageDigests", "profiles", "static"],
+        )?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
+            if name == image_digests::NAME {
+                return Err(ConfigError::ReservedName(name.to_owned()));
+            }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
+        }
+        if root.value("imageDigests").is_some() {
+            let source = root.block("imageDigests", ImageDigests::KEYS)?;
+            let source = ImageDigests::from_config(&source)?;
+            sources.insert(image_digests::NAME.to_owned(), Source::ImageDigests(source));
         }
         if sources.is_empty() {
             return Err(ConfigError::NoSource);
@@ -99,6 +116,15 @@ impl Config {
             profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
         }
         Ok(Self { sources, profiles })
+    }
+
+    /// The source of image digests, if it is configured.
+    #[must_use]
+    pub fn image_digests(&self) -> Option<&ImageDigests> {
+        match self.sources.get(image_digests::NAME) {
+            Some(Source::ImageDigests(source)) => Some(source),
+            _ => None,
+        }
     }
 
     /// The profile called `name`, or that of the path without one, for the bearer of `token`.
@@ -141,6 +167,18 @@ mod tests {
         refused("[", "not YAML");
         refused("", "has no source");
         refused("{static: {}}", "has no source");
+        refused(
+            "{static: {image-digests: {}}}",
+            "has the name of another source",
+        );
+        refused(
+            "{imageDigests: {}}",
+            "imageDigests is empty: set registries in it",
+        );
+        refused(
+            "{imageDigests: {registry: a, registries: {b: {}}}}",
+            r#"imageDigests.registry is "a", it must be one of registries"#,
+        );
         refused("static: [a]", "static must be an object, found a list");
         refused("statics: {}", "unknown key statics, did you mean static?");
         refused(

@@ -86,6 +86,9 @@ pub enum Failure {
         /// How many there may be.
         max: usize,
     },
+    /// An image is not there, and the input takes that for an error.
+    #[error("image {0} is not there: wait for its build, or set onMissing: skip")]
+    MissingImage(String),
     /// The body is too long.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -134,6 +137,7 @@ impl Failure {
             Self::Empty(_) => (409, "guard_empty"),
             Self::TooFew { .. } => (409, "guard_min_items"),
             Self::TooMany { .. } => (409, "guard_max_items"),
+            Self::MissingImage(_) => (409, "missing_image"),
             Self::BodyTooLarge(_) => (413, "too_large"),
             Self::Busy(_) => (429, "busy"),
             Self::Internal => (500, "internal"),

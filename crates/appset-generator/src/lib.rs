@@ -19,6 +19,7 @@ mod answer;
 mod config;
 mod failure;
 mod field;
+mod image_digests;
 mod parameters;
 mod profile;
 mod query;
@@ -30,6 +31,10 @@ pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
 pub use config::{Config, ConfigError};
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};
+pub use image_digests::{
+    ACCEPT, Challenge, Digest, ImageDigests, ImageQuery, Platform, Reference, RegistryError,
+    is_unknown, platform_digest,
+};
 pub use profile::Profile;
 pub use query::{Output, Query, SourceQuery};
 pub use request::Request;

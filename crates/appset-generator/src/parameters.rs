@@ -12,6 +12,15 @@ pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, 
     typed(parameters, key, read, "a whole number from 0")
 }
 
+/// A boolean, as such or as its text.
+pub(crate) fn flag(parameters: &Block<'_>, key: &str) -> Result<Option<bool>, Problem> {
+    let read = |value: &Value| match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_bool(),
+    };
+    typed(parameters, key, read, "true or false")
+}
+
 fn typed<T>(
     parameters: &Block<'_>,
     key: &str,

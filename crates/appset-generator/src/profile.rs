@@ -18,6 +18,8 @@ pub struct Profile {
     tokens: Option<Vec<String>>,
     /// The sources it offers; all without a list.
     sources: Option<Vec<String>>,
+    /// Patterns of the images it may look up, registry included; all that the source allows without a list.
+    images: Option<Vec<String>>,
     /// Parameters that a request cannot change.
     fixed: Map<String, Value>,
     /// Parameters for requests that do not have them.
@@ -25,7 +27,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    pub(crate) const KEYS: &[&str] = &["defaults", "fixed", "sources", "tokens"];
+    pub(crate) const KEYS: &[&str] = &["defaults", "fixed", "images", "sources", "tokens"];
 
     /// One that restricts nothing.
     pub(crate) fn open(name: &str) -> Self {
@@ -33,6 +35,7 @@ impl Profile {
             name: name.to_owned(),
             tokens: None,
             sources: None,
+            images: None,
             fixed: Map::new(),
             defaults: Map::new(),
         }
@@ -63,6 +66,7 @@ impl Profile {
             name: name.to_owned(),
             tokens: list("tokens")?,
             sources,
+            images: list("images")?,
             fixed: profile.object("fixed")?.cloned().unwrap_or_default(),
             defaults: profile.object("defaults")?.cloned().unwrap_or_default(),
         })
@@ -109,6 +113,9 @@ impl Scope<'_> {
         let (name, source) = self.source(&parameters)?;
         match source {
             Source::Static(source) => source.query(name, &parameters),
+            Source::ImageDigests(source) => {
+                source.query(&parameters, self.profile.images.as_deref())
+            }
         }
     }
 
@@ -166,7 +173,9 @@ profiles:
         let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
         let answer = Request::from_body(body.as_bytes()).and_then(|request| {
             let query = config.profile(path, "team-a")?.query(&request)?;
-            let SourceQuery::Static(source) = query.source;
+            let SourceQuery::Static(source) = query.source else {
+                panic!("another source");
+            };
             query.output.answer(source.into_sets())
         });
         match (answer, expect) {

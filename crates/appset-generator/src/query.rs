@@ -6,7 +6,7 @@ use strict_json::{Block, Problem};
 
 use crate::answer::Guards;
 use crate::field::check_top_level;
-use crate::{Answer, Failure, ParameterSet, StaticQuery};
+use crate::{Answer, Failure, ImageQuery, ParameterSet, StaticQuery};
 
 /// What to look up, and what to make of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub struct Query {
 pub enum SourceQuery {
     /// Nothing: the configuration has it.
     Static(StaticQuery),
+    /// Digests of tags, from registries.
+    ImageDigests(ImageQuery),
 }
 
 /// What to make of what a source found.

@@ -145,6 +145,14 @@ impl<'a> Block<'a> {
         Self::new(self.whole, self.path(key), self.value(key), known)
     }
 
+    /// The object `value` that was found at `path`, where there may be something else, too.
+    ///
+    /// # Errors
+    /// When it is no object, or has a key that is not `known`.
+    pub fn nested(&self, path: String, value: &'a Value, known: &[&str]) -> Result<Self, Problem> {
+        Self::new(self.whole, path, Some(value), known)
+    }
+
     /// The objects in the list under `key`.
     ///
     /// # Errors

@@ -1,16 +1,10 @@
 //! What one call may cost, and what becomes of it at the end.
 
-use std::io::Write as _;
-use std::time::{Duration, Instant};
-
 use crate::generator::{Call, Generator};
 
 const CONFIG: &str = "static: {hello: {sets: [{key1: val1}]}}";
 const TOKENS: &[(&str, &str)] = &[("argocd", "t")];
 const BODY: &str = r#"{"input":{}}"#;
-
-/// No measure of anything: a test that waits longer has found a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A call whose body is still to come.
 fn begin(generator: &Generator) -> Call {
@@ -18,23 +12,14 @@ fn begin(generator: &Generator) -> Call {
     generator.begin("POST", "/api/v1/getparams.execute", &[token], BODY.len())
 }
 
-/// Waits for a line of the figures.
-#[track_caller]
-fn wait_for(generator: &Generator, line: &str) {
-    let started = Instant::now();
-    while !generator.ops("/metrics").body.contains(line) {
-        assert!(started.elapsed() < PATIENCE, "{line} never came");
-    }
-}
-
 #[test]
 fn calls_beyond_the_room_are_turned_away() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1"]);
     let mut call = begin(&generator);
-    wait_for(&generator, "gloo_appset_running_calls 1");
+    generator.wait_for("gloo_appset_running_calls 1");
     let other = generator.post("", Some("t"), BODY);
     assert_eq!(other.status, 429);
-    call.0.write_all(BODY.as_bytes()).unwrap();
+    call.send(BODY);
     assert_eq!(call.reply().status, 200);
 }
 
@@ -55,10 +40,10 @@ fn what_was_asked_before_the_end_is_answered() {
     let mut generator =
         Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1", "--deadline=600"]);
     let mut call = begin(&generator);
-    wait_for(&generator, "gloo_appset_running_calls 1");
+    generator.wait_for("gloo_appset_running_calls 1");
     generator.terminate();
-    wait_for(&generator, "gloo_appset_draining 1");
-    call.0.write_all(BODY.as_bytes()).unwrap();
+    generator.wait_for("gloo_appset_draining 1");
+    call.send(BODY);
     let reply = call.reply();
     assert_eq!(
         (reply.status, reply.header("connection")),

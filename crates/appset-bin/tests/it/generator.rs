@@ -5,11 +5,15 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+/// No measure of anything: a test that waits longer has found a fault.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running generator; it ends with this value.
 pub(crate) struct Generator {
@@ -99,6 +103,7 @@ impl Generator {
         body: &str,
     ) -> Reply {
         let mut call = self.begin(method, path, headers, body.len());
+        // A refusal may come before the body is read.
         call.0.write_all(body.as_bytes()).ok();
         call.reply()
     }
@@ -136,6 +141,16 @@ impl Generator {
         let head = format!("GET {path} HTTP/1.1\r\nhost: any\r\n\r\n");
         call.0.write_all(head.as_bytes()).unwrap();
         call.reply()
+    }
+
+    /// Waits for a line of the figures.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, line: &str) {
+        let started = Instant::now();
+        while !self.ops("/metrics").body.contains(line) {
+            assert!(started.elapsed() < PATIENCE, "{line} never came");
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     pub(crate) fn terminate(&self) {
@@ -177,9 +192,13 @@ impl Drop for Generator {
 }
 
 /// A request that has begun.
-pub(crate) struct Call(pub(crate) TcpStream);
+pub(crate) struct Call(TcpStream);
 
 impl Call {
+    pub(crate) fn send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+    }
+
     /// Reads the response: its head, and as many bytes as the head announces.
     pub(crate) fn reply(self) -> Reply {
         let mut stream = BufReader::new(self.0);

@@ -11,4 +11,6 @@
 mod bounds;
 mod generator;
 mod http;
+mod image_digests;
 mod recordings;
+mod registry;

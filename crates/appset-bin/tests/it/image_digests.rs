@@ -1,0 +1,249 @@
+//! Digests from a registry: what it is asked, and what becomes of everything it may say.
+
+use std::sync::{Mutex, mpsc::channel};
+
+use serde_json::{Value, json};
+
+use crate::generator::{Call, Generator, Reply};
+use crate::registry::{Registry, Said};
+
+const MANIFEST: &str = "{}";
+/// SHA-256 of [`MANIFEST`].
+const HASH: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+
+fn digest(c: char) -> String {
+    format!("sha256:{}", String::from(c).repeat(64))
+}
+
+fn said(status: u16, body: &str) -> Option<Said> {
+    Some((status, Vec::new(), body.to_owned()))
+}
+
+fn generator(host: &str, flags: &[&str]) -> Generator {
+    let config = format!("imageDigests: {{registries: {{'{host}': {{plainHttp: true}}}}}}");
+    Generator::start_with(&config, &[("argocd", "t")], flags)
+}
+
+fn body(tag: &str, more: &Value) -> String {
+    let mut parameters = json!({"tag": tag, "images": {"front": "myorg/front"}});
+    let object = parameters.as_object_mut().unwrap();
+    object.extend(more.as_object().unwrap().clone());
+    json!({"applicationSetName": "fb", "input": {"parameters": parameters}}).to_string()
+}
+
+/// A call that has been sent.
+fn begin(generator: &Generator) -> Call {
+    let body = body("v1", &json!({}));
+    let token = ("authorization", "Bearer t".to_owned());
+    let path = "/api/v1/getparams.execute";
+    let mut call = generator.begin("POST", path, &[token], body.len());
+    call.send(&body);
+    call
+}
+
+fn ask(generator: &Generator, more: &Value) -> Reply {
+    generator.post("", Some("t"), &body("v1", more))
+}
+
+/// What the generator answers while the registry says `answer` to `METHOD /path` below the repository.
+#[track_caller]
+fn check(
+    answer: impl Fn(&str) -> Option<Said> + Send + Sync + 'static,
+    more: Value,
+    expect: (u16, &str),
+) {
+    let registry = Registry::start(move |asked, _| answer(&asked.replace("/v2/myorg/front", "")));
+    let reply = ask(&generator(&registry.host, &[]), &more);
+    assert_eq!(reply.status, expect.0, "{}", reply.body);
+    assert!(reply.body.contains(expect.1), "{}", reply.body);
+}
+
+const UNKNOWN: &str = r#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#;
+const EMPTY: &str = r#"{"output":{"parameters":[]}}"#;
+
+#[test]
+fn the_digest_is_in_a_header_or_is_the_manifests_hash() {
+    let with_header = |asked: &str| match asked {
+        "HEAD /manifests/v1" => {
+            let header = ("docker-content-digest", digest('a'));
+            Some((200, vec![header], MANIFEST.to_owned()))
+        }
+        _ => said(500, ""),
+    };
+    check(with_header, json!({}), (200, &digest('a')));
+    check(|_| said(200, MANIFEST), json!({}), (200, HASH));
+    let bad_header = |_: &str| {
+        let header = ("docker-content-digest", "sha256:x".to_owned());
+        Some((200, vec![header], MANIFEST.to_owned()))
+    };
+    check(bad_header, json!({}), (200, HASH));
+    let no_head = |asked: &str| match asked.split_once(' ').unwrap().0 {
+        "HEAD" => said(405, ""),
+        _ => said(200, MANIFEST),
+    };
+    check(no_head, json!({}), (200, HASH));
+}
+
+#[test]
+fn a_platform_is_looked_for_in_the_index() {
+    let index = json!({"manifests": [
+        {"digest": digest('b'), "platform": {"os": "linux", "architecture": "arm64"}},
+    ]});
+    let index = move |_: &str| said(200, &index.to_string());
+    check(
+        index.clone(),
+        json!({"platform": "linux/arm64"}),
+        (200, &digest('b')),
+    );
+    check(
+        index,
+        json!({"platform": "linux/s390x"}),
+        (502, "has no image for linux/s390x"),
+    );
+}
+
+/// Only when the registry says so, and shows that it would show it.
+#[test]
+fn an_image_is_missing() {
+    let unknown = |tags: u16| {
+        move |asked: &str| match asked {
+            "GET /tags/list?n=1" => said(tags, "{}"),
+            _ => said(404, UNKNOWN),
+        }
+    };
+    check(unknown(200), json!({}), (200, EMPTY));
+    check(
+        unknown(200),
+        json!({"onMissing": "error"}),
+        (409, "missing_image"),
+    );
+    check(
+        unknown(200),
+        json!({"onEmpty": "error"}),
+        (409, "guard_empty"),
+    );
+    check(unknown(401), json!({}), (502, "proves nothing"));
+    check(unknown(404), json!({}), (502, "proves nothing"));
+    check(
+        unknown(404),
+        json!({"requireRepository": "false"}),
+        (200, EMPTY),
+    );
+}
+
+#[test]
+fn everything_else_is_a_failure() {
+    for (status, words) in [
+        (301, "name the registry that it leads to"),
+        (400, "status 400"),
+        (401, "dockerConfig"),
+        (403, "dockerConfig"),
+        (404, "status 404"),
+        (429, "wants fewer requests"),
+        (500, "status 500"),
+        (503, "status 503"),
+    ] {
+        check(move |_| said(status, "<html>"), json!({}), (502, words));
+        check(
+            move |_| said(status, EMPTY),
+            json!({"platform": "linux/arm64"}),
+            (502, words),
+        );
+    }
+    check(
+        |_| said(200, "<html>"),
+        json!({"platform": "linux/arm64"}),
+        (502, "is not JSON"),
+    );
+    // A port that nobody listens on.
+    let reply = ask(&generator("127.0.0.1:1", &[]), &json!({}));
+    assert_eq!(reply.status, 502, "{}", reply.body);
+    assert!(reply.body.contains("cannot be reached"), "{}", reply.body);
+}
+
+#[test]
+fn a_token_is_fetched_with_the_credentials() {
+    let tokens = Registry::start(|asked, authorization| match (asked, authorization) {
+        ("GET /token?scope=repository%3Amyorg%2Ffront%3Apull&service=reg", "Basic dTpw") => {
+            said(200, r#"{"token":"tok"}"#)
+        }
+        _ => said(403, ""),
+    });
+    let realm = format!(
+        "Bearer realm=\"http://{}/token\",service=\"reg\"",
+        tokens.host
+    );
+    let registry = Registry::start(move |_, authorization| match authorization {
+        "Bearer tok" => said(200, MANIFEST),
+        _ => Some((
+            401,
+            vec![("www-authenticate", realm.clone())],
+            String::new(),
+        )),
+    });
+    let generator = generator(&registry.host, &[]);
+    let host = &registry.host;
+    let docker = generator.dir().join("docker.json");
+    let write = |auth: &str| {
+        let auths = json!({"auths": {host: {"auth": auth}}});
+        std::fs::write(&docker, auths.to_string()).unwrap();
+    };
+    std::fs::write(
+        generator.dir().join("config.yaml"),
+        format!(
+            "imageDigests: {{dockerConfig: {}, registries: {{'{host}': {{plainHttp: true}}}}}}",
+            docker.display()
+        ),
+    )
+    .unwrap();
+    write("wrong");
+    let reply = ask(&generator, &json!({}));
+    assert_eq!(reply.status, 502, "{}", reply.body);
+    write("dTpw");
+    let reply = ask(&generator, &json!({}));
+    assert!(
+        reply.status == 200 && reply.body.contains(HASH),
+        "{}",
+        reply.body
+    );
+    for record in generator.stop() {
+        let text = record.to_string();
+        assert!(!text.contains("dTpw") && !text.contains("tok\""), "{text}");
+    }
+}
+
+#[test]
+fn one_of_many_calls_asks() {
+    let (release, held) = channel();
+    let held = Mutex::new(held);
+    let registry = Registry::start(move |_, _| {
+        held.lock().unwrap().recv().ok()?;
+        let header = ("docker-content-digest", digest('a'));
+        Some((200, vec![header], String::new()))
+    });
+    let generator = generator(&registry.host, &[]);
+    let calls: Vec<_> = (0..50).map(|_| begin(&generator)).collect();
+    generator.wait_for("gloo_appset_running_calls 50");
+    release.send(()).unwrap();
+    let bodies: Vec<String> = calls.into_iter().map(|call| call.reply().body).collect();
+    assert!(bodies[0].contains(&digest('a')), "{}", bodies[0]);
+    assert!(bodies.iter().all(|body| *body == bodies[0]));
+    assert_eq!(registry.requests(), ["HEAD /v2/myorg/front/manifests/v1"]);
+    let metrics = generator.ops("/metrics").body;
+    let line = r#"gloo_appset_upstream_queries_total{source="image-digests"} 1"#;
+    assert!(metrics.contains(line), "{metrics}");
+}
+
+#[test]
+fn a_registry_that_says_nothing() {
+    let registry = Registry::start(|_, _| None);
+    let hasty = generator(&registry.host, &["--deadline=0.2"]);
+    let reply = ask(&hasty, &json!({}));
+    assert_eq!(reply.status, 504, "{}", reply.body);
+
+    let patient = generator(&registry.host, &["--deadline=600"]);
+    let call = begin(&patient);
+    patient.wait_for(r#"upstream_queries_total{source="image-digests"} 1"#);
+    drop(call);
+    patient.wait_for("gloo_appset_cancelled_calls_total 1");
+}
