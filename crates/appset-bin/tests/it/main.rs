@@ -9,6 +9,7 @@
 )]
 
 mod bounds;
+mod docs;
 mod generator;
 mod http;
 mod image_digests;

@@ -1,0 +1,68 @@
+//! `docs/appset.md`: its example works, and what it lists is there.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use crate::generator::Generator;
+
+const PAGE: &str = include_str!("../../../../docs/appset.md");
+const FAILURES: &str = include_str!("../../../appset-generator/src/failure.rs");
+
+/// The first block of a language that has `part` in it.
+fn block(language: &str, part: &str) -> &'static str {
+    let fence = format!("```{language}\n");
+    let mut blocks = PAGE.split(&fence).skip(1);
+    let ends = |rest: &'static str| rest.split_once("```").map(|(block, _)| block);
+    blocks
+        .find_map(|rest| ends(rest).filter(|block| block.contains(part)))
+        .unwrap()
+}
+
+#[test]
+fn the_hello_example_answers_what_the_page_shows() {
+    let generator = Generator::start(block("yaml", "hello:"), &[("argocd", "strong-password")]);
+    let (_, data) = block("sh", "--data").split_once("--data '").unwrap();
+    let (data, _) = data.split_once('\'').unwrap();
+    let reply = generator.post("", Some("strong-password"), data);
+    assert_eq!(reply.body, block("json", "output").trim_end());
+}
+
+#[test]
+fn the_profiles_of_the_page_admit_their_own_token() {
+    let tokens = [("team-a", "a"), ("team-b", "b")];
+    let generator = Generator::start(block("yaml", "profiles:"), &tokens);
+    let status = |token| {
+        let body = r#"{"input":{}}"#;
+        generator.post("/profiles/team-a", Some(token), body).status
+    };
+    assert_eq!((status("a"), status("b")), (200, 403));
+}
+
+#[test]
+fn the_page_lists_every_code() {
+    let listed = PAGE.lines().filter_map(|line| {
+        let (status, rest) = line.strip_prefix("| ")?.split_once(" | `")?;
+        let (code, _) = rest.split_once("` | ")?;
+        Some((status.parse::<u16>().ok()?, code))
+    });
+    let known = FAILURES.lines().filter_map(|line| {
+        let (_, pair) = line.split_once("=> (")?;
+        let (status, rest) = pair.split_once(", \"")?;
+        Some((status.parse::<u16>().ok()?, rest.split_once('"')?.0))
+    });
+    let known: BTreeSet<_> = known.collect();
+    assert!(!known.is_empty());
+    assert_eq!(listed.collect::<BTreeSet<_>>(), known);
+}
+
+#[test]
+fn the_page_shows_the_help() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"));
+    let output = command
+        .arg("--help")
+        .env("COLUMNS", "100")
+        .output()
+        .unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(help, block("text", "Usage:"));
+}
