@@ -306,8 +306,9 @@ async fn tables(
         Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
     match applications.list(&ListParams::default()).await {
         Ok(list) => argo_cd::examine(&selected, &list.items),
-        // No Argo CD here.
-        Err(error) if is_absent(&error) => argo_cd::examine(&selected, &[]),
+        Err(error) if is_absent(&error) => {
+            vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
+        }
         Err(error) => vec![unseen(argo_cd::SUBJECT, "Applications", &error)],
     }
 }

@@ -22,6 +22,9 @@ const CONTEXT: usize = 3;
 /// What the plugin remembers of a table: for the plugin to read.
 const RECORD: &str = "/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes";
 
+/// What `kubectl apply` remembers: the object once more, on one line.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// The form of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
@@ -80,7 +83,7 @@ pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// A unified diff of two objects as YAML, without what only the API server writes and only the plugin reads. Empty when they are equal.
+/// A unified diff of two objects as YAML, without what only machines write and read. Empty when they are equal.
 pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result<String> {
     let (before, after) = (manifest(before)?, manifest(after)?);
     let diff = TextDiff::from_lines(&before, &after);
@@ -123,6 +126,15 @@ fn manifest(object: &Value) -> anyhow::Result<String> {
         ] {
             metadata.shift_remove(key);
         }
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Value::as_object_mut)
+        {
+            let removed = annotations.shift_remove(LAST_APPLIED);
+            if removed.is_some() && annotations.is_empty() {
+                metadata.shift_remove("annotations");
+            }
+        }
     }
     if let Some(Value::String(record)) = object.pointer_mut(RECORD) {
         *record = "...".to_owned();
@@ -152,4 +164,28 @@ pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
         text.push('\n');
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_diff_shows_what_people_write() {
+        let applied = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
+        let before =
+            json!({"metadata": {"name": "a", "uid": "1", "annotations": applied}, "spec": 1});
+        let mut after = before.clone();
+        json_patch::merge(
+            &mut after,
+            &json!({"metadata": {"generation": 2, "annotations": {"owner": "shop"}}, "status": {}}),
+        );
+        let diff = diff("A a", &before, &after).unwrap();
+        let plain = anstream::adapter::strip_str(&diff).to_string();
+        let changed = plain.lines().filter(|line| !line.starts_with(' '));
+        let changed: Vec<&str> = changed.skip(3).collect();
+        assert_eq!(changed, ["+  annotations:", "+    owner: shop"]);
+    }
 }

@@ -168,7 +168,9 @@ fn status(
         .filter(|table| selector.matches(table.key(), table.labels()));
     let selected: Vec<&RouteTableDoc> = selected.collect();
     if selected.is_empty() {
-        status.problem = Some(format!("selects no RouteTable ({selector})"));
+        status.problem = Some(format!(
+            "selects no RouteTable ({selector}): create it or correct routeTableSelector"
+        ));
     }
     for table in &selected {
         let involved = involved(table).map_err(|error| error_chain(&error));
@@ -283,7 +285,7 @@ fn text(report: &Report) -> String {
     }
     for LeftBehind { table, rollout } in &report.left_behind {
         text += &format!(
-            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has something of Rollout {rollout}, which does not select it: restore {rollout}\n"
+            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has something of Rollout {rollout}, which is gone or does not select it: restore {rollout}\n"
         );
     }
     text
