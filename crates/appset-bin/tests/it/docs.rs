@@ -66,3 +66,16 @@ fn the_page_shows_the_help() {
     let help = String::from_utf8(output.stdout).unwrap();
     assert_eq!(help, block("text", "Usage:"));
 }
+
+#[test]
+fn the_page_configures_image_digests() {
+    let generator = Generator::start(block("yaml", "imageDigests:"), &[("argocd", "a")]);
+    let post = |images: &str| {
+        let body = format!(
+            r#"{{"input":{{"parameters":{{"source":"image-digests","tag":"v1","images":{images}}}}}}}"#
+        );
+        generator.post("", Some("a"), &body).status
+    };
+    assert_eq!(post(r#"{"front":"other/front"}"#), 403);
+    assert_eq!(post(r#"{"front":7}"#), 400);
+}
