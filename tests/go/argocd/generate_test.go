@@ -3,6 +3,9 @@ package host
 // What becomes of parameters (level 2): Argo CD's generators and templates, without a cluster.
 
 import (
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,6 +100,33 @@ const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front
 
 const both = `{source: image-digests, tag: "%s", images: {front: myorg/front, back: myorg/back}}`
 
+func templatesOfEachKind(t *testing.T) {
+	r := openRegistry(t)
+	frontDigest := r.push(t, "myorg/front", "feature-1")
+	backDigest := r.push(t, "myorg/back", "feature-1")
+	g := start(t, r.config()+`
+static:
+  hello:
+    inputs: [big]
+    sets: [{key1: val1, gloo: {port: 1000000, on: true, hosts: [a, b], hostsCsv: "a,b"}}]
+`)
+	a := newArgoCD(t, g.api)
+	digests := strings.Replace(both, "%s", "feature-1", 1)
+	ref := r.host + "/myorg/front@" + frontDigest
+	for _, c := range []struct{ templates, parameters, name, shown, want string }{
+		{goTemplate, digests, "x", "{{.digestFront}} {{.digestBack}} {{.image.front.ref}} {{.image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
+		{fastTemplate, digests, "x", "{{digestFront}} {{digestBack}} {{image.front.ref}} {{image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
+		{goTemplate, `{source: hello, big: 123456789}`, "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
+		{fastTemplate, `{source: hello, big: 123456789}`, "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
+	} {
+		set := applicationSet(t, c.templates, ours(c.parameters), c.name, c.shown)
+		applications, _, err := a.generated(t, set)
+		if err != nil || len(applications) != 1 || applications[0].Annotations["shown"] != c.want {
+			t.Errorf("%s, %s: %v, %v, want %q", c.templates, c.shown, applications, err, c.want)
+		}
+	}
+}
+
 const clusters = `
 static:
   clusters:
@@ -139,8 +169,125 @@ func generatorInput(t *testing.T) {
 		"val1: given nested", "val2: given nested")
 }
 
+// previews is the set for which the plugin generator was made: an Application per pull request whose images are built.
+func previews(t *testing.T, branches ...string) string {
+	t.Helper()
+	return matrix(pullRequests(t, branches...), ours(strings.Replace(both, "%s", "{{.branch_slug}}", 1)))
+}
+
+func twoBranches(t *testing.T) {
+	r := openRegistry(t)
+	front := r.push(t, "myorg/front", "feature-1")
+	r.push(t, "myorg/back", "feature-1")
+	a := newArgoCD(t, start(t, r.config()).api)
+	set := applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", "{{.digestFront}}")
+	a.renders(t, set, "fb-11: "+front)
+	// The branches are asked for one after the other.
+	asked := r.manifests()
+	slices.Sort(asked[:min(2, len(asked))])
+	if len(asked) < 3 || !slices.Equal(asked[:2], []string{"myorg/back:feature-1", "myorg/front:feature-1"}) {
+		t.Errorf("asked for %v", asked)
+	}
+	// One image is not enough.
+	r.push(t, "myorg/front", "feature-2")
+	a = newArgoCD(t, start(t, r.config()).api)
+	a.renders(t, set, "fb-11: "+front)
+	r.push(t, "myorg/back", "feature-2")
+	a = newArgoCD(t, start(t, r.config()).api)
+	if applications, _, err := a.generated(t, set); err != nil || len(applications) != 2 {
+		t.Errorf("generated %v, %v", applications, err)
+	}
+}
+
 const secondChild = "failed to get params for second generator in the matrix generator: " +
 	"child generator returned an error on parameter generation: error listing params: error get api 'shop': API error with status code "
+
+func failingRegistry(t *testing.T) {
+	r := openRegistry(t)
+	for _, tag := range []string{"feature-1", "feature-2"} {
+		r.push(t, "myorg/front", tag)
+		r.push(t, "myorg/back", tag)
+	}
+	g := start(t, r.config())
+	for _, status := range []int{500, 502, 503, 429, 403, 401, 301, 204} {
+		r.fail("myorg/back", answering(status))
+		newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), secondChild, "myorg/back")
+	}
+	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	r.fail("myorg/back", hangUp)
+	newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1"), "fb-{{.number}}", ""), secondChild, "myorg/back")
+	r.fail("myorg/back", nil)
+	newArgoCD(t, g.api).renders(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), "fb-11: ", "fb-12: ")
+}
+
+// A registry answers alike for what is not there and for what is not to be seen.
+func hiddenRepository(t *testing.T) {
+	r := privateRegistry(t)
+	front := r.push(t, "myorg/front", "feature-1")
+	r.push(t, "myorg/back", "feature-1")
+	set := applicationSet(t, goTemplate, previews(t, "feature-1"), "fb-{{.number}}", "{{.digestFront}}")
+	newArgoCD(t, start(t, r.config()).api).refuses(t, set, secondChild, "myorg/")
+	newArgoCD(t, start(t, r.configAs(t, registryUser, "wrong")).api).refuses(t, set, secondChild, "myorg/")
+
+	a := newArgoCD(t, start(t, r.configAs(t, registryUser, registryPassword)).api)
+	a.renders(t, set, "fb-11: "+front)
+	// Readable, and the tag is not there: that is "not built yet".
+	a.renders(t, applicationSet(t, goTemplate, previews(t, "feature-2"), "fb-{{.number}}", ""))
+	// Not readable, or never pushed to: who can tell?
+	missing := matrix(pullRequests(t, "feature-1"), ours(`{source: image-digests, tag: feature-1, images: {front: myorg/frnot}}`))
+	a.refuses(t, applicationSet(t, goTemplate, missing, "fb-{{.number}}", ""), secondChild, "myorg/frnot")
+}
+
+// Flat parameters of two generators must not meet in one name.
+func flatMatrix(t *testing.T) {
+	r := openRegistry(t)
+	front := r.push(t, "myorg/front", "feature-1")
+	r.push(t, "myorg/back", "feature-1")
+	g := start(t, r.config()+clusters)
+	a := newArgoCD(t, g.api, cluster("c1", map[string]string{"gloo": "managed"}), cluster("c2", nil))
+	digests := strings.Replace(both, "%s", "{{branch_slug}}", 1)
+	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(digests)), "fb-{{number}}", "{{branch}} {{digestFront}}"),
+		"fb-11: feature-1 "+front)
+	managed := "clusters: {selector: {matchLabels: {gloo: managed}}}"
+	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, ours(`{source: clusters}`)), "{{name}}-{{gloo.slug}}", "{{server}}"),
+		"c1-c1-web: https://c1.example.com", "c1-c2-web: https://c1.example.com")
+	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, ours(strings.Replace(both, "%s", "feature-1", 1))), "{{name}}", "{{digestFront}}"),
+		"c1: "+front)
+	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(`{source: clusters}`)), "{{number}}-{{gloo.slug}}", ""),
+		"11-c1-web: ", "11-c2-web: ")
+}
+
+func unresolvedTemplates(t *testing.T) {
+	r := openRegistry(t)
+	a := newArgoCD(t, start(t, r.config()+hello).api)
+	pulls := pullRequests(t, "feature-1")
+	for templates, tag := range map[string]string{lenient: "{{.branch_slag}}", fastTemplate: "{{branch_slag}}"} {
+		digests := ours(strings.Replace(both, "%s", tag, 1))
+		a.refuses(t, applicationSet(t, templates, matrix(pulls, digests), "x", ""), secondChild+"400: ", "unresolved template", "tag")
+	}
+	// At the top level nothing is rendered.
+	a.refuses(t, applicationSet(t, goTemplate, ours(strings.Replace(both, "%s", "{{.branch_slug}}", 1)), "x", ""), "status code 400: ", "unresolved template")
+	// With the option, Argo CD does not even ask.
+	a.refuses(t, applicationSet(t, goTemplate, matrix(pulls, ours(strings.Replace(both, "%s", "{{.branch_slag}}", 1))), "x", ""),
+		"failed to replace parameters in generator", `map has no entry for key "branch_slag"`)
+	if asked := r.manifests(); len(asked) != 0 {
+		t.Errorf("the registry was asked for %v", asked)
+	}
+}
+
+func mergedRows(t *testing.T) {
+	r := openRegistry(t)
+	front := r.push(t, "myorg/front", "main")
+	r.push(t, "myorg/back", "main")
+	a := newArgoCD(t, start(t, r.config()+clusters).api, cluster("c1", nil), cluster("c3", nil))
+	base := `list: {elements: [{app: front, team: shop}, {app: other, team: shop}]}`
+	rows := ours(`{source: image-digests, tag: main, layout: rows, images: {front: myorg/front, back: myorg/back}}`)
+	a.renders(t, applicationSet(t, goTemplate, merge("app", base, rows), "{{.app}}", `{{.team}} {{if hasKey . "digest"}}{{.digest}}{{end}}`),
+		"front: shop "+front, "other: shop ")
+	aliased := ours(`{source: clusters, alias: {name: gloo.cluster}}`)
+	a.renders(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", aliased), "{{.name}}", `{{.server}} {{dig "gloo" "slug" "" .}}`),
+		"c1: https://c1.example.com c1-web", "c3: https://c3.example.com ", "in-cluster: https://kubernetes.default.svc ")
+}
 
 // Where both children have a key, what is empty or false wins like anything else.
 func emptyOverrides(t *testing.T) {
@@ -154,4 +301,58 @@ static:
 	a.renders(t, applicationSet(t, goTemplate, matrix(base, ours(`{source: flags}`)), "{{.app}}", "{{.enabled}} {{.note}}"), "front: true base")
 	empty := `list: {elements: [{app: front, enabled: "", note: ""}]}`
 	a.renders(t, applicationSet(t, goTemplate, matrix(empty, ours(`{source: flags}`)), "{{.app}}", "{{.enabled}} {{.note}}"), "front:  ")
+}
+
+// Argo CD's documents have this set; their `values.branchLink` lacks the dot that a Go template needs.
+func documentedMatrix(t *testing.T) {
+	r := openRegistry(t)
+	frontDigest := r.push(t, "myorg/front", "feature-1")
+	backDigest := r.push(t, "myorg/back", "feature-1")
+	a := newArgoCD(t, start(t, r.config()).api)
+	set := parse(t, `
+apiVersion: argoproj.io/v1alpha1
+kind: ApplicationSet
+metadata: {name: fb-matrix, namespace: argocd}
+spec:
+  goTemplate: true
+  goTemplateOptions: [missingkey=error]
+  generators:
+  - matrix:
+      generators:
+      - `+pullRequests(t, "feature-1")+`
+      - plugin:
+          configMapRef: {name: `+configMap+`}
+          input: {parameters: `+strings.Replace(both, "%s", "{{.branch_slug}}", 1)+`}
+          values:
+            branchLink: "https://git.example.com/org/repo/tree/{{.branch}}"
+  template:
+    metadata: {name: "fb-matrix-{{.branch}}"}
+    spec:
+      project: default
+      source:
+        repoURL: "https://github.com/myorg/myrepo.git"
+        targetRevision: HEAD
+        path: charts/my-chart
+        helm:
+          releaseName: fb-matrix-{{.branch}}
+          valueFiles: [values.yaml]
+          values: |
+            front:
+              image: myregistry:{{.branch}}@{{ .digestFront }} # digestFront is generated by the plugin
+            back:
+              image: myregistry:{{.branch}}@{{ .digestBack }} # digestBack is generated by the plugin
+      destination: {server: "https://kubernetes.default.svc", namespace: "{{.branch}}"}
+      info:
+      - {name: Link to the Application's branch, value: "{{.values.branchLink}}"}
+`)
+	applications, _, err := a.generated(t, set)
+	if err != nil || len(applications) != 1 {
+		t.Fatalf("generated %v, %v", applications, err)
+	}
+	spec := applications[0].Spec
+	want := "front:\n  image: myregistry:feature-1@" + frontDigest + " # digestFront is generated by the plugin\n" +
+		"back:\n  image: myregistry:feature-1@" + backDigest + " # digestBack is generated by the plugin\n"
+	if spec.Source.Helm.Values != want || spec.Info[0].Value != "https://git.example.com/org/repo/tree/feature-1" {
+		t.Errorf("rendered %q and %q, want %q", spec.Source.Helm.Values, spec.Info[0].Value, want)
+	}
 }

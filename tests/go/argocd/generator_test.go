@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -106,28 +105,6 @@ func (g *generator) terminate(t testing.TB) {
 	if err := g.process.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// metric is the sum of the samples whose line begins with the text.
-func (g *generator) metric(t testing.TB, prefix string) float64 {
-	t.Helper()
-	response, err := http.Get(g.ops + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	sum := 0.0
-	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		line := lines.Text()
-		if strings.HasPrefix(line, prefix) {
-			var value float64
-			if _, err := fmt.Sscan(line[strings.LastIndex(line, " ")+1:], &value); err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
-			sum += value
-		}
-	}
-	return sum
 }
 
 // service is Argo CD's client, as a reconcile makes it.

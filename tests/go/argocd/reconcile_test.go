@@ -61,6 +61,31 @@ func (a *argoCD) hasFailed(t testing.TB, words ...string) {
 	}
 }
 
+func registryOutage(t *testing.T) {
+	r := openRegistry(t)
+	for _, tag := range []string{"feature-1", "feature-2"} {
+		r.push(t, "myorg/front", tag)
+		r.push(t, "myorg/back", tag)
+	}
+	g := start(t, r.config())
+	a := newArgoCD(t, g.api, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""))
+	a.passes(t, "fb-11", "fb-12")
+	a.isHealthy(t)
+	r.fail("myorg/back", answering(http.StatusServiceUnavailable))
+	eventually(t, "the answers that are kept grow old", func() bool {
+		time.Sleep(time.Second)
+		a.passes(t, "fb-11", "fb-12")
+		return a.conditions(t, "shop")["ErrorOccurred"].Status == "True"
+	})
+	if requeue := a.passes(t, "fb-11", "fb-12"); requeue != 3*time.Minute {
+		t.Errorf("the next pass is in %s", requeue)
+	}
+	a.hasFailed(t, secondChild+"502: ", "myorg/back")
+	r.fail("myorg/back", nil)
+	a.passes(t, "fb-11", "fb-12")
+	a.isHealthy(t)
+}
+
 // emptied is a configuration whose source has lost its sets.
 const emptied = `
 static:

@@ -239,6 +239,33 @@ func oddRequests(t *testing.T) {
 	}
 }
 
+func slowUpstream(t *testing.T) {
+	r := openRegistry(t)
+	r.push(t, "myorg/front", "feature-1")
+	gate := newGate(t)
+	r.fail("myorg/front", gate.before(r))
+	g := start(t, r.config(), "--deadline", "1")
+	_, err := g.list(t, front)
+	refused(t, err, "API error with status code 504: ")
+}
+
+func impatientClient(t *testing.T) {
+	r := openRegistry(t)
+	r.push(t, "myorg/front", "feature-1")
+	gate := newGate(t)
+	r.fail("myorg/front", gate.before(r))
+	g := start(t, r.config())
+	_, err := list(t, service(t, g.api, token, 1), front)
+	refused(t, err, "Client.Timeout exceeded")
+	// The registry sees the one waiting request hang up: nobody works for a caller who has left.
+	<-gate.arrived
+	select {
+	case <-gate.left:
+	case <-time.After(20 * time.Second):
+		t.Error("the registry is still asked for a caller who has left")
+	}
+}
+
 // An idle connection that the server closes first costs a failed call, and the controller three minutes.
 // Argo CD's client keeps connections for 90 s.
 func idleConnections(t *testing.T) {
@@ -287,6 +314,40 @@ func idleConnections(t *testing.T) {
 	}
 }
 
+func terminated(t *testing.T) {
+	r := openRegistry(t)
+	r.push(t, "myorg/front", "feature-1")
+	gate := newGate(t)
+	r.fail("myorg/front", gate.before(r))
+	g := start(t, r.config())
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := g.list(t, front)
+		outcome <- err
+	}()
+	<-gate.arrived
+	g.terminate(t)
+	eventually(t, "no new connection is accepted", func() bool {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(g.api, "http://"))
+		if err == nil {
+			connection.Close()
+		}
+		return err != nil
+	})
+	gate.open()
+	if err := <-outcome; err != nil {
+		t.Errorf("the call that was under way: %v", err)
+	}
+	select {
+	case <-g.ended:
+		if code := g.process.ProcessState.ExitCode(); code != 0 {
+			t.Errorf("ended with status %d", code)
+		}
+	case <-time.After(time.Minute):
+		t.Error("it does not end")
+	}
+}
+
 // The certificates that a process trusts are read once, so another process calls.
 func privateCA(t *testing.T) {
 	certificate, key := certificate(t)
@@ -309,6 +370,31 @@ func child(t *testing.T, url string, variables ...string) (string, error) {
 	command.Env = append(append(os.Environ(), childURL+"="+url), variables...)
 	output, err := command.CombinedOutput()
 	return string(output), err
+}
+
+func parallelCalls(t *testing.T) {
+	r := openRegistry(t)
+	digest := r.push(t, "myorg/front", "feature-1")
+	gate := newGate(t)
+	r.fail("myorg/front", gate.before(r))
+	g := start(t, r.config())
+	answers := make(chan string, 50)
+	for range cap(answers) {
+		go func() {
+			sets, err := g.list(t, front)
+			answers <- fmt.Sprint(sets, err)
+		}()
+	}
+	<-gate.arrived
+	gate.open()
+	for range cap(answers) {
+		if answer := <-answers; !strings.Contains(answer, digest) || !strings.HasSuffix(answer, "<nil>") {
+			t.Errorf("answered %s", answer)
+		}
+	}
+	if asked := r.manifests(); len(asked) != 1 {
+		t.Errorf("the registry was asked %d times: %v", len(asked), asked)
+	}
 }
 
 // Whatever is sent, the answer is parameters or an error in the form that Argo CD shows, and never an empty list.
