@@ -155,6 +155,9 @@ fn joined<'a>(names: impl Iterator<Item = &'a String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection, prelude::*, sample};
+    use serde_json::json;
+
     use crate::{Config, Request, SourceQuery};
 
     const CONFIG: &str = "
@@ -255,6 +258,45 @@ profiles:
                 "there is no profile team-b: baseUrl must end in /profiles/<name>, or name none where there are none",
             ),
         );
+    }
+
+    /// Parameters that may mean something, from a source that has no sets.
+    fn parameters() -> impl Strategy<Value = serde_json::Value> {
+        let keys = ["onEmpty", "minItems", "maxItems", "alias", "key1", ""];
+        let values = [
+            json!("allow"),
+            json!("error"),
+            json!("0"),
+            json!(0),
+            json!(1),
+            json!(null),
+            json!({}),
+            json!([true]),
+        ];
+        collection::hash_map(
+            sample::select(keys.to_vec()),
+            sample::select(values.to_vec()),
+            0..4,
+        )
+        .prop_map(|parameters| {
+            let mut parameters = json!(parameters);
+            parameters["source"] = json!("none");
+            parameters
+        })
+    }
+
+    proptest! {
+        /// What the design rests on: without sets, every Application of the ApplicationSet would go.
+        #[test]
+        fn an_answer_without_sets_takes_the_word_of_the_request(parameters in parameters()) {
+            let config = Config::from_yaml(CONFIG).unwrap();
+            let body = json!({"input": {"parameters": parameters}}).to_string();
+            let answer = Request::from_body(body.as_bytes()).and_then(|request| {
+                let query = config.profile(None, "t")?.query(&request)?;
+                query.output.answer(Vec::new())
+            });
+            prop_assert!(answer.is_err() || parameters["onEmpty"] == "allow", "{parameters}");
+        }
     }
 
     #[test]

@@ -83,6 +83,11 @@ impl Generator {
         generator
     }
 
+    /// Where Argo CD asks.
+    pub(crate) fn api(&self) -> &str {
+        &self.api
+    }
+
     /// Holds `config.yaml` and `tokens`.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()

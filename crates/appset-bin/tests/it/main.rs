@@ -15,3 +15,4 @@ mod http;
 mod image_digests;
 mod recordings;
 mod registry;
+mod tls;
