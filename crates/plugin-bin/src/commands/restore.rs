@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
-use super::world::{Live, Subject};
+use super::world::{self, Live, Subject};
 use crate::{from_rpc, router::carry_out};
 
 /// Put RouteTables back to what their owners wrote, for a Rollout that was deleted in the middle of an update.
@@ -150,11 +150,7 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
         });
     }
     if found != Found::Here {
-        let policies = match store.policies().await {
-            // Where there are none, or no rights to them, no route has been mirrored.
-            Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
-            policies => policies?,
-        };
+        let policies = world::policies(store).await?;
         let left = policies.into_iter().filter(|it| belongs_to(it, rollout));
         work.policies.extend(left);
     }

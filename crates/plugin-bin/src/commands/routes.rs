@@ -1,11 +1,14 @@
 //! What a RouteTable does, in few words per route.
 
-use gloo_types::{DestinationReference, PortSelector, RouteTableDoc, effective_weights};
+use gloo_types::{
+    DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
+    effective_weights,
+};
 use route_planner::managed_by;
 use serde::Serialize;
 
 /// Where one route leads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
@@ -15,6 +18,16 @@ pub(super) struct RouteState {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) managed_by: Option<String>,
     pub(super) destinations: Vec<Share>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) copies: Vec<Copies>,
+}
+
+/// Where copies of a route's requests go.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Copies {
+    pub(super) destination: String,
+    /// Percent of the route's requests that are copied.
+    pub(super) percentage: f64,
 }
 
 /// A destination and what it gets.
@@ -29,12 +42,14 @@ impl RouteState {
     pub(super) fn shares(&self) -> String {
         let shares = self.destinations.iter();
         let shares = shares.map(|share| format!("{} {}", share.destination, share.weight));
-        shares.collect::<Vec<_>>().join(", ")
+        let copies = self.copies.iter();
+        let copies = copies.map(|it| format!("copies to {} {}", it.destination, it.percentage));
+        shares.chain(copies).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// The routes of a table that forward somewhere, in their order. Nothing for a table that cannot be read.
-pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
+pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec<RouteState> {
     let Ok(spec) = table.spec() else {
         return Vec::new();
     };
@@ -51,6 +66,7 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
                     weight,
                 })
                 .collect(),
+            copies: Vec::new(),
         }
     };
     let mut states = Vec::new();
@@ -68,6 +84,7 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
         let managed_by = raw.and_then(managed_by).map(|rollout| rollout.to_string());
         states.push(RouteState {
             managed_by,
+            copies: copies(table, route, policies),
             ..state(label, listed.unwrap_or(default))
         });
     }
@@ -86,6 +103,26 @@ pub(super) fn routes(table: &RouteTableDoc) -> Vec<RouteState> {
         ));
     }
     states
+}
+
+/// What the policies do that select a route by its labels.
+fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]) -> Vec<Copies> {
+    let mut copies = Vec::new();
+    for spec in policies.iter().filter_map(|policy| policy.spec().ok()) {
+        let selectors = spec.apply_to_routes.iter();
+        let is_selected = selectors
+            .filter_map(|it| it.route.as_ref())
+            .any(|it| it.may_select(&route.labels, table.labels(), &table.key().namespace));
+        if let Some(config) = spec.config.filter(|_| is_selected)
+            && let Some(destination) = &config.destination
+        {
+            copies.push(Copies {
+                destination: short_name(destination),
+                percentage: config.percentage.unwrap_or(100.0),
+            });
+        }
+    }
+    copies
 }
 
 /// A name for each destination of a route: the shortest that tells them apart.
@@ -131,12 +168,31 @@ mod tests {
     fn check(spec: Value, expect: &[&str]) {
         let table = json!({"kind": "RouteTable", "metadata": {"name": "t", "namespace": "n"}, "spec": spec});
         let table = RouteTableDoc::from_value(table).unwrap();
-        let shown = routes(&table);
+        let shown = routes(&table, &[policy()]);
         let shown: Vec<String> = shown
             .iter()
             .map(|it| format!("{}: {}", it.route, it.shares()))
             .collect();
         assert_eq!(shown, expect);
+    }
+
+    /// Copies the routes that have the label `copied`.
+    fn policy() -> MirrorPolicyDoc {
+        let policy = json!({"kind": "MirrorPolicy", "metadata": {"name": "p", "namespace": "n"}, "spec": {
+            "applyToRoutes": [{"route": {"labels": {"copied": "yes"}}}],
+            "config": {"destination": {"ref": {"name": "b"}}, "percentage": 12.5},
+        }});
+        MirrorPolicyDoc::from_value(policy).unwrap()
+    }
+
+    #[test]
+    fn routes_show_where_copies_go() {
+        let a = json!({"ref": {"name": "a", "namespace": "x"}});
+        let route = |copied| json!({"name": copied, "labels": {"copied": copied}, "forwardTo": {"destinations": [a]}});
+        check(
+            json!({"http": [route("yes"), route("no")]}),
+            &["yes: a 100, copies to b 12.5", "no: a 100"],
+        );
     }
 
     #[test]

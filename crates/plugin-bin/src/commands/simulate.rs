@@ -119,7 +119,10 @@ pub(super) async fn walk(
                 break;
             }
         }
-        report.routes = store.tables()?.iter().flat_map(routes).collect();
+        let policies = store.policies().await?;
+        let tables = store.tables()?;
+        let states = tables.iter().flat_map(|table| routes(table, &policies));
+        report.routes = states.collect();
         is_stuck = report.refused.is_some();
         reports.push(report);
         if is_stuck {

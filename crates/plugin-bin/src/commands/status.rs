@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{ObjectKey, RouteTableDoc};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::error_chain;
 use route_planner::involved;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::Answer;
 use super::output::{self, DIM, Format, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
-use super::world::{Live, Subject};
+use super::world::{self, Live, Subject};
 use crate::from_rpc;
 
 /// Show each Rollout of a cluster that uses the plugin, where its routes lead, and what Gloo says of its tables.
@@ -91,6 +91,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let rollouts = store.rollouts(args.namespace.as_deref()).await?;
     output::progress("reading RouteTables");
     let tables = store.tables(None).await?;
+    let policies = world::policies(&store).await?;
 
     let mut report = Report {
         rollouts: Vec::new(),
@@ -103,7 +104,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         }
         match Subject::new(rollout.raw().clone()) {
             Ok(subject) => {
-                let (status, selected) = status(args, &subject, &tables);
+                let (status, selected) = status(args, &subject, &tables, &policies);
                 explained.insert(subject.key, selected);
                 report.rollouts.push(status);
             }
@@ -145,6 +146,7 @@ fn status(
     args: &Args,
     subject: &Subject,
     tables: &[RouteTableDoc],
+    policies: &[MirrorPolicyDoc],
 ) -> (RolloutStatus, Vec<ObjectKey>) {
     let Subject { key, rollout, .. } = subject;
     let steps = rollout.canary.as_ref().map_or(0, |it| it.steps.len());
@@ -185,7 +187,7 @@ fn status(
             table: table.key().to_string(),
             is_changed,
             gloo: Verdict::of(table),
-            routes: routes(table),
+            routes: routes(table, policies),
         });
     }
     (

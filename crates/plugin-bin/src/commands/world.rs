@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
     KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutReader as _, RouteStore as _,
@@ -285,6 +285,14 @@ impl Source {
                 .or_insert_with(|| json!(self.namespace));
         }
         object
+    }
+}
+
+/// The MirrorPolicies of a cluster; none where there is no such kind, or no right to see them.
+pub(super) async fn policies(store: &KubeRouteStore) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+    match store.policies().await {
+        Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),
+        policies => policies,
     }
 }
 
