@@ -8,7 +8,7 @@ use std::{fmt::Write as _, fs, path::Path};
 
 use clap::CommandFactory as _;
 use plugin_bin::CommandLine;
-use route_planner::{BLOCK, Key, Shape};
+use route_planner::keys::{BLOCK, Key, Shape};
 
 #[test]
 fn the_reference_is_what_the_program_reads() {

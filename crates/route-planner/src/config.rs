@@ -1,7 +1,7 @@
 //! The plugin block of a Rollout: parsed once, checked strictly.
 
 mod destinations;
-mod keys;
+pub mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,6 @@ use gloo_types::{
 use strict_json::{Problem, object_name};
 
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
-pub use self::keys::{BLOCK, Key, Shape};
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
 
@@ -220,7 +219,7 @@ fn parse(
     object_name(&rollout.namespace, "metadata.namespace".to_owned())?;
     object_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;
-    let block = Block::root(&document, BLOCK)?;
+    let block = Block::root(&document, keys::BLOCK)?;
 
     Ok(PluginConfig {
         route_tables: route_tables(&block, &rollout.namespace)?,

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use serde_json::Value;
 use strict_json::Problem;
 
-use crate::config::{Key, Shape};
+use crate::config::keys::{Key, Shape};
 use crate::error::ConfigProblem;
 
 /// An object of the plugin block, whose keys are all in the table.

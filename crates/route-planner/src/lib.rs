@@ -42,8 +42,8 @@ mod source;
 mod weight;
 
 pub use config::{
-    BLOCK, HeaderMatchMode, HeaderRoutePlacement, Key, PluginConfig, RouteSelector, Shape,
-    TlsSelector, VerifyMode,
+    HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector, TlsSelector, VerifyMode,
+    keys,
 };
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};

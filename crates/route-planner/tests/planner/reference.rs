@@ -1,6 +1,6 @@
 //! The table of keys, which the reference is written from, against what the parser reads.
 
-use route_planner::{BLOCK, Key, Shape};
+use route_planner::keys::{BLOCK, Key, Shape};
 use serde_json::{Value, json};
 
 use crate::configuration::with;
