@@ -5,7 +5,6 @@ package host
 import (
 	"net/http"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -98,7 +97,10 @@ func missingSecretKey(t *testing.T) {
 // front is input of image-digests.
 const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front": "myorg/front"}}`
 
-const both = `{source: image-digests, tag: "%s", images: {front: myorg/front, back: myorg/back}}`
+// digests asks for two images with a tag.
+func digests(tag string) string {
+	return ours(`{source: image-digests, tag: "` + tag + `", images: {front: myorg/front, back: myorg/back}}`)
+}
 
 func templatesOfEachKind(t *testing.T) {
 	r := openRegistry(t)
@@ -111,15 +113,14 @@ static:
     sets: [{key1: val1, gloo: {port: 1000000, on: true, hosts: [a, b], hostsCsv: "a,b"}}]
 `)
 	a := newArgoCD(t, g.api)
-	digests := strings.Replace(both, "%s", "feature-1", 1)
 	ref := r.host + "/myorg/front@" + frontDigest
-	for _, c := range []struct{ templates, parameters, name, shown, want string }{
-		{goTemplate, digests, "x", "{{.digestFront}} {{.digestBack}} {{.image.front.ref}} {{.image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
-		{fastTemplate, digests, "x", "{{digestFront}} {{digestBack}} {{image.front.ref}} {{image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
-		{goTemplate, `{source: hello, big: 123456789}`, "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
-		{fastTemplate, `{source: hello, big: 123456789}`, "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
+	for _, c := range []struct{ templates, generator, name, shown, want string }{
+		{goTemplate, digests("feature-1"), "x", "{{.digestFront}} {{.digestBack}} {{.image.front.ref}} {{.image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
+		{fastTemplate, digests("feature-1"), "x", "{{digestFront}} {{digestBack}} {{image.front.ref}} {{image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
+		{goTemplate, ours(`{source: hello, big: 123456789}`), "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
+		{fastTemplate, ours(`{source: hello, big: 123456789}`), "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
 	} {
-		set := applicationSet(t, c.templates, ours(c.parameters), c.name, c.shown)
+		set := applicationSet(t, c.templates, c.generator, c.name, c.shown)
 		applications, _, err := a.generated(t, set)
 		if err != nil || len(applications) != 1 || applications[0].Annotations["shown"] != c.want {
 			t.Errorf("%s, %s: %v, %v, want %q", c.templates, c.shown, applications, err, c.want)
@@ -172,7 +173,7 @@ func generatorInput(t *testing.T) {
 // previews is the set for which the plugin generator was made: an Application per pull request whose images are built.
 func previews(t *testing.T, branches ...string) string {
 	t.Helper()
-	return matrix(pullRequests(t, branches...), ours(strings.Replace(both, "%s", "{{.branch_slug}}", 1)))
+	return matrix(pullRequests(t, branches...), digests("{{.branch_slug}}"))
 }
 
 func twoBranches(t *testing.T) {
@@ -245,13 +246,12 @@ func flatMatrix(t *testing.T) {
 	r.push(t, "myorg/back", "feature-1")
 	g := start(t, r.config()+clusters)
 	a := newArgoCD(t, g.api, cluster("c1", map[string]string{"gloo": "managed"}), cluster("c2", nil))
-	digests := strings.Replace(both, "%s", "{{branch_slug}}", 1)
-	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(digests)), "fb-{{number}}", "{{branch}} {{digestFront}}"),
+	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), digests("{{branch_slug}}")), "fb-{{number}}", "{{branch}} {{digestFront}}"),
 		"fb-11: feature-1 "+front)
 	managed := "clusters: {selector: {matchLabels: {gloo: managed}}}"
 	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, ours(`{source: clusters}`)), "{{name}}-{{gloo.slug}}", "{{server}}"),
 		"c1-c1-web: https://c1.example.com", "c1-c2-web: https://c1.example.com")
-	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, ours(strings.Replace(both, "%s", "feature-1", 1))), "{{name}}", "{{digestFront}}"),
+	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, digests("feature-1")), "{{name}}", "{{digestFront}}"),
 		"c1: "+front)
 	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(`{source: clusters}`)), "{{number}}-{{gloo.slug}}", ""),
 		"11-c1-web: ", "11-c2-web: ")
@@ -262,13 +262,12 @@ func unresolvedTemplates(t *testing.T) {
 	a := newArgoCD(t, start(t, r.config()+hello).api)
 	pulls := pullRequests(t, "feature-1")
 	for templates, tag := range map[string]string{lenient: "{{.branch_slag}}", fastTemplate: "{{branch_slag}}"} {
-		digests := ours(strings.Replace(both, "%s", tag, 1))
-		a.refuses(t, applicationSet(t, templates, matrix(pulls, digests), "x", ""), secondChild+"400: ", "unresolved template", "tag")
+		a.refuses(t, applicationSet(t, templates, matrix(pulls, digests(tag)), "x", ""), secondChild+"400: ", "unresolved template", "tag")
 	}
 	// At the top level nothing is rendered.
-	a.refuses(t, applicationSet(t, goTemplate, ours(strings.Replace(both, "%s", "{{.branch_slug}}", 1)), "x", ""), "status code 400: ", "unresolved template")
+	a.refuses(t, applicationSet(t, goTemplate, digests("{{.branch_slug}}"), "x", ""), "status code 400: ", "unresolved template")
 	// With the option, Argo CD does not even ask.
-	a.refuses(t, applicationSet(t, goTemplate, matrix(pulls, ours(strings.Replace(both, "%s", "{{.branch_slag}}", 1))), "x", ""),
+	a.refuses(t, applicationSet(t, goTemplate, matrix(pulls, digests("{{.branch_slag}}")), "x", ""),
 		"failed to replace parameters in generator", `map has no entry for key "branch_slag"`)
 	if asked := r.manifests(); len(asked) != 0 {
 		t.Errorf("the registry was asked for %v", asked)
@@ -322,7 +321,8 @@ spec:
       - `+pullRequests(t, "feature-1")+`
       - plugin:
           configMapRef: {name: `+configMap+`}
-          input: {parameters: `+strings.Replace(both, "%s", "{{.branch_slug}}", 1)+`}
+          input:
+            parameters: {source: image-digests, tag: "{{.branch_slug}}", images: {front: myorg/front, back: myorg/back}}
           values:
             branchLink: "https://git.example.com/org/repo/tree/{{.branch}}"
   template:

@@ -108,7 +108,8 @@ func (r *registry) ServeHTTP(writer http.ResponseWriter, request *http.Request) 
 	repository, reference, manifest := strings.Cut(strings.TrimPrefix(request.URL.Path, "/v2/"), "/manifests/")
 	r.mutex.Lock()
 	fault := r.faults[repository]
-	if manifest && request.Header.Get("Authorization") != "" == (r.signer != nil) {
+	challenged := r.signer != nil && request.Header.Get("Authorization") == ""
+	if manifest && !challenged {
 		r.asked = append(r.asked, repository+":"+reference)
 	}
 	r.mutex.Unlock()
@@ -140,7 +141,7 @@ func (r *registry) fail(repository string, fault http.HandlerFunc) {
 	r.faults[repository] = fault
 }
 
-// manifests are the images whose manifests were asked for by a caller with the registry's permission, in order.
+// manifests are the images whose manifests were asked for, in order, but for requests that the registry meets with a challenge.
 func (r *registry) manifests() []string {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()

@@ -35,8 +35,20 @@ static:
 
 var helloSets = []map[string]any{{"key1": "val1", "key2": "val2"}, {"key1": "val2", "key2": "val2"}}
 
-// recordings are requests of Argo CD's client, byte by byte. The generator's own tests replay them.
+// recordings holds requests of each release of Argo CD's client, byte by byte. The generator's own tests replay them.
 const recordings = "../../../crates/appset-bin/tests/data"
+
+// release is the Argo CD that go.mod requires.
+func release(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "github.com/argoproj/argo-cd/v3 v")
+	version, _, _ := strings.Cut(rest, "\n")
+	return version
+}
 
 var update = flag.Bool("update", false, "write what Argo CD's client sends to "+recordings)
 
@@ -46,6 +58,12 @@ func happyPath(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(sets, helloSets) {
 		t.Errorf("listed %v, %v", sets, err)
 	}
+	directory := filepath.Join(recordings, "argo-cd-"+release(t))
+	if *update {
+		if err := os.MkdirAll(directory, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, parameters := range map[string]string{
 		"no-parameters": "",
 		"static":        `{"source": "hello"}`,
@@ -53,7 +71,7 @@ func happyPath(t *testing.T) {
 		"every-kind":    everyKind,
 	} {
 		got := request(t, parameters)
-		file := filepath.Join(recordings, name+".http")
+		file := filepath.Join(directory, name+".http")
 		if *update {
 			write(t, file, string(got))
 			continue

@@ -18,19 +18,19 @@ static:
 
 #[test]
 fn the_request_of_a_set_without_parameters() {
-    let recording = include_bytes!("../data/no-parameters.http");
+    let recording = include_bytes!("../data/argo-cd-3.5.7/no-parameters.http");
     check(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
 }
 
 #[test]
 fn the_request_of_a_set_that_names_its_source() {
-    let recording = include_bytes!("../data/static.http");
+    let recording = include_bytes!("../data/argo-cd-3.5.7/static.http");
     check(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
 }
 
 #[test]
 fn a_request_with_every_kind_of_input() {
-    let recording = include_bytes!("../data/every-kind.http");
+    let recording = include_bytes!("../data/argo-cd-3.5.7/every-kind.http");
     check(
         recording,
         200,
@@ -40,6 +40,6 @@ fn a_request_with_every_kind_of_input() {
 
 #[test]
 fn a_request_for_a_source_that_is_not_configured() {
-    let recording = include_bytes!("../data/image-digests.http");
+    let recording = include_bytes!("../data/argo-cd-3.5.7/image-digests.http");
     check(recording, 400, "there is no source image-digests");
 }
