@@ -210,7 +210,7 @@ func failingRegistry(t *testing.T) {
 		r.push(t, "myorg/back", tag)
 	}
 	g := start(t, r.config())
-	for _, status := range []int{500, 502, 503, 429, 403, 401, 301, 204} {
+	for _, status := range []int{500, 502, 503, 429, 404, 403, 401, 301, 204, 200} {
 		r.fail("myorg/back", answering(status))
 		newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), secondChild, "myorg/back")
 	}

@@ -105,11 +105,8 @@ impl<'a> Lookup<'a> {
     }
 
     fn digest_of(&self, manifest: &[u8]) -> Result<Digest, Failure> {
-        let of_platform = match &self.image.platform {
-            None => None,
-            Some(platform) => platform_digest(manifest, platform)
-                .map_err(|error| self.failure(&error.to_string()))?,
-        };
+        let of_platform = platform_digest(manifest, self.image.platform.as_ref())
+            .map_err(|error| self.failure(&error.to_string()))?;
         let hash = ring::digest::digest(&ring::digest::SHA256, manifest);
         of_platform
             .or_else(|| Digest::from_sha256(hash.as_ref()))

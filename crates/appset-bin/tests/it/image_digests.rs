@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use crate::generator::{Call, Generator, Reply};
 use crate::registry::{Registry, Said};
 
-const MANIFEST: &str = "{}";
+const MANIFEST: &str = r#"{"schemaVersion":2}"#;
 /// SHA-256 of [`MANIFEST`].
-const HASH: &str = "sha256:44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a";
+const HASH: &str = "sha256:bafebd36189ad3688b7b3915ea55d461e0bfcfbdde11e54b0a123999fb6be50f";
 
 fn digest(c: char) -> String {
     format!("sha256:{}", String::from(c).repeat(64))
@@ -82,11 +82,17 @@ fn the_digest_is_in_a_header_or_is_the_manifests_hash() {
         _ => said(200, MANIFEST),
     };
     check(no_head, json!({}), (200, HASH));
+    let page_of_a_proxy = |_: &str| said(200, "<html>Please log in</html>");
+    check(
+        page_of_a_proxy,
+        json!({}),
+        (502, "sent what is no manifest"),
+    );
 }
 
 #[test]
 fn a_platform_is_looked_for_in_the_index() {
-    let index = json!({"manifests": [
+    let index = json!({"schemaVersion": 2, "manifests": [
         {"digest": digest('b'), "platform": {"os": "linux", "architecture": "arm64"}},
     ]});
     let index = move |_: &str| said(200, &index.to_string());
@@ -150,11 +156,11 @@ fn everything_else_is_a_failure() {
             (502, words),
         );
     }
-    check(
-        |_| said(200, "<html>"),
-        json!({"platform": "linux/arm64"}),
-        (502, "is not JSON"),
-    );
+    // The page of a proxy has a hash, too.
+    for platform in [json!({}), json!({"platform": "linux/arm64"})] {
+        let page = |_: &str| said(200, "<html>");
+        check(page, platform, (502, "sent what is no manifest"));
+    }
     // A port that nobody listens on.
     let reply = ask(&generator("127.0.0.1:1", &[]), &json!({}));
     assert_eq!(reply.status, 502, "{}", reply.body);

@@ -82,12 +82,12 @@ impl Challenge {
     }
 }
 
-/// Why an index does not lead to a digest.
+/// Why an answer does not lead to a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// It is no JSON object.
-    #[error("sent a manifest that is not JSON")]
-    Json,
+    /// It is something else, such as the page of a proxy.
+    #[error("sent what is no manifest")]
+    NoManifest,
     /// The index has no manifest for the platform.
     #[error("has no image for {os}/{architecture}")]
     Platform {
@@ -109,16 +109,21 @@ pub fn is_unknown(body: &[u8]) -> bool {
     })
 }
 
-/// The digest for `platform` in an index; nothing when the manifest is no index, and so is for one platform only.
+/// The digest for `platform` in an index; nothing when the manifest itself is meant: it is no index, and so is for one
+/// platform only, or no platform is asked for.
 ///
 /// # Errors
-/// When it is not JSON, or has none for the platform.
+/// When it is no manifest (all have a `schemaVersion`, by the OCI image specification), or has none for the platform.
 pub fn platform_digest(
     manifest: &[u8],
-    platform: &Platform,
+    platform: Option<&Platform>,
 ) -> Result<Option<Digest>, RegistryError> {
-    let manifest: Value = serde_json::from_slice(manifest).map_err(|_| RegistryError::Json)?;
-    let Some(manifests) = manifest.get("manifests").and_then(Value::as_array) else {
+    let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
+    if manifest.get("schemaVersion").is_none() {
+        return Err(RegistryError::NoManifest);
+    }
+    let manifests = manifest.get("manifests").and_then(Value::as_array);
+    let (Some(platform), Some(manifests)) = (platform, manifests) else {
         return Ok(None);
     };
     let is_for = |entry: &&Value| {

@@ -209,20 +209,24 @@ fn what_registries_say() {
 
     let platform = Platform::parse("linux/arm64", "platform").unwrap();
     let index = format!(
-        r#"{{"manifests":[{{"digest":"{}","platform":{{"os":"linux","architecture":"amd64"}}}},
+        r#"{{"schemaVersion":2,"manifests":[{{"digest":"{}","platform":{{"os":"linux","architecture":"amd64"}}}},
             {{"digest":"{}","platform":{{"os":"linux","architecture":"arm64"}}}}]}}"#,
         digest('a').as_str(),
         digest('b').as_str()
     );
     assert_eq!(
-        platform_digest(index.as_bytes(), &platform),
+        platform_digest(index.as_bytes(), Some(&platform)),
         Ok(Some(digest('b')))
     );
-    assert_eq!(platform_digest(b"{}", &platform), Ok(None));
+    assert_eq!(platform_digest(index.as_bytes(), None), Ok(None));
+    let one_platform = br#"{"schemaVersion":2,"config":{}}"#;
+    assert_eq!(platform_digest(one_platform, Some(&platform)), Ok(None));
+    let refused = |body: &[u8], platform| platform_digest(body, platform).unwrap_err().to_string();
     assert_eq!(
-        platform_digest(br#"{"manifests":[]}"#, &platform)
-            .unwrap_err()
-            .to_string(),
+        refused(br#"{"schemaVersion":2,"manifests":[]}"#, Some(&platform)),
         "has no image for linux/arm64"
     );
+    for page in [&b""[..], b"<html>", b"{}", b"[2]"] {
+        assert_eq!(refused(page, None), "sent what is no manifest");
+    }
 }
