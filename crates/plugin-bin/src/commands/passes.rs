@@ -97,6 +97,8 @@ impl<'a> Update<'a> {
         let status = &mut rollout.status;
         if status.stable_rs.is_empty() {
             status.stable_rs = STABLE.to_owned();
+            // The first deployment swaps the Services too, from an empty status, which counts as pong.
+            status.stable_ping_pong = "ping".to_owned();
         }
         if status.current_pod_hash.is_empty() || status.current_pod_hash == status.stable_rs {
             status.current_pod_hash = CANARY.to_owned();
