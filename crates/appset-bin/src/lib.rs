@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
-//!                                      -> appset_generator: what is asked -> registries: look it up -> the answer
+//!                                      -> appset_generator: what is asked -> registries, tables: look it up -> the answer
 //! ```
 
 mod api;
@@ -14,6 +14,7 @@ mod ops;
 mod registries;
 mod serve;
 mod service;
+mod tables;
 mod tls;
 mod tokens;
 

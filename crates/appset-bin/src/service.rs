@@ -11,6 +11,7 @@ use crate::Flags;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::registries::Registries;
+use crate::tables::Tables;
 use crate::tokens::Tokens;
 
 /// What every request needs.
@@ -23,6 +24,7 @@ pub(crate) struct Service {
     draining: AtomicBool,
     pub(crate) metrics: Metrics,
     registries: Registries,
+    tables: Tables,
 }
 
 impl Service {
@@ -33,6 +35,7 @@ impl Service {
         })?;
         let metrics = Metrics::new();
         let service = Self {
+            tables: Tables::new(flags, metrics.upstream("gloo-routes")),
             registries: Registries::new(metrics.upstream("image-digests"))?,
             config,
             tokens_dir: flags.tokens_dir.clone(),
@@ -81,6 +84,10 @@ impl Service {
     pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
         let sets = match query.source {
             SourceQuery::Static(fixed) => fixed.into_sets(),
+            SourceQuery::GlooRoutes(routes) => match routes.tables() {
+                None => Vec::new(),
+                Some(selector) => routes.sets(&self.tables.select(selector).await?)?,
+            },
             SourceQuery::ImageDigests(images) => {
                 let config = self.config.current();
                 let docker_config = config.image_digests().and_then(ImageDigests::docker_config);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
+use crate::gloo_routes::{self, GlooRoutes};
 use crate::image_digests::{self, ImageDigests};
 use crate::{Failure, FieldError, Profile, StaticSource};
 
@@ -35,6 +36,7 @@ pub(crate) type Sources = BTreeMap<String, Source>;
 pub(crate) enum Source {
     Static(StaticSource),
     ImageDigests(ImageDigests),
+    GlooRoutes(GlooRoutes),
 }
 
 /// Why a configuration cannot be used.
@@ -69,7 +71,7 @@ pub enum ConfigError {
     #[error("static.{0} has the name of another source: take another")]
     ReservedName(String),
     /// Nothing to answer from.
-    #[error("the configuration has no source: set static or imageDigests in it")]
+    #[error("the configuration has no source: set static, imageDigests or glooRoutes in it")]
     NoSource,
 }
 
@@ -87,12 +89,12 @@ impl Config {
         let root = Block::root(
             &document,
             "the configuration",
-            &["imageDigests", "profiles", "static"],
+            &["glooRoutes", "imageDigests", "profiles", "static"],
         )?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
-            if name == image_digests::NAME {
+            if [gloo_routes::NAME, image_digests::NAME].contains(&name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
@@ -102,6 +104,11 @@ impl Config {
             let source = root.block("imageDigests", ImageDigests::KEYS)?;
             let source = ImageDigests::from_config(&source)?;
             sources.insert(image_digests::NAME.to_owned(), Source::ImageDigests(source));
+        }
+        if root.value("glooRoutes").is_some() {
+            let source = root.block("glooRoutes", GlooRoutes::KEYS)?;
+            let source = GlooRoutes::from_config(&source)?;
+            sources.insert(gloo_routes::NAME.to_owned(), Source::GlooRoutes(source));
         }
         if sources.is_empty() {
             return Err(ConfigError::NoSource);
@@ -170,6 +177,10 @@ mod tests {
         refused(
             "{static: {image-digests: {}}}",
             "has the name of another source",
+        );
+        refused(
+            "{glooRoutes: {}}",
+            "glooRoutes is empty: set namespaces in it",
         );
         refused(
             "{imageDigests: {}}",

@@ -19,6 +19,7 @@ mod answer;
 mod config;
 mod failure;
 mod field;
+mod gloo_routes;
 mod image_digests;
 mod parameters;
 mod profile;
@@ -31,6 +32,7 @@ pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
 pub use config::{Config, ConfigError};
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};
+pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use image_digests::{
     ACCEPT, Challenge, Digest, ImageDigests, ImageQuery, Platform, Reference, RegistryError,
     is_unknown, platform_digest,

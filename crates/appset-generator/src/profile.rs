@@ -20,6 +20,8 @@ pub struct Profile {
     sources: Option<Vec<String>>,
     /// Patterns of the images it may look up, registry included; all that the source allows without a list.
     images: Option<Vec<String>>,
+    /// The namespaces it may look into; all that the source allows without a list.
+    namespaces: Option<Vec<String>>,
     /// Parameters that a request cannot change.
     fixed: Map<String, Value>,
     /// Parameters for requests that do not have them.
@@ -27,7 +29,14 @@ pub struct Profile {
 }
 
 impl Profile {
-    pub(crate) const KEYS: &[&str] = &["defaults", "fixed", "images", "sources", "tokens"];
+    pub(crate) const KEYS: &[&str] = &[
+        "defaults",
+        "fixed",
+        "images",
+        "namespaces",
+        "sources",
+        "tokens",
+    ];
 
     /// One that restricts nothing.
     pub(crate) fn open(name: &str) -> Self {
@@ -36,6 +45,7 @@ impl Profile {
             tokens: None,
             sources: None,
             images: None,
+            namespaces: None,
             fixed: Map::new(),
             defaults: Map::new(),
         }
@@ -67,6 +77,7 @@ impl Profile {
             tokens: list("tokens")?,
             sources,
             images: list("images")?,
+            namespaces: list("namespaces")?,
             fixed: profile.object("fixed")?.cloned().unwrap_or_default(),
             defaults: profile.object("defaults")?.cloned().unwrap_or_default(),
         })
@@ -113,6 +124,9 @@ impl Scope<'_> {
         let (name, source) = self.source(&parameters)?;
         match source {
             Source::Static(source) => source.query(name, &parameters),
+            Source::GlooRoutes(source) => {
+                source.query(&parameters, self.profile.namespaces.as_deref())
+            }
             Source::ImageDigests(source) => {
                 source.query(&parameters, self.profile.images.as_deref())
             }

@@ -6,7 +6,7 @@ use strict_json::{Block, Problem};
 
 use crate::answer::Guards;
 use crate::field::check_top_level;
-use crate::{Answer, Failure, ImageQuery, ParameterSet, StaticQuery};
+use crate::{Answer, Failure, ImageQuery, ParameterSet, RouteQuery, StaticQuery};
 
 /// What to look up, and what to make of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,13 +17,15 @@ pub struct Query {
     pub output: Output,
 }
 
-/// What to look up. Equal queries have equal answers, so this is what a cache may go by.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceQuery {
     /// Nothing: the configuration has it.
     Static(StaticQuery),
     /// Digests of tags, from registries.
     ImageDigests(ImageQuery),
+    /// Routes of Gloo's RouteTables.
+    GlooRoutes(RouteQuery),
 }
 
 /// What to make of what a source found.

@@ -9,7 +9,7 @@ use crate::object_key::ObjectKey;
 ///
 /// A table of one of `namespaces` is selected when its name is in `names`, or when labels or expressions are given and
 /// all of them hold. A named table is expected to exist; a label query may find any number.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RouteTableSelector {
     /// Names of tables.
     pub names: Vec<String>,
@@ -71,7 +71,7 @@ impl fmt::Display for RouteTableSelector {
 }
 
 /// One requirement on a label, as in a Kubernetes label selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelRequirement {
     /// The label.
     pub key: String,
@@ -106,7 +106,7 @@ impl fmt::Display for LabelRequirement {
 }
 
 /// Comparison of a [`LabelRequirement`].
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelOperator {
     /// The label has one of the values.
     In(Vec<String>),

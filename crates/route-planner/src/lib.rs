@@ -53,6 +53,7 @@ pub use intent::{
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
+pub use ownership::fnv1a;
 pub use record::ANNOTATION;
 pub use restore::{involved, managed_by, restore};
 

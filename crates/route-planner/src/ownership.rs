@@ -87,8 +87,8 @@ pub(crate) fn label_value(text: &str) -> String {
     format!("x{start}-{:016x}", fnv1a(text))
 }
 
-/// Must never change: labels that are in tables would no longer be recognised. (FNV-1a, 64 bits.)
-pub(crate) fn fnv1a(text: &str) -> u64 {
+/// FNV-1a, 64 bits: a short stand-in for a text. It must never change, since labels in tables hold it.
+pub fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

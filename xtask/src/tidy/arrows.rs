@@ -82,7 +82,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "appset-generator",
-        knows: &["serde_json", "strict-json"],
+        knows: &["gloo-types", "route-planner", "strict-json"],
         must_not_know: &[
             "axum",
             "hyper",
@@ -92,11 +92,12 @@ const RULES: &[Rule] = &[
             "kube-core",
             "kube-client",
             "rollouts-rpc",
+            "route-store",
         ],
     },
     Rule {
         package: "gloo-appset-generator",
-        knows: &["appset-generator", "axum"],
+        knows: &["appset-generator", "axum", "route-store"],
         must_not_know: &[PLUGIN, "rollouts-rpc", "xtask", "openssl-sys", "native-tls"],
     },
     Rule {

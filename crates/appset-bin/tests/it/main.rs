@@ -11,6 +11,7 @@
 mod bounds;
 mod docs;
 mod generator;
+mod gloo_routes;
 mod http;
 mod image_digests;
 mod recordings;

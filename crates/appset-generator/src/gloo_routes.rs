@@ -1,0 +1,306 @@
+//! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
+//!
+//! What changes while a canary walks is not in a set: weights, destinations and the routes that the plugin puts in come and
+//! go, and an Application made of them would come and go with them.
+
+use std::collections::BTreeMap;
+
+use gloo_types::{HttpRoute, RouteTableDoc, RouteTableSelector, RouteTableSpec};
+use serde_json::{Map, Value};
+use strict_json::{Block, Problem};
+
+use crate::config::ConfigError;
+use crate::query::{Output, Query, SourceQuery};
+use crate::{Failure, Field, ParameterSet};
+
+/// The name by which requests choose this source.
+pub(crate) const NAME: &str = "gloo-routes";
+/// The source's key at the top.
+const OWN: &str = "gloo";
+/// What Argo CD calls the cluster it runs in.
+const IN_CLUSTER: &str = "in-cluster";
+
+/// Where RouteTables may be looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GlooRoutes {
+    cluster: String,
+    namespaces: Vec<String>,
+}
+
+/// The tables and routes of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// The cluster that the tables are in.
+    cluster: String,
+    /// The tables; none when another cluster is asked for.
+    tables: Option<RouteTableSelector>,
+    names: Vec<String>,
+    labels: BTreeMap<String, String>,
+    by_table: bool,
+}
+
+impl GlooRoutes {
+    pub(crate) const KEYS: &[&str] = &["cluster", "namespaces"];
+
+    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
+        let namespaces = source.object_names("namespaces")?;
+        if namespaces.is_empty() {
+            return Err(source.empty("namespaces").into());
+        }
+        let cluster = source.string("cluster")?.unwrap_or(IN_CLUSTER);
+        Ok(Self {
+            cluster: cluster.to_owned(),
+            namespaces,
+        })
+    }
+
+    /// What a request to this source asks for. `allowed` are the profile's namespaces.
+    pub(crate) fn query(
+        &self,
+        given: &Map<String, Value>,
+        allowed: Option<&[String]>,
+    ) -> Result<Query, Failure> {
+        let keys = [
+            "cluster",
+            "granularity",
+            "routeSelector",
+            "routeTableSelector",
+            Output::OUTPUT_KEY,
+        ];
+        let known: Vec<&str> = Output::KEYS.into_iter().chain(keys).collect();
+        let document = Value::Object(given.clone());
+        let parameters = Block::root(&document, "the parameters", &known)?;
+
+        let cluster = parameters.string("cluster")?;
+        let here = cluster.is_none_or(|cluster| cluster == self.cluster);
+        let tables = self.tables(&parameters, allowed)?;
+        let routes = parameters.block("routeSelector", &["labels", "name", "names"])?;
+        let mut names = routes.strings("names")?;
+        names.extend(routes.string("name")?.map(str::to_owned));
+        let query = RouteQuery {
+            cluster: self.cluster.clone(),
+            tables: here.then_some(tables),
+            names,
+            labels: routes.labels("labels")?,
+            by_table: parameters.one_of("granularity", &["route", "table"])? == Some("table"),
+        };
+        Ok(Query {
+            source: SourceQuery::GlooRoutes(query),
+            output: Output::read(NAME, &parameters, Some(OWN), false)?,
+        })
+    }
+
+    fn tables(
+        &self,
+        parameters: &Block<'_>,
+        allowed: Option<&[String]>,
+    ) -> Result<RouteTableSelector, Failure> {
+        let known = ["labels", "name", "names", "namespace", "namespaces"];
+        let selector = parameters.block("routeTableSelector", &known)?;
+        let mut names = selector.object_names("names")?;
+        names.extend(selector.object_name("name")?);
+        let mut asked = selector.object_names("namespaces")?;
+        asked.extend(selector.object_name("namespace")?);
+        let is_allowed = |namespace: &String| {
+            self.namespaces.contains(namespace)
+                && allowed.is_none_or(|allowed| allowed.contains(namespace))
+        };
+        if let Some(namespace) = asked.iter().find(|namespace| !is_allowed(namespace)) {
+            return Err(Failure::Forbidden(format!(
+                "namespace {namespace} is not allowed: have it added to glooRoutes.namespaces and to the namespaces of the profile"
+            )));
+        }
+        if asked.is_empty() {
+            asked = self
+                .namespaces
+                .iter()
+                .filter(|one| is_allowed(one))
+                .cloned()
+                .collect();
+        }
+        if asked.is_empty() {
+            let all = "no namespace is allowed by both glooRoutes.namespaces and the profile";
+            return Err(Failure::Forbidden(all.to_owned()));
+        }
+        let labels = selector.labels("labels")?;
+        if names.is_empty() && labels.is_empty() {
+            return Err(Problem::Empty {
+                path: "routeTableSelector".to_owned(),
+                needed: "name, names or labels",
+            }
+            .into());
+        }
+        for list in [&mut names, &mut asked] {
+            list.sort();
+            list.dedup();
+        }
+        Ok(RouteTableSelector {
+            names,
+            labels,
+            match_expressions: Vec::new(),
+            namespaces: asked,
+        })
+    }
+}
+
+impl RouteQuery {
+    /// The tables to look up; nothing when the request is about another cluster.
+    #[must_use]
+    pub fn tables(&self) -> Option<&RouteTableSelector> {
+        self.tables.as_ref()
+    }
+
+    /// The sets, from the `tables` that were found.
+    ///
+    /// # Errors
+    /// When a table contradicts the API, or two sets would have the same key.
+    pub fn sets(&self, tables: &[RouteTableDoc]) -> Result<Vec<ParameterSet>, Failure> {
+        let mut sets = BTreeMap::new();
+        for table in tables {
+            let spec = table
+                .spec()
+                .map_err(|error| Failure::Upstream(error.to_string()))?;
+            let written = table.raw().pointer("/spec/http").and_then(Value::as_array);
+            let routes = written.into_iter().flatten().zip(&spec.http);
+            let routes = routes.filter(|(written, route)| {
+                let put_in = route_planner::managed_by(written).is_some();
+                !put_in && route.forward_to.is_some() && self.selects(route)
+            });
+            let mut routes = routes.map(|(_, route)| route).peekable();
+            let found: Vec<Option<&HttpRoute>> = if self.by_table {
+                routes.peek().map(|_| None).into_iter().collect()
+            } else {
+                // One without a name cannot be told from others once the table changes.
+                routes
+                    .filter(|route| !route.name.is_empty())
+                    .map(Some)
+                    .collect()
+            };
+            for route in found {
+                let (key, fields) = self.fields(table, &spec, route);
+                let mut set = ParameterSet::default();
+                set.insert(OWN, fields)?;
+                if sets.insert(key.clone(), set).is_some() {
+                    return Err(Failure::Upstream(format!(
+                        "two routes are {key}: give them different names"
+                    )));
+                }
+            }
+        }
+        Ok(sets.into_values().collect())
+    }
+
+    /// Every route without a selector; else those of one of the names, and those with all of the labels.
+    fn selects(&self, route: &HttpRoute) -> bool {
+        let has = |(key, value): (&String, &String)| route.labels.get(key) == Some(value);
+        let by_labels = !self.labels.is_empty() && self.labels.iter().all(has);
+        let all = self.names.is_empty() && self.labels.is_empty();
+        all || by_labels || self.names.contains(&route.name)
+    }
+
+    fn fields(
+        &self,
+        table: &RouteTableDoc,
+        spec: &RouteTableSpec,
+        route: Option<&HttpRoute>,
+    ) -> (String, Field) {
+        let name = table.key();
+        let mut parts = vec![
+            self.cluster.as_str(),
+            name.namespace.as_str(),
+            name.name.as_str(),
+        ];
+        parts.extend(route.map(|route| route.name.as_str()));
+        let key = parts.join("/");
+        let hosts = spec.hosts.iter().map(|host| host.as_str().into()).collect();
+        let mut fields = BTreeMap::from([
+            ("key", key.as_str().into()),
+            ("slug", slug(&parts).into()),
+            ("cluster", self.cluster.as_str().into()),
+            (
+                "routeTable",
+                Field::from([
+                    ("name", name.name.as_str().into()),
+                    ("namespace", name.namespace.as_str().into()),
+                    ("labels", texts(table.labels())),
+                ]),
+            ),
+            ("hosts", Field::List(hosts)),
+            ("hostsCsv", spec.hosts.join(",").into()),
+            (
+                "host",
+                spec.hosts.first().cloned().unwrap_or_default().into(),
+            ),
+            ("delegated", spec.hosts.is_empty().into()),
+        ]);
+        if let Some(route) = route {
+            let route = Field::from([
+                ("name", route.name.as_str().into()),
+                ("labels", texts(&route.labels)),
+                ("path", path(route).into()),
+            ]);
+            fields.insert("route", route);
+        }
+        let fields = fields
+            .into_iter()
+            .map(|(key, field)| (key.to_owned(), field));
+        (key, Field::Map(fields.collect()))
+    }
+}
+
+fn texts(labels: &BTreeMap<String, String>) -> Field {
+    let labels = labels.iter();
+    Field::Map(
+        labels
+            .map(|(key, value)| (key.clone(), value.as_str().into()))
+            .collect(),
+    )
+}
+
+/// The path of the first matcher that has one, exact, a prefix or a pattern.
+fn path(route: &HttpRoute) -> String {
+    let uri = route
+        .matchers
+        .iter()
+        .find_map(|matcher| matcher.uri.as_ref());
+    let text = uri.and_then(|uri| {
+        let texts = [&uri.exact, &uri.prefix, &uri.regex];
+        texts.into_iter().find_map(Clone::clone)
+    });
+    text.unwrap_or_default()
+}
+
+/// Longest slug. An Application's name has it, and something of its own.
+const SLUG: usize = 40;
+
+/// `parts` as part of a DNS name. Where others could have the same slug, a hash of them follows.
+fn slug(parts: &[&str]) -> String {
+    let plain = |part: &&str| {
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        !part.is_empty() && part.chars().all(legal)
+    };
+    let text = parts.join("-");
+    if text.len() <= SLUG && parts.iter().all(plain) {
+        return text;
+    }
+    let hash = format!("-{:016x}", route_planner::fnv1a(&parts.join("/")));
+    let mut words = String::new();
+    for c in text.chars().flat_map(char::to_lowercase) {
+        if c.is_ascii_alphanumeric() {
+            words.push(c);
+        } else if !words.ends_with('-') {
+            words.push('-');
+        }
+    }
+    let words: String = words
+        .trim_matches('-')
+        .chars()
+        .take(SLUG - hash.len())
+        .collect();
+    format!("{}{hash}", words.trim_end_matches('-'))
+        .trim_start_matches('-')
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests;

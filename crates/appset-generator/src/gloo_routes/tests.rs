@@ -1,0 +1,153 @@
+//! From a request for routes to its answer, with tables at hand.
+
+use serde_json::json;
+
+use super::*;
+use crate::{Config, Request};
+
+const CONFIG: &str = "
+glooRoutes: {cluster: c1, namespaces: [edge, shop]}
+profiles:
+  default: {}
+  team-a: {namespaces: [shop]}
+";
+
+fn tables() -> Vec<RouteTableDoc> {
+    let managed = "rollouts-plugin-trafficrouter-glooplatform";
+    let web = json!({
+        "apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
+        "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "demo"}},
+        "spec": {"hosts": ["a.example.com", "b.example.com"], "http": [
+            {"name": "header", "labels": {
+                format!("{managed}/namespace"): "shop",
+                format!("{managed}/rollout"): "demo",
+                format!("{managed}/managed-route"): "header"
+            }, "forwardTo": {"destinations": [{"ref": {"name": "canary"}}]}},
+            {"name": "demo", "labels": {"route": "demo"},
+             "matchers": [{"method": "GET"}, {"uri": {"prefix": "/demo"}}],
+             "forwardTo": {"destinations": [{"ref": {"name": "stable"}, "weight": 90}, {"ref": {"name": "canary"}, "weight": 10}]}},
+            {"name": "away", "redirect": {"hostRedirect": "x"}},
+            {"forwardTo": {"destinations": [{"ref": {"name": "stable"}}]}}
+        ]}
+    });
+    let api = json!({
+        "apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
+        "metadata": {"name": "api", "namespace": "edge"},
+        "spec": {"http": [{"name": "v1", "forwardTo": {"destinations": [{"ref": {"name": "api"}}]}}]}
+    });
+    [web, api]
+        .map(|table| RouteTableDoc::from_value(table).unwrap())
+        .to_vec()
+}
+
+/// The answer to `parameters` when the selected tables are found.
+fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
+    let config = Config::from_yaml(CONFIG).unwrap();
+    let body = json!({"input": {"parameters": parameters}}).to_string();
+    let request = Request::from_body(body.as_bytes())?;
+    let query = config.profile(Some(profile), "t")?.query(&request)?;
+    let SourceQuery::GlooRoutes(routes) = query.source else {
+        panic!("another source");
+    };
+    let found: Vec<_> = tables()
+        .into_iter()
+        .filter(|table| {
+            let selector = routes.tables();
+            selector.is_some_and(|selector| selector.matches(table.key(), table.labels()))
+        })
+        .collect();
+    let answer = query.output.answer(routes.sets(&found)?)?;
+    Ok(String::from_utf8(answer.to_body()).unwrap())
+}
+
+fn web() -> Value {
+    json!({"name": "web", "namespace": "shop"})
+}
+
+/// Neither the weights nor the canary nor its header route are there: they change while it walks.
+#[test]
+fn a_set_for_each_route() {
+    let routes = answer("default", json!({"routeTableSelector": web()})).unwrap();
+    insta::assert_snapshot!(routes, @r#"{"output":{"parameters":[{"gloo":{"cluster":"c1","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","key":"c1/shop/web/demo","route":{"labels":{"route":"demo"},"name":"demo","path":"/demo"},"routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web-demo"}}]}}"#);
+}
+
+#[test]
+fn a_set_for_each_table() {
+    let both = json!({"names": ["web", "api"]});
+    let parameters =
+        json!({"routeTableSelector": both, "granularity": "table", "outputKey": "table"});
+    insta::assert_snapshot!(answer("default", parameters).unwrap(), @r#"{"output":{"parameters":[{"table":{"cluster":"c1","delegated":true,"host":"","hosts":[],"hostsCsv":"","key":"c1/edge/api","routeTable":{"labels":{},"name":"api","namespace":"edge"},"slug":"c1-edge-api"}},{"table":{"cluster":"c1","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","key":"c1/shop/web","routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web"}}]}}"#);
+}
+
+#[test]
+fn what_is_selected() {
+    let keys = |parameters: Value| {
+        let answer: Value = serde_json::from_str(&answer("default", parameters).unwrap()).unwrap();
+        let sets = answer["output"]["parameters"].as_array().unwrap().clone();
+        let keys: Vec<_> = sets
+            .iter()
+            .map(|set| set["gloo"]["key"].to_string())
+            .collect();
+        keys.join(" ")
+    };
+    let all = json!({"names": ["web", "api"]});
+    assert_eq!(
+        keys(json!({"routeTableSelector": all})),
+        r#""c1/edge/api/v1" "c1/shop/web/demo""#
+    );
+    let by_label =
+        json!({"routeTableSelector": all, "routeSelector": {"labels": {"route": "demo"}}});
+    assert_eq!(keys(by_label), r#""c1/shop/web/demo""#);
+    let by_name =
+        json!({"routeTableSelector": all, "routeSelector": {"name": "v1"}, "cluster": "c1"});
+    assert_eq!(keys(by_name), r#""c1/edge/api/v1""#);
+    let by_table_label = json!({"routeTableSelector": {"labels": {"app": "demo"}}});
+    assert_eq!(keys(by_table_label), r#""c1/shop/web/demo""#);
+}
+
+#[test]
+fn what_is_refused() {
+    let refused = |profile, parameters: Value, expect: &str| {
+        let error = answer(profile, parameters).unwrap_err();
+        assert!(
+            format!("{} {error}", error.code().name).contains(expect),
+            "{error}"
+        );
+    };
+    refused(
+        "default",
+        json!({}),
+        "routeTableSelector is empty: set name, names or labels",
+    );
+    let other = json!({"routeTableSelector": {"name": "web", "namespace": "kube-system"}});
+    refused("default", other, "namespace kube-system is not allowed");
+    let edge = json!({"routeTableSelector": {"name": "api", "namespace": "edge"}});
+    refused("team-a", edge, "namespace edge is not allowed");
+    let typo = json!({"routeTableSelector": {"labels": {"app": "dmeo"}}});
+    refused("default", typo, "guard_empty");
+    let elsewhere = json!({"routeTableSelector": web(), "cluster": "c2"});
+    refused("default", elsewhere.clone(), "guard_empty");
+    let mut allowed = elsewhere;
+    allowed["onEmpty"] = json!("allow");
+    assert_eq!(
+        answer("default", allowed).unwrap(),
+        r#"{"output":{"parameters":[]}}"#
+    );
+}
+
+#[test]
+fn slugs_fit_and_differ() {
+    assert_eq!(slug(&["c1", "shop", "web", "demo"]), "c1-shop-web-demo");
+    let a = slug(&["c1", "shop", "web-demo"]);
+    let b = slug(&["c1", "shop-web", "demo"]);
+    assert!(a.starts_with("c1-shop-web-demo-") && b.starts_with("c1-shop-web-demo-") && a != b);
+    for parts in [&["x"; 60][..], &["Ä", "/"], &["", ""], &["a.b_c"]] {
+        let slug = slug(parts);
+        assert!(slug.len() <= SLUG, "{slug}");
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        assert!(
+            slug.chars().all(legal) && !slug.starts_with('-') && !slug.ends_with('-'),
+            "{slug}"
+        );
+    }
+}
