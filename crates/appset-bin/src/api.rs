@@ -137,7 +137,7 @@ async fn account(
     running.finish();
 
     let _entered = span.enter();
-    let ms = started.elapsed().as_millis();
+    let ms = started.elapsed().as_secs_f64() * 1000.0;
     let extensions = response.extensions_mut();
     if let Some(Refused { source, failure }) = extensions.remove() {
         let code = failure.code();

@@ -36,6 +36,7 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
+        .with_span_list(false)
         .with_max_level(flags.log_level)
         .with_writer(std::io::stderr)
         .try_init()

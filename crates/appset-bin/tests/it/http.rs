@@ -217,6 +217,7 @@ fn the_log_tells_calls_but_no_secret() {
         (&json!(2), &json!("fb"))
     );
     assert_eq!(answered["span"]["token"], "argocd");
+    assert!(answered["ms"].is_number(), "{answered}");
     for record in &log {
         let text = record.to_string();
         assert!(
