@@ -31,6 +31,19 @@ const NAME: &str = "demo";
 /// The Rollout of [`SECOND`].
 const SECOND_NAME: &str = "ratings";
 
+/// The Rollout of each example.
+const EXAMPLE_NAME: &str = "reviews";
+/// That of the example, and one that has tables too.
+const EXAMPLE_NAMESPACES: &str = "\
+apiVersion: v1
+kind: Namespace
+metadata: {name: $NAMESPACE}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: gloo-mesh}
+";
+
 /// A canary in its own namespace.
 #[derive(Debug)]
 pub struct Canary {
@@ -65,6 +78,22 @@ impl Canary {
             "canary.yaml names its Services otherwise"
         );
         Self::apply(cluster, namespace, NAME, &manifests).await
+    }
+
+    /// Creates the objects of a folder of `examples/manifests` in a namespace named after it.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_example(cluster: &Cluster, folder: &str) -> Result<Self> {
+        let mut manifests = EXAMPLE_NAMESPACES.to_owned();
+        for file in ["services", "route-table", "rollout"] {
+            let path = format!("../examples/manifests/{folder}/{file}.yaml");
+            manifests += "---\n";
+            manifests += &fs::read_to_string(path)?
+                .replace("namespace: shop", "namespace: $NAMESPACE")
+                .replace("[shop, ", "[$NAMESPACE, ");
+        }
+        Self::apply(cluster, folder, EXAMPLE_NAME, &manifests).await
     }
 
     /// Creates a second Rollout in the same namespace, whose traffic goes through the same RouteTable.
@@ -127,6 +156,14 @@ impl Canary {
             status["currentStepIndex"] == step && status["pauseConditions"].is_array()
         })
         .await
+    }
+
+    /// Waits until the controller has nothing left to do with the Rollout as it is.
+    ///
+    /// # Errors
+    /// It never happens.
+    pub async fn idle(&self) -> Result<()> {
+        self.settled("the controller is done", |_| true).await
     }
 
     /// Waits until the Rollout is as wanted and the controller has nothing left to do with it.

@@ -1,10 +1,13 @@
 //! Real rollouts by the newest controller, and what it alone lets a plugin do: ping-pong and mirror steps.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::process::ExitCode;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, AT_100, a_promoted_canary_returns_the_table};
-use e2e_tests::{Canary, Cluster, Release, Suite};
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run};
+use futures::future::try_join_all;
 use serde_json::json;
 
 const IMAGE: &str = "registry.example.com/demo:2";
@@ -90,6 +93,56 @@ async fn an_abort_keeps_the_stable_service(cluster: &Cluster) -> Result<()> {
     canary.restores(&original).await
 }
 
+/// A folder of `examples/manifests`, and what `status` shows in the middle of its update.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("experiment", "-baseline 5, reviews-"),
+    ("header-route", "testers *"),
+    ("mirror", "copies to reviews-canary 20"),
+    ("ping-pong", "reviews-ping 75, reviews-pong 25"),
+    ("several-tables", "reviews 75, reviews-canary 25"),
+    ("subsets", "] 75, reviews["),
+    ("tls-and-tcp", "reviews 75, reviews-canary 25"),
+    ("weights", "reviews 76, reviews-canary 4, reviews-legacy 20"),
+];
+
+async fn each_example_becomes_a_canary_and_is_promoted(cluster: &Cluster) -> Result<()> {
+    let folders = fs::read_dir("../examples/manifests")?;
+    let names = folders.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
+    let names = names.collect::<Result<BTreeSet<_>>>()?;
+    let tested = EXAMPLES.iter().map(|(folder, _)| (*folder).to_owned());
+    ensure!(names == tested.collect(), "{names:?}");
+    let walks = EXAMPLES.iter().map(async |(folder, middle)| {
+        let walk = walk_example(cluster, folder, middle).await;
+        walk.with_context(|| (*folder).to_owned())
+    });
+    try_join_all(walks).await?;
+    Ok(())
+}
+
+async fn walk_example(cluster: &Cluster, folder: &str, middle: &str) -> Result<()> {
+    let canary = Canary::deploy_example(cluster, folder).await?;
+    let status = async || run(cluster.kubeconfig(), &format!("status -n {folder}")).await;
+    let containers = json!([
+        { "name": "reviews", "image": IMAGE, "ports": [{ "containerPort": 8080 }] }
+    ]);
+    canary
+        .change_spec(json!({ "template": { "spec": { "containers": containers } } }))
+        .await?;
+    eventually("the tables are in the middle of the update", async || {
+        status().await?.check(0, &[middle])
+    })
+    .await?;
+    canary.idle().await?;
+    canary.promote_fully().await?;
+    canary.healthy().await?;
+    eventually("nothing of the canary is left", async || {
+        let left = status().await?.stdout;
+        ensure!(!left.contains(middle), "{left}");
+        Ok(())
+    })
+    .await
+}
+
 fn main() -> Result<ExitCode> {
     Suite::run(Some(Release::V1_10), |suite| {
         macro_rules! trials {
@@ -101,6 +154,7 @@ fn main() -> Result<ExitCode> {
             an_abort_keeps_the_stable_service,
             mirror_routes_come_and_go_with_their_policies,
             an_abort_takes_the_mirror_away,
+            each_example_becomes_a_canary_and_is_promoted,
         ])
     })
 }
