@@ -152,6 +152,15 @@ func (a *argoCD) refuses(t testing.TB, set *v1alpha1.ApplicationSet, words ...st
 	}
 }
 
+// asks tells Argo CD another plugin.
+func (a *argoCD) asks(t testing.TB, g *generator) {
+	t.Helper()
+	settings := &corev1.ConfigMap{ObjectMeta: named(configMap), Data: map[string]string{"baseUrl": g.api, "token": "$" + configMap + ":token"}}
+	if err := a.Update(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // reconcile makes a pass over the set.
 func (a *argoCD) reconcile(t testing.TB, set string) ctrl.Result {
 	t.Helper()

@@ -4,6 +4,7 @@ package host
 
 import (
 	"net/http"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -94,6 +95,35 @@ func missingSecretKey(t *testing.T) {
 	a.refuses(t, set, "API error with status code 401: ")
 }
 
+// glooRoutes lets the generator look for RouteTables.
+const glooRoutes = `
+glooRoutes: {namespaces: [shop]}
+`
+
+// shopRoutes asks for routes.
+var shopRoutes = ours(`{source: gloo-routes, routeTableSelector: {labels: {app: shop}}}`)
+
+// tables is a flag: take RouteTables from a directory, in which there is one with these routes.
+func tables(t testing.TB, routes string) string {
+	t.Helper()
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "web.yaml"), `
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {name: web, namespace: shop, labels: {app: shop}}
+spec:
+  hosts: [shop.example.com]
+  http:`+routes)
+	return "--route-tables-dir=" + directory
+}
+
+// atRest is a route without a canary.
+const atRest = `
+  - name: reviews
+    matchers: [{uri: {prefix: /reviews}}]
+    forwardTo: {destinations: [{ref: {name: reviews-stable}, port: {number: 8080}}]}
+`
+
 // front is input of image-digests.
 const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front": "myorg/front"}}`
 
@@ -106,12 +136,12 @@ func templatesOfEachKind(t *testing.T) {
 	r := openRegistry(t)
 	frontDigest := r.push(t, "myorg/front", "feature-1")
 	backDigest := r.push(t, "myorg/back", "feature-1")
-	g := start(t, r.config()+`
+	g := start(t, r.config()+glooRoutes+`
 static:
   hello:
     inputs: [big]
     sets: [{key1: val1, gloo: {port: 1000000, on: true, hosts: [a, b], hostsCsv: "a,b"}}]
-`)
+`, tables(t, atRest))
 	a := newArgoCD(t, g.api)
 	ref := r.host + "/myorg/front@" + frontDigest
 	for _, c := range []struct{ templates, generator, name, shown, want string }{
@@ -119,6 +149,8 @@ static:
 		{fastTemplate, digests("feature-1"), "x", "{{digestFront}} {{digestBack}} {{image.front.ref}} {{image.tag}}", frontDigest + " " + backDigest + " " + ref + " feature-1"},
 		{goTemplate, ours(`{source: hello, big: 123456789}`), "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
 		{fastTemplate, ours(`{source: hello, big: 123456789}`), "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
+		{goTemplate, shopRoutes, "x", "{{.gloo.key}} {{.gloo.host}} {{.gloo.route.path}} {{.gloo.routeTable.labels.app}}", "in-cluster/shop/web/reviews shop.example.com /reviews shop"},
+		{fastTemplate, shopRoutes, "x", "{{gloo.key}} {{gloo.hosts.0}} {{gloo.route.path}} {{gloo.routeTable.labels.app}}", "in-cluster/shop/web/reviews shop.example.com /reviews shop"},
 	} {
 		set := applicationSet(t, c.templates, c.generator, c.name, c.shown)
 		applications, _, err := a.generated(t, set)
@@ -244,7 +276,7 @@ func flatMatrix(t *testing.T) {
 	r := openRegistry(t)
 	front := r.push(t, "myorg/front", "feature-1")
 	r.push(t, "myorg/back", "feature-1")
-	g := start(t, r.config()+clusters)
+	g := start(t, r.config()+clusters+glooRoutes, tables(t, atRest))
 	a := newArgoCD(t, g.api, cluster("c1", map[string]string{"gloo": "managed"}), cluster("c2", nil))
 	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), digests("{{branch_slug}}")), "fb-{{number}}", "{{branch}} {{digestFront}}"),
 		"fb-11: feature-1 "+front)
@@ -253,6 +285,9 @@ func flatMatrix(t *testing.T) {
 		"c1-c1-web: https://c1.example.com", "c1-c2-web: https://c1.example.com")
 	a.renders(t, applicationSet(t, fastTemplate, matrix(managed, digests("feature-1")), "{{name}}", "{{digestFront}}"),
 		"c1: "+front)
+	routes := `{source: gloo-routes, routeTableSelector: {labels: {app: shop}}, cluster: "{{name}}", onEmpty: allow}`
+	a.renders(t, applicationSet(t, fastTemplate, matrix("clusters: {}", ours(routes)), "{{name}}-{{gloo.route.name}}", "{{gloo.host}}"),
+		"in-cluster-reviews: shop.example.com")
 	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(`{source: clusters}`)), "{{number}}-{{gloo.slug}}", ""),
 		"11-c1-web: ", "11-c2-web: ")
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
 
@@ -103,6 +106,7 @@ func emptyOnPurpose(t *testing.T) {
 }
 
 func emptyByMistake(t *testing.T) {
+	misspeltSelector(t)
 	for _, parameters := range []string{`{source: hello}`, `{source: hello, onEmpty: error}`, `{source: hello, minItems: 2}`} {
 		g := start(t, hello)
 		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", ""))
@@ -110,6 +114,57 @@ func emptyByMistake(t *testing.T) {
 		write(t, g.config, emptied)
 		a.passes(t, "val1", "val2")
 		a.hasFailed(t, "API error with status code 409: ", "hello")
+	}
+}
+
+func misspeltSelector(t *testing.T) {
+	set := applicationSet(t, goTemplate, shopRoutes, "probe-{{.gloo.route.name}}", "")
+	a := newArgoCD(t, start(t, glooRoutes, tables(t, atRest)).api, set)
+	a.passes(t, "probe-reviews")
+	if err := a.Get(t.Context(), client.ObjectKeyFromObject(set), set); err != nil {
+		t.Fatal(err)
+	}
+	set.Spec.Generators[0].Plugin.Input.Parameters["routeTableSelector"] = apiextensionsv1.JSON{Raw: []byte(`{"labels": {"app": "shpo"}}`)}
+	if err := a.Update(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	a.passes(t, "probe-reviews")
+	a.hasFailed(t, "API error with status code 409: ", "gloo-routes")
+}
+
+// While a canary walks, nothing is written to the Applications that are made of its routes.
+func walkingCanary(t *testing.T) {
+	const headerRoute = `
+  - name: canary-by-header
+    labels:
+      rollouts-plugin-trafficrouter-glooplatform/namespace: shop
+      rollouts-plugin-trafficrouter-glooplatform/rollout: reviews
+      rollouts-plugin-trafficrouter-glooplatform/managed-route: canary-by-header
+    matchers: [{uri: {prefix: /reviews}, headers: [{name: x-canary, value: always}]}]
+    forwardTo: {destinations: [{ref: {name: reviews-canary}, port: {number: 8080}}]}
+`
+	weights := func(stable, canary int) string {
+		return fmt.Sprintf(`
+  - name: reviews
+    matchers: [{uri: {prefix: /reviews}}]
+    forwardTo:
+      destinations:
+      - {ref: {name: reviews-stable}, port: {number: 8080}, weight: %d}
+      - {ref: {name: reviews-canary}, port: {number: 8080}, weight: %d}
+`, stable, canary)
+	}
+	set := applicationSet(t, goTemplate, shopRoutes, "probe-{{.gloo.route.name}}", "{{.gloo | toJson}}")
+	a := newArgoCD(t, "", set)
+	written := ""
+	for _, routes := range []string{atRest, weights(90, 10), headerRoute + weights(50, 50), weights(1, 99), atRest} {
+		a.asks(t, start(t, glooRoutes, tables(t, routes)))
+		a.passes(t, "probe-reviews")
+		a.isHealthy(t)
+		version := a.applications(t)["probe-reviews"].ResourceVersion
+		if written != "" && version != written {
+			t.Errorf("with these routes the Application is written: %s", routes)
+		}
+		written = version
 	}
 }
 

@@ -57,6 +57,7 @@ var scenarios = []struct {
 	{32, 3, "answers that delete, from another plugin", emptyAnswers},
 	{33, 3, "duplicate names", duplicateNames},
 	{34, 3, "the time of the next pass", requeueTimes},
+	{35, 3, "a canary that walks", walkingCanary},
 }
 
 func TestScenarios(t *testing.T) {
