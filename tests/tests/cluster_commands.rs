@@ -363,7 +363,7 @@ async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
     }
     for line in ["validate", "status"] {
         let answer = run(user, line).await?;
-        answer.check(3, &["rollouts in all namespaces not found"])?;
+        answer.check(3, &["no rollouts.argoproj.io: install Argo Rollouts"])?;
         ensure!(answer.stderr.lines().count() == 1, "{}", answer.stderr);
     }
     let missing = [

@@ -88,7 +88,7 @@ struct LeftBehind {
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let store = args.live.store();
     output::progress("reading Rollouts");
-    let rollouts = store.rollouts(args.namespace.as_deref()).await?;
+    let rollouts = world::rollouts(&store, args.namespace.as_deref()).await?;
     output::progress("reading RouteTables");
     let tables = store.tables(None).await?;
     let policies = world::policies(&store).await?;

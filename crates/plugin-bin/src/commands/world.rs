@@ -8,8 +8,8 @@ use clap::Args;
 use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
-    KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutReader as _, RouteStore as _,
-    StoreError,
+    KubeRouteStore, LiveRollout, MemoryRouteStore, PolicyStore as _, RolloutReader as _,
+    RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -262,7 +262,7 @@ impl Source {
 
     /// The Rollouts of the cluster, of all namespaces.
     pub(super) async fn live_rollouts(&self) -> anyhow::Result<Vec<Manifest>> {
-        let rollouts = self.cluster().rollouts(None).await?.into_iter();
+        let rollouts = rollouts(&self.cluster(), None).await?.into_iter();
         let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
         Ok(manifests.collect())
     }
@@ -285,6 +285,21 @@ impl Source {
                 .or_insert_with(|| json!(self.namespace));
         }
         object
+    }
+}
+
+/// The Rollouts of a cluster.
+pub(super) async fn rollouts(
+    store: &KubeRouteStore,
+    namespace: Option<&str>,
+) -> anyhow::Result<Vec<LiveRollout>> {
+    match store.rollouts(namespace).await {
+        Err(StoreError::NotFound { .. }) => {
+            bail!(
+                "the cluster has no rollouts.argoproj.io: install Argo Rollouts, or choose another with --context"
+            )
+        }
+        rollouts => Ok(rollouts?),
     }
 }
 
