@@ -205,23 +205,24 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
 async fn controller(args: &Args, client: &Client) -> Finding {
     const SUBJECT: &str = "controller";
     let namespace = &args.controller_namespace;
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    // Typed, a Deployment would bring every kind of volume and probe into the binary.
+    let resource = ApiResource::erase::<Deployment>(&());
+    let deployments: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = deployments.list(&ListParams::default()).await;
     let listed = match listed {
         Ok(listed) => listed,
         Err(error) => return unseen(SUBJECT, "Deployments", &error),
     };
-    let containers = listed
-        .items
-        .into_iter()
-        .filter_map(|it| it.spec.template.spec);
-    let containers = containers.flat_map(|pod| pod.containers);
-    let images = containers.filter_map(|container| container.image);
+    let containers = listed.items.iter().filter_map(|it| {
+        let pod = it.data.pointer("/spec/template/spec")?;
+        pod.get("containers")?.as_array()
+    });
+    let mut images = containers
+        .flatten()
+        .filter_map(|container| container.get("image")?.as_str());
     // Every build of it is called so, wherever it is pulled from.
-    match images
-        .into_iter()
-        .find(|image| image.contains("argo-rollouts"))
-    {
+    match images.find(|image| image.contains("argo-rollouts")) {
         Some(image) => Finding::ok(SUBJECT, image),
         None => Finding::warning(
             SUBJECT,

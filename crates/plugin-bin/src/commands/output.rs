@@ -7,7 +7,11 @@ use anyhow::Context as _;
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
-use similar::{ChangeTag, TextDiff};
+use similar::{
+    ChangeTag,
+    algorithms::{Capture, Compact, Replace, myers},
+    udiff::UnifiedHunkHeader,
+};
 
 pub(super) const BOLD: Style = Style::new().bold();
 pub(super) const DIM: Style = Style::new().dimmed();
@@ -86,21 +90,26 @@ pub(super) fn styled(style: Style, text: &str) -> String {
 /// A unified diff of two objects as YAML, without what only machines write and read. Empty when they are equal.
 pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result<String> {
     let (before, after) = (manifest(before)?, manifest(after)?);
-    let diff = TextDiff::from_lines(&before, &after);
+    let before: Vec<&str> = before.lines().collect();
+    let after: Vec<&str> = after.lines().collect();
+    // `TextDiff` would bring every algorithm into the binary.
+    let mut diff = Compact::new(Replace::new(Capture::new()), &before, &after);
+    myers::diff(&mut diff, &before, 0..before.len(), &after, 0..after.len())?;
+    let capture = diff.into_inner().into_inner();
     let mut text = String::new();
-    for hunk in diff.unified_diff().context_radius(CONTEXT).iter_hunks() {
+    for hunk in capture.into_grouped_ops(CONTEXT) {
         if text.is_empty() {
             text += &styled(BOLD, &format!("--- {label}\n+++ {label}, changed"));
             text.push('\n');
         }
-        text += &format!("{CYAN}{}{CYAN:#}\n", hunk.header());
-        for change in hunk.iter_changes() {
+        text += &format!("{CYAN}{}{CYAN:#}\n", UnifiedHunkHeader::new(&hunk));
+        for change in hunk.iter().flat_map(|op| op.iter_changes(&before, &after)) {
             let (sign, style) = match change.tag() {
                 ChangeTag::Equal => (' ', Style::new()),
                 ChangeTag::Delete => ('-', RED),
                 ChangeTag::Insert => ('+', GREEN),
             };
-            let line = change.value().trim_end_matches('\n');
+            let line = change.value();
             text += &format!("{style}{sign}{line}{style:#}\n");
         }
     }
