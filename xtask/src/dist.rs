@@ -75,7 +75,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     });
     for platform in [AMD64, ARM64] {
         report.step(platform.name, || {
-            let zig = zig.as_ref().context("it is linked with zig")?;
+            let zig = zig.as_ref().context("its C is compiled with zig")?;
             dist.platform(&platform, &zig.build(&platform, &dist.release)?)
         });
     }

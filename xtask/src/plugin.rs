@@ -7,6 +7,13 @@ use xshell::{Shell, cmd};
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
+/// The linker that comes with Rust: the same everywhere.
+pub(crate) const LINKER: &str = "rust-lld";
+
+/// Functions with the same code become one, and the relocations of a binary that may be loaded anywhere take a bit each.
+pub(crate) const LINK_FLAGS: [&str; 2] =
+    ["-Clink-arg=--icf=all", "-Clink-arg=-zpack-relative-relocs"];
+
 /// Builds the static release binary and returns its absolute path.
 ///
 /// # Errors
@@ -15,7 +22,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     cmd!(
         sh,
-        "cargo build --locked --release --package {PLUGIN} --target {target}"
+        "cargo rustc --locked --release --package {PLUGIN} --bin {PLUGIN} --target {target} -- -Clinker={LINKER} {LINK_FLAGS...}"
     )
     .run()?;
     Ok(target_dir(sh).join(target).join("release").join(PLUGIN))

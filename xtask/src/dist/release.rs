@@ -38,16 +38,17 @@ impl Release {
         })
     }
 
-    /// A build of the plugin that depends on the commit, not on the machine.
+    /// A build of the plugin that depends on the commit, not on the machine. `flags` are for all crates.
     ///
     /// # Errors
     /// When the dependencies cannot be had.
     pub(super) fn build<'s>(
         &self,
         sh: &'s Shell,
-        cargo_build: &str,
+        cargo: &str,
         target: &str,
         flags: &[&str],
+        link_flags: &[&str],
     ) -> anyhow::Result<(Cmd<'s>, PathBuf)> {
         cmd!(sh, "cargo fetch --quiet --locked").quiet().run()?;
         let target_dir = target_dir(sh).join("dist");
@@ -57,7 +58,7 @@ impl Release {
         }
         let command = cmd!(
             sh,
-            "cargo {cargo_build} --quiet --locked --release --package {PLUGIN} --target {target} --target-dir {target_dir}"
+            "{cargo} rustc --quiet --locked --release --package {PLUGIN} --bin {PLUGIN} --target {target} --target-dir {target_dir} -- {link_flags...}"
         );
         let command = command
             .env("PLUGIN_VERSION", &self.version)
@@ -75,7 +76,7 @@ impl Release {
     /// When cargo fails.
     pub(super) fn build_with_glibc(&self, sh: &Shell) -> anyhow::Result<PathBuf> {
         let flags = ["-Ctarget-feature=+crt-static"];
-        let (command, binary) = self.build(sh, "build", "x86_64-unknown-linux-gnu", &flags)?;
+        let (command, binary) = self.build(sh, "cargo", "x86_64-unknown-linux-gnu", &flags, &[])?;
         command.run()?;
         Ok(binary)
     }

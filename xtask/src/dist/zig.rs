@@ -1,4 +1,4 @@
-//! Zig as linker and C compiler: one tool with the C libraries of all targets, the same on every machine.
+//! Zig as C compiler for all targets, the same on every machine.
 
 use std::{
     ffi::OsString,
@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use super::{Platform, release::Release};
-use crate::plugin::target_dir;
+use crate::plugin::{LINK_FLAGS, LINKER, target_dir};
 
 /// They decide which bytes come out, so a release names them exactly.
 const CARGO_ZIGBUILD: &str = "0.24.0";
@@ -52,11 +52,14 @@ impl<'s> Zig<'s> {
     pub(super) fn build(&self, platform: &Platform, release: &Release) -> anyhow::Result<PathBuf> {
         let target = platform.target;
         cmd!(self.sh, "rustup --quiet target add {target}").run()?;
-        let (command, binary) = release.build(self.sh, "zigbuild", target, &[])?;
-        // `.cargo/config.toml` names the machine's C compiler, to this process too.
-        let c_compiler = format!("CC_{}", target.replace('-', "_"));
+        let (command, binary) =
+            release.build(self.sh, "cargo-zigbuild", target, &[], &LINK_FLAGS)?;
+        let name = target.replace('-', "_");
         command
-            .env_remove(c_compiler)
+            // `.cargo/config.toml` names the machine's C compiler, to this process too.
+            .env_remove(format!("CC_{name}"))
+            // Zig would link too, but its linker does not pack relocations.
+            .env(format!("CARGO_TARGET_{}_LINKER", name.to_uppercase()), LINKER)
             .env("PATH", &self.path)
             .run()?;
         Ok(binary)
