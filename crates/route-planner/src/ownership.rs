@@ -55,12 +55,12 @@ impl Owner {
 }
 
 impl Ownership {
-    /// `None` for a route that its owner wrote.
+    /// `None` for a route that its owner wrote, which a value that no name has tells as well: an empty one, for example.
     pub(crate) fn of(route: &Value) -> Option<Self> {
         let labels = route.get("labels")?;
         let label = |key| {
             let value = labels.get(format!("{PREFIX}/{key}"))?.as_str()?;
-            Some(value.to_owned())
+            (label_value(value) == value).then(|| value.to_owned())
         };
         Some(Self {
             owner: Owner {
@@ -121,7 +121,12 @@ mod tests {
         let route = json!({ "labels": labels });
         let ownership = Ownership::of(&route).unwrap();
         assert_eq!((ownership.owner, &*ownership.managed), (owner, "hdr"));
-        labels.shift_remove(&format!("{PREFIX}/{ROLLOUT}"));
+        let rollout = format!("{PREFIX}/{ROLLOUT}");
+        for nobody in ["", "-a", "a b"] {
+            labels.insert(rollout.clone(), json!(nobody));
+            assert_eq!(Ownership::of(&json!({ "labels": labels })), None);
+        }
+        labels.shift_remove(&rollout);
         assert_eq!(Ownership::of(&json!({ "labels": labels })), None);
     }
 }
