@@ -1,5 +1,6 @@
 //! `cargo xtask dist`: what a release consists of, the same bytes wherever the same commit is built.
 
+mod again;
 mod archive;
 mod elf;
 mod manifests;
@@ -29,6 +30,9 @@ pub(crate) struct Args {
     /// Where the files will be downloaded from, for the manifests. Left out, that is left to whoever applies them.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    /// Builds everything a second time, in a clone elsewhere, and compares the files.
+    #[arg(long)]
+    again: bool,
 }
 
 /// A platform that releases are for, in the words of Go and of containers.
@@ -86,7 +90,11 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             dist.platform(&AMD64, &binary)
         });
     }
-    report.step("manifests", || dist.manifests(args.url.as_deref()));
+    let url = args.url.as_deref();
+    report.step("manifests", || dist.manifests(url));
+    if args.again {
+        report.step("again, elsewhere", || again::compare(sh, &dist.out, url));
+    }
     report.finish("dist")
 }
 
