@@ -48,8 +48,11 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
 }
 
 impl Plan {
-    /// Looks at the table as it will be.
+    /// Looks at the table as it will be; there is no need to when nothing changes, as with most calls.
     pub(crate) fn with_what_it_leaves(self, table: &RouteTableDoc) -> Self {
+        if self.is_noop() {
+            return self;
+        }
         let mut after = table.raw().clone();
         let patched = json_patch::patch(&mut after, &self.to_json_patch());
         let after = patched
@@ -57,7 +60,7 @@ impl Plan {
             .and_then(|()| RouteTableDoc::from_value(after).ok());
         let left = after.and_then(|after| involved(&after).ok());
         Self {
-            hands_back: !self.is_noop() && left.is_some_and(|rollouts| rollouts.is_empty()),
+            hands_back: left.is_some_and(|rollouts| rollouts.is_empty()),
             ..self
         }
     }
