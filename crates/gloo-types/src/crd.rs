@@ -8,7 +8,7 @@ use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-use crate::resource::{MirrorPolicy, Resource, RouteTable};
+use crate::resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
 
 /// The definition of RouteTable (`apiextensions.k8s.io/v1`), ready to be applied.
 pub fn route_table() -> Value {
@@ -26,6 +26,17 @@ pub fn route_table() -> Value {
 /// The definition of MirrorPolicy (`apiextensions.k8s.io/v1`), ready to be applied.
 pub fn mirror_policy() -> Value {
     definition::<MirrorPolicy>(structural_schema::<<MirrorPolicy as Resource>::Spec>())
+}
+
+/// The definition of Workspace (`apiextensions.k8s.io/v1`), ready to be applied.
+pub fn workspace() -> Value {
+    definition::<Workspace>(structural_schema::<<Workspace as Resource>::Spec>())
+}
+
+/// The definition of KubernetesCluster (`apiextensions.k8s.io/v1`), ready to be applied.
+pub fn kubernetes_cluster() -> Value {
+    let spec = structural_schema::<<KubernetesCluster as Resource>::Spec>();
+    definition::<KubernetesCluster>(spec)
 }
 
 /// A number or a string of digits.

@@ -1,4 +1,5 @@
-//! Solo.io Gloo Platform `RouteTable` and `MirrorPolicy`: typed, read-only views over untouched JSON documents.
+//! Solo.io Gloo Platform `RouteTable`, `MirrorPolicy`, `Workspace` and `KubernetesCluster`: typed, read-only views over
+//! untouched JSON documents.
 //!
 //! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
 //! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
@@ -7,7 +8,7 @@
 //! Reading is tolerant: unknown fields are ignored and enums are open. A value of the wrong type is an error that names
 //! its path. What Gloo itself would refuse is told by [`violations`].
 //!
-//! Field names and constraints follow the Gloo Platform API reference for `networking.gloo.solo.io/v2`.
+//! Field names and constraints follow the Gloo Platform API reference; each module names the API group.
 
 #[cfg(feature = "crd")]
 pub mod crd;
@@ -25,6 +26,7 @@ mod status;
 mod strict;
 mod validate;
 mod weight;
+mod workspace;
 
 pub use destination::{
     AwsLambdaReference, DestinationKind, DestinationReference, LambdaOptions, ObjectReference,
@@ -41,7 +43,7 @@ pub use mirror_policy::{
     MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, RouteLabelSelector,
 };
 pub use object_key::ObjectKey;
-pub use resource::{MirrorPolicy, Resource, RouteTable};
+pub use resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
 pub use route_table::{
     DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
     WorkloadSelector,
@@ -50,3 +52,7 @@ pub use selector::{LabelOperator, LabelRequirement, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, violations, weight_rule};
 pub use weight::effective_weights;
+pub use workspace::{
+    ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
+    WorkspaceSpec, WorkspaceStatus,
+};

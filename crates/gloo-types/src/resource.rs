@@ -7,6 +7,9 @@ use serde::de::DeserializeOwned;
 use crate::mirror_policy::{MirrorPolicySpec, MirrorPolicyStatus};
 use crate::route_table::RouteTableSpec;
 use crate::status::RouteTableStatus;
+use crate::workspace::{
+    KubernetesClusterSpec, KubernetesClusterStatus, WorkspaceSpec, WorkspaceStatus,
+};
 
 /// A kind of object in the Gloo Platform API. The constants are those of its CustomResourceDefinition.
 pub trait Resource: Clone + Debug + PartialEq + Send + Sync + 'static {
@@ -51,4 +54,32 @@ impl Resource for MirrorPolicy {
 
     type Spec = MirrorPolicySpec;
     type Status = MirrorPolicyStatus;
+}
+
+/// The namespaces of one team, in several clusters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workspace {}
+
+impl Resource for Workspace {
+    const GROUP: &'static str = "admin.gloo.solo.io";
+    const VERSION: &'static str = "v2";
+    const KIND: &'static str = "Workspace";
+    const PLURAL: &'static str = "workspaces";
+
+    type Spec = WorkspaceSpec;
+    type Status = WorkspaceStatus;
+}
+
+/// A cluster that is registered with Gloo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubernetesCluster {}
+
+impl Resource for KubernetesCluster {
+    const GROUP: &'static str = "admin.gloo.solo.io";
+    const VERSION: &'static str = "v2";
+    const KIND: &'static str = "KubernetesCluster";
+    const PLURAL: &'static str = "kubernetesclusters";
+
+    type Spec = KubernetesClusterSpec;
+    type Status = KubernetesClusterStatus;
 }

@@ -115,7 +115,12 @@ fn it_is_structural_and_keeps_unknown_fields() {
             }
         }
     }
-    for crd in [crd::route_table(), crd::mirror_policy()] {
+    for crd in [
+        crd::route_table(),
+        crd::mirror_policy(),
+        crd::workspace(),
+        crd::kubernetes_cluster(),
+    ] {
         walk("$", schema_of(&crd).as_object().unwrap());
     }
 }
@@ -129,4 +134,17 @@ fn a_mirror_policy_names_its_own_resource() {
     );
     let config = &schema_of(&crd)["properties"]["spec"]["properties"]["config"]["properties"];
     assert_eq!(config["percentage"]["type"], "number");
+}
+
+#[test]
+fn a_workspace_names_its_own_resource() {
+    let crd = crd::workspace();
+    assert_eq!(crd["metadata"]["name"], "workspaces.admin.gloo.solo.io");
+    let clusters = &schema_of(&crd)["properties"]["spec"]["properties"]["workloadClusters"];
+    let namespaces = &clusters["items"]["properties"]["namespaces"]["items"]["properties"];
+    assert_eq!(namespaces["configEnabled"]["type"], "boolean");
+    assert_eq!(
+        crd::kubernetes_cluster()["spec"]["names"]["plural"],
+        "kubernetesclusters"
+    );
 }

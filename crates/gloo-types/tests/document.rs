@@ -7,7 +7,8 @@
 )]
 
 use gloo_types::{
-    Approval, DestinationKind, FailureMode, ObjectKey, RedirectCode, RouteTableDoc, SortMethod,
+    Approval, DestinationKind, Document, FailureMode, ObjectKey, RedirectCode, RouteTableDoc,
+    SortMethod, Workspace,
 };
 use serde_json::{Value, json};
 
@@ -263,4 +264,35 @@ fn what_is_not_a_route_table() {
         json!({"kind": "RouteTable", "metadata": {"name": "a"}}),
         "RouteTable without metadata.namespace",
     );
+}
+
+#[test]
+fn the_clusters_and_namespaces_of_a_workspace() {
+    let workspace = serde_saphyr::from_str(
+        "
+apiVersion: admin.gloo.solo.io/v2
+kind: Workspace
+metadata: {name: web, namespace: gloo-mesh}
+spec:
+  workloadClusters:
+  - {name: 'c*', configEnabled: false, namespaces: [{name: web, configEnabled: true}, {labels: {team: web}}]}
+  - {selector: {region: east}}
+",
+    )
+    .unwrap();
+    let spec = Document::<Workspace>::from_value(workspace)
+        .unwrap()
+        .spec()
+        .unwrap();
+    let [named, labelled] = &spec.workload_clusters[..] else {
+        panic!("{spec:?}");
+    };
+    assert_eq!(
+        (named.name.as_str(), named.config_enabled),
+        ("c*", Some(false))
+    );
+    assert_eq!(named.namespaces[0].config_enabled, Some(true));
+    assert_eq!(named.namespaces[1].labels["team"], "web");
+    assert_eq!(labelled.selector["region"], "east");
+    assert_eq!(labelled.config_enabled, None);
 }
