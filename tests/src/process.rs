@@ -40,6 +40,11 @@ impl Process {
         Ok(self.child.try_wait()?)
     }
 
+    /// The file with its output.
+    pub(crate) fn log(&self) -> &Path {
+        &self.log
+    }
+
     /// The last lines of the log, under the name of the process.
     pub(crate) fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());

@@ -117,20 +117,26 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// When a build or a test fails.
 pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
-    cmd!(sh, "cargo build --locked --package {GENERATOR}").run()?;
-    let generator = target_dir(sh).join("debug").join(GENERATOR);
     Ok(go(sh, cmd!(sh, "go -C {ARGO_CD} test -count=1"))
-        .env("GENERATOR_BINARY", generator)
+        .env("GENERATOR_BINARY", generator(sh)?)
         .run()?)
 }
 
-/// Runs the cluster tests against the plugin at `plugin` and the plugins among the examples.
+/// Builds the generator, and returns its path.
+fn generator(sh: &Shell) -> anyhow::Result<PathBuf> {
+    cmd!(sh, "cargo build --locked --package {GENERATOR}").run()?;
+    Ok(target_dir(sh).join("debug").join(GENERATOR))
+}
+
+/// Runs the cluster tests against the plugin at `plugin`, the plugins among the examples and the generator.
 ///
 /// # Errors
-/// When a test fails.
+/// When a build or a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
-    let tests = cmd!(sh, "cargo test --locked --package e2e-tests");
-    in_cluster(sh, tests.env("EXAMPLES_DIR", examples(sh)?), plugin)
+    let tests = cmd!(sh, "cargo test --locked --package e2e-tests")
+        .env("EXAMPLES_DIR", examples(sh)?)
+        .env("GENERATOR_BINARY", generator(sh)?);
+    in_cluster(sh, tests, plugin)
 }
 
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.

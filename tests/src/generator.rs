@@ -1,0 +1,144 @@
+//! The ApplicationSet generator: started as an administrator would, asked as Argo CD and the kubelet do.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::eventually;
+use crate::process::Process;
+
+/// A running generator; it ends with this value.
+#[derive(Debug)]
+pub struct Generator {
+    process: Process,
+    /// Holds the log.
+    _directory: TempDir,
+    api: String,
+    ops: String,
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub struct Reply {
+    /// The status code.
+    pub status: u16,
+    /// JSON from Argo CD's port, a line or figures from the other.
+    pub body: String,
+}
+
+impl Generator {
+    /// Starts `$GENERATOR_BINARY` on free ports, with no environment but `variables`, and waits until it listens.
+    ///
+    /// # Errors
+    /// It does not start, with the tail of its log.
+    pub async fn start(args: &[impl AsRef<OsStr>], variables: &[(&str, &Path)]) -> Result<Self> {
+        let directory = tempfile::tempdir()?;
+        let mut command = Command::new(generator_binary()?);
+        command
+            .args(args)
+            .env_clear()
+            .envs(variables.iter().copied());
+        for listen in ["GLOO_APPSET_LISTEN", "GLOO_APPSET_OPS_LISTEN"] {
+            command.env(listen, "127.0.0.1:0");
+        }
+        let mut process = Process::start("gloo-appset-generator", directory.path(), &mut command)?;
+        let [api, ops] = eventually("the generator listens or ends", async || {
+            if process.exit_status()?.is_some() {
+                return Ok(None);
+            }
+            let log = fs::read_to_string(process.log())?;
+            let address =
+                |role| address(&log, role).with_context(|| format!("no {role} in: {log}"));
+            Ok(Some([address("api")?, address("ops")?]))
+        })
+        .await?
+        .with_context(|| process.log_tail())?;
+        Ok(Self {
+            process,
+            _directory: directory,
+            api,
+            ops,
+        })
+    }
+
+    /// Asks for parameter sets as Argo CD does; `path` is that of the `baseUrl`.
+    ///
+    /// # Errors
+    /// No answer comes.
+    pub async fn ask(&self, path: &str, token: &str, parameters: &Value) -> Result<Reply> {
+        let body = json!({ "applicationSetName": "any", "input": { "parameters": parameters } })
+            .to_string();
+        let head = format!(
+            "POST {path}/api/v1/getparams.execute HTTP/1.1\r\nauthorization: Bearer {token}\r\ncontent-length: {}",
+            body.len()
+        );
+        send(&self.api, &head, &body).await
+    }
+
+    /// Asks the port of the kubelet and of Prometheus.
+    ///
+    /// # Errors
+    /// No answer comes.
+    pub async fn look_at(&self, path: &str) -> Result<Reply> {
+        send(&self.ops, &format!("GET {path} HTTP/1.1"), "").await
+    }
+
+    /// The last lines that it logged.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        self.process.log_tail()
+    }
+}
+
+impl Reply {
+    /// Checks the status, and that the body has `text`.
+    ///
+    /// # Errors
+    /// One of them is not so.
+    pub fn check(&self, status: u16, text: &str) -> Result<()> {
+        ensure!(
+            self.status == status && self.body.contains(text),
+            "not {status} with {text:?}: {self:?}"
+        );
+        Ok(())
+    }
+}
+
+/// The binary at `$GENERATOR_BINARY`.
+fn generator_binary() -> Result<PathBuf> {
+    let binary = PathBuf::from(env::var_os("GENERATOR_BINARY").unwrap_or_default());
+    ensure!(
+        binary.is_absolute() && binary.is_file(),
+        "GENERATOR_BINARY must be the absolute path of the generator, it is {binary:?}"
+    );
+    Ok(binary)
+}
+
+/// Where it logged that it listens.
+fn address(log: &str, role: &str) -> Option<String> {
+    log.lines().find_map(|line| {
+        let record: Value = serde_json::from_str(line).ok()?;
+        (record.get("role")? == role).then(|| Some(record.get("address")?.as_str()?.to_owned()))?
+    })
+}
+
+async fn send(address: &str, head: &str, body: &str) -> Result<Reply> {
+    let mut stream = TcpStream::connect(address).await?;
+    let request = format!("{head}\r\nhost: any\r\nconnection: close\r\n\r\n{body}");
+    stream.write_all(request.as_bytes()).await?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await?;
+    let (head, body) = reply.split_once("\r\n\r\n").context("cut short")?;
+    let status = head.split(' ').nth(1).context("no status")?;
+    Ok(Reply {
+        status: status.parse()?,
+        body: body.to_owned(),
+    })
+}
