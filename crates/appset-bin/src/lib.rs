@@ -55,8 +55,8 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 
     let api = listen(flags.listen, "api").await?;
     let ops = listen(flags.ops_listen, "ops").await?;
-    let ops = Server::start(ops, None, ops::router(Arc::clone(&service)));
-    let api = Server::start(api, tls, api::router(Arc::clone(&service)));
+    let ops = Server::start(ops, None, ops::router(Arc::clone(&service)), flags);
+    let api = Server::start(api, tls, api::router(Arc::clone(&service)), flags);
 
     tokio::select! {
         _ = terminated.recv() => {}

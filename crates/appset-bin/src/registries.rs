@@ -12,6 +12,7 @@ use prometheus_client::metrics::counter::Counter;
 use crate::registries::client::{Client, Lookup};
 
 mod client;
+mod connector;
 
 /// How long an answer counts. Argo CD asks again at once after a change it made itself, and for many ApplicationSets at the
 /// same time after a webhook.

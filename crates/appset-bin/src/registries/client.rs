@@ -14,13 +14,15 @@ use axum::http::header::{ACCEPT as ACCEPT_HEADER, AUTHORIZATION, WWW_AUTHENTICAT
 use axum::http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
+use crate::registries::connector::Connector;
+
 /// Sends requests over connections that it keeps.
-pub(super) type Client = legacy::Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+pub(super) type Client = legacy::Client<HttpsConnector<Connector>, Empty<Bytes>>;
 
 type Response = axum::http::Response<Bytes>;
 
@@ -44,7 +46,7 @@ pub(super) fn new() -> anyhow::Result<Client> {
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
-        .build();
+        .wrap_connector(Connector::from_env());
     Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
 }
 

@@ -23,6 +23,26 @@ fn calls_beyond_the_room_are_turned_away() {
     assert_eq!(call.reply().status, 200);
 }
 
+/// There may be four for each call. One that is at work answers before it goes.
+#[test]
+fn the_oldest_connection_makes_room() {
+    let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1"]);
+    let mut oldest = begin(&generator);
+    generator.wait_for("gloo_appset_running_calls 1");
+    let second = generator.connect();
+    let _third_and_fourth = [generator.connect(), generator.connect()];
+    assert_eq!(generator.post("", Some("t"), BODY).status, 429);
+    oldest.send(BODY);
+    let reply = oldest.reply();
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (200, Some("close"))
+    );
+    let _two_more = [generator.connect(), generator.connect()];
+    second.closed();
+    assert_eq!(generator.post("", Some("t"), BODY).status, 200);
+}
+
 #[test]
 fn a_call_ends_at_the_deadline() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--deadline=0.2"]);

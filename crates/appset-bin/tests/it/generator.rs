@@ -41,6 +41,16 @@ impl Generator {
     }
 
     pub(crate) fn start_with(config: &str, tokens: &[(&str, &str)], flags: &[&str]) -> Self {
+        Self::start_in(&[], config, tokens, flags)
+    }
+
+    /// Starts it with these variables set.
+    pub(crate) fn start_in(
+        environment: &[(&str, &str)],
+        config: &str,
+        tokens: &[(&str, &str)],
+        flags: &[&str],
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let tokens_dir = dir.path().join("tokens");
         fs::create_dir(&tokens_dir).unwrap();
@@ -57,6 +67,7 @@ impl Generator {
             .arg("--tokens-dir")
             .arg(tokens_dir)
             .args(flags)
+            .envs(environment.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -121,7 +132,7 @@ impl Generator {
         headers: &[(&str, String)],
         length: usize,
     ) -> Call {
-        let mut call = Call(TcpStream::connect(&self.api).unwrap());
+        let mut call = self.connect();
         let headers: String = headers
             .iter()
             .map(|(name, value)| format!("{name}: {value}\r\n"))
@@ -133,9 +144,14 @@ impl Generator {
         call
     }
 
+    /// Connects, and asks for nothing yet.
+    pub(crate) fn connect(&self) -> Call {
+        Call(TcpStream::connect(&self.api).unwrap())
+    }
+
     /// Sends the bytes of a request.
     pub(crate) fn replay(&self, request: &[u8]) -> Reply {
-        let mut call = Call(TcpStream::connect(&self.api).unwrap());
+        let mut call = self.connect();
         call.0.write_all(request).unwrap();
         call.reply()
     }
@@ -200,6 +216,12 @@ impl Drop for Generator {
 pub(crate) struct Call(TcpStream);
 
 impl Call {
+    /// Waits for the other side to close, without an answer.
+    pub(crate) fn closed(mut self) {
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
+    }
+
     pub(crate) fn send(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).unwrap();
     }
