@@ -53,7 +53,7 @@ pub struct Flags {
     )]
     pub(crate) tls_key: Option<PathBuf>,
 
-    /// Kubeconfig of the cluster that holds the RouteTables, when it is not the one at hand.
+    /// Kubeconfig of the cluster whose objects are read, when it is not the one at hand.
     #[arg(long, env = "GLOO_APPSET_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
@@ -61,9 +61,9 @@ pub struct Flags {
     #[arg(long, env = "GLOO_APPSET_CONTEXT", value_name = "NAME")]
     pub(crate) context: Option<String>,
 
-    /// Take RouteTables from the YAML files of this directory instead of a cluster.
-    #[arg(long, env = "GLOO_APPSET_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
-    pub(crate) route_tables_dir: Option<PathBuf>,
+    /// Take objects from the YAML files of this directory instead of a cluster.
+    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    pub(crate) objects_dir: Option<PathBuf>,
 
     /// Longest time for an answer, in seconds. Argo CD waits 30 by default.
     #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = seconds)]

@@ -84,10 +84,9 @@ impl Service {
     pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
         let sets = match query.source {
             SourceQuery::Static(fixed) => fixed.into_sets(),
-            SourceQuery::GlooRoutes(routes) => match routes.tables() {
-                None => Vec::new(),
-                Some(selector) => routes.sets(&self.tables.select(selector).await?)?,
-            },
+            SourceQuery::GlooRoutes(routes) => {
+                routes.sets(&self.tables.all(routes.namespaces()).await?)?
+            }
             SourceQuery::ImageDigests(images) => {
                 let config = self.config.current();
                 let docker_config = config.image_digests().and_then(ImageDigests::docker_config);

@@ -1,6 +1,6 @@
 //! The configuration file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
@@ -26,6 +26,13 @@ use crate::{Failure, FieldError, Profile, StaticSource};
 pub struct Config {
     sources: Sources,
     profiles: BTreeMap<String, Profile>,
+}
+
+/// The namespaces whose objects sources look into, by kind. An answer takes all objects of a kind in a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Watched {
+    /// Those of RouteTables.
+    pub route_tables: BTreeSet<String>,
 }
 
 /// Every source that is configured, by the name that requests choose it by.
@@ -77,6 +84,8 @@ pub enum ConfigError {
 
 /// The profile behind the path without one.
 const ROOT: &str = "default";
+/// What Argo CD calls the cluster it runs in.
+const IN_CLUSTER: &str = "in-cluster";
 
 impl Config {
     /// Reads a configuration file.
@@ -89,8 +98,15 @@ impl Config {
         let root = Block::root(
             &document,
             "the configuration",
-            &["glooRoutes", "imageDigests", "profiles", "static"],
+            &[
+                "cluster",
+                "glooRoutes",
+                "imageDigests",
+                "profiles",
+                "static",
+            ],
         )?;
+        let cluster = root.string("cluster")?.unwrap_or(IN_CLUSTER);
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
@@ -107,7 +123,7 @@ impl Config {
         }
         if root.value("glooRoutes").is_some() {
             let source = root.block("glooRoutes", GlooRoutes::KEYS)?;
-            let source = GlooRoutes::from_config(&source)?;
+            let source = GlooRoutes::from_config(&source, cluster)?;
             sources.insert(gloo_routes::NAME.to_owned(), Source::GlooRoutes(source));
         }
         if sources.is_empty() {
@@ -132,6 +148,22 @@ impl Config {
             Some(Source::ImageDigests(source)) => Some(source),
             _ => None,
         }
+    }
+
+    /// Which objects have to be known to answer whatever may be asked.
+    #[must_use]
+    pub fn watched(&self) -> Watched {
+        let mut watched = Watched::default();
+        for source in self.sources.values() {
+            match source {
+                Source::Static(_) | Source::ImageDigests(_) => {}
+                Source::GlooRoutes(source) => {
+                    let namespaces = source.namespaces().iter().cloned();
+                    watched.route_tables.extend(namespaces);
+                }
+            }
+        }
+        watched
     }
 
     /// The profile called `name`, or that of the path without one, for the bearer of `token`.
@@ -167,6 +199,15 @@ mod tests {
     fn refused(text: &str, expect: &str) {
         let error = Config::from_yaml(text).unwrap_err().to_string();
         assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn what_is_watched_is_what_sources_look_into() {
+        let watched = |text: &str| Config::from_yaml(text).unwrap().watched();
+        let none = watched("static: {hello: {}}");
+        assert_eq!(none, Watched::default());
+        let tables = watched("glooRoutes: {namespaces: [shop, edge, shop]}").route_tables;
+        assert_eq!(tables.into_iter().collect::<Vec<_>>(), ["edge", "shop"]);
     }
 
     #[test]

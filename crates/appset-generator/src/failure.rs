@@ -89,6 +89,9 @@ pub enum Failure {
     /// An image is not there, and the input takes that for an error.
     #[error("image {0} is not there: wait for its build, or set onMissing: skip")]
     MissingImage(String),
+    /// A table that is selected by name is not there.
+    #[error(transparent)]
+    MissingTable(#[from] gloo_types::NoSuchTable),
     /// The body is too long.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -138,6 +141,7 @@ impl Failure {
             Self::TooFew { .. } => (409, "guard_min_items"),
             Self::TooMany { .. } => (409, "guard_max_items"),
             Self::MissingImage(_) => (409, "missing_image"),
+            Self::MissingTable(_) => (409, "missing_table"),
             Self::BodyTooLarge(_) => (413, "too_large"),
             Self::Busy(_) => (429, "busy"),
             Self::Internal => (500, "internal"),

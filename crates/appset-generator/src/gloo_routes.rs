@@ -4,8 +4,10 @@
 //! go, and an Application made of them would come and go with them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gloo_types::{HttpRoute, RouteTableDoc, RouteTableSelector, RouteTableSpec};
+use route_planner::RouteSelector;
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
@@ -17,8 +19,6 @@ use crate::{Failure, Field, ParameterSet};
 pub(crate) const NAME: &str = "gloo-routes";
 /// The source's key at the top.
 const OWN: &str = "gloo";
-/// What Argo CD calls the cluster it runs in.
-const IN_CLUSTER: &str = "in-cluster";
 
 /// Where RouteTables may be looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,24 +34,27 @@ pub struct RouteQuery {
     cluster: String,
     /// The tables; none when another cluster is asked for.
     tables: Option<RouteTableSelector>,
-    names: Vec<String>,
-    labels: BTreeMap<String, String>,
+    routes: RouteSelector,
     by_table: bool,
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[&str] = &["cluster", "namespaces"];
+    pub(crate) const KEYS: &[&str] = &["namespaces"];
 
-    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
+    pub(crate) fn from_config(source: &Block<'_>, cluster: &str) -> Result<Self, ConfigError> {
         let namespaces = source.object_names("namespaces")?;
         if namespaces.is_empty() {
             return Err(source.empty("namespaces").into());
         }
-        let cluster = source.string("cluster")?.unwrap_or(IN_CLUSTER);
         Ok(Self {
             cluster: cluster.to_owned(),
             namespaces,
         })
+    }
+
+    /// Where RouteTables may be looked for.
+    pub(crate) fn namespaces(&self) -> &[String] {
+        &self.namespaces
     }
 
     /// What a request to this source asks for. `allowed` are the profile's namespaces.
@@ -74,14 +77,10 @@ impl GlooRoutes {
         let cluster = parameters.string("cluster")?;
         let here = cluster.is_none_or(|cluster| cluster == self.cluster);
         let tables = self.tables(&parameters, allowed)?;
-        let routes = parameters.block("routeSelector", &["labels", "name", "names"])?;
-        let mut names = routes.strings("names")?;
-        names.extend(routes.string("name")?.map(str::to_owned));
         let query = RouteQuery {
             cluster: self.cluster.clone(),
             tables: here.then_some(tables),
-            names,
-            labels: routes.labels("labels")?,
+            routes: routes(&parameters)?,
             by_table: parameters.one_of("granularity", &["route", "table"])? == Some("table"),
         };
         Ok(Query {
@@ -144,19 +143,24 @@ impl GlooRoutes {
 }
 
 impl RouteQuery {
-    /// The tables to look up; nothing when the request is about another cluster.
+    /// The namespaces whose tables have to be known; none when the request is about another cluster.
     #[must_use]
-    pub fn tables(&self) -> Option<&RouteTableSelector> {
-        self.tables.as_ref()
+    pub fn namespaces(&self) -> &[String] {
+        let tables = self.tables.as_ref();
+        tables.map_or(&[], |tables| &tables.namespaces)
     }
 
-    /// The sets, from the `tables` that were found.
+    /// The sets, from all `tables` of [`namespaces`](Self::namespaces).
     ///
     /// # Errors
-    /// When a table contradicts the API, or two sets would have the same key.
-    pub fn sets(&self, tables: &[RouteTableDoc]) -> Result<Vec<ParameterSet>, Failure> {
+    /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
+    /// table contradicts the API, or two sets would have the same key.
+    pub fn sets(&self, tables: &[Arc<RouteTableDoc>]) -> Result<Vec<ParameterSet>, Failure> {
+        let Some(selector) = &self.tables else {
+            return Ok(Vec::new());
+        };
         let mut sets = BTreeMap::new();
-        for table in tables {
+        for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             let spec = table
                 .spec()
                 .map_err(|error| Failure::Upstream(error.to_string()))?;
@@ -164,7 +168,8 @@ impl RouteQuery {
             let routes = written.into_iter().flatten().zip(&spec.http);
             let routes = routes.filter(|(written, route)| {
                 let put_in = route_planner::managed_by(written).is_some();
-                !put_in && route.forward_to.is_some() && self.selects(route)
+                let selected = self.routes.matches(&route.name, &route.labels);
+                !put_in && route.forward_to.is_some() && selected
             });
             let mut routes = routes.map(|(_, route)| route).peekable();
             let found: Vec<Option<&HttpRoute>> = if self.by_table {
@@ -188,14 +193,6 @@ impl RouteQuery {
             }
         }
         Ok(sets.into_values().collect())
-    }
-
-    /// Every route without a selector; else those of one of the names, and those with all of the labels.
-    fn selects(&self, route: &HttpRoute) -> bool {
-        let has = |(key, value): (&String, &String)| route.labels.get(key) == Some(value);
-        let by_labels = !self.labels.is_empty() && self.labels.iter().all(has);
-        let all = self.names.is_empty() && self.labels.is_empty();
-        all || by_labels || self.names.contains(&route.name)
     }
 
     fn fields(
@@ -246,6 +243,19 @@ impl RouteQuery {
             .map(|(key, field)| (key.to_owned(), field));
         (key, Field::Map(fields.collect()))
     }
+}
+
+/// The routes of a request, chosen as the traffic router chooses them.
+fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
+    let selector = parameters.block("routeSelector", &["labels", "name", "names"])?;
+    let mut names = selector.strings("names")?;
+    let name = selector.string("name")?.filter(|name| !name.is_empty());
+    names.extend(name.map(str::to_owned));
+    Ok(RouteSelector {
+        names,
+        labels: selector.labels("labels")?,
+        ..RouteSelector::default()
+    })
 }
 
 fn texts(labels: &BTreeMap<String, String>) -> Field {

@@ -29,7 +29,7 @@ mod set;
 mod static_sets;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Watched};
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};
 pub use gloo_routes::{GlooRoutes, RouteQuery};

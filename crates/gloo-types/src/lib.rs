@@ -48,7 +48,7 @@ pub use route_table::{
     DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
     WorkloadSelector,
 };
-pub use selector::{LabelOperator, LabelRequirement, RouteTableSelector};
+pub use selector::{LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, violations, weight_rule};
 pub use weight::effective_weights;

@@ -1,8 +1,10 @@
 //! Which RouteTables a Rollout means.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::document::RouteTableDoc;
 use crate::object_key::ObjectKey;
 
 /// Selects RouteTables by name, by label, or both.
@@ -31,6 +33,38 @@ impl RouteTableSelector {
     pub fn matches(&self, key: &ObjectKey, labels: &BTreeMap<String, String>) -> bool {
         self.namespaces.contains(&key.namespace)
             && (self.names.contains(&key.name) || self.matches_labels(labels))
+    }
+
+    /// Those of `tables` that are selected.
+    ///
+    /// # Errors
+    /// When a table selected by name is none of them; labels that match nothing are no error.
+    pub fn pick<T: Borrow<RouteTableDoc>>(
+        &self,
+        tables: impl IntoIterator<Item = T>,
+    ) -> Result<Vec<T>, NoSuchTable> {
+        let selected: Vec<T> = tables
+            .into_iter()
+            .filter(|table| self.matches(table.borrow().key(), table.borrow().labels()))
+            .collect();
+        let is_absent = |name: &&String| {
+            !selected
+                .iter()
+                .any(|table| table.borrow().key().name == **name)
+        };
+        match self.names.iter().find(is_absent) {
+            Some(name) => Err(self.absent(name)),
+            None => Ok(selected),
+        }
+    }
+
+    /// What to say when the table `name` is in none of the namespaces.
+    pub fn absent(&self, name: &str) -> NoSuchTable {
+        let namespaces = self.namespaces.iter();
+        let keys = namespaces.map(|namespace| format!("{namespace}/{name}"));
+        NoSuchTable {
+            what: format!("RouteTable {}", keys.collect::<Vec<_>>().join(" or ")),
+        }
     }
 
     /// The label part as the Kubernetes API writes it (`labelSelector` of a list request); `None` without labels.
@@ -68,6 +102,14 @@ impl fmt::Display for RouteTableSelector {
         }
         write!(f, "namespaces {}", self.namespaces.join(", "))
     }
+}
+
+/// A table that is selected by name is in none of the namespaces.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} not found: create it or correct routeTableSelector")]
+pub struct NoSuchTable {
+    /// Where it was looked for: `RouteTable edge/web or shop/web`.
+    pub what: String,
 }
 
 /// One requirement on a label, as in a Kubernetes label selector.

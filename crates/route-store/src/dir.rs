@@ -23,7 +23,6 @@ use serde_json::{Value, json};
 use crate::{
     PolicyStore, RolloutReader, RouteStore, StoreError,
     error::label,
-    pick::pick,
     rollout::{LiveRollout, Rollout},
 };
 
@@ -55,6 +54,14 @@ impl DirRouteStore {
         }
     }
 
+    /// Every object of one kind.
+    ///
+    /// # Errors
+    /// When the directory or one of its files cannot be read.
+    pub async fn objects<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
+        self.blocking(Inner::all).await
+    }
+
     /// File access blocks, so it leaves the async threads.
     async fn blocking<T: Send + 'static>(
         &self,
@@ -75,7 +82,7 @@ impl RouteStore for DirRouteStore {
         self.blocking(move |inner| {
             let mut tables = inner.all()?;
             tables.sort_by(|a: &RouteTableDoc, b| a.key().cmp(b.key()));
-            pick(tables, &selector)
+            Ok(selector.pick(tables)?)
         })
         .await
     }
@@ -100,7 +107,7 @@ impl RouteStore for DirRouteStore {
 
 impl PolicyStore for DirRouteStore {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.blocking(Inner::all).await
+        self.objects().await
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {

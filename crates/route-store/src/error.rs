@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gloo_types::{ObjectKey, Resource};
+use gloo_types::{NoSuchTable, ObjectKey, Resource};
 
 /// Why a RouteTable could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -81,16 +81,6 @@ impl StoreError {
         Self::Conflict(label::<K>(key))
     }
 
-    pub(crate) fn not_in_namespaces(name: &str, namespaces: &[String]) -> Self {
-        let keys: Vec<String> = namespaces
-            .iter()
-            .map(|namespace| format!("{namespace}/{name}"))
-            .collect();
-        Self::NotFound {
-            what: format!("RouteTable {}", keys.join(" or ")),
-        }
-    }
-
     pub(crate) fn unreadable<K: Resource>(
         what: impl ToString,
         source: impl std::error::Error + Send + Sync + 'static,
@@ -100,6 +90,12 @@ impl StoreError {
             kind: K::KIND,
             source: Box::new(source),
         }
+    }
+}
+
+impl From<NoSuchTable> for StoreError {
+    fn from(NoSuchTable { what }: NoSuchTable) -> Self {
+        Self::NotFound { what }
     }
 }
 

@@ -218,7 +218,7 @@ impl RouteStore for KubeRouteStore {
                 }
             }
             if tables.len() == before {
-                return Err(StoreError::not_in_namespaces(name, &selector.namespaces));
+                return Err(selector.absent(name).into());
             }
         }
         if let Some(labels) = selector.label_selector_string() {

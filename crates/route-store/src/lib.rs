@@ -16,7 +16,6 @@ mod dir;
 mod error;
 mod kube_api;
 mod memory;
-mod pick;
 mod rollout;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::{
     PolicyStore, RolloutReader, RouteStore, StoreError,
-    pick::pick,
     rollout::{LiveRollout, Rollout},
 };
 
@@ -185,7 +184,7 @@ impl RouteStore for MemoryRouteStore {
         &self,
         selector: &RouteTableSelector,
     ) -> Result<Vec<RouteTableDoc>, StoreError> {
-        pick(self.state().all()?, selector)
+        Ok(selector.pick(self.state().all()?)?)
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {

@@ -103,7 +103,7 @@ glooRoutes: {namespaces: [shop]}
 // shopRoutes asks for routes.
 var shopRoutes = ours(`{source: gloo-routes, routeTableSelector: {labels: {app: shop}}}`)
 
-// tables is a flag: take RouteTables from a directory, in which there is one with these routes.
+// tables is a flag: take objects from a directory, in which there is one RouteTable with these routes.
 func tables(t testing.TB, routes string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -114,7 +114,7 @@ metadata: {name: web, namespace: shop, labels: {app: shop}}
 spec:
   hosts: [shop.example.com]
   http:`+routes)
-	return "--route-tables-dir=" + directory
+	return "--objects-dir=" + directory
 }
 
 // atRest is a route without a canary.

@@ -21,7 +21,7 @@ spec:
 fn tables_are_read_or_the_call_fails() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("web.yaml"), TABLE).unwrap();
-    let flag = format!("--route-tables-dir={}", dir.path().display());
+    let flag = format!("--objects-dir={}", dir.path().display());
     let config = "glooRoutes: {namespaces: [shop]}";
     let generator = Generator::start_with(config, &[("argocd", "t")], &[&flag]);
     let ask = |selector: Value| {
@@ -37,7 +37,7 @@ fn tables_are_read_or_the_call_fails() {
     let typo = ask(json!({"labels": {"app": "dmeo"}}));
     assert_eq!(typo.status, 409, "{}", typo.body);
     let one_missing = ask(json!({"names": ["web", "other"]}));
-    assert_eq!(one_missing.status, 502, "{}", one_missing.body);
+    assert_eq!(one_missing.status, 409, "{}", one_missing.body);
 
     // One file that cannot be read: the tables may be in it.
     fs::write(

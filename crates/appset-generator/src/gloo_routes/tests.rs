@@ -6,13 +6,14 @@ use super::*;
 use crate::{Config, Request};
 
 const CONFIG: &str = "
-glooRoutes: {cluster: c1, namespaces: [edge, shop]}
+cluster: c1
+glooRoutes: {namespaces: [edge, shop]}
 profiles:
   default: {}
   team-a: {namespaces: [shop]}
 ";
 
-fn tables() -> Vec<RouteTableDoc> {
+fn tables() -> Vec<Arc<RouteTableDoc>> {
     let managed = "rollouts-plugin-trafficrouter-glooplatform";
     let web = json!({
         "apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
@@ -36,11 +37,11 @@ fn tables() -> Vec<RouteTableDoc> {
         "spec": {"http": [{"name": "v1", "forwardTo": {"destinations": [{"ref": {"name": "api"}}]}}]}
     });
     [web, api]
-        .map(|table| RouteTableDoc::from_value(table).unwrap())
+        .map(|table| Arc::new(RouteTableDoc::from_value(table).unwrap()))
         .to_vec()
 }
 
-/// The answer to `parameters` when the selected tables are found.
+/// The answer to `parameters` with the tables of the namespaces that it is about.
 fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
     let config = Config::from_yaml(CONFIG).unwrap();
     let body = json!({"input": {"parameters": parameters}}).to_string();
@@ -51,10 +52,7 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
     };
     let found: Vec<_> = tables()
         .into_iter()
-        .filter(|table| {
-            let selector = routes.tables();
-            selector.is_some_and(|selector| selector.matches(table.key(), table.labels()))
-        })
+        .filter(|table| routes.namespaces().contains(&table.key().namespace))
         .collect();
     let answer = query.output.answer(routes.sets(&found)?)?;
     Ok(String::from_utf8(answer.to_body()).unwrap())
@@ -98,6 +96,12 @@ fn what_is_selected() {
     let by_label =
         json!({"routeTableSelector": all, "routeSelector": {"labels": {"route": "demo"}}});
     assert_eq!(keys(by_label), r#""c1/shop/web/demo""#);
+    // Unlike Gloo's own plugin for Argo Rollouts, the router takes no route for selected that lacks the label.
+    let by_other_label =
+        json!({"routeTableSelector": all, "routeSelector": {"name": "v1", "labels": {"x": "y"}}});
+    assert_eq!(keys(by_other_label), r#""c1/edge/api/v1""#);
+    let by_no_name = json!({"routeTableSelector": all, "routeSelector": {"name": ""}});
+    assert_eq!(keys(by_no_name), r#""c1/edge/api/v1" "c1/shop/web/demo""#);
     let by_name =
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1"}, "cluster": "c1"});
     assert_eq!(keys(by_name), r#""c1/edge/api/v1""#);
@@ -123,6 +127,12 @@ fn what_is_refused() {
     refused("default", other, "namespace kube-system is not allowed");
     let edge = json!({"routeTableSelector": {"name": "api", "namespace": "edge"}});
     refused("team-a", edge, "namespace edge is not allowed");
+    let both = json!({"routeTableSelector": {"names": ["web", "wbe"]}, "onEmpty": "allow"});
+    refused(
+        "default",
+        both,
+        "missing_table RouteTable edge/wbe or shop/wbe not found: create it or correct routeTableSelector",
+    );
     let typo = json!({"routeTableSelector": {"labels": {"app": "dmeo"}}});
     refused("default", typo, "guard_empty");
     let elsewhere = json!({"routeTableSelector": web(), "cluster": "c2"});
