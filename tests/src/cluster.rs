@@ -271,9 +271,16 @@ impl Cluster {
     /// # Errors
     /// The API server refuses.
     pub async fn create_controller_namespace(&self) -> Result<()> {
-        let namespace = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": CONTROLLER_NAMESPACE },
-        });
+        self.create_namespace(CONTROLLER_NAMESPACE).await
+    }
+
+    /// A namespace, if it is not there yet.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn create_namespace(&self, name: &str) -> Result<()> {
+        let namespace =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         manifest::apply(&self.client, &[serde_json::from_value(namespace)?]).await
     }
 
@@ -309,13 +316,16 @@ impl Cluster {
         Ok(controller.log_tail())
     }
 
-    /// A kubeconfig with a token that the API server gave to a service account of the controller's namespace.
+    /// A kubeconfig with a token that the API server gave to a service account.
     ///
     /// # Errors
     /// There is no such account.
-    pub async fn service_account_kubeconfig(&self, account: &str) -> Result<PathBuf> {
-        let accounts: Api<ServiceAccount> =
-            Api::namespaced(self.client.clone(), CONTROLLER_NAMESPACE);
+    pub async fn service_account_kubeconfig(
+        &self,
+        namespace: &str,
+        account: &str,
+    ) -> Result<PathBuf> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest::default();
         let token = accounts
             .create_token_request(account, &PostParams::default(), &request)

@@ -68,6 +68,16 @@ impl Generator {
         })
     }
 
+    /// What it says of its flags, in one line.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn help() -> Result<String> {
+        let output = Command::new(generator_binary()?).arg("--help").output()?;
+        let lines = String::from_utf8(output.stdout)?;
+        Ok(lines.split_whitespace().collect::<Vec<_>>().join(" "))
+    }
+
     /// Asks for parameter sets as Argo CD does; `path` is that of the `baseUrl`.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! An installation of Argo Rollouts with the plugin, as an administrator puts it together.
+//! Installations as an administrator puts them together: kustomizations, and Argo Rollouts with the plugin.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -34,6 +34,14 @@ pub fn render(
         "namespace: argo-rollouts\nresources: [argo-rollouts/cluster-install]\ncomponents: [plugin/{variant}]\n"
     );
     fs::write(root.join("kustomization.yaml"), kustomization)?;
+    build(root)
+}
+
+/// The objects of a directory with a kustomization.
+///
+/// # Errors
+/// Kustomize refuses.
+pub fn build(root: &Path) -> Result<Vec<DynamicObject>> {
     let output = program("kustomize")?.arg("build").arg(root).output()?;
     ensure!(
         output.status.success(),

@@ -19,6 +19,7 @@ mod reader;
 mod release;
 mod suite;
 mod terminal;
+mod volume;
 pub mod walks;
 
 pub use canary::{Canary, History, split};
@@ -27,7 +28,7 @@ pub use command::{Answer, plugin_binary, run, run_typing};
 pub use download::Download;
 pub use eventually::eventually;
 pub use generator::{Generator, Reply};
-pub use kustomize::render;
+pub use kustomize::{build, render};
 pub use manifest::{apply, delete, parse};
 pub use reader::bind_reader;
 pub use release::Release;

@@ -1,19 +1,18 @@
-//! Stands in for the kubelet that runs the controller's Pod: volumes are directories, and a path of a container is one
-//! below them.
+//! Stands in for the kubelet that runs a Pod: volumes are directories, and a path of a container is one below them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, PodSpec};
-use kube::Api;
+use k8s_openapi::api::core::v1::{ConfigMap, Container, PodSpec, PodTemplateSpec, ServiceAccount};
 use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::process::Command;
 
 use crate::cluster::CONTROLLER_NAMESPACE;
-use crate::{Cluster, Release, plugin_binary};
+use crate::{Cluster, Generator, Release, plugin_binary, volume};
 
 const CONFIG: &str = "argo-rollouts-config";
 
@@ -32,16 +31,37 @@ impl Cluster {
         let deployments: Api<Deployment> =
             Api::namespaced(self.client().clone(), CONTROLLER_NAMESPACE);
         let deployment = deployments.get("argo-rollouts").await?;
-        let spec = deployment.spec.template.spec.context("no Pod")?;
-        let account = spec.service_account_name.clone().context("no account")?;
-        let pod = Pod {
-            spec,
-            volumes: self.directory().join("volumes"),
-        };
+        let pod = Pod::new(deployment.spec.template, self.directory().join("volumes"))?;
         pod.run_init_containers().await?;
         self.look_into(&pod).await?;
-        let kubeconfig = self.service_account_kubeconfig(&account).await?;
+        let kubeconfig = self
+            .service_account_kubeconfig(CONTROLLER_NAMESPACE, pod.account()?)
+            .await?;
         self.start_controller(release, &kubeconfig, variables)
+    }
+
+    /// Runs what the Deployment `name` of the generator says: its arguments, its volumes, its service account if it has a
+    /// token of it.
+    ///
+    /// # Errors
+    /// The Deployment or something that its Pod needs is not there, or the generator does not start.
+    pub async fn start_deployed_generator(&self, namespace: &str, name: &str) -> Result<Generator> {
+        let client = self.client();
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        let deployment = deployments.get(name).await?;
+        let volumes = tempfile::tempdir_in(self.directory())?.keep();
+        let pod = Pod::new(deployment.spec.template, volumes)?;
+        pod.mount_files(client, namespace).await?;
+
+        let container = pod.spec.containers.first().context("no container")?;
+        let args = container.args.iter().flatten();
+        let args = args.map(|arg| pod.argument(container, arg));
+        let args = args.collect::<Result<Vec<_>>>()?;
+        let account = pod.account()?;
+        let kubeconfig = self.service_account_kubeconfig(namespace, account).await?;
+        let variable = ("KUBECONFIG", kubeconfig.as_path());
+        let has_token = pod.has_account_token(client, namespace).await?;
+        Generator::start(&args, has_token.then_some(variable).as_slice()).await
     }
 
     /// Lets files of the ConfigMap be where the controller's container has them on this machine.
@@ -72,6 +92,48 @@ struct Pod {
 }
 
 impl Pod {
+    fn new(template: PodTemplateSpec, volumes: PathBuf) -> Result<Self> {
+        let spec = template.spec.context("no Pod")?;
+        Ok(Self { spec, volumes })
+    }
+
+    fn account(&self) -> Result<&str> {
+        let name = self.spec.service_account_name.as_deref();
+        name.context("no account")
+    }
+
+    /// Whether the containers could speak for the account: a Pod's word counts more than its account's.
+    async fn has_account_token(&self, client: &Client, namespace: &str) -> Result<bool> {
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+        let account = accounts.get(self.account()?).await?;
+        let own = self.spec.automount_service_account_token;
+        Ok(own
+            .or(account.automount_service_account_token)
+            .unwrap_or(true))
+    }
+
+    /// Writes what the ConfigMaps and Secrets have that are volumes.
+    async fn mount_files(&self, client: &Client, namespace: &str) -> Result<()> {
+        for volume in self.spec.volumes.iter().flatten() {
+            let directory = self.volumes.join(&volume.name);
+            fs::create_dir_all(&directory)?;
+            for (name, content) in volume::files(volume, client, namespace).await? {
+                fs::write(directory.join(name), content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `--flag=/path/in/the/container` with the path on this machine.
+    fn argument(&self, container: &Container, arg: &str) -> Result<String> {
+        let Some((flag, path)) = arg.split_once('=').filter(|(_, it)| it.starts_with('/')) else {
+            return Ok(arg.to_owned());
+        };
+        let outside = self.outside(container, path);
+        let outside = outside.with_context(|| format!("there is no volume at {path}"))?;
+        Ok(format!("{flag}={}", outside.display()))
+    }
+
     /// Every image of an init container is taken for the plugin's, of which the binary is the entry point.
     async fn run_init_containers(&self) -> Result<()> {
         for volume in self.spec.volumes.iter().flatten() {

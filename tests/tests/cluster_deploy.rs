@@ -115,7 +115,9 @@ async fn the_doctor_names_each_right_that_is_taken_away(cluster: &Cluster) -> Re
         .change_spec(json!({ "strategy": { "canary": { "steps": steps } } }))
         .await?;
 
-    let account = cluster.service_account_kubeconfig("argo-rollouts").await?;
+    let account = cluster
+        .service_account_kubeconfig("argo-rollouts", "argo-rollouts")
+        .await?;
     let well = run(&account, "doctor").await?;
     well.check(0, &["you may do all that the plugin does"])?;
 
