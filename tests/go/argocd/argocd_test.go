@@ -79,7 +79,7 @@ func newArgoCD(t testing.TB, baseURL string, objects ...client.Object) *argoCD {
 		Scheme:          scheme,
 		Renderer:        &utils.Render{},
 		Recorder:        &record.FakeRecorder{},
-		Generators:      generators.GetGenerators(t.Context(), memory, clientset, namespace, nil, nil, scm, informer),
+		Generators:      generators.GetGenerators(t.Context(), memory, clientset, namespace, apps, nil, scm, informer),
 		ArgoDB:          db.NewDB(namespace, settings.NewSettingsManager(t.Context(), clientset, namespace), clientset),
 		KubeClientset:   clientset,
 		Policy:          v1alpha1.ApplicationsSyncPolicySync,
@@ -255,14 +255,20 @@ func merge(key, base, override string) string {
 	return "merge: {mergeKeys: [" + key + "], generators: [{" + base + "}, {" + override + "}]}"
 }
 
-// pullRequests asks a stand-in for GitHub, in which the branches are open: those of myorg/shop.
+// pullRequests asks for those of the branches.
 func pullRequests(t testing.TB, branches ...string) string {
+	t.Helper()
+	return "pullRequest: {github: {api: " + gitHub(t, branches...) + ", owner: myorg, repo: shop, labels: [preview]}}"
+}
+
+// gitHub is the address of a stand-in for it, in which the branches of myorg/shop have pull requests.
+func gitHub(t testing.TB, branches ...string) string {
 	t.Helper()
 	var pulls []map[string]any
 	for i, branch := range branches {
 		pulls = append(pulls, map[string]any{
 			"number": 11 + i, "title": "Make " + branch, "user": map[string]any{"login": "someone"},
-			"head":   map[string]any{"ref": branch, "sha": fmt.Sprintf("%040x", 0xabcdef0+i)},
+			"head":   map[string]any{"ref": branch, "sha": strings.Repeat(fmt.Sprint(11+i), 20)},
 			"base":   map[string]any{"ref": "main"},
 			"labels": []map[string]any{{"name": "preview"}},
 		})
@@ -274,5 +280,5 @@ func pullRequests(t testing.TB, branches ...string) string {
 		}
 		fmt.Fprint(writer, jsonOf(t, pulls))
 	})
-	return "pullRequest: {github: {api: " + github + "/, owner: myorg, repo: shop, labels: [preview]}}"
+	return github + "/"
 }

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// certificate makes a server its own CA, and returns the files of the certificate and its key.
-func certificate(t testing.TB) (string, string) {
+// certificate is signed by its own key, for names besides its address, and returns the files of the certificate and its key.
+func certificate(t testing.TB, names ...string) (string, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -24,7 +24,7 @@ func certificate(t testing.TB) (string, string) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "tests"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names,
 	}
 	signed, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

@@ -40,6 +40,12 @@ type generator struct {
 // start runs the binary with a configuration and the token of the tests, until the test ends.
 func start(t testing.TB, config string, flags ...string) *generator {
 	t.Helper()
+	return startIn(t, nil, config, flags...)
+}
+
+// startIn runs it with further variables.
+func startIn(t testing.TB, environment []string, config string, flags ...string) *generator {
+	t.Helper()
 	directory := t.TempDir()
 	g := &generator{
 		config: filepath.Join(directory, "config.yaml"),
@@ -53,6 +59,7 @@ func start(t testing.TB, config string, flags ...string) *generator {
 		"--config", g.config, "--tokens-dir", g.tokens,
 		"--listen", "127.0.0.1:0", "--ops-listen", "127.0.0.1:0",
 	}, flags...)...)
+	g.process.Env = append(os.Environ(), environment...)
 	stderr, err := g.process.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

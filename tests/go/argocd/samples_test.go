@@ -1,0 +1,227 @@
+package host
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	openapi "k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kube-openapi/pkg/validation/strfmt"
+	"k8s.io/kube-openapi/pkg/validation/validate"
+	"sigs.k8s.io/yaml"
+
+	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
+)
+
+const samples = "../../../examples/appset"
+
+// sampleObjects are what the generator finds in the cluster.
+const sampleObjects = `
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {name: web, namespace: shop, labels: {probe: "true"}}
+spec:
+  hosts: [shop.example.com]
+  http:
+  - name: reviews
+    matchers: [{uri: {prefix: /reviews}}]
+    forwardTo: {destinations: [{ref: {name: reviews-stable}, port: {number: 8080}}]}
+  - name: details
+    matchers: [{uri: {prefix: /details}}]
+    forwardTo: {destinations: [{ref: {name: details}, port: {number: 8080}}]}
+`
+
+// TestSamples applies each ApplicationSet of the examples as it is, with the configuration that belongs to them: what Argo
+// CD's other generators ask for is answered by stand-ins, registries are behind a proxy.
+func TestSamples(t *testing.T) {
+	r := openRegistry(t)
+	frontMain, backMain := r.push(t, "myorg/front", "main"), r.push(t, "myorg/back", "main")
+	// Of pull request 11. The images of 12 are not built yet.
+	front, back := r.push(t, "myorg/front", "1111111"), r.push(t, "myorg/back", "1111111")
+	config, err := os.ReadFile(filepath.Join(samples, "config.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "objects.yaml"), sampleObjects)
+	g := startIn(t, r.asHost(t, "ghcr.io"), string(config), "--objects-dir="+directory)
+
+	source := func(a v1alpha1.Application) *v1alpha1.ApplicationSource { return a.Spec.Source }
+	path := func(a v1alpha1.Application) string { return source(a).Path }
+	images := func(a v1alpha1.Application) string {
+		if source(a).Kustomize == nil {
+			return path(a)
+		}
+		return fmt.Sprint(path(a), " ", source(a).Kustomize.Images)
+	}
+	values := func(a v1alpha1.Application) string { return strings.TrimSpace(source(a).Helm.ValuesString()) }
+	cases := map[string]struct {
+		shown func(v1alpha1.Application) string
+		want  []string
+	}{
+		"hello.yaml": {path, []string{
+			"shop-val1 in in-cluster/shop: val2",
+			"shop-val3 in in-cluster/shop: val4",
+		}},
+		"previews.yaml": {images, []string{
+			"shop-11 in in-cluster/shop-11: deploy [front=ghcr.io/myorg/front@" + front + " back=ghcr.io/myorg/back@" + back + "]",
+		}},
+		"images.yaml": {images, []string{
+			"back in in-cluster/back: back [back=ghcr.io/myorg/back@" + backMain + "]",
+			"docs in in-cluster/docs: docs",
+			"front in in-cluster/front: front [front=ghcr.io/myorg/front@" + frontMain + "]",
+		}},
+		"probes.yaml": {values, []string{
+			"probe-in-cluster-shop-web-det-9bd43c3a19ca3c6a in in-cluster/probes: url: https://shop.example.com/details",
+			"probe-in-cluster-shop-web-rev-5e08ce43bbdd4ab9 in in-cluster/probes: url: https://shop.example.com/reviews",
+		}},
+	}
+	files, err := filepath.Glob(samples + "/*.yaml")
+	if err != nil || len(files) != len(cases)+1 {
+		t.Errorf("the examples are %q, %v, not those tested here and config.yaml", files, err)
+	}
+	validator := schema(t)
+	for file, c := range cases {
+		t.Run(file, func(t *testing.T) {
+			set := sample(t, validator, file)
+			a := newArgoCD(t, g.api, cluster("east", map[string]string{"gloo": "managed"}), cluster("west", nil))
+			applications, _, err := a.generated(t, set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := []string{}
+			for _, application := range applications {
+				destination := application.Spec.Destination
+				got = append(got, fmt.Sprintf("%s in %s/%s: %s", application.Name, destination.Name, destination.Namespace, c.shown(application)))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("generated %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// sample reads an ApplicationSet that the API server would take, and sends its questions to stand-ins.
+func sample(t *testing.T, validator *validate.SchemaValidator, file string) *v1alpha1.ApplicationSet {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(samples, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object any
+	if err := yaml.Unmarshal(text, &object); err != nil {
+		t.Fatal(err)
+	}
+	if err := validator.Validate(object).AsError(); err != nil {
+		t.Error(err)
+	}
+	set := parse(t, string(text))
+	for _, generator := range set.Spec.Generators {
+		if generator.Matrix != nil && generator.Matrix.Generators[0].PullRequest != nil {
+			generator.Matrix.Generators[0].PullRequest.Github.API = gitHub(t, "feature-1", "feature-2")
+		}
+	}
+	return set
+}
+
+// schema is that of the released CRD of ApplicationSets.
+func schema(t *testing.T) *validate.SchemaValidator {
+	t.Helper()
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/argoproj/argo-cd/v3").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "manifests/crds/applicationset-crd.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct{ OpenAPIV3Schema *openapi.Schema }
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &definition); err != nil {
+		t.Fatal(err)
+	}
+	return validate.NewSchemaValidator(definition.Spec.Versions[0].Schema.OpenAPIV3Schema, nil, "", strfmt.Default)
+}
+
+// asHost makes the registry the one of a name, over https and behind a proxy. It returns the variables that a process needs to
+// find it.
+func (r *registry) asHost(t testing.TB, name string) []string {
+	t.Helper()
+	file, key := certificate(t, name)
+	pair, err := tls.LoadX509KeyPair(file, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, listener, r)
+	proxy := serve(t, func(writer http.ResponseWriter, request *http.Request) {
+		if request.Method != http.MethodConnect || request.Host != name+":443" {
+			http.Error(writer, "no way to "+request.Host, http.StatusForbidden)
+			return
+		}
+		tunnel(t.Context(), writer, listener.Addr().String())
+	})
+	return []string{"HTTPS_PROXY=" + proxy, "SSL_CERT_FILE=" + file}
+}
+
+// tunnel connects a client of a proxy with an address.
+func tunnel(ctx context.Context, writer http.ResponseWriter, address string) {
+	far, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		http.Error(writer, err.Error(), http.StatusBadGateway)
+		return
+	}
+	near, buffered, err := http.NewResponseController(writer).Hijack()
+	if err != nil {
+		_ = far.Close()
+		return
+	}
+	_, _ = io.WriteString(near, "HTTP/1.1 200 Connected\r\n\r\n")
+	go func() {
+		defer far.Close()
+		_, _ = io.Copy(far, buffered)
+	}()
+	go func() {
+		defer near.Close()
+		_, _ = io.Copy(near, far)
+	}()
+}
+
+// git is a stand-in for the repo server: every repository has these files.
+type git map[string]string
+
+var apps = git{"front/app.yaml": "app: front", "back/app.yaml": "app: back", "docs/app.yaml": "app: docs"}
+
+func (g git) GetFiles(_ context.Context, _, _, _, pattern string, _ bool, _ *v1alpha1.SourceIntegrity) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for path, text := range g {
+		if matches, err := filepath.Match(pattern, path); err != nil {
+			return nil, err
+		} else if matches {
+			files[path] = []byte(text)
+		}
+	}
+	return files, nil
+}
+
+func (git) GetDirectories(context.Context, string, string, string, bool, *v1alpha1.SourceIntegrity) ([]string, error) {
+	return nil, nil
+}
