@@ -68,6 +68,14 @@ const FOREIGN: &[&str] = &[
 ];
 
 impl Field {
+    /// A map of texts, such as labels.
+    pub(crate) fn texts(texts: &BTreeMap<String, String>) -> Self {
+        texts
+            .iter()
+            .map(|(key, text)| (key.as_str(), text.as_str().into()))
+            .collect()
+    }
+
     /// Reads what stands at `path` of a document. In a map null counts as absent.
     ///
     /// # Errors
@@ -130,13 +138,25 @@ impl From<bool> for Field {
 
 impl<const N: usize> From<[(&str, Self); N]> for Field {
     fn from(fields: [(&str, Self); N]) -> Self {
-        Self::Map(
-            fields
-                .map(|(key, field)| (key.to_owned(), field))
-                .into_iter()
-                .collect(),
-        )
+        fields.into_iter().collect()
     }
+}
+
+impl<K: Into<String>> FromIterator<(K, Self)> for Field {
+    fn from_iter<I: IntoIterator<Item = (K, Self)>>(fields: I) -> Self {
+        let fields = fields.into_iter();
+        Self::Map(fields.map(|(key, field)| (key.into(), field)).collect())
+    }
+}
+
+/// The hosts of a table, as every source has them.
+pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
+    let list = all.iter().map(|host| host.as_str().into()).collect();
+    [
+        ("hosts", Field::List(list)),
+        ("hostsCsv", all.join(",").into()),
+        ("host", all.first().cloned().unwrap_or_default().into()),
+    ]
 }
 
 /// Whether a set may have `key` at its top.

@@ -8,11 +8,15 @@ use std::sync::Arc;
 
 use gloo_types::{HttpRoute, RouteTableDoc, RouteTableSelector, RouteTableSpec};
 use route_planner::RouteSelector;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use crate::config::ConfigError;
+use crate::field::hosts;
+use crate::identity::Identity;
+use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
+use crate::reach::Reach;
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -24,7 +28,7 @@ const OWN: &str = "gloo";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooRoutes {
     cluster: String,
-    namespaces: Vec<String>,
+    reach: Reach,
 }
 
 /// The tables and routes of one request.
@@ -39,28 +43,24 @@ pub struct RouteQuery {
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[&str] = &["namespaces"];
+    pub(crate) const KEYS: &[&str] = &[Reach::KEY];
 
     pub(crate) fn from_config(source: &Block<'_>, cluster: &str) -> Result<Self, ConfigError> {
-        let namespaces = source.object_names("namespaces")?;
-        if namespaces.is_empty() {
-            return Err(source.empty("namespaces").into());
-        }
         Ok(Self {
             cluster: cluster.to_owned(),
-            namespaces,
+            reach: Reach::from_config(source)?,
         })
     }
 
     /// Where RouteTables may be looked for.
     pub(crate) fn namespaces(&self) -> &[String] {
-        &self.namespaces
+        self.reach.namespaces()
     }
 
     /// What a request to this source asks for. `allowed` are the profile's namespaces.
     pub(crate) fn query(
         &self,
-        given: &Map<String, Value>,
+        given: &Value,
         allowed: Option<&[String]>,
     ) -> Result<Query, Failure> {
         let keys = [
@@ -68,11 +68,8 @@ impl GlooRoutes {
             "granularity",
             "routeSelector",
             "routeTableSelector",
-            Output::OUTPUT_KEY,
         ];
-        let known: Vec<&str> = Output::KEYS.into_iter().chain(keys).collect();
-        let document = Value::Object(given.clone());
-        let parameters = Block::root(&document, "the parameters", &known)?;
+        let parameters = parameters::of_source(given, &keys)?;
 
         let cluster = parameters.string("cluster")?;
         let here = cluster.is_none_or(|cluster| cluster == self.cluster);
@@ -100,27 +97,7 @@ impl GlooRoutes {
         names.extend(selector.object_name("name")?);
         let mut asked = selector.object_names("namespaces")?;
         asked.extend(selector.object_name("namespace")?);
-        let is_allowed = |namespace: &String| {
-            self.namespaces.contains(namespace)
-                && allowed.is_none_or(|allowed| allowed.contains(namespace))
-        };
-        if let Some(namespace) = asked.iter().find(|namespace| !is_allowed(namespace)) {
-            return Err(Failure::Forbidden(format!(
-                "namespace {namespace} is not allowed: have it added to glooRoutes.namespaces and to the namespaces of the profile"
-            )));
-        }
-        if asked.is_empty() {
-            asked = self
-                .namespaces
-                .iter()
-                .filter(|one| is_allowed(one))
-                .cloned()
-                .collect();
-        }
-        if asked.is_empty() {
-            let all = "no namespace is allowed by both glooRoutes.namespaces and the profile";
-            return Err(Failure::Forbidden(all.to_owned()));
-        }
+        let namespaces = self.reach.admit(&asked, allowed)?;
         let labels = selector.labels("labels")?;
         if names.is_empty() && labels.is_empty() {
             return Err(Problem::Empty {
@@ -129,15 +106,13 @@ impl GlooRoutes {
             }
             .into());
         }
-        for list in [&mut names, &mut asked] {
-            list.sort();
-            list.dedup();
-        }
+        names.sort();
+        names.dedup();
         Ok(RouteTableSelector {
             names,
             labels,
             match_expressions: Vec::new(),
-            namespaces: asked,
+            namespaces,
         })
     }
 }
@@ -182,9 +157,10 @@ impl RouteQuery {
                     .collect()
             };
             for route in found {
-                let (key, fields) = self.fields(table, &spec, route);
+                let (identity, fields) = self.fields(table, &spec, route);
                 let mut set = ParameterSet::default();
                 set.insert(OWN, fields)?;
+                let key = identity.key;
                 if sets.insert(key.clone(), set).is_some() {
                     return Err(Failure::Upstream(format!(
                         "two routes are {key}: give them different names"
@@ -200,7 +176,7 @@ impl RouteQuery {
         table: &RouteTableDoc,
         spec: &RouteTableSpec,
         route: Option<&HttpRoute>,
-    ) -> (String, Field) {
+    ) -> (Identity, Field) {
         let name = table.key();
         let mut parts = vec![
             self.cluster.as_str(),
@@ -208,40 +184,30 @@ impl RouteQuery {
             name.name.as_str(),
         ];
         parts.extend(route.map(|route| route.name.as_str()));
-        let key = parts.join("/");
-        let hosts = spec.hosts.iter().map(|host| host.as_str().into()).collect();
-        let mut fields = BTreeMap::from([
-            ("key", key.as_str().into()),
-            ("slug", slug(&parts).into()),
+        let identity = Identity::of(&parts);
+        let own = [
             ("cluster", self.cluster.as_str().into()),
+            ("delegated", spec.hosts.is_empty().into()),
             (
                 "routeTable",
                 Field::from([
                     ("name", name.name.as_str().into()),
                     ("namespace", name.namespace.as_str().into()),
-                    ("labels", texts(table.labels())),
+                    ("labels", Field::texts(table.labels())),
                 ]),
             ),
-            ("hosts", Field::List(hosts)),
-            ("hostsCsv", spec.hosts.join(",").into()),
-            (
-                "host",
-                spec.hosts.first().cloned().unwrap_or_default().into(),
-            ),
-            ("delegated", spec.hosts.is_empty().into()),
-        ]);
-        if let Some(route) = route {
+        ];
+        let route = route.map(|route| {
             let route = Field::from([
                 ("name", route.name.as_str().into()),
-                ("labels", texts(&route.labels)),
+                ("labels", Field::texts(&route.labels)),
                 ("path", path(route).into()),
             ]);
-            fields.insert("route", route);
-        }
-        let fields = fields
-            .into_iter()
-            .map(|(key, field)| (key.to_owned(), field));
-        (key, Field::Map(fields.collect()))
+            ("route", route)
+        });
+        let fields = identity.fields().into_iter().chain(hosts(&spec.hosts));
+        let fields = fields.chain(own).chain(route).collect();
+        (identity, fields)
     }
 }
 
@@ -258,15 +224,6 @@ fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     })
 }
 
-fn texts(labels: &BTreeMap<String, String>) -> Field {
-    let labels = labels.iter();
-    Field::Map(
-        labels
-            .map(|(key, value)| (key.clone(), value.as_str().into()))
-            .collect(),
-    )
-}
-
 /// The path of the first matcher that has one, exact, a prefix or a pattern.
 fn path(route: &HttpRoute) -> String {
     let uri = route
@@ -278,38 +235,6 @@ fn path(route: &HttpRoute) -> String {
         texts.into_iter().find_map(Clone::clone)
     });
     text.unwrap_or_default()
-}
-
-/// Longest slug. An Application's name has it, and something of its own.
-const SLUG: usize = 40;
-
-/// `parts` as part of a DNS name. Where others could have the same slug, a hash of them follows.
-fn slug(parts: &[&str]) -> String {
-    let plain = |part: &&str| {
-        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        !part.is_empty() && part.chars().all(legal)
-    };
-    let text = parts.join("-");
-    if text.len() <= SLUG && parts.iter().all(plain) {
-        return text;
-    }
-    let hash = format!("-{:016x}", route_planner::fnv1a(&parts.join("/")));
-    let mut words = String::new();
-    for c in text.chars().flat_map(char::to_lowercase) {
-        if c.is_ascii_alphanumeric() {
-            words.push(c);
-        } else if !words.ends_with('-') {
-            words.push('-');
-        }
-    }
-    let words: String = words
-        .trim_matches('-')
-        .chars()
-        .take(SLUG - hash.len())
-        .collect();
-    format!("{}{hash}", words.trim_end_matches('-'))
-        .trim_start_matches('-')
-        .to_owned()
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ mod registry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 use strict_json::{Block, Problem};
 
 pub use self::reference::{Platform, Reference};
 pub use self::registry::{ACCEPT, Challenge, Digest, RegistryError, is_unknown, platform_digest};
 use crate::config::ConfigError;
-use crate::parameters::flag;
+use crate::parameters::{self, flag};
+use crate::pattern::matches;
 use crate::query::{Output, Query, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
@@ -114,7 +115,7 @@ impl ImageDigests {
     /// What a request to this source asks for. `allowed` are the profile's patterns.
     pub(crate) fn query(
         &self,
-        given: &Map<String, Value>,
+        given: &Value,
         allowed: Option<&[String]>,
     ) -> Result<Query, Failure> {
         let keys = [
@@ -126,11 +127,8 @@ impl ImageDigests {
             "registry",
             "requireRepository",
             "tag",
-            Output::OUTPUT_KEY,
         ];
-        let known: Vec<&str> = Output::KEYS.into_iter().chain(keys).collect();
-        let document = Value::Object(given.clone());
-        let parameters = Block::root(&document, "the parameters", &known)?;
+        let parameters = parameters::of_source(given, &keys)?;
 
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
@@ -350,18 +348,6 @@ fn upper_camel(name: &str) -> String {
         first.into_iter().chain(chars)
     });
     capitals.collect()
-}
-
-/// Whether `text` is as `pattern` says, in which `*` stands for anything.
-fn matches(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((start, rest)) => text.strip_prefix(start).is_some_and(|text| {
-            let ends = text.char_indices().map(|(at, _)| at).chain([text.len()]);
-            ends.filter_map(|at| text.get(at..))
-                .any(|text| matches(rest, text))
-        }),
-    }
 }
 
 #[cfg(test)]

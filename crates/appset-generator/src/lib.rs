@@ -20,13 +20,18 @@ mod config;
 mod failure;
 mod field;
 mod gloo_routes;
+mod identity;
 mod image_digests;
 mod parameters;
+mod pattern;
 mod profile;
 mod query;
+mod reach;
 mod request;
 mod set;
 mod static_sets;
+#[cfg(test)]
+mod testing;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
 pub use config::{Config, ConfigError, Watched};

@@ -1,7 +1,16 @@
-//! Reading parameters that may have been templated, which makes texts of numbers and booleans.
+//! Reading parameters. They may have been templated, which makes texts of numbers and booleans.
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
+
+use crate::query::Output;
+
+/// The parameters of a source that has one key at the top, those of every source and its `own`.
+pub(crate) fn of_source<'a>(given: &'a Value, own: &[&str]) -> Result<Block<'a>, Problem> {
+    let common = Output::KEYS.into_iter().chain([Output::OUTPUT_KEY]);
+    let known: Vec<&str> = common.chain(own.iter().copied()).collect();
+    Block::root(given, "the parameters", &known)
+}
 
 /// A count, as a number or as its text.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {

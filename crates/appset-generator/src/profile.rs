@@ -120,21 +120,19 @@ impl Scope<'_> {
     /// # Errors
     /// When it cannot be understood, or may not be asked.
     pub fn query(&self, request: &Request) -> Result<Query, Failure> {
-        let parameters = self.profile.parameters(request)?;
-        let (name, source) = self.source(&parameters)?;
+        let given = &Value::Object(self.profile.parameters(request)?);
+        let (name, source) = self.source(given)?;
+        let images = self.profile.images.as_deref();
+        let namespaces = self.profile.namespaces.as_deref();
         match source {
-            Source::Static(source) => source.query(name, &parameters),
-            Source::GlooRoutes(source) => {
-                source.query(&parameters, self.profile.namespaces.as_deref())
-            }
-            Source::ImageDigests(source) => {
-                source.query(&parameters, self.profile.images.as_deref())
-            }
+            Source::Static(source) => source.query(name, given),
+            Source::ImageDigests(source) => source.query(given, images),
+            Source::GlooRoutes(source) => source.query(given, namespaces),
         }
     }
 
     /// The source that `parameters` choose, or the only one there is.
-    fn source(&self, parameters: &Map<String, Value>) -> Result<(&str, &Source), Failure> {
+    fn source(&self, parameters: &Value) -> Result<(&str, &Source), Failure> {
         let offered = || {
             self.sources.iter().filter(|(name, _)| {
                 let sources = self.profile.sources.as_ref();

@@ -63,16 +63,15 @@ impl StaticSource {
     }
 
     /// What a request to this source, called `name`, asks for.
-    pub(crate) fn query(&self, name: &str, given: &Map<String, Value>) -> Result<Query, Failure> {
-        let document = Value::Object(given.clone());
+    pub(crate) fn query(&self, name: &str, given: &Value) -> Result<Query, Failure> {
         let inputs = self.inputs.iter().map(String::as_str);
         let known: Vec<&str> = inputs.chain(Output::KEYS).collect();
-        let parameters = Block::root(&document, "the parameters", &known)?;
+        let parameters = Block::root(given, "the parameters", &known)?;
 
         let mut sets = self.sets.clone();
-        let echoed = given.iter().filter(|(key, _)| self.inputs.contains(key));
+        let echoed = self.inputs.iter();
         let echoed: Map<String, Value> = echoed
-            .map(|(key, value)| (key.clone(), value.clone()))
+            .filter_map(|key| Some((key.clone(), given.get(key)?.clone())))
             .collect();
         if !echoed.is_empty() {
             let echo = Field::from_json(&Value::Object(echoed), "parameters")?;

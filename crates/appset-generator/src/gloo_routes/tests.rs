@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::{Config, Request};
+use crate::testing::{query, refused};
 
 const CONFIG: &str = "
 cluster: c1
@@ -43,10 +43,7 @@ fn tables() -> Vec<Arc<RouteTableDoc>> {
 
 /// The answer to `parameters` with the tables of the namespaces that it is about.
 fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
-    let config = Config::from_yaml(CONFIG).unwrap();
-    let body = json!({"input": {"parameters": parameters}}).to_string();
-    let request = Request::from_body(body.as_bytes())?;
-    let query = config.profile(Some(profile), "t")?.query(&request)?;
+    let query = query(CONFIG, profile, &parameters)?;
     let SourceQuery::GlooRoutes(routes) = query.source else {
         panic!("another source");
     };
@@ -112,11 +109,7 @@ fn what_is_selected() {
 #[test]
 fn what_is_refused() {
     let refused = |profile, parameters: Value, expect: &str| {
-        let error = answer(profile, parameters).unwrap_err();
-        assert!(
-            format!("{} {error}", error.code().name).contains(expect),
-            "{error}"
-        );
+        refused(answer(profile, parameters), expect);
     };
     refused(
         "default",
@@ -143,21 +136,4 @@ fn what_is_refused() {
         answer("default", allowed).unwrap(),
         r#"{"output":{"parameters":[]}}"#
     );
-}
-
-#[test]
-fn slugs_fit_and_differ() {
-    assert_eq!(slug(&["c1", "shop", "web", "demo"]), "c1-shop-web-demo");
-    let a = slug(&["c1", "shop", "web-demo"]);
-    let b = slug(&["c1", "shop-web", "demo"]);
-    assert!(a.starts_with("c1-shop-web-demo-") && b.starts_with("c1-shop-web-demo-") && a != b);
-    for parts in [&["x"; 60][..], &["Ä", "/"], &["", ""], &["a.b_c"]] {
-        let slug = slug(parts);
-        assert!(slug.len() <= SLUG, "{slug}");
-        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        assert!(
-            slug.chars().all(legal) && !slug.starts_with('-') && !slug.ends_with('-'),
-            "{slug}"
-        );
-    }
 }
