@@ -137,11 +137,7 @@ func sample(t *testing.T, validator *validate.SchemaValidator, file string) *v1a
 // schema is that of the released CRD of ApplicationSets.
 func schema(t *testing.T) *validate.SchemaValidator {
 	t.Helper()
-	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/argoproj/argo-cd/v3").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(module)), "manifests/crds/applicationset-crd.yaml"))
+	text, err := os.ReadFile(filepath.Join(argoCDModule(t), "manifests/crds/applicationset-crd.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,6 +152,16 @@ func schema(t *testing.T) *validate.SchemaValidator {
 		t.Fatal(err)
 	}
 	return validate.NewSchemaValidator(definition.Spec.Versions[0].Schema.OpenAPIV3Schema, nil, "", strfmt.Default)
+}
+
+// argoCDModule is where the sources of the release are.
+func argoCDModule(t *testing.T) string {
+	t.Helper()
+	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/argoproj/argo-cd/v3").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(module))
 }
 
 // asHost makes the registry the one of a name, over https and behind a proxy. It returns the variables that a process needs to
