@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
-//!                                      -> appset_generator: what is asked -> registries, tables: look it up -> the answer
+//!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
 //! ```
 
 mod api;
@@ -10,11 +10,11 @@ mod caller;
 mod flags;
 mod live;
 mod metrics;
+mod objects;
 mod ops;
 mod registries;
 mod serve;
 mod service;
-mod tables;
 mod tls;
 mod tokens;
 

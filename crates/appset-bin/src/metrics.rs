@@ -10,6 +10,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::objects::Report;
+
 /// Everything that is counted. Labels hold what the configuration names, never what a request makes up.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -22,6 +24,8 @@ pub(crate) struct Metrics {
     cancelled: Counter,
     draining: Gauge,
     config_good: Gauge,
+    synced: Family<KindLabels, Gauge>,
+    objects: Family<KindLabels, Gauge>,
 }
 
 /// In seconds; the last one is the default deadline.
@@ -51,6 +55,12 @@ struct SourceLabels {
     source: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+    namespace: String,
+}
+
 impl Metrics {
     pub(crate) fn new() -> Self {
         let mut registry = Registry::with_prefix("gloo_appset");
@@ -78,6 +88,11 @@ impl Metrics {
                 "config_good",
                 "Whether the configuration file is in use as it is",
             ),
+            synced: register.add(
+                "watch_synced",
+                "Whether all objects of a kind in a namespace are known",
+            ),
+            objects: register.add("watch_objects", "How many of them there are"),
             registry,
         }
     }
@@ -130,8 +145,23 @@ impl Metrics {
     }
 
     /// Everything, in the text format of OpenMetrics.
-    pub(crate) fn to_text(&self, config_good: bool) -> String {
+    pub(crate) fn to_text(&self, config_good: bool, watches: Vec<Report>) -> String {
         self.config_good.set(config_good.into());
+        self.synced.clear();
+        self.objects.clear();
+        for Report {
+            kind,
+            namespace,
+            objects,
+        } in watches
+        {
+            let labels = KindLabels { kind, namespace };
+            let synced = self.synced.get_or_create(&labels);
+            synced.set(objects.is_some().into());
+            if let Some(objects) = objects.and_then(|objects| objects.try_into().ok()) {
+                self.objects.get_or_create(&labels).set(objects);
+            }
+        }
         let mut text = String::new();
         match encode(&mut text, &self.registry) {
             Ok(()) => text,

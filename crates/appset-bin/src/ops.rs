@@ -21,7 +21,6 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
 
 /// A configuration that was changed for the worse is no reason to fall silent: the one before still counts.
 async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
-    service.config_is_good();
     match service.unready() {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
@@ -30,6 +29,5 @@ async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
 
 async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    let text = service.metrics.to_text(service.config_is_good());
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], text)
+    ([(header::CONTENT_TYPE, OPEN_METRICS)], service.figures())
 }

@@ -1,6 +1,7 @@
 //! What every request needs: the configuration, the tokens, the limits, the figures.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::Flags;
 use crate::live::Live;
 use crate::metrics::Metrics;
+use crate::objects::Objects;
 use crate::registries::Registries;
-use crate::tables::Tables;
 use crate::tokens::Tokens;
 
 /// What every request needs.
@@ -24,7 +25,9 @@ pub(crate) struct Service {
     draining: AtomicBool,
     pub(crate) metrics: Metrics,
     registries: Registries,
-    tables: Tables,
+    objects: Objects,
+    /// Whether all objects that were to be followed have been seen once.
+    caught_up: AtomicBool,
 }
 
 impl Service {
@@ -35,7 +38,8 @@ impl Service {
         })?;
         let metrics = Metrics::new();
         let service = Self {
-            tables: Tables::new(flags, metrics.upstream("gloo-routes")),
+            objects: Objects::new(flags),
+            caught_up: AtomicBool::new(false),
             registries: Registries::new(metrics.upstream("image-digests"))?,
             config,
             tokens_dir: flags.tokens_dir.clone(),
@@ -49,7 +53,15 @@ impl Service {
             let dir = flags.tokens_dir.display().to_string();
             tracing::warn!(dir, "no file holds a token, so every call will be refused");
         }
+        service.config();
         Ok(service)
+    }
+
+    /// The configuration as it is now. What it needs is followed from now on.
+    fn config(&self) -> Arc<Config> {
+        let config = self.config.current();
+        self.objects.follow(&config.watched());
+        config
     }
 
     /// The tokens as they are now.
@@ -74,10 +86,7 @@ impl Service {
         token: &str,
         request: &Request,
     ) -> Result<Query, Failure> {
-        self.config
-            .current()
-            .profile(profile, token)?
-            .query(request)
+        self.config().profile(profile, token)?.query(request)
     }
 
     /// The answer to `query`.
@@ -85,7 +94,7 @@ impl Service {
         let sets = match query.source {
             SourceQuery::Static(fixed) => fixed.into_sets(),
             SourceQuery::GlooRoutes(routes) => {
-                routes.sets(&self.tables.all(routes.namespaces()).await?)?
+                routes.sets(&self.objects.route_tables.all(routes.namespaces()).await?)?
             }
             SourceQuery::ImageDigests(images) => {
                 let config = self.config.current();
@@ -108,19 +117,30 @@ impl Service {
     }
 
     /// Why Argo CD should ask another replica, if it should.
-    pub(crate) fn unready(&self) -> Option<&'static str> {
+    ///
+    /// A watch that fails later, or that a changed configuration asks for, is no reason: other sources still answer.
+    pub(crate) fn unready(&self) -> Option<String> {
         if self.is_draining() {
-            return Some("draining");
+            return Some("draining".to_owned());
         }
         match self.tokens() {
-            Ok(tokens) if tokens.is_empty() => Some("no token"),
-            Ok(_) => None,
-            Err(_) => Some("tokens cannot be read"),
+            Ok(tokens) if tokens.is_empty() => return Some("no token".to_owned()),
+            Ok(_) => {}
+            Err(_) => return Some("tokens cannot be read".to_owned()),
         }
+        self.config();
+        if self.caught_up.load(Ordering::Relaxed) {
+            return None;
+        }
+        let unseen = self.objects.unseen();
+        self.caught_up.store(unseen.is_none(), Ordering::Relaxed);
+        unseen
     }
 
-    /// Whether the configuration file as it is now is in use.
-    pub(crate) fn config_is_good(&self) -> bool {
-        self.config.is_good()
+    /// The figures, in the text format of OpenMetrics.
+    pub(crate) fn figures(&self) -> String {
+        self.config();
+        self.metrics
+            .to_text(self.config.is_good(), self.objects.report())
     }
 }

@@ -163,6 +163,16 @@ impl<K: Resource> Document<K> {
         &self.raw
     }
 
+    /// The object without the record of who wrote which field, which may be longer than the rest; for those who only read.
+    #[must_use]
+    pub fn without_managed_fields(mut self) -> Self {
+        let metadata = self.raw.get_mut("metadata");
+        if let Some(metadata) = metadata.and_then(Value::as_object_mut) {
+            metadata.shift_remove("managedFields");
+        }
+        self
+    }
+
     /// The whole object, untouched.
     pub fn into_raw(self) -> Value {
         self.raw

@@ -137,9 +137,19 @@ impl KubeRouteStore {
     async fn list<K: Resource>(
         &self,
         namespace: Option<&str>,
-        mut params: ListParams,
+        params: ListParams,
     ) -> Result<Vec<Document<K>>, StoreError> {
-        let call = Call::list::<K>(namespace);
+        let (objects, _) = self.list_at(namespace, params).await?;
+        Ok(objects)
+    }
+
+    /// The objects, and the version at which the collection had them.
+    async fn list_at<K: Resource>(
+        &self,
+        namespace: Option<&str>,
+        mut params: ListParams,
+    ) -> Result<(Vec<Document<K>>, String), StoreError> {
+        let call = Call::many::<K>("list", namespace);
         params = params.limit(PAGE);
         let mut objects = Vec::new();
         loop {
@@ -151,9 +161,13 @@ impl KubeRouteStore {
                     objects.push(call.parse(item)?);
                 }
             }
-            match page.pointer("/metadata/continue").and_then(Value::as_str) {
+            let text = |path| page.pointer(path).and_then(Value::as_str);
+            match text("/metadata/continue") {
                 Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => return Ok(objects),
+                _ => {
+                    let version = text("/metadata/resourceVersion").unwrap_or_default();
+                    return Ok((objects, version.to_owned()));
+                }
             }
         }
     }
@@ -183,15 +197,26 @@ impl KubeRouteStore {
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Value, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
-        let after = self.access.request_timeout;
-        let answer = tokio::time::timeout(after, async {
+        let answer = async {
             let client = self.client().await;
             let client = client.map_err(|error| call.unreachable(error))?;
             client
                 .request(request)
                 .await
                 .map_err(|error| call.failed(error))
-        });
+        };
+        self.within(call, Duration::ZERO, answer).await
+    }
+
+    /// Waits for `answer` as long as a request may take, and `longer`.
+    async fn within<T>(
+        &self,
+        call: &Call,
+        longer: Duration,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let after = self.access.request_timeout + longer;
+        let answer = tokio::time::timeout(after, answer);
         answer.await.unwrap_or_else(|_| {
             Err(StoreError::Timeout {
                 verb: call.verb,
@@ -319,13 +344,13 @@ impl Call {
         }
     }
 
-    fn list<K: Resource>(namespace: Option<&str>) -> Self {
+    fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
         let place = namespace.map_or_else(
             || "all namespaces".to_owned(),
             |name| format!("namespace {name}"),
         );
         Self {
-            verb: "list",
+            verb,
             what: format!("{} in {place}", K::PLURAL),
             resource: rbac_name::<K>(),
             is_on_object: false,
@@ -427,6 +452,10 @@ async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {
         .await
         .map_err(|error| ConnectError::Infer(Box::new(error)))
 }
+
+mod watch;
+
+pub use watch::{Event, Watch};
 
 #[cfg(test)]
 mod tests;

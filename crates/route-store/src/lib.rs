@@ -24,7 +24,7 @@ use serde_json::Value;
 
 pub use dir::DirRouteStore;
 pub use error::StoreError;
-pub use kube_api::{ConnectError, FIELD_MANAGER, KubeAccess, KubeRouteStore};
+pub use kube_api::{ConnectError, Event, FIELD_MANAGER, KubeAccess, KubeRouteStore, Watch};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use rollout::LiveRollout;
 

@@ -14,6 +14,7 @@ mod generator;
 mod gloo_routes;
 mod http;
 mod image_digests;
+mod informers;
 mod proxies;
 mod recordings;
 mod registry;

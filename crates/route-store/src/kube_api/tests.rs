@@ -11,10 +11,13 @@ use gloo_types::RouteTable;
 
 use super::*;
 
+mod watch;
+
 /// Requests as `METHOD path body`, in the order they came.
 type Sent = std::sync::Arc<Mutex<Vec<String>>>;
 
-/// A store whose API server gives `answers`, one per request, and then nothing but 404.
+/// A store whose API server gives `answers`, one per request, and then nothing but 404. A string is an answer of many
+/// lines.
 fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
     let sent = Sent::default();
     let log = sent.clone();
@@ -34,11 +37,11 @@ fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
             let next = answers.lock().unwrap().next();
             let (code, answer) = next.unwrap_or_else(|| (404, failure(404, "not found", None)));
             let response = Response::builder().status(StatusCode::from_u16(code).unwrap());
-            Ok::<_, Infallible>(
-                response
-                    .body(HttpBody::from(answer.to_string().into_bytes()))
-                    .unwrap(),
-            )
+            let body = match answer {
+                Value::String(lines) => lines,
+                answer => answer.to_string(),
+            };
+            Ok::<_, Infallible>(response.body(HttpBody::from(body.into_bytes())).unwrap())
         }
     });
     (

@@ -1,0 +1,79 @@
+//! Objects of a cluster that does not answer.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::generator::Generator;
+
+const CONFIG: &str = "
+static: {hello: {sets: [{key1: val1}]}}
+glooRoutes: {namespaces: [shop]}
+";
+
+const ROUTES: &str =
+    r#"{"input":{"parameters":{"source":"gloo-routes","routeTableSelector":{"name":"web"}}}}"#;
+
+/// A kubeconfig for an API server that listens no more.
+fn kubeconfig(dir: &tempfile::TempDir) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1
+kind: Config
+current-context: any
+contexts: [{{name: any, context: {{cluster: any, user: any}}}}]
+clusters: [{{name: any, cluster: {{server: 'http://{address}'}}}}]
+users: [{{name: any, user: {{}}}}]
+"
+    );
+    fs::write(&file, text).unwrap();
+    format!("--kubeconfig={}", file.display())
+}
+
+/// An empty list would be an answer, too: the one that deletes every Application.
+#[test]
+fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&kubeconfig(&dir)]);
+    generator.wait_for(r#"gloo_appset_watch_synced{kind="RouteTable",namespace="shop"} 0"#);
+
+    let unseen = generator.post("", Some("t"), ROUTES);
+    assert_eq!(unseen.status, 503, "{}", unseen.body);
+    let said = r#"{"message":"RouteTables in namespace shop are not known: "#;
+    assert!(unseen.body.starts_with(said), "{}", unseen.body);
+    assert!(unseen.body.contains(r#""code":"not_ready""#));
+    let hello = generator.post(
+        "",
+        Some("t"),
+        r#"{"input":{"parameters":{"source":"hello"}}}"#,
+    );
+    assert_eq!(hello.status, 200, "{}", hello.body);
+
+    let probe = generator.ops("/readyz");
+    assert_eq!(probe.status, 503);
+    assert!(
+        probe
+            .body
+            .starts_with("RouteTables in namespace shop are not known: ")
+    );
+
+    // What is no longer configured is not waited for.
+    let config = CONFIG.lines().filter(|line| !line.starts_with("gloo"));
+    let config: Vec<_> = config.collect();
+    fs::write(generator.dir().join("config.yaml"), config.join("\n")).unwrap();
+    assert_eq!(generator.ops("/readyz").status, 200);
+    assert!(!generator.ops("/metrics").body.contains("watch_synced{"));
+
+    // Nor is what is configured later, for what else there is can be answered.
+    fs::write(generator.dir().join("config.yaml"), CONFIG).unwrap();
+    assert_eq!(generator.ops("/readyz").status, 200);
+    assert_eq!(generator.post("", Some("t"), ROUTES).status, 503);
+
+    let log = generator.stop();
+    let failed = log.iter().any(|record| {
+        let problem = record["problem"].as_str().unwrap_or_default();
+        record["message"] == "a watch failed" && problem.contains("cannot list routetables")
+    });
+    assert!(failed, "{log:#?}");
+}
