@@ -1,4 +1,4 @@
-//! Installations as an administrator puts them together: kustomizations, and Argo Rollouts with the plugin.
+//! An installation of Argo Rollouts with the plugin, as an administrator puts it together.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -25,11 +25,7 @@ pub fn render(
     let directory = tempfile::tempdir()?;
     let root = directory.path();
     symlink(release.manifests()?, root.join("argo-rollouts"))?;
-    for component in fs::read_dir(COMPONENTS)? {
-        let component = component?;
-        let copy = root.join("plugin").join(component.file_name());
-        copy_filled_in(&component.path(), &copy, fill_in)?;
-    }
+    copy_filled_in(Path::new(COMPONENTS), &root.join("plugin"), fill_in)?;
     let kustomization = format!(
         "namespace: argo-rollouts\nresources: [argo-rollouts/cluster-install]\ncomponents: [plugin/{variant}]\n"
     );
@@ -38,10 +34,7 @@ pub fn render(
 }
 
 /// The objects of a directory with a kustomization.
-///
-/// # Errors
-/// Kustomize refuses.
-pub fn build(root: &Path) -> Result<Vec<DynamicObject>> {
+pub(crate) fn build(root: &Path) -> Result<Vec<DynamicObject>> {
     let output = program("kustomize")?.arg("build").arg(root).output()?;
     ensure!(
         output.status.success(),
@@ -51,15 +44,21 @@ pub fn build(root: &Path) -> Result<Vec<DynamicObject>> {
     manifest::parse(str::from_utf8(&output.stdout)?)
 }
 
-fn copy_filled_in(from: &Path, to: &Path, fill_in: &[(&str, &str)]) -> Result<()> {
+/// Copies a directory of manifests, with words filled in as for a release.
+pub(crate) fn copy_filled_in(from: &Path, to: &Path, fill_in: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all(to)?;
-    for file in fs::read_dir(from)? {
-        let file = file?;
-        let mut text = fs::read_to_string(file.path())?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy_filled_in(&from, &to, fill_in)?;
+            continue;
+        }
+        let mut text = fs::read_to_string(from)?;
         for (word, value) in fill_in {
             text = text.replace(word, value);
         }
-        fs::write(to.join(file.file_name()), text)?;
+        fs::write(to, text)?;
     }
     Ok(())
 }

@@ -2,23 +2,19 @@
 //! there says, and asked as Argo CD would by the ConfigMap and the Secret.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e_tests::{Cluster, Generator, apply, build};
+use e2e_tests::{Cluster, Generator, apply, appset_chart, appset_kustomization, eventually, parse};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodTemplateSpec, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use kube::api::PostParams;
+use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use serde_json::{Value, json};
 
-const KUSTOMIZE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../deploy/appset-generator/kustomize"
-);
 const NAMESPACE: &str = "argocd";
 const NAME: &str = "gloo-appset-generator";
 
@@ -53,7 +49,7 @@ async fn create_tokens(cluster: &Cluster, tokens: &[(&str, &str)]) -> Result<()>
 #[tokio::test(flavor = "multi_thread")]
 async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
     in_cluster(async |cluster| {
-        apply(cluster.client(), &build(Path::new(KUSTOMIZE))?).await?;
+        apply(cluster.client(), &appset_kustomization(&[])?).await?;
         let too_early = cluster.start_deployed_generator(NAMESPACE, NAME).await;
         let error = too_early.err().context("it runs without a token")?;
         ensure!(error.to_string().contains("volume tokens"), "{error:#}");
@@ -80,8 +76,197 @@ async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
     .await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_of_the_cluster_needs_each_of_its_rights() -> Result<()> {
+    in_cluster(async |cluster| {
+        let client = cluster.client();
+        cluster.create_namespace("shop").await?;
+        cluster.install_with_gloo(Vec::new()).await?;
+        let values = json!({
+            "config": "glooRoutes: {namespaces: [shop]}",
+            "kubernetes": { "namespaces": ["shop"] },
+        });
+        let chart = appset_chart(&values)?;
+        apply(client, &chart).await?;
+        apply(client, &parse(TABLE)?).await?;
+        create_tokens(cluster, &[("token", "s3cret")]).await?;
+        let plugin = Plugin::read(client, NAME).await?;
+        let routes = async || {
+            let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+            let parameters = json!({ "routeTableSelector": { "name": "web" } });
+            generator
+                .ask(&plugin.path, &plugin.token, &parameters)
+                .await
+        };
+        eventually("the API server knows the rights", async || {
+            routes().await?.check(200, r#""routeTable":{"#)
+        })
+        .await?;
+
+        for verb in ["list"] {
+            apply(client, &without(&chart, verb)?).await?;
+            let missing = format!(r#"cannot {verb} resource \"routetables\" in API group"#);
+            eventually(&missing, async || routes().await?.check(502, &missing)).await?;
+        }
+        // The role is there and bound, but the container has no token of the account.
+        let nowhere = json!({ "config": "glooRoutes: {namespaces: [shop]}" });
+        apply(client, &appset_chart(&nowhere)?).await?;
+        routes().await?.check(502, "RouteTables")
+    })
+    .await
+}
+
+const TABLE: &str = "
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [shop.example.com]
+  http:
+  - name: demo
+    forwardTo: {destinations: [{ref: {name: stable}}]}
+";
+
+/// The objects with one verb less in every rule.
+fn without(objects: &[DynamicObject], verb: &str) -> Result<Vec<DynamicObject>> {
+    let mut objects = objects.to_vec();
+    let role = objects.iter_mut().find(|object| {
+        let kind = object.types.as_ref().map(|types| types.kind.as_str());
+        kind == Some("ClusterRole")
+    });
+    let rules = role.and_then(|role| role.data.get_mut("rules")?.as_array_mut());
+    for rule in rules.context("no rules")? {
+        let verbs = rule.get_mut("verbs").and_then(Value::as_array_mut);
+        verbs.context("no verbs")?.retain(|other| other != verb);
+    }
+    Ok(objects)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()> {
+    in_cluster(async |cluster| {
+        let CertifiedKey { cert, signing_key } =
+            generate_simple_self_signed([format!("{NAME}.{NAMESPACE}.svc")])?;
+        let secret = |name: &str, of: &str, data: Value| {
+            serde_json::from_value(json!({
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": { "name": name, "namespace": NAMESPACE },
+                "type": format!("kubernetes.io/{of}"),
+                "stringData": data,
+            }))
+        };
+        let pair = json!({ "tls.crt": cert.pem(), "tls.key": signing_key.serialize_pem() });
+        let login = json!({ ".dockerconfigjson": "{}" });
+        let secrets = [
+            secret("certificate", "tls", pair)?,
+            secret("logins", "dockerconfigjson", login)?,
+        ];
+        apply(cluster.client(), &secrets).await?;
+        create_tokens(cluster, &[("team-a", "s3cret")]).await?;
+        let mut objects = appset_chart(&json!({
+            "image": { "repository": "registry.example.com/generator", "tag": "2", "pullPolicy": "Always" },
+            "imagePullSecrets": [{ "name": "registry" }],
+            "replicas": 3,
+            "config": "static: {hello: {sets: [{key1: val1}]}}",
+            "tokens": { "secret": NAME, "key": "team-a" },
+            "registries": { "secret": "logins" },
+            "kubernetes": { "namespaces": ["*"] },
+            "tls": { "secret": "certificate" },
+            "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" } },
+            "extraArgs": ["--log-level=debug"],
+            "env": [{ "name": "NO_PROXY", "value": ".svc" }],
+            "podAnnotations": { "example.com/a": "b" },
+            "nodeSelector": { "kubernetes.io/os": "linux" },
+            "tolerations": [{ "operator": "Exists" }],
+            "affinity": { "nodeAffinity": {} },
+        }))?;
+        // The definition is that of Prometheus' operator, which is not here.
+        let total = objects.len();
+        objects.retain(|it| it.types.as_ref().is_some_and(|it| it.kind != "ServiceMonitor"));
+        ensure!(objects.len() + 1 == total, "no ServiceMonitor");
+        apply(cluster.client(), &objects).await?;
+        let installed = Installed::read(cluster.client()).await?;
+        installed.may_run(cluster.client()).await?;
+        installed.fits_together()?;
+        let plugin = Plugin::read(cluster.client(), NAME).await?;
+        ensure!(plugin.scheme == "https" && plugin.token == "s3cret", "{}", plugin.scheme);
+        installed.serves(&plugin, &Generator::help()?)?;
+        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+        installed.probes_succeed(&generator).await
+    })
+    .await
+}
+
+/// An administrator has the choice, and both are the same: `kubectl create rolebinding` makes what the chart has for a
+/// namespace.
+#[test]
+fn the_chart_is_the_kustomization() -> Result<()> {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": { "name": NAME, "namespace": "shop", "labels": { "app.kubernetes.io/name": NAME } },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
+    });
+    let without = appset_kustomization(&[])?;
+    let mut with = appset_kustomization(&["kubernetes"])?;
+    with.push(serde_json::from_value(binding)?);
+    for (values, kustomization) in [
+        (json!({}), without),
+        (json!({ "kubernetes": { "namespaces": ["shop"] } }), with),
+    ] {
+        let chart = by_name(appset_chart(&values)?)?;
+        let kustomization = by_name(kustomization)?;
+        ensure!(
+            chart.keys().eq(kustomization.keys()),
+            "{:?}, {:?}",
+            chart.keys(),
+            kustomization.keys()
+        );
+        for (name, object) in &chart {
+            let other = kustomization.get(name);
+            ensure!(
+                Some(object) == other,
+                "{name}: {object:#} is not {other:#?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Objects by kind and name, without the labels that only Helm has.
+fn by_name(objects: Vec<DynamicObject>) -> Result<BTreeMap<String, Value>> {
+    let named = objects.into_iter().map(|object| {
+        let mut value = serde_json::to_value(&object)?;
+        remove_labels_of_helm(&mut value);
+        let kind = object.types.context("no kind")?.kind;
+        let name = object.metadata.name.context("no name")?;
+        Ok((format!("{kind} {name}"), value))
+    });
+    named.collect()
+}
+
+fn remove_labels_of_helm(value: &mut Value) {
+    const OF_HELM: [&str; 4] = [
+        "app.kubernetes.io/instance",
+        "app.kubernetes.io/managed-by",
+        "app.kubernetes.io/version",
+        "helm.sh/chart",
+    ];
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|key, _| !OF_HELM.contains(&key.as_str()));
+            fields.values_mut().for_each(remove_labels_of_helm);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_labels_of_helm),
+        _ => {}
+    }
+}
+
 /// What Argo CD knows of a plugin generator by the ConfigMap that `configMapRef` names.
 struct Plugin {
+    scheme: String,
     /// Of the `baseUrl`: `name.namespace.svc`.
     host: String,
     port: i32,
@@ -105,10 +290,13 @@ impl Plugin {
         let token = secret.get(key).context("the Secret has no such key")?;
 
         let url: http::Uri = url.parse()?;
-        ensure!(url.scheme_str() == Some("http"), "{url}");
+        let scheme = url.scheme_str().context("no scheme")?;
         Ok(Self {
+            scheme: scheme.to_owned(),
             host: url.host().context("no host")?.to_owned(),
-            port: url.port_u16().unwrap_or(80).into(),
+            port: url
+                .port_u16()
+                .map_or(if scheme == "https" { 443 } else { 80 }, i32::from),
             path: url.path().trim_end_matches('/').to_owned(),
             token: String::from_utf8(token.0.clone())?,
         })

@@ -16,6 +16,8 @@ pub(crate) const MODULE: &str = "tests/go/rollouts";
 const GOB: &str = "tests/go/gob";
 /// The module that names the Argo CD whose packages ask our generator.
 const ARGO_CD: &str = "tests/go/argocd";
+/// The module that names the Helm that renders the generator's chart.
+const HELM: &str = "tests/go/helm";
 /// The package and the program that Argo CD asks.
 const GENERATOR: &str = "gloo-appset-generator";
 
@@ -24,8 +26,11 @@ const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-control
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
 const KUSTOMIZE: &str = "sigs.k8s.io/kustomize/kustomize/v5";
+const HELM_COMMAND: &str = "helm.sh/helm/v3/cmd/helm";
 
-/// Builds etcd, kube-apiserver, kustomize, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
+const STRIPPED: &str = "-s -w";
+
+/// Builds etcd, kube-apiserver, kustomize, Helm, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
 ///
 /// # Errors
 /// When Go is not installed or a build fails.
@@ -46,6 +51,11 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     build("go.mod", "etcd", ETCD)?;
     build("go.mod", "kustomize", KUSTOMIZE)?;
     build("go.mod", "go-plugin", "./plugin")?;
+    let helm = cmd!(
+        sh,
+        "go -C {HELM} build -ldflags {STRIPPED} -o {bin}/helm {HELM_COMMAND}"
+    );
+    go(sh, helm).run()?;
     for release in RELEASES.iter().filter(|release| release.always) {
         let output = format!("rollouts-controller-{}", release.version);
         build(release.go_mod, &output, CONTROLLER)?;
@@ -188,7 +198,7 @@ fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
     );
     let rollouts = version("github.com/argoproj/argo-rollouts")?;
     Ok(format!(
-        "-s -w \
+        "{STRIPPED} \
          -X k8s.io/component-base/version.gitVersion=v{kubernetes} \
          -X k8s.io/component-base/version.gitMajor={major} \
          -X k8s.io/component-base/version.gitMinor={minor} \
