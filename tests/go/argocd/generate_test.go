@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,17 +104,28 @@ glooRoutes: {namespaces: [shop]}
 // shopRoutes asks for routes.
 var shopRoutes = ours(`{source: gloo-routes, routeTableSelector: {labels: {app: shop}}}`)
 
-// tables is a flag: take objects from a directory, in which there is one RouteTable with these routes.
-func tables(t testing.TB, routes string) string {
-	t.Helper()
-	directory := t.TempDir()
-	write(t, filepath.Join(directory, "web.yaml"), `
+// table is a RouteTable with these routes.
+func table(routes string) string {
+	return `
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable
 metadata: {name: web, namespace: shop, labels: {app: shop}}
 spec:
   hosts: [shop.example.com]
-  http:`+routes)
+  http:` + routes
+}
+
+// tables is a flag: there is one table with these routes.
+func tables(t testing.TB, routes string) string {
+	t.Helper()
+	return objects(t, table(routes))
+}
+
+// objects is a flag: take these, each a YAML document, instead of a cluster's.
+func objects(t testing.TB, documents ...string) string {
+	t.Helper()
+	directory := t.TempDir()
+	write(t, filepath.Join(directory, "objects.yaml"), strings.Join(documents, "\n---\n"))
 	return "--objects-dir=" + directory
 }
 

@@ -46,6 +46,14 @@ func start(t testing.TB, config string, flags ...string) *generator {
 // startIn runs it with further variables.
 func startIn(t testing.TB, environment []string, config string, flags ...string) *generator {
 	t.Helper()
+	g := launch(t, environment, config, flags...)
+	g.becomesReady(t)
+	return g
+}
+
+// launch waits only until it listens.
+func launch(t testing.TB, environment []string, config string, flags ...string) *generator {
+	t.Helper()
 	directory := t.TempDir()
 	g := &generator{
 		config: filepath.Join(directory, "config.yaml"),
@@ -93,8 +101,12 @@ func startIn(t testing.TB, environment []string, config string, flags ...string)
 			t.Fatal("the generator does not listen")
 		}
 	}
-	eventually(t, "the generator is ready", func() bool { return status(t, g.ops+"/readyz") == http.StatusOK })
 	return g
+}
+
+func (g *generator) becomesReady(t testing.TB) {
+	t.Helper()
+	eventually(t, "the generator is ready", func() bool { return status(t, g.ops+"/readyz") == http.StatusOK })
 }
 
 // admit writes a token to the directory that the generator reads.

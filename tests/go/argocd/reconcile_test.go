@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
@@ -107,6 +110,7 @@ func emptyOnPurpose(t *testing.T) {
 
 func emptyByMistake(t *testing.T) {
 	misspeltSelector(t)
+	unseenCluster(t)
 	for _, parameters := range []string{`{source: hello}`, `{source: hello, onEmpty: error}`, `{source: hello, minItems: 2}`} {
 		g := start(t, hello)
 		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", ""))
@@ -130,6 +134,43 @@ func misspeltSelector(t *testing.T) {
 	}
 	a.passes(t, "probe-reviews")
 	a.hasFailed(t, "API error with status code 409: ", "gloo-routes")
+}
+
+// A generator that was started anew has seen nothing yet, which is not the same as that there is nothing.
+func unseenCluster(t *testing.T) {
+	var up atomic.Bool
+	json, err := yaml.YAMLToJSON([]byte(table(atRest)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster := serve(t, func(writer http.ResponseWriter, request *http.Request) {
+		switch {
+		case !up.Load() || request.URL.Path != "/apis/networking.gloo.solo.io/v2/namespaces/shop/routetables":
+			http.Error(writer, "starting", http.StatusServiceUnavailable)
+		case request.URL.Query().Get("watch") == "true":
+			_ = http.NewResponseController(writer).Flush()
+			<-request.Context().Done()
+		default:
+			fmt.Fprintf(writer, `{"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTableList", "metadata": {"resourceVersion": "1"}, "items": [%s]}`, json)
+		}
+	})
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, kubeconfig, jsonOf(t, map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "any",
+		"contexts": []any{map[string]any{"name": "any", "context": map[string]any{"cluster": "any", "user": "any"}}},
+		"clusters": []any{map[string]any{"name": "any", "cluster": map[string]any{"server": cluster}}},
+		"users":    []any{map[string]any{"name": "any", "user": map[string]any{}}},
+	}))
+	a := newArgoCD(t, start(t, glooRoutes, tables(t, atRest)).api, applicationSet(t, goTemplate, shopRoutes, "probe-{{.gloo.route.name}}", ""))
+	a.passes(t, "probe-reviews")
+	g := launch(t, nil, glooRoutes, "--kubeconfig="+kubeconfig)
+	a.asks(t, g)
+	a.passes(t, "probe-reviews")
+	a.hasFailed(t, "API error with status code 503: RouteTables in namespace shop are not known: ")
+	up.Store(true)
+	g.becomesReady(t)
+	a.passes(t, "probe-reviews")
+	a.isHealthy(t)
 }
 
 // While a canary walks, nothing is written to the Applications that are made of its routes.

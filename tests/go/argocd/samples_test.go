@@ -51,9 +51,7 @@ func TestSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	directory := t.TempDir()
-	write(t, filepath.Join(directory, "objects.yaml"), sampleObjects)
-	g := startIn(t, r.asHost(t, "ghcr.io"), string(config), "--objects-dir="+directory)
+	g := startIn(t, r.asHost(t, "ghcr.io"), string(config), objects(t, sampleObjects))
 
 	source := func(a v1alpha1.Application) *v1alpha1.ApplicationSource { return a.Spec.Source }
 	path := func(a v1alpha1.Application) string { return source(a).Path }
