@@ -44,6 +44,8 @@ impl Generator {
         command
             .args(args)
             .env_clear()
+            // The kubeconfig of whoever runs the tests is none of its.
+            .env("HOME", directory.path())
             .envs(variables.iter().copied());
         for listen in ["GLOO_APPSET_LISTEN", "GLOO_APPSET_OPS_LISTEN"] {
             command.env(listen, "127.0.0.1:0");

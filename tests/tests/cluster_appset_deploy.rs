@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e_tests::{Cluster, Generator, apply, appset_chart, appset_kustomization, eventually, parse};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodTemplateSpec, Secret, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -91,27 +92,49 @@ async fn a_source_of_the_cluster_needs_each_of_its_rights() -> Result<()> {
         apply(client, &parse(TABLE)?).await?;
         create_tokens(cluster, &[("token", "s3cret")]).await?;
         let plugin = Plugin::read(client, NAME).await?;
-        let routes = async || {
-            let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-            let parameters = json!({ "routeTableSelector": { "name": "web" } });
-            generator
-                .ask(&plugin.path, &plugin.token, &parameters)
-                .await
-        };
-        eventually("the API server knows the rights", async || {
-            routes().await?.check(200, r#""routeTable":{"#)
+        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+        let parameters = json!({ "routeTableSelector": { "name": "web" } });
+        eventually("the tables are known", async || {
+            let routes = generator.ask(&plugin.path, &plugin.token, &parameters);
+            routes.await?.check(200, r#""routeTable":{"#)
+        })
+        .await?;
+        generator.look_at("/readyz").await?.check(200, "ok")?;
+
+        cannot(cluster, &chart, "list").await?;
+        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+        let missing = r#"cannot list resource "routetables" in API group"#;
+        eventually(missing, async || {
+            generator.look_at("/readyz").await?.check(503, missing)
+        })
+        .await?;
+        let routes = generator.ask(&plugin.path, &plugin.token, &parameters);
+        routes
+            .await?
+            .check(503, "RouteTables in namespace shop are not known")?;
+
+        // It would learn of no change.
+        cannot(cluster, &chart, "watch").await?;
+        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+        let missing = r#"cannot watch resource \"routetables\" in API group"#;
+        eventually(missing, async || {
+            let log = generator.log_tail();
+            ensure!(log.contains(missing), "{log}");
+            Ok(())
         })
         .await?;
 
-        for verb in ["list"] {
-            apply(client, &without(&chart, verb)?).await?;
-            let missing = format!(r#"cannot {verb} resource \"routetables\" in API group"#);
-            eventually(&missing, async || routes().await?.check(502, &missing)).await?;
-        }
         // The role is there and bound, but the container has no token of the account.
         let nowhere = json!({ "config": "glooRoutes: {namespaces: [shop]}" });
         apply(client, &appset_chart(&nowhere)?).await?;
-        routes().await?.check(502, "RouteTables")
+        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+        eventually("it is not ready, and says why", async || {
+            generator
+                .look_at("/readyz")
+                .await?
+                .check(503, "no usable cluster configuration")
+        })
+        .await
     })
     .await
 }
@@ -126,6 +149,26 @@ spec:
   - name: demo
     forwardTo: {destinations: [{ref: {name: stable}}]}
 ";
+
+/// Takes a verb out of every rule, and waits until the API server has heard of it, by a watch.
+async fn cannot(cluster: &Cluster, objects: &[DynamicObject], verb: &str) -> Result<()> {
+    apply(cluster.client(), &without(objects, verb)?).await?;
+    let account = format!("system:serviceaccount:{NAMESPACE}:{NAME}");
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client_as(&account).await?);
+    let question = serde_json::from_value(json!({ "spec": { "resourceAttributes": {
+        "group": "networking.gloo.solo.io",
+        "resource": "routetables",
+        "namespace": "shop",
+        "verb": verb,
+    }}}))?;
+    eventually("the right is gone", async || {
+        let review = reviews.create(&PostParams::default(), &question).await?;
+        let status = review.status.context("no answer")?;
+        ensure!(!status.allowed, "it is there: {:?}", status.reason);
+        Ok(())
+    })
+    .await
+}
 
 /// The objects with one verb less in every rule.
 fn without(objects: &[DynamicObject], verb: &str) -> Result<Vec<DynamicObject>> {
