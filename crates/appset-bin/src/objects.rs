@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use appset_generator::{Failure, Watched};
-use gloo_types::{Document, Resource, RouteTable};
+use appset_generator::{Failure, Rollout, Watched};
+use gloo_types::{Document, KubernetesCluster, Resource, RouteTable, Workspace};
 use route_store::{DirRouteStore, KubeAccess, KubeRouteStore};
 
 use self::informer::Informer;
@@ -19,6 +19,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The objects of all kinds.
 pub(crate) struct Objects {
     pub(crate) route_tables: Kind<RouteTable>,
+    pub(crate) rollouts: Kind<Rollout>,
+    pub(crate) workspaces: Kind<Workspace>,
+    pub(crate) clusters: Kind<KubernetesCluster>,
 }
 
 /// The objects of one kind.
@@ -49,24 +52,39 @@ impl Objects {
             request_timeout: REQUEST_TIMEOUT,
         }));
         let dir = flags.objects_dir.as_ref().map(DirRouteStore::new);
+        let dir = dir.as_ref();
         Self {
-            route_tables: Kind::new(dir.as_ref(), &store),
+            route_tables: Kind::new(dir, &store),
+            rollouts: Kind::new(dir, &store),
+            workspaces: Kind::new(dir, &store),
+            clusters: Kind::new(dir, &store),
         }
     }
 
     /// Begins to follow what is to be followed and is not yet, and ends what is not any more.
     pub(crate) fn follow(&self, watched: &Watched) {
         self.route_tables.follow(&watched.route_tables);
+        self.rollouts.follow(&watched.rollouts);
+        self.workspaces.follow(&watched.workspaces);
+        self.clusters.follow(&watched.clusters);
     }
 
     /// What is followed.
     pub(crate) fn report(&self) -> Vec<Report> {
-        self.route_tables.report()
+        let mut reports = self.route_tables.report();
+        reports.extend(self.rollouts.report());
+        reports.extend(self.workspaces.report());
+        reports.extend(self.clusters.report());
+        reports
     }
 
     /// What has not been seen once since it is followed, and why.
     pub(crate) fn unseen(&self) -> Option<String> {
-        self.route_tables.unseen()
+        let unseen = self.route_tables.unseen();
+        unseen
+            .or_else(|| self.rollouts.unseen())
+            .or_else(|| self.workspaces.unseen())
+            .or_else(|| self.clusters.unseen())
     }
 }
 

@@ -96,6 +96,16 @@ impl Service {
             SourceQuery::GlooRoutes(routes) => {
                 routes.sets(&self.objects.route_tables.all(routes.namespaces()).await?)?
             }
+            SourceQuery::Rollouts(query) => {
+                let rollouts = self.objects.rollouts.all(query.namespaces()).await?;
+                let tables = query.table_namespaces();
+                query.sets(&rollouts, &self.objects.route_tables.all(tables).await?)?
+            }
+            SourceQuery::GlooWorkspaces(query) => {
+                let workspaces = self.objects.workspaces.all(query.namespaces()).await?;
+                let clusters = self.objects.clusters.all(query.namespaces()).await?;
+                query.sets(&workspaces, &clusters)?
+            }
             SourceQuery::ImageDigests(images) => {
                 let config = self.config.current();
                 let docker_config = config.image_digests().and_then(ImageDigests::docker_config);

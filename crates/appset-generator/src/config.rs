@@ -6,7 +6,9 @@ use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use crate::gloo_routes::{self, GlooRoutes};
+use crate::gloo_workspaces::{self, GlooWorkspaces};
 use crate::image_digests::{self, ImageDigests};
+use crate::rollouts::{self, Rollouts};
 use crate::{Failure, FieldError, Profile, StaticSource};
 
 /// What an administrator wrote.
@@ -33,6 +35,12 @@ pub struct Config {
 pub struct Watched {
     /// Those of RouteTables.
     pub route_tables: BTreeSet<String>,
+    /// Those of Rollouts.
+    pub rollouts: BTreeSet<String>,
+    /// Those of Workspaces.
+    pub workspaces: BTreeSet<String>,
+    /// Those of KubernetesClusters.
+    pub clusters: BTreeSet<String>,
 }
 
 /// Every source that is configured, by the name that requests choose it by.
@@ -44,6 +52,8 @@ pub(crate) enum Source {
     Static(StaticSource),
     ImageDigests(ImageDigests),
     GlooRoutes(GlooRoutes),
+    Rollouts(Rollouts),
+    GlooWorkspaces(GlooWorkspaces),
 }
 
 /// Why a configuration cannot be used.
@@ -78,10 +88,19 @@ pub enum ConfigError {
     #[error("static.{0} has the name of another source: take another")]
     ReservedName(String),
     /// Nothing to answer from.
-    #[error("the configuration has no source: set static, imageDigests or glooRoutes in it")]
+    #[error(
+        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
+    )]
     NoSource,
 }
 
+/// The names of all sources but static ones.
+const KINDS: [&str; 4] = [
+    gloo_routes::NAME,
+    gloo_workspaces::NAME,
+    image_digests::NAME,
+    rollouts::NAME,
+];
 /// The profile behind the path without one.
 const ROOT: &str = "default";
 /// What Argo CD calls the cluster it runs in.
@@ -101,8 +120,10 @@ impl Config {
             &[
                 "cluster",
                 "glooRoutes",
+                "glooWorkspaces",
                 "imageDigests",
                 "profiles",
+                "rollouts",
                 "static",
             ],
         )?;
@@ -110,7 +131,7 @@ impl Config {
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
-            if [gloo_routes::NAME, image_digests::NAME].contains(&name) {
+            if KINDS.contains(&name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
@@ -125,6 +146,16 @@ impl Config {
             let source = root.block("glooRoutes", GlooRoutes::KEYS)?;
             let source = GlooRoutes::from_config(&source, cluster)?;
             sources.insert(gloo_routes::NAME.to_owned(), Source::GlooRoutes(source));
+        }
+        if root.value("rollouts").is_some() {
+            let source = root.block("rollouts", Rollouts::KEYS)?;
+            let source = Rollouts::from_config(&source, cluster)?;
+            sources.insert(rollouts::NAME.to_owned(), Source::Rollouts(source));
+        }
+        if root.value("glooWorkspaces").is_some() {
+            let source = root.block("glooWorkspaces", GlooWorkspaces::KEYS)?;
+            let source = Source::GlooWorkspaces(GlooWorkspaces::from_config(&source)?);
+            sources.insert(gloo_workspaces::NAME.to_owned(), source);
         }
         if sources.is_empty() {
             return Err(ConfigError::NoSource);
@@ -160,6 +191,16 @@ impl Config {
                 Source::GlooRoutes(source) => {
                     let namespaces = source.namespaces().iter().cloned();
                     watched.route_tables.extend(namespaces);
+                }
+                Source::Rollouts(source) => {
+                    let namespaces = source.namespaces().iter();
+                    watched.rollouts.extend(namespaces.clone().cloned());
+                    watched.route_tables.extend(namespaces.cloned());
+                }
+                Source::GlooWorkspaces(source) => {
+                    let namespaces = source.namespaces().iter();
+                    watched.workspaces.extend(namespaces.clone().cloned());
+                    watched.clusters.extend(namespaces.cloned());
                 }
             }
         }
@@ -208,6 +249,14 @@ mod tests {
         assert_eq!(none, Watched::default());
         let tables = watched("glooRoutes: {namespaces: [shop, edge, shop]}").route_tables;
         assert_eq!(tables.into_iter().collect::<Vec<_>>(), ["edge", "shop"]);
+        let rollouts = watched("rollouts: {namespaces: [shop]}");
+        assert_eq!(
+            (rollouts.rollouts, rollouts.route_tables.len()),
+            (["shop".to_owned()].into(), 1)
+        );
+        let workspaces = watched("glooWorkspaces: {clusterMap: {}}");
+        assert_eq!(workspaces.workspaces, ["gloo-mesh".to_owned()].into());
+        assert_eq!(workspaces.clusters, workspaces.workspaces);
     }
 
     #[test]

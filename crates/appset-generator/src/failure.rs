@@ -92,6 +92,9 @@ pub enum Failure {
     /// A table that is selected by name is not there.
     #[error(transparent)]
     MissingTable(#[from] gloo_types::NoSuchTable),
+    /// A Workspace that is selected by name is not there.
+    #[error("Workspace {0} not found: create it or correct workspaces")]
+    MissingWorkspace(gloo_types::ObjectKey),
     /// The body is too long.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -142,6 +145,7 @@ impl Failure {
             Self::TooMany { .. } => (409, "guard_max_items"),
             Self::MissingImage(_) => (409, "missing_image"),
             Self::MissingTable(_) => (409, "missing_table"),
+            Self::MissingWorkspace(_) => (409, "missing_workspace"),
             Self::BodyTooLarge(_) => (413, "too_large"),
             Self::Busy(_) => (429, "busy"),
             Self::Internal => (500, "internal"),

@@ -20,6 +20,7 @@ mod config;
 mod failure;
 mod field;
 mod gloo_routes;
+mod gloo_workspaces;
 mod identity;
 mod image_digests;
 mod parameters;
@@ -28,6 +29,8 @@ mod profile;
 mod query;
 mod reach;
 mod request;
+mod rollout;
+mod rollouts;
 mod set;
 mod static_sets;
 #[cfg(test)]
@@ -38,6 +41,7 @@ pub use config::{Config, ConfigError, Watched};
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};
 pub use gloo_routes::{GlooRoutes, RouteQuery};
+pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 pub use image_digests::{
     ACCEPT, Challenge, Digest, ImageDigests, ImageQuery, Platform, Reference, RegistryError,
     is_unknown, platform_digest,
@@ -45,5 +49,7 @@ pub use image_digests::{
 pub use profile::Profile;
 pub use query::{Output, Query, SourceQuery};
 pub use request::Request;
+pub use rollout::{Rollout, RolloutSpec, RolloutStatus};
+pub use rollouts::{RolloutQuery, Rollouts};
 pub use set::ParameterSet;
 pub use static_sets::{StaticQuery, StaticSource};

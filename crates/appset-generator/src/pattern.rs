@@ -1,4 +1,4 @@
-//! Patterns with `*`, as administrators write them.
+//! Patterns with `*`, as administrators and Gloo write them.
 
 /// Whether `text` is as `pattern` says, in which `*` stands for anything.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
@@ -15,6 +15,11 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
         Some(after)
     });
     after.is_some_and(|text| text.ends_with(end))
+}
+
+/// Whether `text` is a pattern and not a name.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains('*')
 }
 
 #[cfg(test)]

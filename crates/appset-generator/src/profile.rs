@@ -128,6 +128,8 @@ impl Scope<'_> {
             Source::Static(source) => source.query(name, given),
             Source::ImageDigests(source) => source.query(given, images),
             Source::GlooRoutes(source) => source.query(given, namespaces),
+            Source::Rollouts(source) => source.query(given, namespaces),
+            Source::GlooWorkspaces(source) => source.query(given, namespaces),
         }
     }
 

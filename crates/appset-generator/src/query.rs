@@ -6,7 +6,10 @@ use strict_json::{Block, Problem};
 
 use crate::answer::Guards;
 use crate::field::check_top_level;
-use crate::{Answer, Failure, ImageQuery, ParameterSet, RouteQuery, StaticQuery};
+use crate::{
+    Answer, Failure, ImageQuery, ParameterSet, RolloutQuery, RouteQuery, StaticQuery,
+    WorkspaceQuery,
+};
 
 /// What to look up, and what to make of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +29,10 @@ pub enum SourceQuery {
     ImageDigests(ImageQuery),
     /// Routes of Gloo's RouteTables.
     GlooRoutes(RouteQuery),
+    /// Rollouts, and the RouteTables that they select.
+    Rollouts(RolloutQuery),
+    /// Workspaces of Gloo, and the clusters that they are in.
+    GlooWorkspaces(WorkspaceQuery),
 }
 
 /// What to make of what a source found.

@@ -1,4 +1,6 @@
-//! What the sources that read objects of a cluster have in common: where they may look.
+//! What the sources that read objects of a cluster have in common: where they may look, and which objects are meant.
+
+use std::collections::BTreeMap;
 
 use strict_json::Block;
 
@@ -16,15 +18,16 @@ pub(crate) struct Reach {
 impl Reach {
     pub(crate) const KEY: &str = "namespaces";
 
+    pub(crate) fn new(namespaces: Vec<String>, key: String) -> Self {
+        Self { namespaces, key }
+    }
+
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let namespaces = source.object_names(Self::KEY)?;
         if namespaces.is_empty() {
             return Err(source.empty(Self::KEY).into());
         }
-        Ok(Self {
-            namespaces,
-            key: source.path(Self::KEY),
-        })
+        Ok(Self::new(namespaces, source.path(Self::KEY)))
     }
 
     pub(crate) fn namespaces(&self) -> &[String] {
@@ -63,4 +66,14 @@ impl Reach {
         admitted.dedup();
         Ok(admitted)
     }
+}
+
+/// Whether an object with `labels` has all that are `needed`.
+pub(crate) fn has_all(
+    labels: &BTreeMap<String, String>,
+    needed: &BTreeMap<String, String>,
+) -> bool {
+    needed
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
 }

@@ -4,12 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use rollouts_rpc::goplugin::log::LogFormat;
+use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::KubeAccess;
 
 use crate::from_rpc::Policy;
-
-/// Names under which the plugin is registered unless `--plugin-name` adds others.
-pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
 
 /// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or variables for controllers before
 /// 1.7, which know no `args`.

@@ -24,8 +24,9 @@ use route_store::{DirRouteStore, KubeRouteStore};
 pub use commands::CommandLine;
 pub use error::{ShiftError, TableError, TableErrors};
 use flags::Protocol;
-pub use flags::{DEFAULT_PLUGIN_NAMES, Flags, LogLevel};
+pub use flags::{Flags, LogLevel};
 pub use from_rpc::Policy;
+pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
 /// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.

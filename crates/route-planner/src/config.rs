@@ -14,6 +14,9 @@ pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
 
+/// Names under which the plugin is registered, unless an administrator adds others.
+pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
+
 /// What a user wrote under `trafficRouting.plugins.<name>`, with defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginConfig {

@@ -42,8 +42,8 @@ mod source;
 mod weight;
 
 pub use config::{
-    HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector, TlsSelector, VerifyMode,
-    keys,
+    DEFAULT_PLUGIN_NAMES, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector,
+    TlsSelector, VerifyMode, keys,
 };
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};

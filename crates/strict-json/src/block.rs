@@ -92,6 +92,25 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// A list of the `allowed` words; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn words(&self, key: &str, allowed: &[&str]) -> Result<Vec<&'a str>, Problem> {
+        let words = self.array(key)?.iter().enumerate().map(|(index, value)| {
+            let path = || format!("{}[{index}]", self.path(key));
+            match as_string(value, path)? {
+                word if allowed.contains(&word) => Ok(word),
+                other => Err(Problem::Value {
+                    path: path(),
+                    found: other.to_owned(),
+                    expected: alternatives(allowed).into(),
+                }),
+            }
+        });
+        words.collect()
+    }
+
     /// Text.
     ///
     /// # Errors
@@ -111,6 +130,19 @@ impl<'a> Block<'a> {
             as_string(value, || format!("{}[{index}]", self.path(key))).map(str::to_owned)
         });
         strings.collect()
+    }
+
+    /// Texts by name; empty when absent.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn texts(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
+        let texts = self.object(key)?.into_iter().flatten();
+        let texts = texts.map(|(name, value)| {
+            let text = as_string(value, || format!("{}.{name}", self.path(key)))?;
+            Ok((name.clone(), text.to_owned()))
+        });
+        texts.collect()
     }
 
     /// A list of whatever; empty when absent.

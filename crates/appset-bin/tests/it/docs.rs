@@ -1,4 +1,4 @@
-//! `docs/appset.md`: its example works, and what it lists is there.
+//! `docs/appset.md` and `docs/appset-sources.md`: their examples work, and what they list is there.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -6,12 +6,14 @@ use std::process::Command;
 use crate::generator::Generator;
 
 const PAGE: &str = include_str!("../../../../docs/appset.md");
+const SOURCES: &str = include_str!("../../../../docs/appset-sources.md");
 const FAILURES: &str = include_str!("../../../appset-generator/src/failure.rs");
 
 /// The first block of a language that has `part` in it.
 fn block(language: &str, part: &str) -> &'static str {
     let fence = format!("```{language}\n");
-    let mut blocks = PAGE.split(&fence).skip(1);
+    let pages = [PAGE, SOURCES].into_iter();
+    let mut blocks = pages.flat_map(|page| page.split(&fence).skip(1));
     let ends = |rest: &'static str| rest.split_once("```").map(|(block, _)| block);
     blocks
         .find_map(|rest| ends(rest).filter(|block| block.contains(part)))
@@ -78,4 +80,40 @@ fn the_page_configures_image_digests() {
     };
     assert_eq!(post(r#"{"front":"other/front"}"#), 403);
     assert_eq!(post(r#"{"front":7}"#), 400);
+}
+
+#[test]
+fn the_page_lists_parameters_that_there_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let flag = format!("--objects-dir={}", dir.path().display());
+    let parts = [
+        "imageDigests:",
+        "glooRoutes:",
+        "rollouts:",
+        "glooWorkspaces:",
+    ];
+    let config = parts.map(|part| block("yaml", part)).concat();
+    let generator = Generator::start_with(&config, &[("argocd", "a")], &[&flag]);
+    let mut listed = BTreeSet::new();
+    for section in SOURCES.split("\nThe source `").skip(1) {
+        let (source, rest) = section.split_once('`').unwrap();
+        let (_, table) = rest
+            .split_once("| parameter | value | default |\n")
+            .unwrap();
+        for row in table.lines().skip(1).take_while(|row| row.starts_with('|')) {
+            let parameter = row.split('`').nth(1).unwrap();
+            // No parameter is a list of numbers.
+            let body = format!(
+                r#"{{"input":{{"parameters":{{"source":"{source}","{parameter}":[7]}}}}}}"#
+            );
+            let reply = generator.post("", Some("a"), &body);
+            assert_eq!(reply.status, 400, "{row}: {}", reply.body);
+            assert!(!reply.body.contains("unknown key"), "{row}: {}", reply.body);
+            listed.insert((source, parameter));
+        }
+    }
+    assert!(
+        listed.contains(&("gloo-workspaces", "expandNamespaces")),
+        "{listed:?}"
+    );
 }

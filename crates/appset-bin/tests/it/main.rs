@@ -11,10 +11,10 @@
 mod bounds;
 mod docs;
 mod generator;
-mod gloo_routes;
 mod http;
 mod image_digests;
 mod informers;
+mod objects;
 mod proxies;
 mod recordings;
 mod registry;

@@ -1,0 +1,124 @@
+//! The sources that look at objects of a cluster, with the objects in a directory.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::generator::{Generator, Reply};
+
+const TABLE: &str = "
+kind: RouteTable
+metadata: {name: web, namespace: shop, labels: {app: demo}}
+spec:
+  hosts: [shop.example.com]
+  http:
+  - name: demo
+    forwardTo: {destinations: [{ref: {name: stable}}]}
+";
+
+const ROLLOUT: &str = "
+kind: Rollout
+metadata: {name: demo, namespace: shop, generation: 2}
+spec:
+  strategy:
+    canary:
+      stableService: stable
+      canaryService: canary
+      trafficRouting: {plugins: {solo-io/glooplatform: {routeTableSelector: {name: web}}}}
+status: {phase: Paused, stableRS: 5f, currentPodHash: 7c, observedGeneration: '2'}
+";
+
+const WORKSPACE: &str = "
+kind: Workspace
+metadata: {name: web, namespace: gloo-mesh}
+spec:
+  workloadClusters:
+  - {name: '*', namespaces: [{name: shop}]}
+---
+kind: KubernetesCluster
+metadata: {name: c1, namespace: gloo-mesh, labels: {region: eu}}
+---
+kind: KubernetesCluster
+metadata: {name: c1, namespace: elsewhere}
+";
+
+const CONFIG: &str = "
+glooRoutes: {namespaces: [shop]}
+rollouts: {namespaces: [shop]}
+glooWorkspaces: {clusterMap: {c1: in-cluster}}
+";
+
+/// A generator over objects in files.
+struct Files {
+    dir: TempDir,
+    generator: Generator,
+}
+
+impl Files {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in [("web", TABLE), ("demo", ROLLOUT), ("gloo", WORKSPACE)] {
+            fs::write(dir.path().join(format!("{name}.yaml")), text).unwrap();
+        }
+        let flag = format!("--objects-dir={}", dir.path().display());
+        let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&flag]);
+        Self { dir, generator }
+    }
+
+    fn ask(&self, source: &str, mut parameters: Value) -> Reply {
+        parameters["source"] = json!(source);
+        let body = json!({"input": {"parameters": parameters}});
+        self.generator.post("", Some("t"), &body.to_string())
+    }
+}
+
+#[test]
+fn tables_are_read_or_the_call_fails() {
+    let files = Files::new();
+    let ask = |selector: Value| files.ask("gloo-routes", json!({"routeTableSelector": selector}));
+    let found = ask(json!({"labels": {"app": "demo"}}));
+    assert!(
+        found.body.contains(r#""slug":"in-cluster"#),
+        "{}",
+        found.body
+    );
+    let typo = ask(json!({"labels": {"app": "dmeo"}}));
+    assert_eq!(typo.status, 409, "{}", typo.body);
+    let one_missing = ask(json!({"names": ["web", "other"]}));
+    assert_eq!(one_missing.status, 409, "{}", one_missing.body);
+
+    // One file that cannot be read: the tables may be in it.
+    let bad = TABLE.replace("[shop.example.com]", "{");
+    fs::write(files.dir.path().join("bad.yaml"), bad).unwrap();
+    let unread = ask(json!({"names": ["web"]}));
+    assert_eq!(unread.status, 502, "{}", unread.body);
+}
+
+#[test]
+fn rollouts_are_read_with_their_tables() {
+    let files = Files::new();
+    let found = files.ask("rollouts", json!({"namespaces": ["shop"]}));
+    insta::assert_snapshot!(found.body, @r#"{"output":{"parameters":[{"gloo":{"host":"shop.example.com","hosts":["shop.example.com"],"hostsCsv":"shop.example.com","routeTables":[{"name":"web","namespace":"shop"}]},"rollout":{"aborted":false,"canaryService":"canary","cluster":"in-cluster","configError":"","currentHash":"7c","fresh":true,"inProgress":true,"key":"in-cluster/shop/demo","labels":{},"name":"demo","namespace":"shop","phase":"Paused","slug":"in-cluster-shop-demo-fd72150e1529ba38","stableHash":"5f","stableService":"stable"}}]}}"#);
+    let elsewhere = files.ask("rollouts", json!({"cluster": "c2"}));
+    assert_eq!(elsewhere.status, 409, "{}", elsewhere.body);
+    fs::write(files.dir.path().join("web.yaml"), "").unwrap();
+    let alone = files.ask("rollouts", json!({"outputKey": "canary"}));
+    assert!(
+        alone
+            .body
+            .contains(r#""configError":"RouteTable shop/web not found"#),
+        "{}",
+        alone.body
+    );
+}
+
+#[test]
+fn workspaces_are_read_with_their_clusters() {
+    let files = Files::new();
+    let found = files.ask("gloo-workspaces", json!({"cluster": "in-cluster"}));
+    insta::assert_snapshot!(found.body, @r#"{"output":{"parameters":[{"gloo":{"cluster":"in-cluster","clusterLabels":{"region":"eu"},"configEnabled":true,"glooCluster":"c1","key":"web/c1","namespaces":["shop"],"namespacesCsv":"shop","registered":true,"slug":"web-c1","wildcard":false,"workspace":"web"}}]}}"#);
+    let typo = files.ask("gloo-workspaces", json!({"workspaces": ["wbe"]}));
+    assert_eq!(typo.status, 409, "{}", typo.body);
+    assert!(typo.body.contains("missing_workspace"), "{}", typo.body);
+}

@@ -1,0 +1,254 @@
+//! The source that makes a set of every cluster of every Workspace, or of every namespace in them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gloo_types::{
+    ClusterSelector, Document, KubernetesCluster, NamespaceSelector, ObjectKey, Workspace,
+};
+use serde_json::Value;
+use strict_json::Block;
+
+use crate::config::ConfigError;
+use crate::identity::Identity;
+use crate::parameters::{self, flag};
+use crate::pattern::{is_pattern, matches};
+use crate::query::{Output, Query, SourceQuery};
+use crate::reach::{Reach, has_all};
+use crate::{Failure, Field, ParameterSet};
+
+/// The name by which requests choose this source.
+pub(crate) const NAME: &str = "gloo-workspaces";
+/// The source's key at the top.
+const OWN: &str = "gloo";
+/// Where Gloo's management plane has Workspaces and KubernetesClusters unless it is told otherwise.
+const NAMESPACE: &str = "gloo-mesh";
+
+/// Where Workspaces are, and what Argo CD calls their clusters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GlooWorkspaces {
+    reach: Reach,
+    /// Gloo's names of clusters, each with Argo CD's name where that is another one.
+    cluster_map: BTreeMap<String, String>,
+}
+
+/// The Workspaces of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkspaceQuery {
+    /// One.
+    namespaces: Vec<String>,
+    /// Names or patterns; all without any.
+    workspaces: Vec<String>,
+    labels: BTreeMap<String, String>,
+    /// Argo CD's name of the only cluster that is asked for.
+    cluster: Option<String>,
+    cluster_map: BTreeMap<String, String>,
+    by_namespace: bool,
+}
+
+/// What a Workspace has of one cluster.
+#[derive(Default)]
+struct Share<'a> {
+    /// The labels of the cluster, if it is registered.
+    labels: Option<&'a BTreeMap<String, String>>,
+    is_config_read: bool,
+    /// Names or patterns of namespaces, each with whether configuration is read from there.
+    namespaces: BTreeMap<&'a str, bool>,
+}
+
+impl GlooWorkspaces {
+    pub(crate) const KEYS: &[&str] = &["clusterMap", "namespace"];
+
+    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
+        let namespace = source.object_name("namespace")?;
+        let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
+        Ok(Self {
+            reach: Reach::new(vec![namespace], source.path("namespace")),
+            cluster_map: source.texts("clusterMap")?,
+        })
+    }
+
+    /// Where Workspaces and KubernetesClusters are.
+    pub(crate) fn namespaces(&self) -> &[String] {
+        self.reach.namespaces()
+    }
+
+    /// What a request to this source asks for. `allowed` are the profile's namespaces.
+    pub(crate) fn query(
+        &self,
+        given: &Value,
+        allowed: Option<&[String]>,
+    ) -> Result<Query, Failure> {
+        let keys = ["cluster", "expandNamespaces", "selector", "workspaces"];
+        let parameters = parameters::of_source(given, &keys)?;
+        let query = WorkspaceQuery {
+            namespaces: self.reach.admit(&[], allowed)?,
+            workspaces: parameters.strings("workspaces")?,
+            labels: parameters
+                .block("selector", &["labels"])?
+                .labels("labels")?,
+            cluster: parameters.string("cluster")?.map(str::to_owned),
+            cluster_map: self.cluster_map.clone(),
+            by_namespace: flag(&parameters, "expandNamespaces")?.unwrap_or_default(),
+        };
+        Ok(Query {
+            source: SourceQuery::GlooWorkspaces(query),
+            output: Output::read(NAME, &parameters, Some(OWN), false)?,
+        })
+    }
+}
+
+impl WorkspaceQuery {
+    /// The namespaces whose Workspaces and KubernetesClusters have to be known.
+    #[must_use]
+    pub fn namespaces(&self) -> &[String] {
+        &self.namespaces
+    }
+
+    /// The sets, from all `workspaces` and `clusters` of [`namespaces`](Self::namespaces).
+    ///
+    /// # Errors
+    /// When a Workspace that is selected by name is not there, as an answer without it would delete its Applications, or
+    /// when one contradicts the API.
+    pub fn sets(
+        &self,
+        workspaces: &[Arc<Document<Workspace>>],
+        clusters: &[Arc<Document<KubernetesCluster>>],
+    ) -> Result<Vec<ParameterSet>, Failure> {
+        let is_absent = |name: &&String| {
+            !is_pattern(name) && !workspaces.iter().any(|one| one.key().name == **name)
+        };
+        if let Some(name) = self.workspaces.iter().find(is_absent) {
+            let key = ObjectKey::new(self.namespaces.join(","), name);
+            return Err(Failure::MissingWorkspace(key));
+        }
+        let mut sets = BTreeMap::new();
+        for workspace in workspaces.iter().filter(|one| self.selects(one)) {
+            let spec = workspace
+                .spec()
+                .map_err(|error| Failure::Upstream(error.to_string()))?;
+            let name = &workspace.key().name;
+            for (cluster, share) in shares(&spec.workload_clusters, clusters) {
+                let known_as = self
+                    .cluster_map
+                    .get(cluster)
+                    .map_or(cluster, String::as_str);
+                if self.cluster.as_ref().is_some_and(|asked| asked != known_as) {
+                    continue;
+                }
+                for (identity, fields) in share.rows([name, cluster], self.by_namespace) {
+                    let fields = fields
+                        .into_iter()
+                        .chain(identity.fields())
+                        .chain([
+                            ("workspace", name.as_str().into()),
+                            ("cluster", known_as.into()),
+                            ("glooCluster", cluster.into()),
+                        ])
+                        .collect();
+                    let mut set = ParameterSet::default();
+                    set.insert(OWN, fields)?;
+                    sets.insert(identity.key, set);
+                }
+            }
+        }
+        Ok(sets.into_values().collect())
+    }
+
+    fn selects(&self, workspace: &Document<Workspace>) -> bool {
+        let name = &workspace.key().name;
+        let named = self.workspaces.is_empty()
+            || self.workspaces.iter().any(|pattern| matches(pattern, name));
+        named && has_all(workspace.labels(), &self.labels)
+    }
+}
+
+impl Share<'_> {
+    /// What sets are made of: the share as a whole, or each of its namespaces.
+    fn rows(
+        &self,
+        [workspace, cluster]: [&str; 2],
+        by_namespace: bool,
+    ) -> Vec<(Identity, Vec<(&'static str, Field)>)> {
+        let common = || {
+            let labels = self.labels.map_or_else(|| Field::from([]), Field::texts);
+            vec![
+                ("clusterLabels", labels),
+                ("registered", self.labels.is_some().into()),
+            ]
+        };
+        if by_namespace {
+            let rows = self.namespaces.iter().map(|(namespace, is_config_read)| {
+                let mut fields = common();
+                fields.extend([
+                    ("namespace", (*namespace).into()),
+                    ("wildcard", is_pattern(namespace).into()),
+                    ("configEnabled", (*is_config_read).into()),
+                ]);
+                (Identity::of(&[workspace, cluster, namespace]), fields)
+            });
+            return rows.collect();
+        }
+        let names: Vec<&str> = self.namespaces.keys().copied().collect();
+        let mut fields = common();
+        fields.extend([
+            ("wildcard", names.iter().any(|name| is_pattern(name)).into()),
+            ("configEnabled", self.is_config_read.into()),
+            ("namespacesCsv", names.join(",").into()),
+            (
+                "namespaces",
+                Field::List(names.into_iter().map(Into::into).collect()),
+            ),
+        ]);
+        vec![(Identity::of(&[workspace, cluster]), fields)]
+    }
+}
+
+/// What a Workspace has of each cluster, by Gloo's name of the cluster.
+///
+/// A cluster that is not registered counts where it is named: its row must not come and go with the registration.
+fn shares<'a>(
+    selectors: &'a [ClusterSelector],
+    clusters: &'a [Arc<Document<KubernetesCluster>>],
+) -> BTreeMap<&'a str, Share<'a>> {
+    let mut shares = BTreeMap::<&str, Share<'_>>::new();
+    for selector in selectors {
+        let registered = clusters.iter().filter(|cluster| {
+            let named = selector.name.is_empty() || matches(&selector.name, &cluster.key().name);
+            named && has_all(cluster.labels(), &selector.selector)
+        });
+        let mut found: Vec<_> = registered
+            .map(|cluster| (cluster.key().name.as_str(), Some(cluster.labels())))
+            .collect();
+        let is_name = !selector.name.is_empty() && !is_pattern(&selector.name);
+        if found.is_empty() && is_name && selector.selector.is_empty() {
+            found.push((&selector.name, None));
+        }
+        for (name, labels) in found {
+            let is_config_read = selector.config_enabled.unwrap_or(true);
+            let share = shares.entry(name).or_default();
+            share.labels = labels;
+            share.is_config_read |= is_config_read;
+            for namespace in &selector.namespaces {
+                let Some(name) = name_or_pattern(namespace) else {
+                    continue;
+                };
+                let is_config_read = is_config_read && namespace.config_enabled.unwrap_or(true);
+                *share.namespaces.entry(name).or_default() |= is_config_read;
+            }
+        }
+    }
+    shares
+}
+
+/// Which namespaces have the labels is known in their cluster only, so labels alone count as any name.
+fn name_or_pattern(namespace: &NamespaceSelector) -> Option<&str> {
+    match namespace.name.as_str() {
+        "" if namespace.labels.is_empty() => None,
+        "" => Some("*"),
+        name => Some(name),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,466 @@
+//! From a request for Rollouts to its answer, with Rollouts and tables at hand.
+
+use std::collections::BTreeSet;
+
+use proptest::{collection, option, prelude::*, sample};
+use serde_json::json;
+
+use super::*;
+use crate::testing::{query, refused};
+
+const CONFIG: &str = "
+cluster: c1
+rollouts: {namespaces: [edge, shop]}
+profiles:
+  default: {}
+  team-a: {namespaces: [shop]}
+";
+
+/// A Rollout with the plugin's `block`, in namespace shop.
+fn rollout(name: &str, block: &Value, status: &Value) -> Value {
+    json!({
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout",
+        "metadata": {"name": name, "namespace": "shop", "generation": 7, "labels": {"app": name}},
+        "spec": {"strategy": {"canary": {
+            "stableService": "stable", "canaryService": "canary",
+            "steps": [{"setWeight": 10}, {"pause": {}}],
+            "trafficRouting": {"plugins": {"solo-io/glooplatform": block}}
+        }}},
+        "status": status
+    })
+}
+
+fn selecting(table: &str) -> Value {
+    json!({"routeTableSelector": {"name": table}})
+}
+
+fn walking() -> Value {
+    json!({
+        "phase": "Paused", "observedGeneration": "7", "stableRS": "5f", "currentPodHash": "7c", "currentStepIndex": 1,
+        "canary": {"weights": {"canary": {"weight": 10}, "stable": {"weight": 90}}}
+    })
+}
+
+fn tables() -> Vec<Arc<RouteTableDoc>> {
+    let table = |namespace: &str, name: &str, spec: Value| {
+        let metadata = json!({"name": name, "namespace": namespace, "labels": {"app": "web"}});
+        let table = json!({"kind": "RouteTable", "metadata": metadata, "spec": spec});
+        Arc::new(RouteTableDoc::from_value(table).unwrap())
+    };
+    vec![
+        table(
+            "shop",
+            "web",
+            json!({"hosts": ["b.example.com", "a.example.com"], "http": []}),
+        ),
+        table(
+            "shop",
+            "more",
+            json!({"hosts": ["a.example.com", "c.example.com"], "http": []}),
+        ),
+        table("shop", "bad", json!({"hosts": 7})),
+        table("edge", "gate", json!({"http": []})),
+    ]
+}
+
+/// The sets for `parameters`, as JSON.
+fn sets(profile: &str, parameters: &Value, rollouts: &[Value]) -> Result<Vec<Value>, Failure> {
+    let SourceQuery::Rollouts(query) = query(CONFIG, profile, parameters)?.source else {
+        panic!("another source");
+    };
+    let rollouts: Vec<_> = rollouts
+        .iter()
+        .map(|rollout| Arc::new(Document::from_value(rollout.clone()).unwrap()))
+        .filter(|rollout: &Arc<Document<Rollout>>| {
+            query.namespaces().contains(&rollout.key().namespace)
+        })
+        .collect();
+    let tables: Vec<_> = tables()
+        .into_iter()
+        .filter(|table| query.table_namespaces().contains(&table.key().namespace))
+        .collect();
+    let sets = query.sets(&rollouts, &tables)?;
+    Ok(sets.iter().map(|set| json!(set)).collect())
+}
+
+#[test]
+fn a_set_for_a_canary_under_way() {
+    let rollouts = [rollout("demo", &selecting("web"), &walking())];
+    let sets = sets(
+        "default",
+        &json!({"include": ["weights", "steps"]}),
+        &rollouts,
+    )
+    .unwrap();
+    insta::assert_snapshot!(json!(sets), @r#"[{"gloo":{"host":"b.example.com","hosts":["b.example.com","a.example.com"],"hostsCsv":"b.example.com,a.example.com","routeTables":[{"name":"web","namespace":"shop"}]},"rollout":{"aborted":false,"canaryService":"canary","cluster":"c1","configError":"","currentHash":"7c","fresh":true,"inProgress":true,"key":"c1/shop/demo","labels":{"app":"demo"},"name":"demo","namespace":"shop","phase":"Paused","slug":"c1-shop-demo","stableHash":"5f","stableService":"stable","step":{"count":"2","index":"1"},"weights":{"canary":"10","stable":"90"}}}]"#);
+}
+
+#[test]
+fn what_changes_with_every_step_has_to_be_asked_for() {
+    let of = |status: &Value| {
+        let rollouts = [rollout("demo", &selecting("web"), status)];
+        sets("default", &json!({}), &rollouts).unwrap()
+    };
+    let mut later = walking();
+    later["currentStepIndex"] = json!(2);
+    later["canary"]["weights"]["canary"]["weight"] = json!(50);
+    assert_eq!(of(&walking()), of(&later));
+}
+
+#[test]
+fn a_set_without_status() {
+    let rollouts = [rollout("demo", &selecting("web"), &Value::Null)];
+    let sets = sets(
+        "default",
+        &json!({"include": ["weights", "steps"]}),
+        &rollouts,
+    )
+    .unwrap();
+    insta::assert_snapshot!(json!(sets), @r#"[{"gloo":{"host":"b.example.com","hosts":["b.example.com","a.example.com"],"hostsCsv":"b.example.com,a.example.com","routeTables":[{"name":"web","namespace":"shop"}]},"rollout":{"aborted":false,"canaryService":"canary","cluster":"c1","configError":"","currentHash":"","fresh":false,"inProgress":false,"key":"c1/shop/demo","labels":{"app":"demo"},"name":"demo","namespace":"shop","phase":"","slug":"c1-shop-demo","stableHash":"","stableService":"stable","step":{"count":"2","index":""},"weights":{"canary":"","stable":""}}}]"#);
+}
+
+#[track_caller]
+fn in_progress(status: &Value, expect: bool) {
+    let status: RolloutStatus = serde_json::from_value(status.clone()).unwrap();
+    assert_eq!(status.in_progress(), expect, "{status:?}");
+}
+
+#[test]
+fn when_a_canary_is_under_way() {
+    in_progress(&json!({}), false);
+    in_progress(&walking(), true);
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "b", "phase": "Degraded"}),
+        true,
+    );
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "b", "abort": true}),
+        false,
+    );
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "a", "phase": "Healthy"}),
+        false,
+    );
+    // The first version of all: nothing to keep from changing, and a broken one must not keep its repair out.
+    in_progress(
+        &json!({"currentPodHash": "a", "phase": "Progressing"}),
+        false,
+    );
+    // A pod is not ready, or somebody has paused a Rollout at rest.
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "a", "phase": "Progressing"}),
+        false,
+    );
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "a", "phase": "Paused"}),
+        false,
+    );
+    // On the way back with dynamicStableScale, traffic moves as the stable version grows.
+    let weights = json!({"weights": {"canary": {"weight": 30}, "stable": {"weight": 70}}});
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "a", "canary": weights}),
+        true,
+    );
+    in_progress(
+        &json!({"stableRS": "a", "currentPodHash": "b", "abort": true, "canary": weights}),
+        true,
+    );
+}
+
+#[test]
+fn whether_the_controller_has_seen_the_spec() {
+    for (observed, generation, expect) in [
+        ("7", Some(7), true),
+        ("6", Some(7), false),
+        ("", Some(7), false),
+        ("7b9", Some(7), false),
+        ("", None, false),
+    ] {
+        let status: RolloutStatus =
+            serde_json::from_value(json!({"observedGeneration": observed})).unwrap();
+        assert_eq!(
+            status.is_fresh(generation),
+            expect,
+            "{observed:?} {generation:?}"
+        );
+    }
+}
+
+#[test]
+fn with_ping_pong_the_status_says_which_service_is_stable() {
+    let services = |stable_ping_pong: &str| {
+        let mut rollout = rollout(
+            "demo",
+            &selecting("web"),
+            &json!({"canary": {"stablePingPong": stable_ping_pong}}),
+        );
+        let canary = &mut rollout["spec"]["strategy"]["canary"];
+        canary["stableService"] = Value::Null;
+        canary["canaryService"] = Value::Null;
+        canary["pingPong"] = json!({"pingService": "ping", "pongService": "pong"});
+        let sets = sets("default", &json!({}), &[rollout]).unwrap();
+        let own = &sets[0]["rollout"];
+        format!("{} {}", own["stableService"], own["canaryService"])
+    };
+    assert_eq!(services("ping"), r#""ping" "pong""#);
+    assert_eq!(services("pong"), r#""pong" "ping""#);
+    assert_eq!(services(""), r#""pong" "ping""#);
+}
+
+/// What is said of the tables that a `block` selects, for `profile`.
+#[track_caller]
+fn joined(profile: &str, block: Value, expect: Result<&str, &str>) {
+    let sets = sets(
+        profile,
+        &json!({}),
+        &[rollout("demo", &block, &Value::Null)],
+    )
+    .unwrap();
+    let (gloo, error) = (
+        sets[0]["gloo"].to_string(),
+        &sets[0]["rollout"]["configError"],
+    );
+    match expect {
+        Ok(expect) => assert_eq!((gloo.as_str(), error.as_str()), (expect, Some(""))),
+        Err(expect) => {
+            assert!(error.as_str().unwrap().contains(expect), "{error}");
+            assert_eq!(
+                gloo,
+                r#"{"host":"","hosts":[],"hostsCsv":"","routeTables":[]}"#
+            );
+        }
+    }
+}
+
+#[test]
+fn tables_are_those_that_the_router_would_take() {
+    let both = json!({"routeTableSelector": {"names": ["web", "more"]}});
+    joined(
+        "default",
+        both,
+        Ok(
+            r#"{"host":"a.example.com","hosts":["a.example.com","c.example.com","b.example.com"],"hostsCsv":"a.example.com,c.example.com,b.example.com","routeTables":[{"name":"more","namespace":"shop"},{"name":"web","namespace":"shop"}]}"#,
+        ),
+    );
+    let gate = json!({"routeTableSelector": {"name": "gate", "namespace": "edge"}});
+    joined(
+        "default",
+        gate.clone(),
+        Ok(
+            r#"{"host":"","hosts":[],"hostsCsv":"","routeTables":[{"name":"gate","namespace":"edge"}]}"#,
+        ),
+    );
+    let labelled = json!({"routeTableSelector": {"labels": {"app": "none"}}});
+    joined(
+        "default",
+        labelled,
+        Ok(r#"{"host":"","hosts":[],"hostsCsv":"","routeTables":[]}"#),
+    );
+
+    joined(
+        "team-a",
+        gate,
+        Err(
+            "RouteTables of namespace edge are not looked up: have it added to rollouts.namespaces",
+        ),
+    );
+    joined(
+        "default",
+        selecting("wbe"),
+        Err("RouteTable shop/wbe not found: create it"),
+    );
+    joined(
+        "default",
+        selecting("bad"),
+        Err("RouteTable shop/bad: unexpected value at spec.hosts"),
+    );
+    joined(
+        "default",
+        Value::Null,
+        Err("routeTableSelector is missing or empty"),
+    );
+    joined("default", json!([]), Err("must be an object"));
+    joined(
+        "default",
+        json!({"routeTableSelecter": {}}),
+        Err("did you mean routeTableSelector?"),
+    );
+}
+
+#[test]
+fn destinations_may_be_where_the_router_allows_them() {
+    let mut block = selecting("web");
+    block["stableDestination"] = json!({"namespace": "backend"});
+    joined(
+        "default",
+        block.clone(),
+        Err("stableDestination.namespace is backend"),
+    );
+    let config = "rollouts: {namespaces: [shop], destinationNamespaces: [backend]}";
+    let SourceQuery::Rollouts(query) = query(config, "default", &json!({})).unwrap().source else {
+        panic!("another source");
+    };
+    let rollout = Document::from_value(rollout("demo", &block, &Value::Null)).unwrap();
+    let sets = query.sets(&[Arc::new(rollout)], &tables()).unwrap();
+    assert_eq!(json!(sets)[0]["rollout"]["configError"], "");
+}
+
+#[test]
+fn what_is_selected() {
+    let mut other = rollout("other", &selecting("web"), &Value::Null);
+    other["spec"]["strategy"]["canary"]["trafficRouting"]["plugins"] = json!({"acme/router": {}});
+    let mut second = rollout("second", &Value::Null, &Value::Null);
+    second["spec"]["strategy"]["canary"]["trafficRouting"]["plugins"] =
+        json!({"solo-io/glooplatformAPI": selecting("web")});
+    let mut blue = rollout("blue", &Value::Null, &Value::Null);
+    blue["spec"]["strategy"] = json!({"blueGreen": {"activeService": "a"}});
+    let mut istio = rollout("istio", &Value::Null, &Value::Null);
+    istio["spec"]["strategy"]["canary"]["trafficRouting"] = json!({"istio": {}});
+    let mut gate = rollout("gate", &selecting("gate"), &Value::Null);
+    gate["metadata"]["namespace"] = json!("edge");
+    let all = [
+        rollout("demo", &selecting("web"), &Value::Null),
+        other,
+        second,
+        blue,
+        istio,
+        gate,
+    ];
+    let keys = |profile: &str, parameters: Value| {
+        let sets = sets(profile, &parameters, &all).unwrap();
+        let keys = sets
+            .iter()
+            .map(|set| set["rollout"]["key"].as_str().unwrap());
+        keys.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        keys("default", json!({})),
+        "c1/edge/gate c1/shop/demo c1/shop/second"
+    );
+    assert_eq!(keys("team-a", json!({})), "c1/shop/demo c1/shop/second");
+    assert_eq!(
+        keys("default", json!({"namespaces": ["edge"]})),
+        "c1/edge/gate"
+    );
+    assert_eq!(
+        keys("default", json!({"selector": {"labels": {"app": "demo"}}})),
+        "c1/shop/demo"
+    );
+    assert_eq!(
+        keys("default", json!({"pluginName": "acme/router"})),
+        "c1/shop/other"
+    );
+    assert_eq!(
+        keys("default", json!({"cluster": "c1", "namespaces": ["edge"]})),
+        "c1/edge/gate"
+    );
+    assert_eq!(keys("default", json!({"cluster": "c2"})), "");
+}
+
+#[test]
+fn what_is_refused() {
+    let ask = |profile, parameters: Value| sets(profile, &parameters, &[]);
+    refused(
+        ask("team-a", json!({"namespaces": ["edge"]})),
+        "forbidden namespace edge is not allowed: have it added to rollouts.namespaces",
+    );
+    refused(
+        ask("default", json!({"include": ["weigths"]})),
+        r#"invalid_input parameters: include[0] is "weigths", it must be weights or steps"#,
+    );
+    refused(
+        ask("default", json!({"pluginname": "x"})),
+        "did you mean pluginName?",
+    );
+    let unreadable =
+        json!({"metadata": {"name": "x", "namespace": "shop"}, "spec": {"strategy": 7}});
+    refused(
+        sets("default", &json!({}), &[unreadable]),
+        "upstream Rollout shop/x: unexpected value at spec.strategy",
+    );
+}
+
+/// Whatever a controller may have written.
+fn statuses() -> impl Strategy<Value = Value> {
+    let text = || {
+        option::of(sample::select(vec![
+            "",
+            "5f",
+            "7c",
+            "<no value>",
+            "Paused",
+            "8",
+        ]))
+    };
+    let number = || option::of(any::<i32>());
+    (
+        text(),
+        text(),
+        text(),
+        text(),
+        any::<Option<bool>>(),
+        number(),
+        number(),
+    )
+        .prop_map(|(phase, stable, current, observed, abort, step, weight)| {
+            let weight = weight.map(|weight| json!({"canary": {"weight": weight}}));
+            let fields = [
+                ("phase", phase.map(Value::from)),
+                ("stableRS", stable.map(Value::from)),
+                ("currentPodHash", current.map(Value::from)),
+                ("observedGeneration", observed.map(Value::from)),
+                ("abort", abort.map(Value::from)),
+                ("currentStepIndex", step.map(Value::from)),
+                (
+                    "canary",
+                    weight.map(|weights| json!({ "weights": weights })),
+                ),
+            ];
+            let written = fields
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, value?)));
+            json!(written.collect::<BTreeMap<_, _>>())
+        })
+}
+
+/// Blocks that select something, nothing, or are none.
+fn blocks() -> impl Strategy<Value = Value> {
+    sample::select(vec![
+        selecting("web"),
+        selecting("bad"),
+        selecting("gone"),
+        Value::Null,
+        json!({"routeTableSelector": 7}),
+        json!("block"),
+    ])
+}
+
+fn is_printable(value: &Value) -> bool {
+    match value {
+        Value::String(_) | Value::Bool(_) => true,
+        Value::Array(items) => items.iter().all(is_printable),
+        Value::Object(fields) => fields.values().all(is_printable),
+        Value::Null | Value::Number(_) => false,
+    }
+}
+
+proptest! {
+    /// What the source rests on: a set that is missing is an Application that is deleted.
+    #[test]
+    fn whatever_its_state_a_rollout_has_its_own_set(
+        rollouts in collection::btree_map("[a-z0-9.-]{1,50}", (blocks(), statuses()), 0..5)
+    ) {
+        let objects: Vec<_> = rollouts
+            .iter()
+            .map(|(name, (block, status))| rollout(name, block, status))
+            .collect();
+        let sets = sets("default", &json!({"include": ["weights", "steps"]}), &objects).unwrap();
+        prop_assert!(sets.iter().all(is_printable));
+        let texts = |key: &str| -> BTreeSet<String> {
+            sets.iter().map(|set| set["rollout"][key].to_string()).collect()
+        };
+        prop_assert_eq!(texts("name").len(), rollouts.len());
+        prop_assert_eq!(texts("key").len(), rollouts.len());
+        prop_assert_eq!(texts("slug").len(), rollouts.len());
+    }
+}
