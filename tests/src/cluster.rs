@@ -28,6 +28,8 @@ use crate::{Release, eventually, kubelet, manifest, plugin_binary};
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
 /// Where the controller looks for its ConfigMap when it is not told another namespace.
 pub(crate) const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
+/// Where the API server is among the processes: after etcd.
+const API_SERVER: usize = 1;
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 /// What the plugin adds to the rights of the controller.
 const RIGHTS: [&str; 2] = [
@@ -41,6 +43,8 @@ pub struct Cluster {
     kubelet: JoinHandle<Result<()>>,
     /// In the order they were started.
     processes: Vec<Process>,
+    /// The port on which etcd serves clients.
+    etcd: u16,
     credentials: Credentials,
     directory: TempDir,
 }
@@ -165,6 +169,21 @@ impl Cluster {
         .await
     }
 
+    /// Kills the API server.
+    pub fn stop_api_server(&mut self) {
+        drop(self.processes.remove(API_SERVER));
+    }
+
+    /// Starts the API server again, where it was and with the objects that it had.
+    ///
+    /// # Errors
+    /// It does not become ready.
+    pub async fn start_api_server(&mut self) -> Result<()> {
+        let started = kube_apiserver(self.directory.path(), self.etcd, &self.credentials)?;
+        self.processes.insert(API_SERVER, started);
+        self.wait_until_ready().await
+    }
+
     /// The id of the plugin's process.
     ///
     /// # Errors
@@ -186,7 +205,7 @@ impl Cluster {
         let credentials = Credentials::generate(path, api_server)?;
         let processes = vec![
             etcd(path, etcd_clients, etcd_peers)?,
-            kube_apiserver(path, etcd_clients, api_server, &credentials)?,
+            kube_apiserver(path, etcd_clients, &credentials)?,
         ];
         let client = client(&credentials.admin_kubeconfig, None).await?;
         let kubelet = tokio::spawn(kubelet::run(client.clone()));
@@ -194,6 +213,7 @@ impl Cluster {
             client,
             kubelet,
             processes,
+            etcd: etcd_clients,
             credentials,
             directory,
         })
@@ -366,17 +386,12 @@ fn etcd(directory: &Path, clients: u16, peers: u16) -> Result<Process> {
     Process::start("etcd", directory, &mut command)
 }
 
-fn kube_apiserver(
-    directory: &Path,
-    etcd: u16,
-    port: u16,
-    credentials: &Credentials,
-) -> Result<Process> {
+fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Result<Process> {
     let mut command = program("kube-apiserver")?;
     command
         .arg(format!("--etcd-servers=http://127.0.0.1:{etcd}"))
         .args(["--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
-        .arg(format!("--secure-port={port}"))
+        .arg(format!("--secure-port={}", credentials.api_server_port))
         .arg(format!("--cert-dir={}", directory.join("certificates").display()))
         .arg(format!("--tls-cert-file={}", credentials.certificate.display()))
         .arg(format!("--tls-private-key-file={}", credentials.certificate_key.display()))

@@ -15,7 +15,7 @@ const CONTROLLER: &str = "system:serviceaccount:argo-rollouts:argo-rollouts";
 /// The files, all below one directory.
 #[derive(Debug)]
 pub(crate) struct Credentials {
-    api_server_port: u16,
+    pub(crate) api_server_port: u16,
     pub(crate) certificate: PathBuf,
     pub(crate) certificate_key: PathBuf,
     pub(crate) token_signing_key: PathBuf,

@@ -18,7 +18,7 @@ use crate::process::Process;
 #[derive(Debug)]
 pub struct Generator {
     process: Process,
-    /// Holds the log.
+    /// Holds the log, and maybe the configuration.
     _directory: TempDir,
     api: String,
     ops: String,
@@ -39,7 +39,33 @@ impl Generator {
     /// # Errors
     /// It does not start, with the tail of its log.
     pub async fn start(args: &[impl AsRef<OsStr>], variables: &[(&str, &Path)]) -> Result<Self> {
+        Self::start_in(tempfile::tempdir()?, args, variables).await
+    }
+
+    /// Starts it with this configuration and token in the cluster of a kubeconfig.
+    ///
+    /// # Errors
+    /// As for [`Generator::start`].
+    pub async fn start_with(config: &str, token: &str, kubeconfig: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
+        let file = directory.path().join("config.yaml");
+        let tokens = directory.path().join("tokens");
+        fs::write(&file, config)?;
+        fs::create_dir(&tokens)?;
+        fs::write(tokens.join("argocd"), token)?;
+        let variables = [
+            ("GLOO_APPSET_CONFIG", file.as_path()),
+            ("GLOO_APPSET_TOKENS_DIR", &tokens),
+            ("GLOO_APPSET_KUBECONFIG", kubeconfig),
+        ];
+        Self::start_in(directory, &[] as &[&str], &variables).await
+    }
+
+    async fn start_in(
+        directory: TempDir,
+        args: &[impl AsRef<OsStr>],
+        variables: &[(&str, &Path)],
+    ) -> Result<Self> {
         let mut command = Command::new(generator_binary()?);
         command
             .args(args)

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
-use e2e_tests::{Canary, Cluster, Release, Suite, eventually};
+use e2e_tests::{Canary, Cluster, Generator, Release, Suite, eventually};
 use serde_json::json;
 
 const IMAGE: &str = "registry.example.com/demo:2";
@@ -77,6 +77,49 @@ async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result
         Ok(())
     })
     .await
+}
+
+/// What Applications are made of does not come and go with a canary: neither the weights nor the header routes are in it.
+async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "generator").await?;
+    let config = "glooRoutes: {namespaces: [generator]}";
+    let generator = Generator::start_with(config, "t", cluster.kubeconfig()).await?;
+    let parameters = json!({ "routeTableSelector": { "name": "demo" } });
+    // A label tells that all that came before it has been seen.
+    let answer = async |step: &str| {
+        canary
+            .edit_table(|table| {
+                let labels = table.metadata.labels.get_or_insert_default();
+                labels.insert("step".to_owned(), step.to_owned());
+            })
+            .await?;
+        let label = format!(r#""step":"{step}""#);
+        eventually("the generator has seen the table", async || {
+            let reply = generator.ask("", "t", &parameters).await?;
+            reply.check(200, &label)?;
+            Ok(reply.body.replace(&label, ""))
+        })
+        .await
+    };
+    let at_rest = answer("rest").await?;
+    ensure!(at_rest.contains("generator/demo/shared"), "{at_rest}");
+
+    canary.change_image_and_steps(IMAGE, header_steps()).await?;
+    for (step, expected) in [
+        (1, AT_25),
+        (3, WITH_HEADERS),
+        (5, WITH_HEADERS_AT_50),
+        (7, AT_50),
+    ] {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        let walking = answer(&step.to_string()).await?;
+        ensure!(walking == at_rest, "at step {step}: {walking}");
+        canary.promote().await?;
+    }
+    canary.healthy().await?;
+    ensure!(answer("done").await? == at_rest);
+    Ok(())
 }
 
 async fn an_abort_takes_the_header_route_away(cluster: &Cluster) -> Result<()> {
@@ -216,6 +259,7 @@ fn main() -> Result<ExitCode> {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
         Ok(trials![
+            a_canary_changes_no_answer_of_the_generator,
             a_header_route_goes_along_with_the_weights,
             an_abort_takes_the_header_route_away,
             a_header_route_that_somebody_removed_returns,

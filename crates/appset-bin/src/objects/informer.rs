@@ -25,7 +25,7 @@ pub(crate) struct Informer<K> {
 /// What is known of the objects.
 struct Known<K> {
     objects: BTreeMap<ObjectKey, Arc<Document<K>>>,
-    /// When the API server last told of them; never before it told of all.
+    /// When the API server last told of them; never before it told of all and lets them be watched.
     heard: Option<Instant>,
     /// What has kept it from telling more since.
     problem: Option<String>,
@@ -107,6 +107,7 @@ impl<K> Default for Known<K> {
 impl<K: Resource> Known<K> {
     fn learn(&mut self, event: Event<K>, now: Instant) {
         let entry = |object: Arc<Document<K>>| (object.key().clone(), object);
+        let first_list = self.heard.is_none() && matches!(event, Event::Listed(_));
         match event {
             // All at once: an answer between two of them would lack the others.
             Event::Listed(objects) => self.objects = objects.into_iter().map(entry).collect(),
@@ -116,7 +117,9 @@ impl<K: Resource> Known<K> {
             }
             Event::Quiet => {}
         }
-        self.heard = Some(now);
+        if !first_list {
+            self.heard = Some(now);
+        }
         self.problem = None;
     }
 
@@ -185,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn all_is_known_once_all_is_listed_and_a_list_replaces_all() {
+    fn all_is_known_once_all_is_listed_and_watched_and_a_list_replaces_all() {
         let start = Instant::now();
         let mut tables = Known::default();
         assert_eq!(known(&tables, start, 0), "? no answer yet");
@@ -193,6 +196,10 @@ mod tests {
         assert_eq!(known(&tables, start, 0), "? forbidden");
 
         tables.learn(Event::Listed(vec![table("b"), table("a")]), start);
+        assert_eq!(known(&tables, start, 0), "? no answer yet");
+        tables.problem = Some("not allowed to watch".to_owned());
+        assert_eq!(known(&tables, start, 0), "? not allowed to watch");
+        tables.learn(Event::Quiet, start);
         assert_eq!(known(&tables, start, 0), "a b");
         tables.learn(Event::Applied(table("c")), start);
         tables.learn(Event::Deleted(ObjectKey::new("shop", "a")), start);
@@ -206,6 +213,7 @@ mod tests {
         let start = Instant::now();
         let mut tables = Known::default();
         tables.learn(Event::Listed(vec![table("a")]), start);
+        tables.learn(Event::Quiet, start);
         tables.problem = Some("connection refused".to_owned());
         assert_eq!(known(&tables, start, 120), "a");
         assert_eq!(known(&tables, start, 121), "? connection refused");

@@ -1,0 +1,160 @@
+//! The sources of the ApplicationSet generator over a real API server: what is answered before it knows all objects, while
+//! they change, and while the API server is gone.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e_tests::{Cluster, Generator, apply, delete, eventually, parse};
+use serde_json::{Value, json};
+
+const CONFIG: &str = "glooRoutes: {namespaces: [shop]}\n";
+const TOKEN: &str = "t";
+
+const ACCOUNT: &str = "
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: generator, namespace: shop}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: generator, namespace: shop}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: generator}
+subjects: [{kind: ServiceAccount, name: generator, namespace: shop}]
+";
+
+/// A generator that has the rights of a service account of namespace shop.
+struct Installed(Generator);
+
+impl Installed {
+    async fn start(cluster: &Cluster) -> Result<Self> {
+        cluster.create_namespace("shop").await?;
+        apply(cluster.client(), &parse(ACCOUNT)?).await?;
+        let kubeconfig = cluster
+            .service_account_kubeconfig("shop", "generator")
+            .await?;
+        let generator = Generator::start_with(CONFIG, TOKEN, &kubeconfig).await?;
+        Ok(Self(generator))
+    }
+
+    /// The keys of all routes, or the status and the message.
+    async fn routes(&self) -> Result<String> {
+        let parameters = json!({ "routeTableSelector": { "labels": { "app": "shop" } } });
+        let reply = self.0.ask("", TOKEN, &parameters).await?;
+        let body: Value = serde_json::from_str(&reply.body)?;
+        let Some(sets) = body.pointer("/output/parameters").and_then(Value::as_array) else {
+            let message = body.get("message").and_then(Value::as_str);
+            return Ok(format!("{} {}", reply.status, message.context("neither")?));
+        };
+        let keys = sets.iter().map(|set| set.pointer("/gloo/key"));
+        let keys = keys.map(|key| key.and_then(Value::as_str).unwrap_or_default());
+        Ok(keys.collect::<Vec<_>>().join(" "))
+    }
+
+    /// Waits for the routes, or for a message with this text.
+    async fn come_to(&self, expected: &str) -> Result<()> {
+        eventually("the routes are as expected", async || {
+            let routes = self.routes().await?;
+            ensure!(routes.contains(expected), "{routes}, not {expected}");
+            Ok(())
+        })
+        .await
+    }
+
+    async fn is_ready(&self) -> Result<bool> {
+        Ok(self.0.look_at("/readyz").await?.status == 200)
+    }
+}
+
+/// Lets the generator do this to RouteTables.
+async fn allow(cluster: &Cluster, verbs: &[&str]) -> Result<()> {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": { "name": "generator", "namespace": "shop" },
+        "rules": [{ "apiGroups": ["networking.gloo.solo.io"], "resources": ["routetables"], "verbs": verbs }],
+    });
+    apply(cluster.client(), &[serde_json::from_value(role)?]).await
+}
+
+/// A table with one route.
+fn table(name: &str, route: &str) -> String {
+    format!(
+        "
+apiVersion: networking.gloo.solo.io/v2
+kind: RouteTable
+metadata: {{name: {name}, namespace: shop, labels: {{app: shop}}}}
+spec:
+  hosts: [shop.example.com]
+  http:
+  - name: {route}
+    forwardTo: {{destinations: [{{ref: {{name: stable}}}}]}}
+"
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_known_is_never_missing() -> Result<()> {
+    let mut cluster = Cluster::start_empty().await?;
+    if let Err(error) = test(&mut cluster).await {
+        bail!("{error:#}\n{}", cluster.logs());
+    }
+    cluster.stop().await
+}
+
+async fn test(cluster: &mut Cluster) -> Result<()> {
+    let installed = Installed::start(cluster).await?;
+    let outcome = walk(cluster, &installed).await;
+    outcome.with_context(|| installed.0.log_tail())
+}
+
+async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
+    // Nothing is granted; then what there is no such kind of; then all but following it.
+    let grant = |verb: &str| {
+        format!(
+            "503 RouteTables in namespace shop are not known: not allowed to {verb} routetables in namespace shop: grant it on routetables.networking.gloo.solo.io"
+        )
+    };
+    installed.come_to(&grant("list")).await?;
+    allow(cluster, &["list"]).await?;
+    installed.come_to("503 RouteTables in namespace shop are not known: the API server has no routetables.networking.gloo.solo.io/v2: install its CustomResourceDefinition").await?;
+    cluster.install_with_gloo(Vec::new()).await?;
+    apply(cluster.client(), &parse(&table("web", "a"))?).await?;
+    installed.come_to(&grant("watch")).await?;
+    ensure!(!installed.is_ready().await?, "it is ready too early");
+
+    allow(cluster, &["list", "watch"]).await?;
+    installed.come_to("in-cluster/shop/web/a").await?;
+    ensure!(installed.is_ready().await?, "it is not ready");
+    let figures = installed.0.look_at("/metrics").await?;
+    let labels = r#"{kind="RouteTable",namespace="shop"}"#;
+    for figure in ["gloo_appset_watch_synced", "gloo_appset_watch_objects"] {
+        figures.check(200, &format!("{figure}{labels} 1\n"))?;
+    }
+
+    // What happens is seen.
+    let api = parse(&table("api", "v1"))?;
+    apply(cluster.client(), &api).await?;
+    installed
+        .come_to("in-cluster/shop/api/v1 in-cluster/shop/web/a")
+        .await?;
+    apply(cluster.client(), &parse(&table("api", "v2"))?).await?;
+    let both = "in-cluster/shop/api/v2 in-cluster/shop/web/a";
+    installed.come_to(both).await?;
+
+    // Without the API server nothing is.
+    cluster.stop_api_server();
+    ensure!(installed.routes().await? == both);
+    let other = eventually("something is seen again", async || {
+        let routes = installed.routes().await?;
+        let old = routes == both || routes.starts_with("503 ");
+        ensure!(!old, "{routes}");
+        Ok(routes)
+    });
+    let back = async {
+        cluster.start_api_server().await?;
+        delete(cluster.client(), &api).await
+    };
+    let (other, back) = tokio::join!(other, back);
+    back?;
+    let other = other?;
+    ensure!(other == "in-cluster/shop/web/a", "{other}");
+    Ok(())
+}
