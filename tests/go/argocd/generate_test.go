@@ -4,9 +4,7 @@ package host
 
 import (
 	"net/http"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,46 +94,6 @@ func missingSecretKey(t *testing.T) {
 	a.refuses(t, set, "API error with status code 401: ")
 }
 
-// glooRoutes lets the generator look for RouteTables.
-const glooRoutes = `
-glooRoutes: {namespaces: [shop]}
-`
-
-// shopRoutes asks for routes.
-var shopRoutes = ours(`{source: gloo-routes, routeTableSelector: {labels: {app: shop}}}`)
-
-// table is a RouteTable with these routes.
-func table(routes string) string {
-	return `
-apiVersion: networking.gloo.solo.io/v2
-kind: RouteTable
-metadata: {name: web, namespace: shop, labels: {app: shop}}
-spec:
-  hosts: [shop.example.com]
-  http:` + routes
-}
-
-// tables is a flag: there is one table with these routes.
-func tables(t testing.TB, routes string) string {
-	t.Helper()
-	return objects(t, table(routes))
-}
-
-// objects is a flag: take these, each a YAML document, instead of a cluster's.
-func objects(t testing.TB, documents ...string) string {
-	t.Helper()
-	directory := t.TempDir()
-	write(t, filepath.Join(directory, "objects.yaml"), strings.Join(documents, "\n---\n"))
-	return "--objects-dir=" + directory
-}
-
-// atRest is a route without a canary.
-const atRest = `
-  - name: reviews
-    matchers: [{uri: {prefix: /reviews}}]
-    forwardTo: {destinations: [{ref: {name: reviews-stable}, port: {number: 8080}}]}
-`
-
 // front is input of image-digests.
 const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front": "myorg/front"}}`
 
@@ -148,12 +106,12 @@ func templatesOfEachKind(t *testing.T) {
 	r := openRegistry(t)
 	frontDigest := r.push(t, "myorg/front", "feature-1")
 	backDigest := r.push(t, "myorg/back", "feature-1")
-	g := start(t, r.config()+glooRoutes+`
+	g := start(t, r.config()+everyObject+`
 static:
   hello:
     inputs: [big]
     sets: [{key1: val1, gloo: {port: 1000000, on: true, hosts: [a, b], hostsCsv: "a,b"}}]
-`, tables(t, atRest))
+`, objects(t, table(atRest), rollout("reviews", pausesAt10), workspaces))
 	a := newArgoCD(t, g.api)
 	ref := r.host + "/myorg/front@" + frontDigest
 	for _, c := range []struct{ templates, generator, name, shown, want string }{
@@ -162,6 +120,12 @@ static:
 		{goTemplate, ours(`{source: hello, big: 123456789}`), "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
 		{fastTemplate, ours(`{source: hello, big: 123456789}`), "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
 		{goTemplate, shopRoutes, "x", "{{.gloo.key}} {{.gloo.host}} {{.gloo.route.path}} {{.gloo.routeTable.labels.app}}", "in-cluster/shop/web/reviews shop.example.com /reviews shop"},
+		{goTemplate, ours(`{source: rollouts}`), "x", "{{.rollout.key}} {{.rollout.phase}} {{if .rollout.inProgress}}busy{{end}} {{(index .gloo.routeTables 0).name}} {{.gloo.host}}", "in-cluster/shop/reviews Paused busy web shop.example.com"},
+		{fastTemplate, ours(`{source: rollouts}`), "x", "{{rollout.key}} {{rollout.phase}} {{rollout.inProgress}} {{gloo.routeTables.0.name}} {{gloo.host}}", "in-cluster/shop/reviews Paused true web shop.example.com"},
+		{goTemplate, ours(`{source: rollouts, include: [weights, steps]}`), "x", "{{.rollout.weights.canary}} {{.rollout.step.index}}/{{.rollout.step.count}}{{.rollout.configError}}", "10 1/2"},
+		{fastTemplate, ours(`{source: rollouts, include: [weights, steps]}`), "x", "{{rollout.weights.canary}} {{rollout.step.index}}/{{rollout.step.count}}{{rollout.configError}}", "10 1/2"},
+		{goTemplate, ours(`{source: gloo-workspaces, workspaces: [web]}`), "x", "{{.gloo.workspace}} {{.gloo.cluster}} {{.gloo.clusterLabels.region}} {{.gloo.namespacesCsv}} {{if .gloo.wildcard}}*{{end}}", "web c1 us shop,team-* *"},
+		{fastTemplate, ours(`{source: gloo-workspaces, workspaces: [web]}`), "x", "{{gloo.workspace}} {{gloo.cluster}} {{gloo.clusterLabels.region}} {{gloo.namespaces.1}} {{gloo.wildcard}}", "web c1 us team-* true"},
 		{fastTemplate, shopRoutes, "x", "{{gloo.key}} {{gloo.hosts.0}} {{gloo.route.path}} {{gloo.routeTable.labels.app}}", "in-cluster/shop/web/reviews shop.example.com /reviews shop"},
 	} {
 		set := applicationSet(t, c.templates, c.generator, c.name, c.shown)
@@ -288,7 +252,7 @@ func flatMatrix(t *testing.T) {
 	r := openRegistry(t)
 	front := r.push(t, "myorg/front", "feature-1")
 	r.push(t, "myorg/back", "feature-1")
-	g := start(t, r.config()+clusters+glooRoutes, tables(t, atRest))
+	g := start(t, r.config()+clusters+everyObject, objects(t, table(atRest), rollout("reviews", pausesAt10), workspaces))
 	a := newArgoCD(t, g.api, cluster("c1", map[string]string{"gloo": "managed"}), cluster("c2", nil))
 	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), digests("{{branch_slug}}")), "fb-{{number}}", "{{branch}} {{digestFront}}"),
 		"fb-11: feature-1 "+front)
@@ -300,6 +264,14 @@ func flatMatrix(t *testing.T) {
 	routes := `{source: gloo-routes, routeTableSelector: {labels: {app: shop}}, cluster: "{{name}}", onEmpty: allow}`
 	a.renders(t, applicationSet(t, fastTemplate, matrix("clusters: {}", ours(routes)), "{{name}}-{{gloo.route.name}}", "{{gloo.host}}"),
 		"in-cluster-reviews: shop.example.com")
+	rollouts := `{source: rollouts, cluster: "{{name}}", onEmpty: allow}`
+	a.renders(t, applicationSet(t, fastTemplate, matrix("clusters: {}", ours(rollouts)), "{{name}}-{{rollout.name}}", "{{rollout.phase}} {{gloo.host}}"),
+		"in-cluster-reviews: Paused shop.example.com")
+	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(`{source: rollouts}`)), "{{number}}-{{rollout.name}}", "{{branch}}"),
+		"11-reviews: feature-1")
+	teams := `{source: gloo-workspaces, cluster: "{{name}}", onEmpty: allow}`
+	a.renders(t, applicationSet(t, fastTemplate, matrix("clusters: {}", ours(teams)), "{{gloo.slug}}", "{{server}} {{gloo.namespacesCsv}}"),
+		"ops-c1: https://c1.example.com ops", "ops-c2: https://c2.example.com ops", "web-c1: https://c1.example.com shop,team-*")
 	a.renders(t, applicationSet(t, fastTemplate, matrix(pullRequests(t, "feature-1"), ours(`{source: clusters}`)), "{{number}}-{{gloo.slug}}", ""),
 		"11-c1-web: ", "11-c2-web: ")
 }
@@ -325,7 +297,8 @@ func mergedRows(t *testing.T) {
 	r := openRegistry(t)
 	front := r.push(t, "myorg/front", "main")
 	r.push(t, "myorg/back", "main")
-	a := newArgoCD(t, start(t, r.config()+clusters).api, cluster("c1", nil), cluster("c3", nil))
+	g := start(t, r.config()+clusters+everyObject, objects(t, workspaces))
+	a := newArgoCD(t, g.api, cluster("c1", nil), cluster("c3", nil))
 	base := `list: {elements: [{app: front, team: shop}, {app: other, team: shop}]}`
 	rows := ours(`{source: image-digests, tag: main, layout: rows, images: {front: myorg/front, back: myorg/back}}`)
 	a.renders(t, applicationSet(t, goTemplate, merge("app", base, rows), "{{.app}}", `{{.team}} {{if hasKey . "digest"}}{{.digest}}{{end}}`),
@@ -333,6 +306,13 @@ func mergedRows(t *testing.T) {
 	aliased := ours(`{source: clusters, alias: {name: gloo.cluster}}`)
 	a.renders(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", aliased), "{{.name}}", `{{.server}} {{dig "gloo" "slug" "" .}}`),
 		"c1: https://c1.example.com c1-web", "c3: https://c3.example.com ", "in-cluster: https://kubernetes.default.svc ")
+	web := ours(`{source: gloo-workspaces, workspaces: [web], alias: {name: gloo.cluster}}`)
+	a.renders(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", web), "{{.name}}", `{{.server}} {{dig "gloo" "namespacesCsv" "" .}}`),
+		"c1: https://c1.example.com shop,team-*", "c3: https://c3.example.com ", "in-cluster: https://kubernetes.default.svc ")
+	// Two workspaces have the cluster.
+	all := ours(`{source: gloo-workspaces, alias: {name: gloo.cluster}}`)
+	_, _, err := a.generated(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", all), "{{.name}}", ""))
+	refused(t, err, "the parameters from a generator were not unique by the given mergeKeys")
 }
 
 // Where both children have a key, what is empty or false wins like anything else.

@@ -6,17 +6,14 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/yaml"
 
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
@@ -138,36 +135,14 @@ func misspeltSelector(t *testing.T) {
 
 // A generator that was started anew has seen nothing yet, which is not the same as that there is nothing.
 func unseenCluster(t *testing.T) {
-	var up atomic.Bool
-	json, err := yaml.YAMLToJSON([]byte(table(atRest)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cluster := serve(t, func(writer http.ResponseWriter, request *http.Request) {
-		switch {
-		case !up.Load() || request.URL.Path != "/apis/networking.gloo.solo.io/v2/namespaces/shop/routetables":
-			http.Error(writer, "starting", http.StatusServiceUnavailable)
-		case request.URL.Query().Get("watch") == "true":
-			_ = http.NewResponseController(writer).Flush()
-			<-request.Context().Done()
-		default:
-			fmt.Fprintf(writer, `{"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTableList", "metadata": {"resourceVersion": "1"}, "items": [%s]}`, json)
-		}
-	})
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	write(t, kubeconfig, jsonOf(t, map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "any",
-		"contexts": []any{map[string]any{"name": "any", "context": map[string]any{"cluster": "any", "user": "any"}}},
-		"clusters": []any{map[string]any{"name": "any", "cluster": map[string]any{"server": cluster}}},
-		"users":    []any{map[string]any{"name": "any", "user": map[string]any{}}},
-	}))
+	cluster := newAPIServer(t, table(atRest))
 	a := newArgoCD(t, start(t, glooRoutes, tables(t, atRest)).api, applicationSet(t, goTemplate, shopRoutes, "probe-{{.gloo.route.name}}", ""))
 	a.passes(t, "probe-reviews")
-	g := launch(t, nil, glooRoutes, "--kubeconfig="+kubeconfig)
+	g := launch(t, nil, glooRoutes, cluster.kubeconfig)
 	a.asks(t, g)
 	a.passes(t, "probe-reviews")
 	a.hasFailed(t, "API error with status code 503: RouteTables in namespace shop are not known: ")
-	up.Store(true)
+	cluster.up.Store(true)
 	g.becomesReady(t)
 	a.passes(t, "probe-reviews")
 	a.isHealthy(t)
@@ -175,6 +150,7 @@ func unseenCluster(t *testing.T) {
 
 // While a canary walks, nothing is written to the Applications that are made of its routes.
 func walkingCanary(t *testing.T) {
+	walkingRollout(t)
 	const headerRoute = `
   - name: canary-by-header
     labels:
@@ -206,6 +182,56 @@ func walkingCanary(t *testing.T) {
 			t.Errorf("with these routes the Application is written: %s", routes)
 		}
 		written = version
+	}
+}
+
+// Whatever becomes of a Rollout, its Application is there, and is written only when what its template shows has changed.
+func walkingRollout(t *testing.T) {
+	quiet := applicationSet(t, goTemplate, ours(`{source: rollouts}`), "{{.rollout.name}}", "{{.rollout.stableService}} {{.gloo.hostsCsv}}")
+	shows := applicationSet(t, goTemplate, ours(`{source: rollouts}`), "{{.rollout.name}}", "{{.rollout.phase}}")
+	a, b := newArgoCD(t, "", quiet), newArgoCD(t, "", shows)
+	written := ""
+	for _, c := range []struct{ status, phase string }{
+		{restsAtA, "Healthy"}, {leavesA, "Progressing"}, {pausesAt10, "Paused"}, {givesUp, "Degraded"}, {restsAtB, "Healthy"}, {"{}", ""},
+	} {
+		g := start(t, everyObject, objects(t, table(atRest), rollout("reviews", c.status)))
+		a.asks(t, g)
+		b.asks(t, g)
+		a.passes(t, "reviews")
+		b.passes(t, "reviews")
+		version := a.applications(t)["reviews"].ResourceVersion
+		if written != "" && version != written {
+			t.Errorf("with this status the Application is written: %s", c.status)
+		}
+		written = version
+		if shown := b.applications(t)["reviews"].Annotations["shown"]; shown != c.phase {
+			t.Errorf("the Application shows %q, want %q", shown, c.phase)
+		}
+	}
+}
+
+// The example that keeps Argo CD's hands off a canary.
+func frozenCanary(t *testing.T) {
+	set := sample(t, schema(t), "freeze.yaml")
+	set.Name = "shop"
+	a := newArgoCD(t, "", set)
+	for _, c := range []struct {
+		status    string
+		automated bool
+	}{
+		{restsAtA, true}, {leavesA, false}, {pausesAt10, false}, {givesUp, true}, {pausesAt10, false}, {restsAtB, true},
+	} {
+		a.asks(t, start(t, everyObject, objects(t, table(atRest), rollout("reviews", c.status))))
+		a.passes(t, reviewsSlug)
+		a.isHealthy(t)
+		application := a.applications(t)[reviewsSlug]
+		policy := application.Spec.SyncPolicy
+		if automated := policy != nil && policy.Automated != nil; automated != c.automated {
+			t.Errorf("automated sync: %v with this status: %s", automated, c.status)
+		}
+		if shown := application.Annotations["rollouts/in-progress"]; shown != fmt.Sprint(!c.automated) {
+			t.Errorf("in progress: %q with this status: %s", shown, c.status)
+		}
 	}
 }
 

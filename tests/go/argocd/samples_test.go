@@ -24,11 +24,11 @@ import (
 
 const samples = "../../../examples/appset"
 
-// sampleObjects are what the generator finds in the cluster.
-const sampleObjects = `
+// sampleTable has the label that the examples look for.
+const sampleTable = `
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable
-metadata: {name: web, namespace: shop, labels: {probe: "true"}}
+metadata: {name: web, namespace: shop, labels: {app: shop, probe: "true"}}
 spec:
   hosts: [shop.example.com]
   http:
@@ -37,7 +37,7 @@ spec:
     forwardTo: {destinations: [{ref: {name: reviews-stable}, port: {number: 8080}}]}
   - name: details
     matchers: [{uri: {prefix: /details}}]
-    forwardTo: {destinations: [{ref: {name: details}, port: {number: 8080}}]}
+    forwardTo: {destinations: [{ref: {name: details-stable}, port: {number: 8080}}]}
 `
 
 // TestSamples applies each ApplicationSet of the examples as it is, with the configuration that belongs to them: what Argo
@@ -51,7 +51,7 @@ func TestSamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := startIn(t, r.asHost(t, "ghcr.io"), string(config), objects(t, sampleObjects))
+	g := startIn(t, r.asHost(t, "ghcr.io"), string(config), objects(t, sampleTable, rollout("reviews", pausesAt10), rollout("details", restsAtA), workspaces))
 
 	source := func(a v1alpha1.Application) *v1alpha1.ApplicationSource { return a.Spec.Source }
 	path := func(a v1alpha1.Application) string { return source(a).Path }
@@ -60,6 +60,9 @@ func TestSamples(t *testing.T) {
 			return path(a)
 		}
 		return fmt.Sprint(path(a), " ", source(a).Kustomize.Images)
+	}
+	automated := func(a v1alpha1.Application) string {
+		return fmt.Sprint(path(a), " ", a.Annotations, " ", a.Spec.SyncPolicy != nil && a.Spec.SyncPolicy.Automated != nil)
 	}
 	values := func(a v1alpha1.Application) string { return strings.TrimSpace(source(a).Helm.ValuesString()) }
 	cases := map[string]struct {
@@ -78,6 +81,20 @@ func TestSamples(t *testing.T) {
 			"docs in in-cluster/docs: docs",
 			"front in in-cluster/front: front [front=ghcr.io/myorg/front@" + frontMain + "]",
 		}},
+		"freeze.yaml": {automated, []string{
+			"in-cluster-shop-details-84af95d1f5128423 in in-cluster/shop: details map[rollouts/in-progress:false] true",
+			reviewsSlug + " in in-cluster/shop: reviews map[rollouts/in-progress:true] false",
+		}},
+		"workspaces.yaml": {values, []string{
+			"ops-c1 in c1/platform: namespaces: ops\nworkspace: ops",
+			"ops-c2 in c2/platform: namespaces: ops\nworkspace: ops",
+			"web-c1 in c1/platform: namespaces: shop,team-*\nworkspace: web",
+		}},
+		"clusters.yaml": {values, []string{
+			"agent-c1 in c1/platform: namespaces: shop,team-*",
+			`agent-c2 in c2/platform: namespaces: ""`,
+			`agent-in-cluster in in-cluster/platform: namespaces: ""`,
+		}},
 		"probes.yaml": {values, []string{
 			"probe-in-cluster-shop-web-det-9bd43c3a19ca3c6a in in-cluster/probes: url: https://shop.example.com/details",
 			"probe-in-cluster-shop-web-rev-5e08ce43bbdd4ab9 in in-cluster/probes: url: https://shop.example.com/reviews",
@@ -91,7 +108,7 @@ func TestSamples(t *testing.T) {
 	for file, c := range cases {
 		t.Run(file, func(t *testing.T) {
 			set := sample(t, validator, file)
-			a := newArgoCD(t, g.api, cluster("east", map[string]string{"gloo": "managed"}), cluster("west", nil))
+			a := newArgoCD(t, g.api, cluster("c1", nil), cluster("c2", nil))
 			applications, _, err := a.generated(t, set)
 			if err != nil {
 				t.Fatal(err)

@@ -58,6 +58,7 @@ var scenarios = []struct {
 	{33, 3, "duplicate names", duplicateNames},
 	{34, 3, "the time of the next pass", requeueTimes},
 	{35, 3, "a canary that walks", walkingCanary},
+	{36, 3, "no automated sync while a canary walks", frozenCanary},
 	{37, 3, "the server's generate, as far as packages go", askedByTheServer},
 }
 

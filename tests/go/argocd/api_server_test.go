@@ -1,0 +1,61 @@
+package host
+
+import (
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// apiServer is a stand-in for one that has a RouteTable in the namespace shop, which never changes.
+type apiServer struct {
+	up    atomic.Bool
+	asked atomic.Int64
+	table []byte
+	// A flag of the generator.
+	kubeconfig string
+}
+
+// newAPIServer is not up yet.
+func newAPIServer(t testing.TB, table string) *apiServer {
+	t.Helper()
+	json, err := yaml.YAMLToJSON([]byte(table))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &apiServer{table: json}
+	cluster := map[string]any{"server": serve(t, s.ServeHTTP)}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	write(t, file, jsonOf(t, map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "any",
+		"contexts": []any{map[string]any{"name": "any", "context": map[string]any{"cluster": "any", "user": "any"}}},
+		"clusters": []any{map[string]any{"name": "any", "cluster": cluster}},
+		"users":    []any{map[string]any{"name": "any", "user": map[string]any{}}},
+	}))
+	s.kubeconfig = "--kubeconfig=" + file
+	return s
+}
+
+func (s *apiServer) ServeHTTP(writer http.ResponseWriter, request *http.Request) {
+	s.asked.Add(1)
+	query := request.URL.Query()
+	switch {
+	case !s.up.Load() || request.URL.Path != "/apis/networking.gloo.solo.io/v2/namespaces/shop/routetables":
+		http.Error(writer, "starting", http.StatusServiceUnavailable)
+	case query.Get("watch") == "true":
+		_ = http.NewResponseController(writer).Flush()
+		seconds, _ := strconv.Atoi(query.Get("timeoutSeconds"))
+		select {
+		case <-time.After(time.Duration(seconds) * time.Second):
+		case <-request.Context().Done():
+		}
+	default:
+		fmt.Fprintf(writer, `{"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTableList",
+			"metadata": {"resourceVersion": "1"}, "items": [%s]}`, s.table)
+	}
+}
