@@ -125,6 +125,11 @@ pub struct Code {
 }
 
 impl Failure {
+    /// An object contradicts its API, so that its sets cannot be told.
+    pub(crate) fn unreadable(error: impl std::fmt::Display) -> Self {
+        Self::Upstream(error.to_string())
+    }
+
     /// Status and stable name.
     #[must_use]
     pub const fn code(&self) -> Code {

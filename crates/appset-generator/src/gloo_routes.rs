@@ -1,7 +1,10 @@
 //! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
 //!
+//! Which sets there are depends on what the owners of tables wrote, not on where a canary is.
 //! What changes while a canary walks is not in a set: weights, destinations and the routes that the plugin puts in come and
 //! go, and an Application made of them would come and go with them.
+
+mod destinations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +14,7 @@ use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
+use self::destinations::Destinations;
 use crate::config::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
@@ -39,6 +43,7 @@ pub struct RouteQuery {
     /// The tables; none when another cluster is asked for.
     tables: Option<RouteTableSelector>,
     routes: RouteSelector,
+    destinations: Destinations,
     by_table: bool,
 }
 
@@ -65,20 +70,25 @@ impl GlooRoutes {
     ) -> Result<Query, Failure> {
         let keys = [
             "cluster",
+            "destinationKinds",
             "granularity",
+            "include",
             "routeSelector",
             "routeTableSelector",
+            "stableService",
         ];
         let parameters = parameters::of_source(given, &keys)?;
 
         let cluster = parameters.string("cluster")?;
         let here = cluster.is_none_or(|cluster| cluster == self.cluster);
         let tables = self.tables(&parameters, allowed)?;
+        let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
         let query = RouteQuery {
             cluster: self.cluster.clone(),
             tables: here.then_some(tables),
             routes: routes(&parameters)?,
-            by_table: parameters.one_of("granularity", &["route", "table"])? == Some("table"),
+            destinations: Destinations::read(&parameters, by_table)?,
+            by_table,
         };
         Ok(Query {
             source: SourceQuery::GlooRoutes(query),
@@ -136,25 +146,14 @@ impl RouteQuery {
         };
         let mut sets = BTreeMap::new();
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
-            let spec = table
-                .spec()
-                .map_err(|error| Failure::Upstream(error.to_string()))?;
-            let written = table.raw().pointer("/spec/http").and_then(Value::as_array);
-            let routes = written.into_iter().flatten().zip(&spec.http);
-            let routes = routes.filter(|(written, route)| {
-                let put_in = route_planner::managed_by(written).is_some();
-                let selected = self.routes.matches(&route.name, &route.labels);
-                !put_in && route.forward_to.is_some() && selected
-            });
-            let mut routes = routes.map(|(_, route)| route).peekable();
+            let spec = table.spec().map_err(Failure::unreadable)?;
+            let routes = self.found(table, &spec)?;
             let found: Vec<Option<&HttpRoute>> = if self.by_table {
-                routes.peek().map(|_| None).into_iter().collect()
+                routes.first().map(|_| None).into_iter().collect()
             } else {
                 // One without a name cannot be told from others once the table changes.
-                routes
-                    .filter(|route| !route.name.is_empty())
-                    .map(Some)
-                    .collect()
+                let named = routes.into_iter().filter(|route| !route.name.is_empty());
+                named.map(Some).collect()
             };
             for route in found {
                 let (identity, fields) = self.fields(table, &spec, route);
@@ -169,6 +168,30 @@ impl RouteQuery {
             }
         }
         Ok(sets.into_values().collect())
+    }
+
+    /// The routes of a table that are meant, all of them their owner's.
+    fn found<'s>(
+        &self,
+        table: &RouteTableDoc,
+        spec: &'s RouteTableSpec,
+    ) -> Result<Vec<&'s HttpRoute>, Failure> {
+        let is_selected = |route: &HttpRoute| {
+            route.forward_to.is_some() && self.routes.matches(&route.name, &route.labels)
+        };
+        if !self.destinations.select() {
+            let routes = owners(table, spec).filter(|route| is_selected(route));
+            return Ok(routes.collect());
+        }
+        // A canary with all the traffic has taken the place of the stable Service.
+        let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
+        let rest_spec = rest.spec().map_err(Failure::unreadable)?;
+        let namespace = &table.key().namespace;
+        let routes = owners(table, spec).zip(owners(&rest, &rest_spec));
+        let routes = routes.filter(|(route, resting)| {
+            is_selected(route) && self.destinations.are_of(resting, &rest_spec, namespace)
+        });
+        Ok(routes.map(|(route, _)| route).collect())
     }
 
     fn fields(
@@ -198,12 +221,13 @@ impl RouteQuery {
             ),
         ];
         let route = route.map(|route| {
-            let route = Field::from([
+            let own = [
                 ("name", route.name.as_str().into()),
                 ("labels", Field::texts(&route.labels)),
                 ("path", path(route).into()),
-            ]);
-            ("route", route)
+            ];
+            let destinations = self.destinations.fields(route, spec, &name.namespace);
+            ("route", own.into_iter().chain(destinations).collect())
         });
         let fields = identity.fields().into_iter().chain(hosts(&spec.hosts));
         let fields = fields.chain(own).chain(route).collect();
@@ -222,6 +246,17 @@ fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
         labels: selector.labels("labels")?,
         ..RouteSelector::default()
     })
+}
+
+/// The HTTP routes of a table but those that the plugin has put in, which do not move them.
+fn owners<'s>(
+    table: &RouteTableDoc,
+    spec: &'s RouteTableSpec,
+) -> impl Iterator<Item = &'s HttpRoute> {
+    let written = table.raw().pointer("/spec/http").and_then(Value::as_array);
+    let routes = written.into_iter().flatten().zip(&spec.http);
+    let routes = routes.filter(|(written, _)| route_planner::managed_by(written).is_none());
+    routes.map(|(_, route)| route)
 }
 
 /// The path of the first matcher that has one, exact, a prefix or a pattern.

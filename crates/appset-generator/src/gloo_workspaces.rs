@@ -124,9 +124,7 @@ impl WorkspaceQuery {
         }
         let mut sets = BTreeMap::new();
         for workspace in workspaces.iter().filter(|one| self.selects(one)) {
-            let spec = workspace
-                .spec()
-                .map_err(|error| Failure::Upstream(error.to_string()))?;
+            let spec = workspace.spec().map_err(Failure::unreadable)?;
             let name = &workspace.key().name;
             for (cluster, share) in shares(&spec.workload_clusters, clusters) {
                 let known_as = self

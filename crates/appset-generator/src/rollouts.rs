@@ -151,8 +151,7 @@ impl RolloutQuery {
             if !has_all(rollout.labels(), &self.labels) {
                 continue;
             }
-            let unreadable = |error: DocumentError| Failure::Upstream(error.to_string());
-            let spec = rollout.spec().map_err(unreadable)?;
+            let spec = rollout.spec().map_err(Failure::unreadable)?;
             let Some(canary) = spec.canary() else {
                 continue;
             };
@@ -165,7 +164,7 @@ impl RolloutQuery {
                 Err(error) => (gloo(&[], &[]), error.to_string()),
             };
             let identity = Identity::of(&[&self.cluster, &key.namespace, &key.name]);
-            let status = rollout.status().map_err(unreadable)?;
+            let status = rollout.status().map_err(Failure::unreadable)?;
             let mut own = self.fields(rollout, canary, &status);
             own.extend(identity.fields());
             own.insert("configError", error.into());

@@ -55,7 +55,7 @@ pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
 pub use ownership::fnv1a;
 pub use record::ANNOTATION;
-pub use restore::{involved, managed_by, restore};
+pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
 

@@ -1,5 +1,6 @@
 //! Putting a table back for a Rollout that can no longer say how it was configured: the record and the labels suffice.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use gloo_types::{ObjectKey, RouteTableDoc};
@@ -53,17 +54,36 @@ impl Plan {
         if self.is_noop() {
             return self;
         }
-        let mut after = table.raw().clone();
-        let patched = json_patch::patch(&mut after, &self.to_json_patch());
-        let after = patched
-            .ok()
-            .and_then(|()| RouteTableDoc::from_value(after).ok());
-        let left = after.and_then(|after| involved(&after).ok());
+        let left = self
+            .applied_to(table)
+            .and_then(|after| involved(&after).ok());
         Self {
             hands_back: left.is_some_and(|rollouts| rollouts.is_empty()),
             ..self
         }
     }
+
+    /// The table after the edits; there is one, as they were planned on `table`.
+    fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
+        let mut after = table.raw().clone();
+        json_patch::patch(&mut after, &self.to_json_patch()).ok()?;
+        RouteTableDoc::from_value(after).ok()
+    }
+}
+
+/// `table` as its owner wrote it: without what any Rollout has changed or put in.
+///
+/// # Errors
+/// When the table, or what is remembered of it, cannot be read.
+pub fn at_rest(table: &RouteTableDoc) -> Result<Cow<'_, RouteTableDoc>, PlanError> {
+    let mut rest = Cow::Borrowed(table);
+    for rollout in involved(table)? {
+        let plan = restore(&rollout, &rest)?;
+        if let Some(restored) = plan.applied_to(&rest) {
+            rest = Cow::Owned(restored);
+        }
+    }
+    Ok(rest)
 }
 
 /// The Rollouts that have changed something in `table`, or have put routes in.

@@ -1,5 +1,7 @@
 //! From a request for routes to its answer, with tables at hand.
 
+use gloo_types::ObjectKey;
+use route_planner::{Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair, WeightSplit};
 use serde_json::json;
 
 use super::*;
@@ -135,5 +137,139 @@ fn what_is_refused() {
     assert_eq!(
         answer("default", allowed).unwrap(),
         r#"{"output":{"parameters":[]}}"#
+    );
+}
+
+/// A table whose owner sends all requests of route demo to stable, while a Rollout shop/demo gives `canary` percent of them to
+/// the canary.
+fn split(canary: i32) -> Arc<RouteTableDoc> {
+    let table = json!({
+        "kind": "RouteTable", "metadata": {"name": "split", "namespace": "shop"},
+        "spec": {
+            "defaultDestination": {"ref": {"name": "other"}, "port": {"number": 8080}},
+            "http": [
+                {"name": "demo", "forwardTo": {"destinations": [{"ref": {"name": "stable"}, "port": {"name": "http"}}]}},
+                {"name": "rest", "forwardTo": {}},
+                {"name": "far", "forwardTo": {"destinations": [
+                    {"ref": {"name": "stable", "namespace": "edge", "cluster": "c2"}, "weight": 80},
+                    {"ref": {"name": "vd"}, "kind": "VIRTUAL_DESTINATION"},
+                    {"awsLambda": {"function": "f"}, "weight": 5}
+                ]}}
+            ]
+        }
+    });
+    let rollout = ObjectKey::new("shop", "demo");
+    let block = json!({"routeTableSelector": {"name": "split"}}).to_string();
+    let config = PluginConfig::from_json(block.as_bytes(), &rollout, &[]).unwrap();
+    let intent = Intent {
+        rollout,
+        services: ServicePair {
+            stable: "stable".to_owned(),
+            canary: "canary".to_owned(),
+        },
+        hashes: None,
+        kind: IntentKind::SetWeight(WeightSplit {
+            desired: canary,
+            max: 100,
+            additional: Vec::new(),
+        }),
+        managed: ManagedRoutes::default(),
+    };
+    let mut table = RouteTableDoc::from_value(table).unwrap();
+    let patch = route_planner::plan(&config, &intent, &table)
+        .unwrap()
+        .to_json_patch();
+    let mut after = table.raw().clone();
+    json_patch::patch(&mut after, &patch).unwrap();
+    table = RouteTableDoc::from_value(after).unwrap();
+    Arc::new(table)
+}
+
+/// The routes of that table, with what `more` parameters ask for.
+fn split_routes(canary: i32, more: Value) -> Vec<Value> {
+    let mut parameters = json!({"routeTableSelector": {"name": "split", "namespace": "shop"}});
+    parameters
+        .as_object_mut()
+        .unwrap()
+        .extend(more.as_object().cloned().unwrap());
+    let SourceQuery::GlooRoutes(routes) = query(CONFIG, "default", &parameters).unwrap().source
+    else {
+        panic!("another source");
+    };
+    let sets = routes.sets(&[split(canary)]).unwrap();
+    sets.iter()
+        .map(|set| json!(set)["gloo"]["route"].clone())
+        .collect()
+}
+
+#[test]
+fn destinations_and_weights_have_to_be_asked_for() {
+    assert_eq!(split_routes(0, json!({})), split_routes(25, json!({})));
+    let destinations = split_routes(
+        25,
+        json!({"include": ["destinations"], "routeSelector": {"name": "demo"}}),
+    );
+    insta::assert_snapshot!(json!(destinations), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http"}],"labels":{},"name":"demo","path":""}]"#);
+    let weights = split_routes(25, json!({"include": ["weights"]}));
+    insta::assert_snapshot!(json!(weights), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http","weight":"75"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http","weight":"25"}],"labels":{},"name":"demo","path":""},{"destinations":[{"cluster":"c2","kind":"SERVICE","name":"stable","namespace":"edge","port":"","weight":"80"},{"cluster":"","kind":"VIRTUAL_DESTINATION","name":"vd","namespace":"shop","port":"","weight":"15"}],"labels":{},"name":"far","path":""},{"destinations":[{"cluster":"","kind":"SERVICE","name":"other","namespace":"shop","port":"8080","weight":"100"}],"labels":{},"name":"rest","path":""}]"#);
+}
+
+/// The names of the routes that are found, whatever the canary gets.
+#[track_caller]
+fn leading(more: Value, expect: &str) {
+    for canary in [0, 25, 100] {
+        let routes = split_routes(canary, more.clone());
+        let names = routes.iter().map(|route| route["name"].as_str().unwrap());
+        assert_eq!(
+            names.collect::<Vec<_>>().join(" "),
+            expect,
+            "{more} {canary}"
+        );
+    }
+}
+
+#[test]
+fn routes_may_be_chosen_by_where_their_owner_leads_them() {
+    leading(json!({"stableService": {"name": "stable"}}), "demo");
+    leading(
+        json!({"stableService": {"name": "stable", "namespace": "edge"}}),
+        "far",
+    );
+    leading(json!({"stableService": {"name": "canary"}}), "");
+    leading(json!({"stableService": {"name": "other"}}), "rest");
+    leading(json!({"stableService": {"name": "vd"}}), "");
+    leading(json!({"destinationKinds": ["VIRTUAL_DESTINATION"]}), "far");
+    leading(
+        json!({"destinationKinds": ["SERVICE", "EXTERNAL_SERVICE"]}),
+        "demo far rest",
+    );
+    leading(json!({"destinationKinds": ["EXTERNAL_SERVICE"]}), "");
+}
+
+#[test]
+fn what_is_refused_about_destinations() {
+    let refused = |more: Value, expect: &str| {
+        let mut parameters = json!({"routeTableSelector": web()});
+        parameters
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().cloned().unwrap());
+        refused(answer("default", parameters), expect);
+    };
+    refused(
+        json!({"include": ["weight"]}),
+        r#"include[0] is "weight", it must be destinations or weights"#,
+    );
+    refused(
+        json!({"include": ["weights"], "granularity": "table"}),
+        "include contradicts granularity",
+    );
+    refused(
+        json!({"destinationKinds": ["Service"]}),
+        "destinationKinds[0]",
+    );
+    refused(
+        json!({"stableService": {"namespace": "x"}}),
+        "stableService is empty: set name in it",
     );
 }

@@ -1,7 +1,7 @@
 //! Tables of Rollouts that are gone, in the middle of an update.
 
 use gloo_types::ObjectKey;
-use route_planner::{IntentKind, ManagedRoutes, Warning, involved};
+use route_planner::{IntentKind, ManagedRoutes, Warning, at_rest, involved};
 use serde_json::{Value, json};
 
 use crate::scenario::header_route;
@@ -90,6 +90,18 @@ fn what_another_rollout_uses_stays() {
         alone.document()["spec"].to_string()
     );
     assert_eq!(together.annotation(), alone.annotation());
+}
+
+#[test]
+fn at_rest_a_table_is_as_its_owner_wrote_it() {
+    let mut table = table();
+    assert_eq!(at_rest(&table.doc()).unwrap().raw(), table.doc().raw());
+    split(&mut table, "shop/ratings", 50);
+    split(&mut table, "shop/reviews", 100);
+    add_header_route(&mut table, "shop/reviews", 100);
+    let doc = table.doc();
+    let rest = at_rest(&doc).unwrap();
+    assert_eq!(rest.raw()["spec"].to_string(), spec().to_string());
 }
 
 #[test]
