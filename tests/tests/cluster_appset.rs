@@ -158,3 +158,64 @@ async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
     ensure!(other == "in-cluster/shop/web/a", "{other}");
     Ok(())
 }
+
+const WORKSPACES: &str = "
+apiVersion: admin.gloo.solo.io/v2
+kind: Workspace
+metadata: {name: web, namespace: gloo-mesh}
+spec:
+  workloadClusters:
+  - {selector: {tier: edge}, namespaces: [{name: shop}]}
+---
+apiVersion: admin.gloo.solo.io/v2
+kind: KubernetesCluster
+metadata: {name: east, namespace: gloo-mesh, labels: {tier: edge}}
+---
+apiVersion: admin.gloo.solo.io/v2
+kind: KubernetesCluster
+metadata: {name: west, namespace: gloo-mesh, labels: {tier: core}}
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workspaces_and_clusters_are_followed() -> Result<()> {
+    let cluster = Cluster::start_empty().await?;
+    if let Err(error) = follow_workspaces(&cluster).await {
+        bail!("{error:#}\n{}", cluster.logs());
+    }
+    cluster.stop().await
+}
+
+async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
+    let crds = [
+        gloo_types::crd::workspace(),
+        gloo_types::crd::kubernetes_cluster(),
+    ];
+    let crds = crds.map(serde_json::from_value);
+    let crds = crds.into_iter().collect::<Result<_, _>>()?;
+    cluster.install_with_gloo(crds).await?;
+    cluster.create_namespace("gloo-mesh").await?;
+    apply(cluster.client(), &parse(WORKSPACES)?).await?;
+    let generator =
+        Generator::start_with("glooWorkspaces: {}", TOKEN, cluster.kubeconfig()).await?;
+    let clusters = async |expected: &[&str]| {
+        eventually("the clusters are as expected", async || {
+            let reply = generator.ask("", TOKEN, &json!({})).await?;
+            let body: Value = serde_json::from_str(&reply.body)?;
+            let sets = body.pointer("/output/parameters").and_then(Value::as_array);
+            let sets = sets.with_context(|| reply.body.clone())?.iter();
+            let found: Vec<_> = sets
+                .filter_map(|set| set.pointer("/gloo/cluster"))
+                .collect();
+            ensure!(found == expected, "{found:?}");
+            Ok(())
+        })
+        .await
+    };
+    clusters(&["east"]).await?;
+    apply(
+        cluster.client(),
+        &parse(&WORKSPACES.replace("core", "edge"))?,
+    )
+    .await?;
+    clusters(&["east", "west"]).await
+}

@@ -82,9 +82,9 @@ async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result
 /// What Applications are made of does not come and go with a canary: neither the weights nor the header routes are in it.
 async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "generator").await?;
-    let config = "glooRoutes: {namespaces: [generator]}";
+    let config = "{glooRoutes: {namespaces: [generator]}, rollouts: {namespaces: [generator]}}";
     let generator = Generator::start_with(config, "t", cluster.kubeconfig()).await?;
-    let parameters = json!({ "routeTableSelector": { "name": "demo" } });
+    let parameters = json!({ "source": "gloo-routes", "routeTableSelector": { "name": "demo" } });
     // A label tells that all that came before it has been seen.
     let answer = async |step: &str| {
         canary
@@ -101,7 +101,34 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
         })
         .await
     };
+    // What the Rollout's set says of its state. There is one whatever that is.
+    let state = async |phase: &str, in_progress: bool| {
+        eventually("the generator has seen the Rollout", async || {
+            let parameters = json!({ "source": "rollouts" });
+            let reply = generator.ask("", "t", &parameters).await?;
+            let body: serde_json::Value = serde_json::from_str(&reply.body)?;
+            let sets = &body["output"]["parameters"];
+            let set = &sets[0];
+            ensure!(
+                sets.as_array().is_some_and(|sets| sets.len() == 1),
+                "{body}"
+            );
+            let told = &set["rollout"];
+            ensure!(
+                told["key"] == "in-cluster/generator/demo" && told["configError"] == "",
+                "{set}"
+            );
+            ensure!(set["gloo"]["host"] == "demo.example.com", "{set}");
+            ensure!(
+                told["phase"] == phase && told["inProgress"] == in_progress,
+                "{set}"
+            );
+            Ok(())
+        })
+        .await
+    };
     let at_rest = answer("rest").await?;
+    state("Healthy", false).await?;
     ensure!(at_rest.contains("generator/demo/shared"), "{at_rest}");
 
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
@@ -115,11 +142,12 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
         canary.splits(expected).await?;
         let walking = answer(&step.to_string()).await?;
         ensure!(walking == at_rest, "at step {step}: {walking}");
+        state("Paused", true).await?;
         canary.promote().await?;
     }
     canary.healthy().await?;
     ensure!(answer("done").await? == at_rest);
-    Ok(())
+    state("Healthy", false).await
 }
 
 async fn an_abort_takes_the_header_route_away(cluster: &Cluster) -> Result<()> {
