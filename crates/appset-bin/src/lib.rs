@@ -25,6 +25,10 @@ pub use flags::Flags;
 use service::Service;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::serve::Server;
 
@@ -39,6 +43,13 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
         .with_span_list(false)
         .with_max_level(flags.log_level)
         .with_writer(std::io::stderr)
+        .finish()
+        .with(
+            Targets::new()
+                .with_default(LevelFilter::TRACE)
+                // It tells of every failed try to reach the API server; the informers tell why.
+                .with_target("kube_client", LevelFilter::OFF),
+        )
         .try_init()
         .map_err(|error| anyhow::anyhow!(error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -75,15 +75,17 @@ async fn follow<K: Resource>(
         let event = watch.next().await;
         match event {
             Ok(event) => {
-                failures = 0;
                 if let Event::Listed(objects) = &event {
                     tracing::info!(kind = K::KIND, namespace, count = objects.len(), "listed");
+                } else if failures > 0 {
+                    tracing::info!(kind = K::KIND, namespace, failures, "watched again");
                 }
+                failures = 0;
                 lock(&known).learn(event, Instant::now());
             }
             Err(error) => {
                 let problem = words::<K>(error);
-                if failures == 0 {
+                if lock(&known).problem.as_ref() != Some(&problem) {
                     tracing::warn!(kind = K::KIND, namespace, problem, "a watch failed");
                 }
                 lock(&known).problem = Some(problem);

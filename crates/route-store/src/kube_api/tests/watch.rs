@@ -1,5 +1,8 @@
 //! A watch against canned answers: what it hears of, and where it goes on.
 
+use bytes::Bytes;
+use http_body_util::channel::Channel;
+
 use super::*;
 
 /// Makes one line of a watch.
@@ -139,4 +142,35 @@ async fn a_kind_that_the_api_server_does_not_know() {
     let (store, _) = store(Vec::new());
     let error = store.watch::<RouteTable>("mesh").next().await.unwrap_err();
     assert!(matches!(error, StoreError::NotFound { .. }), "{error}");
+}
+
+/// A connection may be dead without anybody having closed it.
+#[tokio::test(start_paused = true)]
+async fn a_connection_on_which_nothing_arrives_ends() {
+    let senders = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let service = tower::service_fn(move |request: http::Request<HttpBody>| {
+        let (mut sender, body) = Channel::<Bytes>::new(1);
+        let senders = senders.clone();
+        async move {
+            if !request.uri().query().unwrap().contains("watch=true") {
+                let list = list(vec![], "10").1.to_string();
+                sender.send_data(list.into()).await.unwrap();
+            } else {
+                // As long as it is kept the body has no end.
+                senders.lock().unwrap().push(sender);
+            }
+            Ok::<_, Infallible>(Response::new(body))
+        }
+    });
+    let store =
+        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
+    let mut watch = store.watch::<RouteTable>("mesh");
+    assert_eq!(watch.next().await.unwrap(), Event::Listed(vec![]));
+    assert_eq!(watch.next().await.unwrap(), Event::Quiet);
+    let error = watch.next().await.unwrap_err();
+    assert!(
+        matches!(error, StoreError::Timeout { verb: "watch", .. }),
+        "{error:?}"
+    );
+    assert_eq!(watch.next().await.unwrap(), Event::Quiet);
 }
