@@ -153,6 +153,10 @@ fn what_a_workspace_has_of_a_cluster() {
         ]),
         &["c1 true false false a,b", "c2 true false false b"],
     );
+    shared(
+        json!([{"name": "c1"}, {"name": "c*", "configEnabled": false}]),
+        &["c1 true true false ", "c2 true false false "],
+    );
 }
 
 /// A registration that is lost for a moment must not cost Applications.

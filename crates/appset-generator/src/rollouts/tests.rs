@@ -358,6 +358,23 @@ fn what_is_selected() {
 }
 
 #[test]
+fn nothing_is_looked_up_for_another_cluster() {
+    let looked_up = |parameters: Value| match query(CONFIG, "default", &parameters).unwrap().source
+    {
+        SourceQuery::Rollouts(query) => (
+            query.namespaces().join(" "),
+            query.table_namespaces().join(" "),
+        ),
+        other => panic!("{other:?}"),
+    };
+    let none = String::new();
+    assert_eq!(looked_up(json!({"cluster": "c2"})), (none.clone(), none));
+    // A Rollout may select tables of another namespace than its own.
+    let one = looked_up(json!({"namespaces": ["shop"]}));
+    assert_eq!(one, ("shop".to_owned(), "edge shop".to_owned()));
+}
+
+#[test]
 fn what_is_refused() {
     let ask = |profile, parameters: Value| sets(profile, &parameters, &[]);
     refused(
