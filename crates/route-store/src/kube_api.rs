@@ -8,6 +8,8 @@ use std::{path::PathBuf, time::Duration};
 use gloo_types::{
     Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
 };
+use http::Uri;
+use hyper_util::client::proxy::matcher::Matcher;
 use json_patch::Patch;
 use kube::{
     Client, Config,
@@ -68,6 +70,14 @@ pub enum ConnectError {
         /// What is wrong with it.
         #[source]
         source: Box<kube::config::KubeconfigError>,
+    },
+    /// The way to the API server leads through a proxy.
+    #[error(
+        "API server {server} would be asked through the proxy of HTTPS_PROXY or of the kubeconfig, which is not supported: add its host to NO_PROXY"
+    )]
+    Proxy {
+        /// Its address.
+        server: String,
     },
     /// The configuration asks for something this client does not do.
     #[error("no client for this cluster configuration: check its TLS and authentication settings")]
@@ -421,8 +431,23 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 }
 
 async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {
-    let config = config(access).await?;
+    let mut config = config(access).await?;
+    let no_proxy = ["NO_PROXY", "no_proxy"].map(|name| std::env::var(name).ok());
+    let no_proxy = no_proxy.into_iter().flatten().next().unwrap_or_default();
+    if is_exempt(&config.cluster_url, &no_proxy) {
+        config.proxy_url = None;
+    }
+    if config.proxy_url.is_some() {
+        let server = config.cluster_url.to_string();
+        return Err(ConnectError::Proxy { server });
+    }
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
+}
+
+/// Whether `NO_PROXY` has the host of `server`. The kube crate takes the proxy of the environment all the same.
+fn is_exempt(server: &Uri, no_proxy: &str) -> bool {
+    let proxies = Matcher::builder().all("http://any").no(no_proxy).build();
+    proxies.intercept(server).is_none()
 }
 
 async fn config(access: &KubeAccess) -> Result<Config, ConnectError> {

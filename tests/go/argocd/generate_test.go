@@ -120,6 +120,7 @@ static:
 		{goTemplate, ours(`{source: hello, big: 123456789}`), "{{.key1}}", "{{.gloo.port}} {{if .gloo.on}}on{{end}} {{index .gloo.hosts 1}} {{.gloo.hostsCsv}} {{.input.big}}", "1000000 on b a,b 123456789"},
 		{fastTemplate, ours(`{source: hello, big: 123456789}`), "{{key1}}", "{{gloo.port}} {{gloo.on}} {{gloo.hosts.1}} {{gloo.hostsCsv}} {{input.big}}", "1000000 true b a,b 123456789"},
 		{goTemplate, shopRoutes, "x", "{{.gloo.key}} {{.gloo.host}} {{.gloo.route.path}} {{.gloo.routeTable.labels.app}}", "in-cluster/shop/web/reviews shop.example.com /reviews shop"},
+		{goTemplate, ours(`{source: gloo-routes, routeTableSelector: {name: web}, include: [weights]}`), "x", "{{(index .gloo.route.destinations 0).weight}}", "100"},
 		{goTemplate, ours(`{source: rollouts}`), "x", "{{.rollout.key}} {{.rollout.phase}} {{if .rollout.inProgress}}busy{{end}} {{(index .gloo.routeTables 0).name}} {{.gloo.host}}", "in-cluster/shop/reviews Paused busy web shop.example.com"},
 		{fastTemplate, ours(`{source: rollouts}`), "x", "{{rollout.key}} {{rollout.phase}} {{rollout.inProgress}} {{gloo.routeTables.0.name}} {{gloo.host}}", "in-cluster/shop/reviews Paused true web shop.example.com"},
 		{goTemplate, ours(`{source: rollouts, include: [weights, steps]}`), "x", "{{.rollout.weights.canary}} {{.rollout.step.index}}/{{.rollout.step.count}}{{.rollout.configError}}", "10 1/2"},

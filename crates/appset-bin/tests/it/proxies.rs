@@ -56,3 +56,38 @@ fn a_proxy_over_https_is_refused() {
     let proxy = [("HTTPS_PROXY", "https://PROXY")];
     check(GHCR, &proxy, &[], "has to be the address of a proxy");
 }
+
+/// The kube crate takes the proxy of the environment, whatever `NO_PROXY` says.
+#[test]
+fn an_api_server_in_no_proxy_is_asked_straight() {
+    let proxy = Registry::start(|_, _| Some((403, Vec::new(), String::new())));
+    let server = Registry::start(|_, _| Some((500, Vec::new(), String::new())));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let text = format!(
+        "{{current-context: a, contexts: [{{name: a, context: {{cluster: a, user: a}}}}], \
+         clusters: [{{name: a, cluster: {{server: 'http://{}'}}}}], users: [{{name: a, user: {{}}}}]}}",
+        server.host
+    );
+    std::fs::write(&file, text).unwrap();
+    let flag = format!("--kubeconfig={}", file.display());
+    let start = |no_proxy| {
+        let proxy = format!("http://{}", proxy.host);
+        Generator::start_in(
+            &[("HTTPS_PROXY", &proxy), ("NO_PROXY", no_proxy)],
+            "glooRoutes: {namespaces: [shop]}",
+            &[("argocd", "t")],
+            &[&flag],
+        )
+    };
+    let said_by = |generator: &Generator, part: &str| {
+        let mut answers = (0..10_000).map(|_| generator.ops("/readyz").body);
+        let said = answers.find(|said| !said.contains("no answer yet"));
+        assert!(said.as_ref().unwrap().contains(part), "{said:?}");
+    };
+    said_by(&start("localhost"), "add its host to NO_PROXY");
+    assert_eq!(server.requests().len(), 0);
+    said_by(&start("127.0.0.1"), "500");
+    assert_ne!(server.requests().len(), 0);
+    assert_eq!(proxy.requests().len(), 0);
+}

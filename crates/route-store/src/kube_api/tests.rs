@@ -298,6 +298,21 @@ async fn a_missing_kubeconfig_is_named() {
     );
 }
 
+#[test]
+fn no_proxy_names_hosts_domains_and_networks() {
+    #[track_caller]
+    fn check(server: &'static str, no_proxy: &str, exempt: bool) {
+        assert_eq!(is_exempt(&Uri::from_static(server), no_proxy), exempt);
+    }
+    check("https://10.0.0.1:6443", "", false);
+    check("https://10.0.0.1:6443", "10.0.0.1", true);
+    check("https://10.0.0.1:6443", "localhost,10.0.0.0/8", true);
+    check("https://11.0.0.1:6443", "10.0.0.0/8", false);
+    check("https://c1.example.com", ".example.com", true);
+    check("https://c1.example.com", "c2.example.com", false);
+    check("https://c1.example.com", "*", true);
+}
+
 fn policy() -> Value {
     json!({"apiVersion": "trafficcontrol.policy.gloo.solo.io/v2", "kind": "MirrorPolicy",
         "metadata": {"name": "copy", "namespace": "mesh", "resourceVersion": "9"}, "spec": {}})
