@@ -11,6 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::registries::client::{Client, Lookup};
 
+mod authorities;
 mod client;
 mod connector;
 

@@ -16,9 +16,10 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::ClientConfig;
 use serde_json::Value;
 
+use crate::registries::authorities;
 use crate::registries::connector::Connector;
 
 /// Sends requests over connections that it keeps.
@@ -29,18 +30,12 @@ type Response = axum::http::Response<Bytes>;
 /// Longest body; registries refuse longer manifests.
 const MAX_BODY: usize = 4 << 20;
 
-/// A client that trusts what the system does, or the file in `SSL_CERT_FILE`.
+/// A client without connections.
 pub(super) fn new() -> anyhow::Result<Client> {
-    let mut roots = RootCertStore::empty();
-    let (added, _) =
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if added == 0 {
-        tracing::warn!("no certificate authority is installed, so no https registry can be asked");
-    }
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .with_root_certificates(authorities::trusted())
         .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
