@@ -3,6 +3,7 @@
 //! [`Cluster`] starts the programs, [`Suite`] runs the tests of a file in one of them, [`Canary`] is one Rollout with its
 //! RouteTable in a namespace of its own, and [`eventually`] is the only way to wait. The programs are built from the Go modules in `go`; see `README.md`.
 
+mod appset_installation;
 mod appset_manifests;
 mod canary;
 mod cluster;
@@ -23,6 +24,7 @@ mod terminal;
 mod volume;
 pub mod walks;
 
+pub use appset_installation::{Installed, PluginConfig};
 pub use appset_manifests::{appset_chart, appset_kustomization};
 pub use canary::{Canary, History, split};
 pub use cluster::{Cluster, PLUGIN_NAME, program};

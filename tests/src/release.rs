@@ -56,7 +56,7 @@ impl Release {
     }
 
     /// The objects in a folder of its manifests.
-    pub(crate) fn objects(self, folder: &str) -> Result<Vec<DynamicObject>> {
+    pub fn objects(self, folder: &str) -> Result<Vec<DynamicObject>> {
         let mut objects = Vec::new();
         for entry in fs::read_dir(self.manifests()?.join(folder))? {
             let path = entry?.path();

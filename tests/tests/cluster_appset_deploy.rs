@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use e2e_tests::{Cluster, Generator, apply, appset_chart, appset_kustomization, eventually, parse};
-use k8s_openapi::api::apps::v1::Deployment;
+use e2e_tests::{
+    Cluster, Installed, PluginConfig, Release, apply, appset_chart, appset_kustomization,
+    eventually, parse,
+};
+use gloo_types::crd;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
-use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, PodTemplateSpec, Secret, Service};
-use k8s_openapi::api::networking::v1::NetworkPolicy;
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use kube::Api;
 use kube::api::{DynamicObject, PostParams};
-use kube::{Api, Client};
 use rcgen::{CertifiedKey, generate_simple_self_signed};
 use serde_json::{Value, json};
 
@@ -56,13 +56,13 @@ async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
         ensure!(error.to_string().contains("volume tokens"), "{error:#}");
         create_tokens(cluster, &[("token", "s3cret")]).await?;
 
-        let installed = Installed::read(cluster.client()).await?;
-        installed.may_run(cluster.client()).await?;
+        let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
+        installed.may_run().await?;
         installed.fits_together()?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
         installed.probes_succeed(&generator).await?;
-        let plugin = Plugin::read(cluster.client(), NAME).await?;
-        installed.serves(&plugin, &Generator::help()?)?;
+        let plugin = PluginConfig::read(cluster.client(), NAMESPACE, NAME).await?;
+        installed.serves(&plugin)?;
         let parameters = json!({ "source": "hello", "team": "shop" });
         let hello = generator
             .ask(&plugin.path, &plugin.token, &parameters)
@@ -78,55 +78,47 @@ async fn the_simplest_installation_answers_argo_cd() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_of_the_cluster_needs_each_of_its_rights() -> Result<()> {
+async fn sources_of_the_cluster_need_each_of_their_rights() -> Result<()> {
     in_cluster(async |cluster| {
         let client = cluster.client();
         cluster.create_namespace("shop").await?;
-        cluster.install_with_gloo(Vec::new()).await?;
-        let values = json!({
-            "config": "glooRoutes: {namespaces: [shop]}",
-            "kubernetes": { "namespaces": ["shop"] },
-        });
+        let mut kinds = Release::V1_9.objects("crds")?;
+        for crd in [crd::workspace(), crd::kubernetes_cluster()] {
+            kinds.push(serde_json::from_value(crd)?);
+        }
+        cluster.install_with_gloo(kinds).await?;
+        let values = json!({ "config": SOURCES, "kubernetes": { "namespaces": ["shop"] } });
         let chart = appset_chart(&values)?;
         apply(client, &chart).await?;
         apply(client, &parse(TABLE)?).await?;
         create_tokens(cluster, &[("token", "s3cret")]).await?;
-        let plugin = Plugin::read(client, NAME).await?;
+        let plugin = PluginConfig::read(client, NAMESPACE, NAME).await?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-        let parameters = json!({ "routeTableSelector": { "name": "web" } });
+        let parameters =
+            json!({ "source": "gloo-routes", "routeTableSelector": { "name": "web" } });
         eventually("the tables are known", async || {
             let routes = generator.ask(&plugin.path, &plugin.token, &parameters);
             routes.await?.check(200, r#""routeTable":{"#)
         })
         .await?;
-        generator.look_at("/readyz").await?.check(200, "ok")?;
-
-        cannot(cluster, &chart, "list").await?;
-        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-        let missing = r#"cannot list resource "routetables" in API group"#;
-        eventually(missing, async || {
-            generator.look_at("/readyz").await?.check(503, missing)
+        eventually("the other kinds are known", async || {
+            generator.look_at("/readyz").await?.check(200, "ok")
         })
         .await?;
-        let routes = generator.ask(&plugin.path, &plugin.token, &parameters);
-        routes
-            .await?
-            .check(503, "RouteTables in namespace shop are not known")?;
 
-        // It would learn of no change.
-        cannot(cluster, &chart, "watch").await?;
-        let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
-        let missing = r#"cannot watch resource \"routetables\" in API group"#;
-        eventually(missing, async || {
-            let log = generator.log_tail();
-            ensure!(log.contains(missing), "{log}");
-            Ok(())
-        })
-        .await?;
+        for less in Less::each(&chart)? {
+            less.apply(cluster).await?;
+            let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
+            let missing = format!(r#"cannot {} resource "{}""#, less.verb, less.resource);
+            eventually(&missing, async || {
+                generator.look_at("/readyz").await?.check(503, &missing)
+            })
+            .await?;
+        }
 
         // The role is there and bound, but the container has no token of the account.
-        let nowhere = json!({ "config": "glooRoutes: {namespaces: [shop]}" });
-        apply(client, &appset_chart(&nowhere)?).await?;
+        apply(client, &chart).await?;
+        apply(client, &appset_chart(&json!({ "config": SOURCES }))?).await?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
         eventually("it is not ready, and says why", async || {
             generator
@@ -139,6 +131,12 @@ async fn a_source_of_the_cluster_needs_each_of_its_rights() -> Result<()> {
     .await
 }
 
+const SOURCES: &str = "
+glooRoutes: {namespaces: [shop]}
+rollouts: {namespaces: [shop]}
+glooWorkspaces: {namespace: shop}
+";
+
 const TABLE: &str = "
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable
@@ -150,39 +148,70 @@ spec:
     forwardTo: {destinations: [{ref: {name: stable}}]}
 ";
 
-/// Takes a verb out of every rule, and waits until the API server has heard of it, by a watch.
-async fn cannot(cluster: &Cluster, objects: &[DynamicObject], verb: &str) -> Result<()> {
-    apply(cluster.client(), &without(objects, verb)?).await?;
-    let account = format!("system:serviceaccount:{NAMESPACE}:{NAME}");
-    let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client_as(&account).await?);
-    let question = serde_json::from_value(json!({ "spec": { "resourceAttributes": {
-        "group": "networking.gloo.solo.io",
-        "resource": "routetables",
-        "namespace": "shop",
-        "verb": verb,
-    }}}))?;
-    eventually("the right is gone", async || {
-        let review = reviews.create(&PostParams::default(), &question).await?;
-        let status = review.status.context("no answer")?;
-        ensure!(!status.allowed, "it is there: {:?}", status.reason);
-        Ok(())
-    })
-    .await
+/// A role with one verb less in one rule.
+struct Less {
+    role: DynamicObject,
+    verb: String,
+    group: String,
+    /// The first one of the rule.
+    resource: String,
 }
 
-/// The objects with one verb less in every rule.
-fn without(objects: &[DynamicObject], verb: &str) -> Result<Vec<DynamicObject>> {
-    let mut objects = objects.to_vec();
-    let role = objects.iter_mut().find(|object| {
-        let kind = object.types.as_ref().map(|types| types.kind.as_str());
-        kind == Some("ClusterRole")
-    });
-    let rules = role.and_then(|role| role.data.get_mut("rules")?.as_array_mut());
-    for rule in rules.context("no rules")? {
-        let verbs = rule.get_mut("verbs").and_then(Value::as_array_mut);
-        verbs.context("no verbs")?.retain(|other| other != verb);
+impl Less {
+    /// For each verb of each rule of the role that is among `objects`.
+    fn each(objects: &[DynamicObject]) -> Result<Vec<Self>> {
+        let is_role =
+            |it: &&DynamicObject| it.types.as_ref().is_some_and(|it| it.kind == "ClusterRole");
+        let role = objects.iter().find(is_role).context("no role")?;
+        let rules = role.data.get("rules").context("no rules")?;
+        let rules: Vec<PolicyRule> = serde_json::from_value(rules.clone())?;
+        let mut all = Vec::new();
+        for (index, rule) in rules.iter().enumerate() {
+            for verb in &rule.verbs {
+                let first = |names: &Option<Vec<String>>| names.as_ref()?.first().cloned();
+                let others = rule.verbs.iter().filter(|other| *other != verb);
+                let mut rest = rules.clone();
+                rest.remove(index);
+                rest.push(PolicyRule {
+                    verbs: others.cloned().collect(),
+                    ..rule.clone()
+                });
+                let mut role = role.clone();
+                role.data = json!({ "rules": rest });
+                all.push(Self {
+                    role,
+                    verb: verb.clone(),
+                    group: first(&rule.api_groups).context("no group")?,
+                    resource: first(&rule.resources).context("no resource")?,
+                });
+            }
+        }
+        ensure!(!all.is_empty(), "the role grants nothing");
+        Ok(all)
     }
-    Ok(objects)
+
+    /// Waits until the API server has heard of it, by a watch.
+    async fn apply(&self, cluster: &Cluster) -> Result<()> {
+        apply(cluster.client(), std::slice::from_ref(&self.role)).await?;
+        let account = format!("system:serviceaccount:{NAMESPACE}:{NAME}");
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(cluster.client_as(&account).await?);
+        let Self {
+            verb,
+            group,
+            resource,
+            ..
+        } = self;
+        let question = serde_json::from_value(json!({ "spec": { "resourceAttributes": {
+            "verb": verb, "group": group, "resource": resource, "namespace": "shop",
+        }}}))?;
+        eventually("the right is gone", async || {
+            let review = reviews.create(&PostParams::default(), &question).await?;
+            let status = review.status.context("no answer")?;
+            ensure!(!status.allowed, "it is there: {:?}", status.reason);
+            Ok(())
+        })
+        .await
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -229,12 +258,12 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
         objects.retain(|it| it.types.as_ref().is_some_and(|it| it.kind != "ServiceMonitor"));
         ensure!(objects.len() + 1 == total, "no ServiceMonitor");
         apply(cluster.client(), &objects).await?;
-        let installed = Installed::read(cluster.client()).await?;
-        installed.may_run(cluster.client()).await?;
+        let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
+        installed.may_run().await?;
         installed.fits_together()?;
-        let plugin = Plugin::read(cluster.client(), NAME).await?;
+        let plugin = PluginConfig::read(cluster.client(), NAMESPACE, NAME).await?;
         ensure!(plugin.scheme == "https" && plugin.token == "s3cret", "{}", plugin.scheme);
-        installed.serves(&plugin, &Generator::help()?)?;
+        installed.serves(&plugin)?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
         installed.probes_succeed(&generator).await
     })
@@ -304,182 +333,5 @@ fn remove_labels_of_helm(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(remove_labels_of_helm),
         _ => {}
-    }
-}
-
-/// What Argo CD knows of a plugin generator by the ConfigMap that `configMapRef` names.
-struct Plugin {
-    scheme: String,
-    /// Of the `baseUrl`: `name.namespace.svc`.
-    host: String,
-    port: i32,
-    path: String,
-    token: String,
-}
-
-impl Plugin {
-    async fn read(client: &Client, config_map: &str) -> Result<Self> {
-        let maps: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-        let data = maps.get(config_map).await?.data.unwrap_or_default();
-        let value = |key: &str| data.get(key).with_context(|| format!("no {key}"));
-        let (url, token) = (value("baseUrl")?, value("token")?);
-
-        let (name, key) = token
-            .strip_prefix('$')
-            .and_then(|reference| reference.split_once(':'))
-            .context("no reference to a Secret of its own")?;
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-        let secret = secrets.get(name).await?.data.unwrap_or_default();
-        let token = secret.get(key).context("the Secret has no such key")?;
-
-        let url: http::Uri = url.parse()?;
-        let scheme = url.scheme_str().context("no scheme")?;
-        Ok(Self {
-            scheme: scheme.to_owned(),
-            host: url.host().context("no host")?.to_owned(),
-            port: url
-                .port_u16()
-                .map_or(if scheme == "https" { 443 } else { 80 }, i32::from),
-            path: url.path().trim_end_matches('/').to_owned(),
-            token: String::from_utf8(token.0.clone())?,
-        })
-    }
-}
-
-/// The objects of an installation, as the API server has them.
-struct Installed {
-    template: PodTemplateSpec,
-    service: Service,
-    policy: NetworkPolicy,
-    budget: PodDisruptionBudget,
-}
-
-impl Installed {
-    async fn read(client: &Client) -> Result<Self> {
-        let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-        let services: Api<Service> = Api::namespaced(client.clone(), NAMESPACE);
-        let policies: Api<NetworkPolicy> = Api::namespaced(client.clone(), NAMESPACE);
-        let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), NAMESPACE);
-        Ok(Self {
-            template: deployments.get(NAME).await?.spec.template,
-            service: services.get(NAME).await?,
-            policy: policies.get(NAME).await?,
-            budget: budgets.get(NAME).await?,
-        })
-    }
-
-    fn container(&self) -> Result<&Container> {
-        let pod = self.template.spec.as_ref();
-        let containers = pod.map(|pod| pod.containers.as_slice());
-        containers.and_then(<[_]>::first).context("no container")
-    }
-
-    /// The number of a port of the container.
-    fn port(&self, named: &IntOrString) -> Result<i32> {
-        let IntOrString::String(name) = named else {
-            bail!("{named:?} is no name");
-        };
-        let ports = self.container()?.ports.iter().flatten();
-        let mut ports = ports.filter(|port| port.name.as_ref() == Some(name));
-        let port = ports.next().with_context(|| format!("no port {name}"))?;
-        Ok(port.container_port)
-    }
-
-    /// The namespace admits only what the strictest of the Pod Security Standards does.
-    async fn may_run(&self, client: &Client) -> Result<()> {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-        let mut pod = Pod {
-            metadata: self.template.metadata.clone().unwrap_or_default(),
-            spec: self.template.spec.clone(),
-            ..Pod::default()
-        };
-        pod.metadata.name = Some("trial".to_owned());
-        let trial = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        pods.create(&trial, &pod).await?;
-        let security = self.container()?.security_context.as_ref();
-        let read_only = security.and_then(|security| security.read_only_root_filesystem);
-        ensure!(read_only == Some(true), "the container may write its image");
-        Ok(())
-    }
-
-    /// What selects Pods selects these, and every port that is named is one of theirs.
-    fn fits_together(&self) -> Result<()> {
-        let labels = self.template.metadata.as_ref();
-        let labels = labels.and_then(|metadata| metadata.labels.as_ref());
-        let labels = labels.context("no labels")?;
-        let service = self.service.spec.as_ref().context("no Service")?;
-        let policy = self.policy.spec.as_ref().context("no policy")?;
-        let budget = self.budget.spec.as_ref().context("no budget")?;
-        for selector in [
-            service.selector.as_ref(),
-            policy
-                .pod_selector
-                .as_ref()
-                .and_then(|it| it.match_labels.as_ref()),
-            budget
-                .selector
-                .as_ref()
-                .and_then(|it| it.match_labels.as_ref()),
-        ] {
-            let selector = selector.filter(|it| !it.is_empty());
-            let mut wanted = selector.context("it selects every Pod")?.iter();
-            ensure!(
-                wanted.all(|(key, value)| labels.get(key) == Some(value)),
-                "{selector:?} does not select {labels:?}"
-            );
-        }
-        let served = service.ports.iter().flatten();
-        let served = served.filter_map(|port| port.target_port.as_ref());
-        let admitted = policy.ingress.iter().flatten();
-        let admitted = admitted.flat_map(|rule| rule.ports.iter().flatten());
-        let admitted = admitted.filter_map(|port| port.port.as_ref());
-        for port in served.chain(admitted) {
-            self.port(port)?;
-        }
-        Ok(())
-    }
-
-    async fn probes_succeed(&self, generator: &Generator) -> Result<()> {
-        let container = self.container()?;
-        for probe in [&container.liveness_probe, &container.readiness_probe] {
-            let probe = probe.as_ref().and_then(|probe| probe.http_get.as_ref());
-            let probe = probe.context("a probe is missing")?;
-            ensure!(self.port(&probe.port)? == self.port(&IntOrString::String("ops".to_owned()))?);
-            let path = probe.path.as_deref().context("no path")?;
-            generator.look_at(path).await?.check(200, "ok")?;
-        }
-        Ok(())
-    }
-
-    /// Argo CD finds the Service, and behind it the port that the program listens on by default.
-    fn serves(&self, plugin: &Plugin, help: &str) -> Result<()> {
-        ensure!(
-            plugin.host == format!("{NAME}.{NAMESPACE}.svc"),
-            "{}",
-            plugin.host
-        );
-        let ports = self
-            .service
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.ports.as_ref());
-        let mut ports = ports.into_iter().flatten();
-        let port = ports
-            .find(|port| port.port == plugin.port)
-            .context("no such port")?;
-        let api = self.port(port.target_port.as_ref().context("no target")?)?;
-        let ops = self.port(&IntOrString::String("ops".to_owned()))?;
-        for (flag, port) in [("--listen", api), ("--ops-listen", ops)] {
-            let (_, of_flag) = help
-                .split_once(&format!("{flag} "))
-                .context("no such flag")?;
-            let (_, default) = of_flag.split_once("[default: ").context("no default")?;
-            let expected = format!("0.0.0.0:{port}]");
-            ensure!(default.starts_with(&expected), "{flag} is not {expected}");
-        }
-        Ok(())
     }
 }
