@@ -73,9 +73,6 @@ spec:
 status: ` + status
 }
 
-// reviewsSlug is that of the Rollout reviews.
-const reviewsSlug = "in-cluster-shop-reviews-fa157d0ead72ef88"
-
 // Statuses of a Rollout from one version to the next.
 const (
 	restsAtA   = `{observedGeneration: "7", phase: Healthy, stableRS: a, currentPodHash: a}`

@@ -82,8 +82,9 @@ func TestSamples(t *testing.T) {
 			"front in in-cluster/front: front [front=ghcr.io/myorg/front@" + frontMain + "]",
 		}},
 		"freeze.yaml": {automated, []string{
-			"in-cluster-shop-details-84af95d1f5128423 in in-cluster/shop: details map[rollouts/in-progress:false] true",
-			reviewsSlug + " in in-cluster/shop: reviews map[rollouts/in-progress:true] false",
+			"cart in in-cluster/shop: shop/cart map[rollouts/in-progress:false] true",
+			"details in in-cluster/shop: shop/details map[rollouts/in-progress:false] true",
+			"reviews in in-cluster/shop: shop/reviews map[rollouts/in-progress:true] false",
 		}},
 		"workspaces.yaml": {values, []string{
 			"ops-c1 in c1/platform: namespaces: ops\nworkspace: ops",
@@ -229,7 +230,10 @@ func tunnel(ctx context.Context, writer http.ResponseWriter, address string) {
 // git is a stand-in for the repo server: every repository has these files.
 type git map[string]string
 
-var apps = git{"front/app.yaml": "app: front", "back/app.yaml": "app: back", "docs/app.yaml": "app: docs"}
+var apps = git{
+	"front/app.yaml": "app: front", "back/app.yaml": "app: back", "docs/app.yaml": "app: docs",
+	"shop/cart/app.yaml": "app: cart", "shop/details/app.yaml": "app: details", "shop/reviews/app.yaml": "app: reviews",
+}
 
 func (g git) GetFiles(_ context.Context, _, _, _, pattern string, _ bool, _ *v1alpha1.SourceIntegrity) (map[string][]byte, error) {
 	files := map[string][]byte{}
