@@ -57,9 +57,9 @@ fn a_proxy_over_https_is_refused() {
     check(GHCR, &proxy, &[], "has to be the address of a proxy");
 }
 
-/// The kube crate takes the proxy of the environment, whatever `NO_PROXY` says.
+/// As kubectl asks it. The kube crate takes the proxy of the environment, whatever `NO_PROXY` says of the API server.
 #[test]
-fn an_api_server_in_no_proxy_is_asked_straight() {
+fn an_api_server_is_asked_through_the_proxy_unless_it_is_in_no_proxy() {
     let proxy = Registry::start(|_, _| Some((403, Vec::new(), String::new())));
     let server = Registry::start(|_, _| Some((500, Vec::new(), String::new())));
     let dir = tempfile::tempdir().unwrap();
@@ -85,9 +85,11 @@ fn an_api_server_in_no_proxy_is_asked_straight() {
         let said = answers.find(|said| !said.contains("no answer yet"));
         assert!(said.as_ref().unwrap().contains(part), "{said:?}");
     };
-    said_by(&start("localhost"), "add its host to NO_PROXY");
-    assert_eq!(server.requests().len(), 0);
     said_by(&start("127.0.0.1"), "500");
     assert_ne!(server.requests().len(), 0);
     assert_eq!(proxy.requests().len(), 0);
+    let asked_straight = server.requests().len();
+    said_by(&start("localhost"), "tunnel error: unsuccessful");
+    assert_eq!(proxy.requests()[0], format!("CONNECT {}", server.host));
+    assert_eq!(server.requests().len(), asked_straight);
 }
