@@ -25,7 +25,6 @@ const IDLE: Duration = Duration::from_secs(120);
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long to wait when no connection can be accepted: there are too many open files, which takes time to pass.
 const PAUSE: Duration = Duration::from_millis(100);
-
 /// How long an answer may take on its way to a client, besides the time that a call may take.
 const WAY: Duration = Duration::from_secs(5);
 /// Connections for each call that may run. Argo CD keeps two that it does not use.
