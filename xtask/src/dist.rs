@@ -15,6 +15,7 @@ use ring::digest::{SHA256, digest};
 use xshell::{Shell, cmd};
 
 use crate::{
+    go::GENERATOR,
     plugin::PLUGIN,
     report::{Report, say},
 };
@@ -53,7 +54,7 @@ const ARM64: Platform = Platform {
     machine: elf::Machine::Aarch64,
 };
 
-/// What a binary should stay below, so that an init container or a download is quick.
+/// What the plugin should stay below, so that an init container or a download is quick.
 const GOAL_MIB: f64 = 8.0;
 
 /// Writes the files of a release into a directory; files of other names in there are left alone.
@@ -77,21 +78,25 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         zig = Some(Zig::install(sh)?);
         Ok(())
     });
-    for platform in [AMD64, ARM64] {
-        report.step(platform.name, || {
-            let zig = zig.as_ref().context("its C is compiled with zig")?;
-            dist.platform(&platform, &zig.build(&platform, &dist.release)?)
-        });
-    }
-    // Better than nothing for most users, yet the step above has failed.
-    if !sh.path_exists(dist.out.join(AMD64.file_name())) {
-        report.step("linux-amd64 with glibc instead", || {
-            let binary = dist.release.build_with_glibc(sh)?;
-            dist.platform(&AMD64, &binary)
-        });
+    for program in [PLUGIN, GENERATOR] {
+        for platform in [AMD64, ARM64] {
+            report.step(&platform.file_name(program), || {
+                let zig = zig.as_ref().context("its C is compiled with zig")?;
+                let binary = zig.build(program, &platform, &dist.release)?;
+                dist.binary(program, &platform, &binary)
+            });
+        }
+        // Better than nothing for most users, yet the step above has failed.
+        if !sh.path_exists(dist.out.join(AMD64.file_name(program))) {
+            report.step("linux-amd64 with glibc instead", || {
+                let binary = dist.release.build_with_glibc(sh, program)?;
+                dist.binary(program, &AMD64, &binary)
+            });
+        }
     }
     let url = args.url.as_deref();
-    report.step("manifests", || dist.manifests(url));
+    report.step("manifests of the plugin", || dist.manifests(url));
+    report.step("manifests of the generator", || dist.appset_manifests());
     if args.again {
         report.step("again, elsewhere", || again::compare(sh, &dist.out, url));
     }
@@ -102,16 +107,22 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 fn remove_former(sh: &Shell, out: &Path) -> anyhow::Result<()> {
     for path in sh.read_dir(out)? {
         let name = path.file_name().unwrap_or_default();
-        if name.to_string_lossy().starts_with(PLUGIN) {
+        if is_of_release(&name.to_string_lossy()) {
             sh.remove_path(path)?;
         }
     }
     Ok(())
 }
 
+fn is_of_release(file_name: &str) -> bool {
+    [PLUGIN, GENERATOR]
+        .iter()
+        .any(|program| file_name.starts_with(program))
+}
+
 impl Platform {
-    fn file_name(&self) -> String {
-        format!("{PLUGIN}-{}", self.name)
+    fn file_name(&self, program: &str) -> String {
+        format!("{program}-{}", self.name)
     }
 }
 
@@ -123,54 +134,77 @@ struct Dist<'s> {
 
 impl Dist<'_> {
     /// Checks a binary and publishes it with its bill of materials.
-    fn platform(&self, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
-        let name = platform.file_name();
+    fn binary(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
+        let name = platform.file_name(program);
         let bytes = self.sh.read_binary_file(binary)?;
         elf::check(&bytes, platform.machine)?;
-        self.start(platform, binary)?;
+        self.start(program, platform, binary)?;
         self.publish(&name, &bytes)?;
         let published = self.out.join(&name);
         cmd!(self.sh, "chmod +x {published}").quiet().run()?;
         let size = bytes.len() as f64 / f64::from(1 << 20);
-        let verdict = if size < GOAL_MIB { "below" } else { "ABOVE" };
-        say(&format!("    {size:.2} MiB, {verdict} {GOAL_MIB} MiB"));
+        let verdict = match program {
+            PLUGIN if size < GOAL_MIB => format!(", below {GOAL_MIB} MiB"),
+            PLUGIN => format!(", ABOVE {GOAL_MIB} MiB"),
+            _ => String::new(),
+        };
+        say(&format!("    {size:.2} MiB{verdict}"));
 
-        let bill = sbom::of_binary(self.sh, &self.release, platform, &checksum(&bytes))?;
+        let sha256 = checksum(&bytes);
+        let bill = sbom::of_binary(self.sh, &self.release, program, platform, &sha256)?;
         self.publish(&format!("{name}.cdx.json"), bill.as_bytes())
     }
 
-    /// Publishes the manifests of these binaries.
+    /// Publishes the manifests of the plugin's binaries.
     fn manifests(&self, url: Option<&str>) -> anyhow::Result<()> {
         let sha256 = |platform: &Platform| {
-            let path = self.out.join(format!("{}.sha256", platform.file_name()));
+            let name = platform.file_name(PLUGIN);
+            let path = self.out.join(format!("{name}.sha256"));
             self.sh.read_file(path)
         };
         let (amd64, arm64) = (sha256(&AMD64)?, sha256(&ARM64)?);
-        // The commit is no part of a tag.
-        let version = self.release.version.split(' ').next();
         let mut words = vec![
             ("SHA256_LINUX_AMD64", amd64.trim_end()),
             ("SHA256_LINUX_ARM64", arm64.trim_end()),
-            ("VERSION", version.unwrap_or_default()),
+            ("VERSION", self.tag()),
         ];
         words.extend(url.map(|url| ("URL", url.trim_end_matches('/'))));
-        let files = manifests::files(self.sh, &words)?;
-        self.publish(
-            &format!("{PLUGIN}-manifests.tar.gz"),
-            &archive::tar_gz(&files, self.release.seconds)?,
-        )
+        let files = manifests::of_plugin(self.sh, &words)?;
+        self.publish_archive(&format!("{PLUGIN}-manifests.tar.gz"), &files)
+    }
+
+    /// Publishes the kustomization and the chart of the generator.
+    fn appset_manifests(&self) -> anyhow::Result<()> {
+        let words = [("VERSION", self.tag())];
+        let kustomization = manifests::of_generator(self.sh, "kustomize", "", &words)?;
+        self.publish_archive(&format!("{GENERATOR}-manifests.tar.gz"), &kustomization)?;
+        // Helm wants a directory with the chart's name.
+        let chart = manifests::of_generator(self.sh, "chart", &format!("{GENERATOR}/"), &words)?;
+        self.publish_archive(&format!("{GENERATOR}-chart.tgz"), &chart)
+    }
+
+    /// The version without the commit, which is no part of an image's tag.
+    fn tag(&self) -> &str {
+        let version = &self.release.version;
+        version.split_once(' ').map_or(version, |(tag, _)| tag)
+    }
+
+    fn publish_archive(&self, name: &str, files: &[archive::File]) -> anyhow::Result<()> {
+        self.publish(name, &archive::tar_gz(files, self.release.seconds)?)
     }
 
     /// Starts the binary where there is nothing else, and sees that it knows its version.
-    fn start(&self, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
+    fn start(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
         let sh = self.sh;
         let qemu = "qemu-aarch64-static";
         let printed = if platform.target.starts_with(std::env::consts::ARCH) {
             if cmd!(sh, "id -u").quiet().read()? == "0" {
                 let empty = sh.create_temp_dir()?;
-                sh.copy_file(binary, empty.path().join("plugin"))?;
+                sh.copy_file(binary, empty.path().join(program))?;
                 let root = empty.path();
-                cmd!(sh, "chroot {root} /plugin --version").quiet().read()?
+                cmd!(sh, "chroot {root} /{program} --version")
+                    .quiet()
+                    .read()?
             } else {
                 say("    started, but only root can start it in an empty root directory");
                 cmd!(sh, "{binary} --version").quiet().read()?
@@ -187,7 +221,7 @@ impl Dist<'_> {
             say(&format!("    not started: that needs {qemu}"));
             return Ok(());
         };
-        let expected = format!("{PLUGIN} {}", self.release.version);
+        let expected = format!("{program} {}", self.release.version);
         ensure!(printed == expected, "it calls itself {printed}");
         Ok(())
     }
@@ -219,7 +253,7 @@ mod tests {
 
     #[test]
     fn binaries_are_named_as_the_go_world_names_platforms() {
-        let names = [AMD64, ARM64].map(|platform| platform.file_name());
+        let names = [AMD64, ARM64].map(|platform| platform.file_name(PLUGIN));
         assert_eq!(
             names,
             [
@@ -242,13 +276,13 @@ mod tests {
     fn files_of_another_commit_are_removed_and_other_files_are_not() {
         let sh = Shell::new().unwrap();
         let out = sh.create_temp_dir().unwrap();
-        let former = out.path().join(AMD64.file_name());
+        let former = [PLUGIN, GENERATOR].map(|program| out.path().join(AMD64.file_name(program)));
         let other = out.path().join("notes.md");
-        for path in [&former, &other] {
+        for path in former.iter().chain([&other]) {
             sh.write_file(path, "").unwrap();
         }
         remove_former(&sh, out.path()).unwrap();
-        assert!(!sh.path_exists(former));
+        assert!(!former.iter().any(|path| sh.path_exists(path)));
         assert!(sh.path_exists(other));
     }
 }

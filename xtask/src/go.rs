@@ -19,7 +19,7 @@ const ARGO_CD: &str = "tests/go/argocd";
 /// The module that names the Helm that renders the generator's chart.
 const HELM: &str = "tests/go/helm";
 /// The package and the program that Argo CD asks.
-const GENERATOR: &str = "gloo-appset-generator";
+pub(crate) const GENERATOR: &str = "gloo-appset-generator";
 
 /// Programs of the cluster tests, as import paths; the binary of each is named by [`build`].
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";

@@ -7,7 +7,7 @@ use tracing::level_filters::LevelFilter;
 
 /// Answers the plugin generators of Argo CD's ApplicationSets.
 #[derive(Debug, Clone, Parser)]
-#[command(version)]
+#[command(version = crate::VERSION)]
 pub struct Flags {
     /// The configuration; a change counts from the next request.
     #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]

@@ -32,6 +32,12 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::serve::Server;
 
+/// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
+const VERSION: &str = match option_env!("RELEASE_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};
+
 /// Serves until SIGTERM or SIGINT, and then until what was asked is answered.
 ///
 /// # Errors

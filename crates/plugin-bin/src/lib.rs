@@ -30,7 +30,7 @@ pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
 /// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
-pub(crate) const VERSION: &str = match option_env!("PLUGIN_VERSION") {
+pub(crate) const VERSION: &str = match option_env!("RELEASE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };

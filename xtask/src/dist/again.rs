@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, path::Path};
 use anyhow::{Context as _, bail, ensure};
 use xshell::{Shell, cmd};
 
-use crate::{plugin::PLUGIN, report::say};
+use super::is_of_release;
+use crate::report::say;
 
 /// Builds the checked out commit in a clone, for the same `url`, and compares what comes out with the files in `out`.
 ///
@@ -44,7 +45,7 @@ fn files(sh: &Shell, dir: &Path) -> anyhow::Result<Files> {
     for path in sh.read_dir(dir)? {
         let name = path.file_name().context("a file without a name")?;
         let name = name.to_string_lossy().into_owned();
-        if name.starts_with(PLUGIN) {
+        if is_of_release(&name) {
             files.insert(name, sh.read_binary_file(path)?);
         }
     }

@@ -10,12 +10,13 @@ use super::archive::File;
 /// A word in the manifests, and what stands there in a release.
 pub(super) type FillIn<'a> = (&'static str, &'a str);
 
-/// The files of the archive, with the names that they have in `deploy`.
+/// Those of the plugin, with the names that they have in `deploy`.
 ///
 /// # Errors
 /// When a word is in none of them, or the definitions cannot be generated.
-pub(super) fn files(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<File>> {
+pub(super) fn of_plugin(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<File>> {
     let mut files = of_directory(sh, &sh.current_dir().join("deploy"))?;
+    files.retain(|file| !file.name.starts_with("appset-generator/"));
     fill_in(&mut files, words)?;
     let crds = cmd!(
         sh,
@@ -26,6 +27,25 @@ pub(super) fn files(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<File
         name: "crds.yaml".to_owned(),
         text: crds + "\n",
     });
+    Ok(files)
+}
+
+/// Those of the generator in `deploy/appset-generator/<part>`, below a directory `place`.
+///
+/// # Errors
+/// When a word is in none of them.
+pub(super) fn of_generator(
+    sh: &Shell,
+    part: &str,
+    place: &str,
+    words: &[FillIn<'_>],
+) -> anyhow::Result<Vec<File>> {
+    let root = sh.current_dir().join("deploy/appset-generator").join(part);
+    let mut files = of_directory(sh, &root)?;
+    for file in &mut files {
+        file.name.insert_str(0, place);
+    }
+    fill_in(&mut files, words)?;
     Ok(files)
 }
 

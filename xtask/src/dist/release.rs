@@ -38,7 +38,7 @@ impl Release {
         })
     }
 
-    /// A build of the plugin that depends on the commit, not on the machine. `flags` are for all crates.
+    /// A build of a program that depends on the commit, not on the machine. `flags` are for all crates.
     ///
     /// # Errors
     /// When the dependencies cannot be had.
@@ -46,6 +46,7 @@ impl Release {
         &self,
         sh: &'s Shell,
         cargo: &str,
+        program: &str,
         target: &str,
         flags: &[&str],
         link_flags: &[&str],
@@ -58,14 +59,14 @@ impl Release {
         }
         let command = cmd!(
             sh,
-            "{cargo} rustc --quiet --locked --release --package {PLUGIN} --bin {PLUGIN} --target {target} --target-dir {target_dir} -- {link_flags...}"
+            "{cargo} rustc --quiet --locked --release --package {program} --bin {program} --target {target} --target-dir {target_dir} -- {link_flags...}"
         );
         let command = command
-            .env("PLUGIN_VERSION", &self.version)
+            .env("RELEASE_VERSION", &self.version)
             .env("CARGO_ENCODED_RUSTFLAGS", rust_flags.join("\x1f"));
         Ok((
             command,
-            target_dir.join(target).join("release").join(PLUGIN),
+            target_dir.join(target).join("release").join(program),
         ))
     }
 
@@ -74,9 +75,10 @@ impl Release {
     ///
     /// # Errors
     /// When cargo fails.
-    pub(super) fn build_with_glibc(&self, sh: &Shell) -> anyhow::Result<PathBuf> {
+    pub(super) fn build_with_glibc(&self, sh: &Shell, program: &str) -> anyhow::Result<PathBuf> {
         let flags = ["-Ctarget-feature=+crt-static"];
-        let (command, binary) = self.build(sh, "cargo", "x86_64-unknown-linux-gnu", &flags, &[])?;
+        let target = "x86_64-unknown-linux-gnu";
+        let (command, binary) = self.build(sh, "cargo", program, target, &flags, &[])?;
         command.run()?;
         Ok(binary)
     }

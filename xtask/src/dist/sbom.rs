@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use xshell::{Shell, cmd};
 
 use super::{Platform, release::Release};
-use crate::plugin::PLUGIN;
 
-/// The bill of the plugin's binary with this checksum.
+/// The bill of a program's binary with this checksum.
 ///
 /// # Errors
 /// When `cargo tree` fails or prints something else than expected.
 pub(super) fn of_binary(
     sh: &Shell,
     release: &Release,
+    program: &str,
     platform: &Platform,
     sha256: &str,
 ) -> anyhow::Result<String> {
@@ -26,10 +26,11 @@ pub(super) fn of_binary(
     let format = "|{p}|{l}|";
     let tree = cmd!(
         sh,
-        "cargo tree --quiet --locked --package {PLUGIN} --edges normal,no-proc-macro --target {target} --prefix depth --format {format}"
+        "cargo tree --quiet --locked --package {program} --edges normal,no-proc-macro --target {target} --prefix depth --format {format}"
     );
     let tree = tree.quiet().read()?;
     let packages = packages(&tree)?;
+    let name = platform.file_name(program);
     let bill = json!({
         "$schema": "http://cyclonedx.org/schema/bom-1.5.schema.json",
         "bomFormat": "CycloneDX",
@@ -38,8 +39,8 @@ pub(super) fn of_binary(
         "metadata": {
             "component": {
                 "type": "application",
-                "bom-ref": platform.file_name(),
-                "name": platform.file_name(),
+                "bom-ref": name,
+                "name": name,
                 "version": release.version,
                 "hashes": [{ "alg": "SHA-256", "content": sha256 }],
             },

@@ -45,15 +45,20 @@ impl<'s> Zig<'s> {
         })
     }
 
-    /// Builds the plugin, and returns the path of the binary.
+    /// Builds a program, and returns the path of the binary.
     ///
     /// # Errors
     /// When the target or a dependency cannot be had, or cargo fails.
-    pub(super) fn build(&self, platform: &Platform, release: &Release) -> anyhow::Result<PathBuf> {
+    pub(super) fn build(
+        &self,
+        program: &str,
+        platform: &Platform,
+        release: &Release,
+    ) -> anyhow::Result<PathBuf> {
         let target = platform.target;
         cmd!(self.sh, "rustup --quiet target add {target}").run()?;
         let (command, binary) =
-            release.build(self.sh, "cargo-zigbuild", target, &[], &LINK_FLAGS)?;
+            release.build(self.sh, "cargo-zigbuild", program, target, &[], &LINK_FLAGS)?;
         let name = target.replace('-', "_");
         command
             // `.cargo/config.toml` names the machine's C compiler, to this process too.
