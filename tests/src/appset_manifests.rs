@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use kube::api::DynamicObject;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -12,25 +12,34 @@ use tempfile::TempDir;
 use crate::kustomize::{build, copy_filled_in};
 use crate::{manifest, program};
 
+const PAGE: &str = include_str!("../../docs/appset-install.md");
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/appset-generator");
 /// A release of the chart, in a namespace.
 const RELEASE: [&str; 3] = ["gloo-appset-generator", "--namespace", "argocd"];
 
-/// The objects of a kustomization that has the generator, and these components of it.
+/// The objects of the kustomization that the documentation has, with these components of the generator's.
 ///
 /// # Errors
 /// Kustomize refuses.
 pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
     let directory = release()?;
     let root = directory.path();
-    let components: String = components
+    let manifests = root.join("gloo-appset");
+    fs::rename(root.join("kustomize"), &manifests)?;
+    fs::copy(manifests.join("config.yaml"), root.join("config.yaml"))?;
+
+    let (_, page) = PAGE
+        .split_once("`generator/kustomization.yaml`:\n\n```yaml\n")
+        .context("the page has no kustomization")?;
+    let (text, _) = page.split_once("```").context("it has no end")?;
+    let none = "components: []";
+    ensure!(text.contains(none), "it has no components to replace");
+    let components: Vec<_> = components
         .iter()
-        .map(|component| format!("- kustomize/{component}\n"))
+        .map(|component| format!("gloo-appset/{component}"))
         .collect();
-    fs::write(
-        root.join("kustomization.yaml"),
-        format!("resources:\n- kustomize\ncomponents:\n{components}"),
-    )?;
+    let text = text.replace(none, &format!("components: [{}]", components.join(", ")));
+    fs::write(root.join("kustomization.yaml"), text)?;
     build(root)
 }
 

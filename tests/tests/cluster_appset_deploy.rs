@@ -284,11 +284,12 @@ fn the_chart_is_the_kustomization() -> Result<()> {
     let without = appset_kustomization(&[])?;
     let mut with = appset_kustomization(&["kubernetes"])?;
     with.push(serde_json::from_value(binding)?);
-    for (values, kustomization) in [
-        (json!({}), without),
-        (json!({ "kubernetes": { "namespaces": ["shop"] } }), with),
-    ] {
-        let chart = by_name(appset_chart(&values)?)?;
+    let none: [&str; 0] = [];
+    for (namespaces, kustomization) in [(none.as_slice(), without), (&["shop"], with)] {
+        let chart = by_name(appset_chart(&json!({
+            "image": { "repository": "registry.example.com/gloo-appset-generator" },
+            "kubernetes": { "namespaces": namespaces },
+        }))?)?;
         let kustomization = by_name(kustomization)?;
         ensure!(
             chart.keys().eq(kustomization.keys()),
