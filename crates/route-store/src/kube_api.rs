@@ -71,6 +71,14 @@ pub enum ConnectError {
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
+    /// The way to the API server leads through a proxy, and the feature `proxy` is off.
+    #[error(
+        "API server {server} would be asked through the proxy of HTTPS_PROXY or of the kubeconfig, which is not supported: add its host to NO_PROXY"
+    )]
+    Proxy {
+        /// Its address.
+        server: String,
+    },
     /// The configuration asks for something this client does not do.
     #[error("no client for this cluster configuration: check its TLS and authentication settings")]
     Client(#[source] Box<kube::Error>),
@@ -428,6 +436,10 @@ async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {
     let no_proxy = no_proxy.into_iter().flatten().next().unwrap_or_default();
     if is_exempt(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
+    }
+    if config.proxy_url.is_some() && !cfg!(feature = "proxy") {
+        let server = config.cluster_url.to_string();
+        return Err(ConnectError::Proxy { server });
     }
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
