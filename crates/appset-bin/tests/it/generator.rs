@@ -167,9 +167,15 @@ impl Generator {
     /// Waits for a line of the figures.
     #[track_caller]
     pub(crate) fn wait_for(&self, line: &str) {
+        self.wait_until("/metrics", line);
+    }
+
+    /// Waits until the other port says this.
+    #[track_caller]
+    pub(crate) fn wait_until(&self, path: &str, part: &str) {
         let started = Instant::now();
-        while !self.ops("/metrics").body.contains(line) {
-            assert!(started.elapsed() < PATIENCE, "{line} never came");
+        while !self.ops(path).body.contains(part) {
+            assert!(started.elapsed() < PATIENCE, "{part} never came");
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -36,6 +36,7 @@ users: [{{name: any, user: {{}}}}]
 fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
     let dir = tempfile::tempdir().unwrap();
     let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&kubeconfig(&dir)]);
+    generator.wait_until("/readyz", "cannot list routetables");
     generator.wait_for(r#"gloo_appset_watch_synced{kind="RouteTable",namespace="shop"} 0"#);
 
     let unseen = generator.post("", Some("t"), ROUTES);
