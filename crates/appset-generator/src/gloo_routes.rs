@@ -1,8 +1,8 @@
 //! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
 //!
 //! Which sets there are depends on what the owners of tables wrote, not on where a canary is.
-//! What changes while a canary walks is not in a set: weights, destinations and the routes that the plugin puts in come and
-//! go, and an Application made of them would come and go with them.
+//! The routes that the plugin puts in come and go, and an Application made of them would come and go with them, so there is no
+//! set of one. Weights and destinations change while a canary walks, so they are in a set only where a request asks for them.
 
 mod destinations;
 

@@ -60,6 +60,16 @@ pub struct ObjectReference {
     pub cluster: String,
 }
 
+impl ObjectReference {
+    /// Namespace of the object, for a reference that stands in a table of `table_namespace`.
+    pub fn namespace_from<'a>(&'a self, table_namespace: &'a str) -> &'a str {
+        match self.namespace.as_str() {
+            "" => table_namespace,
+            namespace => namespace,
+        }
+    }
+}
+
 /// The parts that are set, joined with `/`.
 impl fmt::Display for ObjectReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -44,6 +44,17 @@ pub struct RouteTableSpec {
     pub virtual_service_annotations: BTreeMap<String, String>,
 }
 
+impl RouteTableSpec {
+    /// The destinations of an HTTP route that forwards: its own or, where it lists none, the table's default.
+    pub fn destinations_of<'a>(&'a self, route: &'a HttpRoute) -> &'a [DestinationReference] {
+        let action = route.forward_to.as_ref();
+        match action.and_then(|action| action.destinations.as_deref()) {
+            None | Some([]) => self.default_destination.as_slice(),
+            Some(own) => own,
+        }
+    }
+}
+
 open_enum! {
     /// What Gloo does with an invalid route.
     pub enum FailureMode {

@@ -99,13 +99,9 @@ impl DestinationId {
     pub(crate) fn of(destination: &DestinationReference, reading: Reading<'_>) -> Option<Self> {
         let Reading { namespace, by } = reading;
         let reference = destination.reference.as_ref()?;
-        let namespace = match reference.namespace.as_str() {
-            "" => namespace,
-            namespace => namespace,
-        };
         Some(Self {
             kind: destination.kind.to_string(),
-            namespace: namespace.to_owned(),
+            namespace: reference.namespace_from(namespace).to_owned(),
             name: reference.name.clone(),
             cluster: reference.cluster.clone(),
             port: Port::of(destination).filter(|_| by.port),

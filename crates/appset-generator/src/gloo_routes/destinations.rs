@@ -63,13 +63,13 @@ impl Destinations {
 
     /// Whether a route of a table in `namespace` leads to what is asked for.
     pub(super) fn are_of(&self, route: &HttpRoute, spec: &RouteTableSpec, namespace: &str) -> bool {
-        let all = listed(route, spec);
+        let all = spec.destinations_of(route);
         let is_stable = |service: &Service| {
             let wanted = service.namespace.as_deref().unwrap_or(namespace);
             objects(all).any(|(destination, object)| {
                 destination.kind == DestinationKind::Service
                     && object.name == service.name
-                    && namespace_of(object, namespace) == wanted
+                    && object.namespace_from(namespace) == wanted
             })
         };
         let is_kind = |destination: &DestinationReference| self.kinds.contains(&destination.kind);
@@ -84,13 +84,13 @@ impl Destinations {
         spec: &RouteTableSpec,
         namespace: &str,
     ) -> Option<(&'static str, Field)> {
-        let all = listed(route, spec);
+        let all = spec.destinations_of(route);
         let weights = effective_weights(all);
         let fields = all.iter().zip(weights).filter_map(|(destination, weight)| {
             let object = destination.reference.as_ref()?;
             let own = [
                 ("name", object.name.as_str().into()),
-                ("namespace", namespace_of(object, namespace).into()),
+                ("namespace", object.namespace_from(namespace).into()),
                 ("cluster", object.cluster.as_str().into()),
                 ("port", port(destination).into()),
                 ("kind", destination.kind.as_str().into()),
@@ -105,28 +105,12 @@ impl Destinations {
     }
 }
 
-/// The destinations of a route: its own or, without any, the table's default.
-fn listed<'a>(route: &'a HttpRoute, spec: &'a RouteTableSpec) -> &'a [DestinationReference] {
-    let own = route.forward_to.as_ref();
-    match own.and_then(|action| action.destinations.as_deref()) {
-        None | Some([]) => spec.default_destination.as_slice(),
-        Some(own) => own,
-    }
-}
-
 /// The destinations that are objects of a cluster, each with its reference.
 fn objects(
     all: &[DestinationReference],
 ) -> impl Iterator<Item = (&DestinationReference, &ObjectReference)> {
     all.iter()
         .filter_map(|destination| Some((destination, destination.reference.as_ref()?)))
-}
-
-fn namespace_of<'a>(object: &'a ObjectReference, table: &'a str) -> &'a str {
-    match object.namespace.as_str() {
-        "" => table,
-        namespace => namespace,
-    }
 }
 
 fn port(destination: &DestinationReference) -> String {

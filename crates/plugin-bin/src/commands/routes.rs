@@ -71,11 +71,9 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
     };
     let mut states = Vec::new();
     for (index, route) in spec.http.iter().enumerate() {
-        let Some(forward) = &route.forward_to else {
+        if route.forward_to.is_none() {
             continue;
-        };
-        let default = spec.default_destination.as_slice();
-        let listed = forward.destinations.as_deref().filter(|it| !it.is_empty());
+        }
         let label = match route.name.as_str() {
             "" => format!("http[{index}]"),
             name => name.to_owned(),
@@ -85,7 +83,7 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
         states.push(RouteState {
             managed_by,
             copies: copies(table, route, policies),
-            ..state(label, listed.unwrap_or(default))
+            ..state(label, spec.destinations_of(route))
         });
     }
     let tcp = spec.tcp.iter().map(|route| {
