@@ -20,6 +20,14 @@ const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 ex
 const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; alien: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
 
+/// The pauses of [`header_steps`], and what is in force in each.
+const HEADER_PAUSES: [(usize, &str); 4] = [
+    (1, AT_25),
+    (3, WITH_HEADERS),
+    (5, WITH_HEADERS_AT_50),
+    (7, AT_50),
+];
+
 /// A header step between two weights.
 fn header_steps() -> serde_json::Value {
     let matches = json!([{ "headerName": "x-canary", "headerValue": { "exact": "1" } }]);
@@ -49,12 +57,7 @@ async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result
     let history = canary.watch_table().await?;
 
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
-    for (step, expected) in [
-        (1, AT_25),
-        (3, WITH_HEADERS),
-        (5, WITH_HEADERS_AT_50),
-        (7, AT_50),
-    ] {
+    for (step, expected) in HEADER_PAUSES {
         canary.paused_at(step).await?;
         canary.splits(expected).await?;
         canary.promote().await?;
@@ -132,12 +135,7 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
     ensure!(at_rest.contains("generator/demo/shared"), "{at_rest}");
 
     canary.change_image_and_steps(IMAGE, header_steps()).await?;
-    for (step, expected) in [
-        (1, AT_25),
-        (3, WITH_HEADERS),
-        (5, WITH_HEADERS_AT_50),
-        (7, AT_50),
-    ] {
+    for (step, expected) in HEADER_PAUSES {
         canary.paused_at(step).await?;
         canary.splits(expected).await?;
         let walking = answer(&step.to_string()).await?;

@@ -80,10 +80,9 @@ fn table(namespace: &str) -> Value {
 
 /// Two Rollouts and the table that both use.
 async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Api<DynamicObject>> {
-    let scope =
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
+    cluster.create_namespace(namespace).await?;
     let rollouts = ["reviews", "ratings"].map(|name| rollout(namespace, name));
-    for object in [scope, table(namespace)].into_iter().chain(rollouts) {
+    for object in [table(namespace)].into_iter().chain(rollouts) {
         apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
     }
     Ok(objects::<RouteTable>(cluster, namespace))
@@ -252,9 +251,7 @@ async fn examples_are_taken_and_do_in_the_cluster_what_they_do_as_files(
 ) -> Result<()> {
     let user = cluster.controller_kubeconfig();
     for namespace in ["shop", "gloo-mesh"] {
-        let scope =
-            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
-        apply(cluster.client(), &[serde_json::from_value(scope)?]).await?;
+        cluster.create_namespace(namespace).await?;
     }
     for folder in fs::read_dir("../examples/manifests")? {
         let folder = folder?.path();
@@ -292,9 +289,7 @@ async fn without_rights_one_line_says_which_are_missing(cluster: &Cluster) -> Re
 async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
     deploy(cluster, "doctor").await?;
     let user = cluster.kubeconfig();
-    let controller =
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argo-rollouts" } });
-    apply(cluster.client(), &[serde_json::from_value(controller)?]).await?;
+    cluster.create_controller_namespace().await?;
 
     let rights =
         "system:serviceaccount:argo-rollouts:argo-rollouts may do all that the plugin does";

@@ -47,12 +47,9 @@ async fn argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster: &Cluster
     let manager = manager.and_then(Value::as_str).context("no manager")?;
     let mut untold = recipe.clone();
     *untold.pointer_mut("/spec").context("no spec")? = json!({});
-    let namespace =
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "argocd" } });
     install_applications(cluster).await?;
-    for object in [namespace, untold] {
-        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
-    }
+    cluster.create_namespace("argocd").await?;
+    apply(cluster.client(), &[serde_json::from_value(untold)?]).await?;
 
     let canary = Canary::deploy(cluster, "gitops").await?;
     canary

@@ -86,11 +86,12 @@ async fn refused(router: &RouterClient, stable_ingress: &str, expect: &str) -> R
 }
 
 async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster) -> Result<()> {
-    let namespace =
-        json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
-    for object in [namespace, stable_ingress()] {
-        apply(cluster.client(), &[serde_json::from_value(object)?]).await?;
-    }
+    cluster.create_namespace(NAMESPACE).await?;
+    apply(
+        cluster.client(),
+        &[serde_json::from_value(stable_ingress())?],
+    )
+    .await?;
     let ingresses: Api<Ingress> = Api::namespaced(cluster.client().clone(), NAMESPACE);
 
     let directory = PathBuf::from(env::var_os("EXAMPLES_DIR").unwrap_or_default());
