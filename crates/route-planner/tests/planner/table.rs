@@ -42,6 +42,7 @@ impl Table {
             &["global".to_owned()],
         )
         .unwrap()
+        .allow_top_placement(true)
     }
 
     /// Takes out what a Rollout has left, without its configuration.
@@ -164,6 +165,7 @@ pub(crate) fn intent(
         services: ServicePair {
             stable: rollout.name.clone(),
             canary: format!("{}-canary", rollout.name),
+            ping_pong: false,
         },
         rollout,
         hashes: None,
