@@ -7,8 +7,7 @@ use gloo_types::violations;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rollouts_rpc::error_chain;
 use route_planner::{
-    AdditionalDestination, Intent, IntentKind, ManagedRoute, ManagedRoutes, PluginConfig,
-    PodHashes, observe,
+    Intent, IntentKind, ManagedRoute, ManagedRoutes, PluginConfig, PodHashes, observe,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -208,14 +207,8 @@ fn intent(call: &Call, rollout: &Value, hashes: Option<PodHashes>) -> Option<Int
     let max = canary.pointer("/trafficRouting/maxTrafficWeight");
     let max = max.and_then(Value::as_i64).unwrap_or(100);
     let kind = if let Some(weight) = call.set_weight {
-        let additional = call
-            .additional
-            .iter()
-            .map(|(service, weight)| AdditionalDestination {
-                service: service.clone(),
-                weight: *weight,
-                ..AdditionalDestination::default()
-            });
+        let additional = call.additional.iter();
+        let additional = additional.map(|(service, weight)| table::experiment(service, *weight));
         table::weight(weight, max.try_into().ok()?, additional.collect())
     } else if let Some(route) = &call.set_header_route {
         let step = step(canary, "setHeaderRoute", route);

@@ -182,6 +182,15 @@ pub(crate) fn weight(desired: i32, max: i32, additional: Vec<AdditionalDestinati
     })
 }
 
+/// A Service of a running experiment.
+pub(crate) fn experiment(service: impl Into<String>, weight: i32) -> AdditionalDestination {
+    AdditionalDestination {
+        service: service.into(),
+        weight,
+        ..AdditionalDestination::default()
+    }
+}
+
 pub(crate) fn key(text: &str) -> ObjectKey {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectKey::new(namespace, name)

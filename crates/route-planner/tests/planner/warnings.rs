@@ -1,6 +1,6 @@
 //! What the user is told beside a plan, through the log of the plugin.
 
-use route_planner::{AdditionalDestination, Intent, IntentKind};
+use route_planner::{Intent, IntentKind};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -13,12 +13,12 @@ fn weight(desired: i32) -> Intent {
 }
 
 fn with_experiment(desired: i32, service: &str) -> Intent {
-    let experiment = AdditionalDestination {
-        service: service.to_owned(),
-        weight: 5,
-        ..AdditionalDestination::default()
-    };
-    table::intent("shop/reviews", desired, 100, vec![experiment])
+    table::intent(
+        "shop/reviews",
+        desired,
+        100,
+        vec![table::experiment(service, 5)],
+    )
 }
 
 /// Plans `intent` for a table whose only route has these destinations.
