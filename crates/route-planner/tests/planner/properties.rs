@@ -103,10 +103,9 @@ fn call() -> impl Strategy<Value = Call> {
                     max,
                     additional: additional
                         .into_iter()
-                        .map(|(suffix, weight)| AdditionalDestination {
-                            service: format!("{}{suffix}", table::key(rollout).name),
-                            weight,
-                            port: None,
+                        .map(|(suffix, weight)| {
+                            let name = table::key(rollout).name;
+                            table::experiment(format!("{name}{suffix}"), weight)
                         })
                         .collect(),
                 }

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::table::{self, Table};
 use insta::assert_snapshot;
-use route_planner::{AdditionalDestination, Intent, PodHashes, plan};
+use route_planner::{Intent, PodHashes, plan};
 use serde_json::{Value, json};
 
 /// The error and its causes, as the caller joins them.
@@ -134,12 +134,7 @@ fn weights_below_zero_and_totals_below_one() {
     let max = with_intent(|intent| intent.kind = table::weight(0, 0, vec![]));
     assert_snapshot!(max, @"RouteTable mesh/shop: maxTrafficWeight is 0: it must be at least 1 (Rollout shop/reviews)");
     let additional = with_intent(|intent| {
-        let extra = AdditionalDestination {
-            service: "exp".to_owned(),
-            weight: i32::MIN,
-            port: None,
-        };
-        intent.kind = table::weight(0, 100, vec![extra]);
+        intent.kind = table::weight(0, 100, vec![table::experiment("exp", i32::MIN)]);
     });
     assert_snapshot!(additional, @"RouteTable mesh/shop: weight -2147483648 of exp is negative: weights start at 0 (Rollout shop/reviews)");
 }
