@@ -502,7 +502,7 @@ impl<'w, 'a> Wish<'w, 'a> {
         };
         // While roles are exchanged the record is also what says that the route is split.
         let is_remembered = !list.equals(owners) || !self.roles.stable.is(anchor);
-        let split = is_remembered.then(|| Split {
+        let mut split = is_remembered.then(|| Split {
             protocol: surveyed.route.protocol,
             // Later on the owner may give others more or less; what counts is what the originals were written for.
             share: surveyed.split.map_or(share, |split| split.share),
@@ -514,6 +514,13 @@ impl<'w, 'a> Wish<'w, 'a> {
             by,
             list: owners.form,
         });
+        // What other Rollouts changed in the same route is no reason to write.
+        if let (Some(split), Some(old)) = (&mut split, surveyed.split) {
+            let foreign = std::mem::replace(&mut split.foreign, old.foreign.clone());
+            if split != old {
+                split.foreign = foreign;
+            }
+        }
         Ok(Target { list, split })
     }
 }
