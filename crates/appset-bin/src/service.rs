@@ -86,7 +86,7 @@ impl Service {
         token: &str,
         request: &Request,
     ) -> Result<Query, Failure> {
-        self.config().profile(profile, token)?.query(request)
+        self.config().query(profile, token, request)
     }
 
     /// The answer to `query`.
