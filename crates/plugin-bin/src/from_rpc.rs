@@ -63,6 +63,7 @@ impl Request {
             rollout: key,
             services,
             hashes: Some(hashes),
+            applied: None,
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
@@ -100,6 +101,7 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     let additional = additional.iter().map(|destination| AdditionalDestination {
         service: destination.service_name.clone(),
         weight: destination.weight,
+        port: None,
     });
     IntentKind::SetWeight(WeightSplit {
         desired: desired.value,

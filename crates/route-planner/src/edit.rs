@@ -5,6 +5,7 @@ use std::fmt;
 use gloo_types::{ObjectKey, RouteTableDoc, Rule};
 use serde_json::Value;
 
+use crate::error::{PlanError, Refusal};
 use crate::mirror_policy::Policies;
 
 /// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
@@ -22,15 +23,24 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Whether this is the change after which nothing of any Rollout is left in the table: it is its owner's again.
     pub hands_back: bool,
+    /// The Rollout that the plan is made for.
+    pub(crate) rollout: ObjectKey,
+    /// Why routes, records or managed routes are not as the intent asks, although the plan changes the others.
+    pub(crate) left: Vec<Refusal>,
+    /// Whether the canary or an experiment gets a larger share of any route.
+    pub(crate) grows: bool,
     /// What the plan asks of MirrorPolicies.
     pub(crate) policies: Option<Policies>,
 }
 
 impl Plan {
     /// The plan that leaves `table` as it is.
-    pub(crate) fn nothing(table: &RouteTableDoc) -> Self {
+    pub(crate) fn nothing(rollout: &ObjectKey, table: &RouteTableDoc) -> Self {
         Self {
             table: table.key().clone(),
+            rollout: rollout.clone(),
+            left: Vec::new(),
+            grows: false,
             resource_version: table.resource_version().map(str::to_owned),
             edits: Vec::new(),
             skipped: Vec::new(),
@@ -38,6 +48,21 @@ impl Plan {
             hands_back: false,
             policies: None,
         }
+    }
+
+    /// Whether the share of the canary, or of an experiment, grows on any route.
+    pub fn grows(&self) -> bool {
+        self.grows
+    }
+
+    /// One error for each route, record or managed route that the plan leaves as it is although the intent asks for a
+    /// change. Report them after the plan is carried out, so that the controller asks again.
+    pub fn left(&self) -> impl Iterator<Item = PlanError> {
+        self.left.iter().map(|refusal| PlanError::Refused {
+            table: self.table.clone(),
+            rollout: self.rollout.clone(),
+            refusal: Box::new(refusal.clone()),
+        })
     }
 
     /// Whether nothing has to be written.

@@ -11,8 +11,10 @@ pub struct Intent {
     pub rollout: ObjectKey,
     /// The Services traffic is split between.
     pub services: ServicePair,
-    /// Hashes of the pods, as far as known. Needed only where subsets tell stable and canary apart.
+    /// Hashes of the Pods, as far as known. Needed only where subsets distinguish stable from canary.
     pub hashes: Option<PodHashes>,
+    /// The weights that the controller recorded as set last (`status.canary.weights`); `None` before the first.
+    pub applied: Option<AppliedWeights>,
     /// The wish.
     pub kind: IntentKind,
     /// The routes the Rollout manages.
@@ -26,6 +28,20 @@ pub struct PodHashes {
     pub stable: String,
     /// Hash of the version that is being tried.
     pub canary: String,
+    /// Whether Pods of another version than `stable` may still be behind the Service although both hashes are equal: right
+    /// after a promotion or rollback. Then the stable subset stays.
+    pub others: bool,
+}
+
+/// The weights that the controller recorded as set, in units of `trafficRouting.maxTrafficWeight`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppliedWeights {
+    /// Weight of the stable Service.
+    pub stable: i32,
+    /// Weight of the canary Service.
+    pub canary: i32,
+    /// Weights of the Services of an experiment, by name.
+    pub additional: BTreeMap<String, i32>,
 }
 
 /// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.
@@ -160,10 +176,12 @@ impl WeightSplit {
 }
 
 /// A Service of a running experiment and its share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdditionalDestination {
     /// Name of the Service; empty when the experiment's pods declare no port, and then left out.
     pub service: String,
     /// Share out of the same total as the canary's.
     pub weight: i32,
+    /// Port of that Service; `None` takes the port of the stable destination.
+    pub port: Option<u32>,
 }

@@ -48,8 +48,9 @@ pub use config::{
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
-    ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch, WeightSplit,
+    AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
+    ManagedRoute, ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch,
+    WeightSplit,
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
@@ -59,11 +60,34 @@ pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
 
-/// Decides what has to change in `table` so that `intent` is in force.
+/// Decides the part of [`plan`] that sends no more traffic to the canary: routes whose canary share would grow stay as
+/// they are.
+///
+/// This is what a caller carries out while it cannot plan another table of the same Rollout.
 ///
 /// # Errors
-/// When the table cannot be read, when it leads no traffic to the stable Service, or when the intent cannot be put into
-/// force without touching what the Rollout does not own. Nothing has been changed then.
+/// Returns `Err` if the table as a whole cannot be read.
+pub fn plan_toward_stable(
+    config: &PluginConfig,
+    intent: &Intent,
+    table: &RouteTableDoc,
+) -> Result<Plan, PlanError> {
+    let plan = plan(config, intent, table)?;
+    Ok(if plan.grows() {
+        Plan::nothing(&intent.rollout, table)
+    } else {
+        plan
+    })
+}
+
+/// Decides what has to change in `table` so that `intent` is in force.
+///
+/// When no route would send more traffic to the canary, routes that cannot be planned do not stop the others:
+/// [`Plan::left`] names them.
+///
+/// # Errors
+/// Returns `Err` if the table cannot be read, if it leads no traffic to the stable Service, or if the canary share of a
+/// route would grow while another route cannot be planned.
 pub fn plan(
     config: &PluginConfig,
     intent: &Intent,

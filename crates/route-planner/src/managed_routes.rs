@@ -61,7 +61,7 @@ pub(crate) fn set(
     table: &RouteTableDoc,
     spec: &RouteTableSpec,
 ) -> Result<Plan, Refusal> {
-    let mut plan = Plan::nothing(table);
+    let mut plan = Plan::nothing(&intent.rollout, table);
     let mut change = Change::new(config, intent, table, http(table.raw()).to_vec());
     change.decided = Decided::Named(vec![label_value(route.name())]);
     if !route.is_removal() {
@@ -80,7 +80,7 @@ pub(crate) fn set(
 
 /// Plans the removal of every managed route of the Rollout.
 pub(crate) fn remove_all(config: &PluginConfig, intent: &Intent, table: &RouteTableDoc) -> Plan {
-    let mut plan = Plan::nothing(table);
+    let mut plan = Plan::nothing(&intent.rollout, table);
     Change::new(config, intent, table, http(table.raw()).to_vec()).plan(&mut plan);
     plan
 }
@@ -120,7 +120,13 @@ pub(crate) fn keep(
         change.decided = Decided::Named(names.collect());
     }
     if !wanted.is_empty() {
-        let sources = Source::all(config, intent, table, spec, &mut Plan::nothing(table))?;
+        let sources = Source::all(
+            config,
+            intent,
+            table,
+            spec,
+            &mut Plan::nothing(&intent.rollout, table),
+        )?;
         for route in &wanted {
             change.copy(route, &sources)?;
         }

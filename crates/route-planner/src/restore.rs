@@ -36,6 +36,7 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
             canary: "(canary)".to_owned(),
         },
         hashes: None,
+        applied: None,
         kind: IntentKind::SetWeight(split.clone()),
         managed: ManagedRoutes::default(),
     };

@@ -84,10 +84,11 @@ pub(crate) fn plan(
         });
     }
     let mut plan = Plan {
+        grows: !wish.is_rest() && !edits.is_empty(),
         edits,
         skipped,
         warnings,
-        ..Plan::nothing(table)
+        ..Plan::nothing(&intent.rollout, table)
     };
     managed_routes::keep(config, intent, table, spec, &mut plan)?;
     Ok(plan)

@@ -168,6 +168,7 @@ fn split(canary: i32) -> Arc<RouteTableDoc> {
             canary: "canary".to_owned(),
         },
         hashes: None,
+        applied: None,
         kind: IntentKind::SetWeight(WeightSplit {
             desired: canary,
             max: 100,

@@ -161,6 +161,7 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     let experiment = AdditionalDestination {
         service: "exp".to_owned(),
         weight: 5,
+        port: None,
     };
     let intent = table::intent("shop/reviews", 0, 100, vec![experiment]);
     table.apply(&intent).unwrap();

@@ -106,6 +106,7 @@ fn call() -> impl Strategy<Value = Call> {
                         .map(|(suffix, weight)| AdditionalDestination {
                             service: format!("{}{suffix}", table::key(rollout).name),
                             weight,
+                            port: None,
                         })
                         .collect(),
                 }
@@ -363,7 +364,7 @@ proptest! {
             intent.kind = call.managed.clone().unwrap_or(intent.kind);
             if setup == Setup::Pods {
                 let canary = if call.swapped { "s1" } else { "c1" };
-                intent.hashes = Some(PodHashes { stable: "s1".to_owned(), canary: canary.to_owned() });
+                intent.hashes = Some(PodHashes { stable: "s1".to_owned(), canary: canary.to_owned(), others: false });
                 intent.services.stable.clear();
             } else if call.swapped {
                 let ServicePair { stable, canary } = &mut intent.services;

@@ -131,6 +131,7 @@ fn weights_below_zero_and_totals_below_one() {
         let extra = AdditionalDestination {
             service: "exp".to_owned(),
             weight: i32::MIN,
+            port: None,
         };
         intent.kind = table::weight(0, 100, vec![extra]);
     });
@@ -157,6 +158,7 @@ fn with_plugin(more: Value, spec: Value, hashes: Option<(&str, &str)>) -> String
     intent.hashes = hashes.map(|(stable, canary)| PodHashes {
         stable: stable.to_owned(),
         canary: canary.to_owned(),
+        others: false,
     });
     refusal(&table, &intent)
 }

@@ -79,6 +79,7 @@ impl Step {
             .map(|(service, weight)| AdditionalDestination {
                 service: service.clone(),
                 weight: *weight,
+                port: None,
             });
         let weight = self
             .weight
@@ -99,7 +100,11 @@ impl Step {
             services.stable = self.stable.clone().unwrap_or(services.stable.clone());
             services.canary = self.canary.clone().unwrap_or(services.canary.clone());
             let hashes = self.hashes.clone();
-            intent.hashes = hashes.map(|(stable, canary)| PodHashes { stable, canary });
+            intent.hashes = hashes.map(|(stable, canary)| PodHashes {
+                stable,
+                canary,
+                others: false,
+            });
             intent
         })
     }

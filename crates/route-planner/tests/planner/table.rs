@@ -167,6 +167,7 @@ pub(crate) fn intent(
         },
         rollout,
         hashes: None,
+        applied: None,
         kind: weight(desired, max, additional),
         managed: ManagedRoutes::default(),
     }
