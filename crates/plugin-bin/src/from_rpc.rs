@@ -58,6 +58,7 @@ impl Request {
         let services = ServicePair {
             stable: services.stable.to_owned(),
             canary: services.canary.to_owned(),
+            ping_pong: rollout.is_ping_pong(),
         };
         let intent = Intent {
             rollout: key,

@@ -172,6 +172,11 @@ impl PluginConfig {
         }
     }
 
+    /// Whether header routes are to be in front of all routes, which the administrator does not allow.
+    pub(crate) fn is_top_refused(&self) -> bool {
+        self.header_route_placement == HeaderRoutePlacement::Top && !self.allow_top_placement
+    }
+
     pub(crate) fn destinations(&self) -> &DestinationConfig {
         &self.destinations
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, RouteTableDoc};
+
+use crate::error::{PlanError, Refusal};
 
 /// One wish of one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,17 @@ pub struct Intent {
     pub kind: IntentKind,
     /// The routes the Rollout manages.
     pub managed: ManagedRoutes,
+}
+
+impl Intent {
+    /// The error for a table on which this intent cannot be granted.
+    pub(crate) fn refused(&self, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
+        PlanError::Refused {
+            table: table.key().clone(),
+            rollout: self.rollout.clone(),
+            refusal: Box::new(refusal),
+        }
+    }
 }
 
 /// Pod template hashes of both versions; empty when not known. Equal hashes say that there is one version only.
@@ -44,6 +57,17 @@ pub struct AppliedWeights {
     pub additional: BTreeMap<String, i32>,
 }
 
+impl AppliedWeights {
+    /// The total that the weights are a share of.
+    pub(crate) fn total(&self) -> i64 {
+        let additional = self.additional.values().copied();
+        additional
+            .chain([self.stable, self.canary])
+            .map(i64::from)
+            .sum()
+    }
+}
+
 /// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePair {
@@ -51,6 +75,8 @@ pub struct ServicePair {
     pub stable: String,
     /// Service of the version that is being tried.
     pub canary: String,
+    /// Whether the two exchange their roles at each promotion (`pingPong`), so that tables may name either as stable.
+    pub ping_pong: bool,
 }
 
 /// The kinds of wishes.
@@ -71,7 +97,7 @@ pub struct ManagedRoutes {
     pub order: Vec<String>,
     /// Those that the steps so far ask for. SetWeight brings lost ones back, and takes out others.
     pub in_force: Vec<ManagedRoute>,
-    /// Whether the routes are about to go, or gone: then SetWeight changes those that are there and brings none back.
+    /// Whether the controller removes the routes in this pass: then SetWeight removes those that are left.
     pub is_ending: bool,
 }
 
