@@ -19,6 +19,7 @@ use crate::{
     go::GENERATOR,
     plugin::PLUGIN,
     report::{Report, say},
+    toolchain,
 };
 use release::Release;
 use zig::Zig;
@@ -49,6 +50,7 @@ const GOAL_MIB: f64 = 8.0;
 /// # Errors
 /// As [`super::run`].
 pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    toolchain::pin(sh, &[])?;
     let out = sh.current_dir().join(&args.out);
     sh.create_dir(&out)?;
     remove_former(sh, &out)?;
