@@ -28,6 +28,10 @@ pub(crate) struct Args {
 /// When the pinned toolchain cannot be installed, or any tier failed.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, tidy::LINTERS)?;
+    if sh.var_os("CI").is_some() {
+        // Nothing is compiled a second time after a change.
+        sh.set_var("CARGO_INCREMENTAL", "0");
+    }
     let mut report = Report::default();
     tidy::steps(sh, &mut report);
     report.step("dependencies: bans, licences, sources", || {
