@@ -7,7 +7,7 @@ use std::{env, os::unix::process::CommandExt as _, process::Command};
 
 const PREFIXES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
-/// The cargo that runs this program; programs that obey it would mix two toolchains where another one is pinned.
+/// The cargo that runs this program: of another toolchain, perhaps, than the one that is pinned.
 const CARGO: &str = "CARGO";
 
 /// Returns only when there is nothing to leave out.

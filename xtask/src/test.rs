@@ -29,7 +29,7 @@ pub(crate) struct Args {
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, tidy::LINTERS)?;
     if sh.var_os("CI").is_some() {
-        // Nothing is compiled a second time after a change.
+        // A clean checkout is built once, so nobody would read what incremental compilation keeps.
         sh.set_var("CARGO_INCREMENTAL", "0");
     }
     let mut report = Report::default();
