@@ -218,7 +218,6 @@ async fn a_routers_error_becomes_one_line_in_the_reply() {
     let expect = "cannot patch ns/table to 50\u{ff05}: forbidden";
 
     check_refusal(client.set_weight(&rollout, 5, &[]).await, expect);
-    check_refusal(client.verify_weight(&rollout, 5, &[]).await, expect);
     check_refusal(
         client
             .update_hash(&rollout, &PodHashes::default(), &[])
