@@ -116,6 +116,7 @@ fn full_rollout() -> Rollout {
             current_pod_hash: "new".into(),
             stable_rs: "old".into(),
             current_step_index: Some(1),
+            replicas: 5,
             updated_replicas: 1,
             available_replicas: 4,
             weights: Some(TrafficWeights {
