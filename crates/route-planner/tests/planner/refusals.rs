@@ -42,7 +42,7 @@ fn with_annotation(text: &str) -> String {
     assert!(plan.is_noop(), "{plan:?}");
     let left: Vec<String> = plan.left().map(|error| error.to_string()).collect();
     let refused = refusal(&table, &table::intent("shop/reviews", 25, 100, vec![]));
-    assert_eq!(left, [refused.clone()]);
+    assert_eq!(left, std::slice::from_ref(&refused));
     refused
 }
 
