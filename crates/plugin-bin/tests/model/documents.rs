@@ -82,13 +82,15 @@ pub(crate) fn owned(table: &Value) -> Vec<usize> {
     routes.filter(|(_, route)| !is_managed(route)).map(|(at, _)| at).collect()
 }
 
-/// The table without the plugin's annotation, and without the version that the API server counts.
+/// The table without the plugin's annotation, and without the version that the API server counts. Metadata are maps to the
+/// API server: the order of their keys is nobody's.
 pub(crate) fn without_ours(table: &Value) -> Value {
     let mut table = table.clone();
     if let Some(metadata) = table["metadata"].as_object_mut() {
         metadata.shift_remove("resourceVersion");
         drop_annotation(metadata);
     }
+    table["metadata"].sort_all_objects();
     table
 }
 

@@ -306,11 +306,11 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
     // Positions beyond the last route wrap.
     let route = || 0..5_usize;
     let mut kinds: Vec<(Option<Rule>, BoxedStrategy<Edit>)> = vec![
-        (None, route().prop_map(Edit::Rename).boxed()),
+        (Some(Rule::T8), route().prop_map(Edit::Rename).boxed()),
         (Some(Rule::T8), (route(), route()).prop_map(|(from, to)| Edit::Move(from, to)).boxed()),
         (Some(Rule::T8), (route(), route()).prop_map(|(from, to)| Edit::Rework(from, to)).boxed()),
         (Some(Rule::T11), route().prop_map(Edit::Copy).boxed()),
-        (None, route().prop_map(Edit::Remove).boxed()),
+        (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
         (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
         (Some(Rule::T9), Just(Edit::Paste).boxed()),
         (Some(Rule::T8), route().prop_map(Edit::Matchers).boxed()),
@@ -333,7 +333,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
         (None, route().prop_map(Edit::NoLegacy).boxed()),
         (Some(Rule::T13), route().prop_map(Edit::Repoint).boxed()),
         (Some(Rule::T13), route().prop_map(Edit::PointBack).boxed()),
-        (None, route().prop_map(Edit::Replace).boxed()),
+        (Some(Rule::T1), route().prop_map(Edit::Replace).boxed()),
         (None, route().prop_map(Edit::Drift).boxed()),
         (Some(Rule::T2), route().prop_map(Edit::Break).boxed()),
         (Some(Rule::T2), Just(Edit::Mend).boxed()),
@@ -342,7 +342,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
         (None, Just(Edit::NoLabels).boxed()),
         (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
         (Some(Rule::T4), Just(Edit::SpoilAnnotation).boxed()),
-        (None, Just(Edit::NothingOfOurs).boxed()),
+        (Some(Rule::T10), Just(Edit::NothingOfOurs).boxed()),
         (None, Just(Edit::Metadata).boxed()),
         (None, Just(Edit::Reapply).boxed()),
         (None, Just(Edit::Recreate).boxed()),

@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use libtest_mimic::{Arguments, Failed, Trial};
 use plugin_bin::testing::scenarios;
 use proptest::test_runner::{Config, RngAlgorithm, RngSeed, TestCaseError, TestError, TestRunner};
@@ -61,25 +61,35 @@ fn main() -> Result<ExitCode> {
     Ok(libtest_mimic::run(&Arguments::from_args(), trials).exit_code())
 }
 
-/// Plays random histories, up to a number of them or for a time.
+/// Plays random histories: a number of them, up to the first that fails, or for a time.
 fn explore() -> Result<()> {
     let seed = number("MODEL_SEED")?.unwrap_or_else(|| fastrand::u64(..));
-    let end = number("MODEL_MINUTES")?.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
-    let (histories, actions) = (Cell::new(0_u64), Cell::new(0_u64));
-    println!("histories of MODEL_SEED={seed}");
-    let mut round = 0;
-    let outcome = loop {
-        let outcome = explore_some(seed.wrapping_add(round), &histories, &actions);
-        round += 1;
-        if outcome.is_err() || end.is_none_or(|end| Instant::now() >= end) {
-            break outcome;
+    let minutes = number("MODEL_MINUTES")?;
+    let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
+    let mut count = Count::default();
+    let mut violations = Vec::new();
+    for seed in seed.. {
+        println!("{HISTORIES} histories of MODEL_SEED={seed}");
+        violations.extend(explore_some(seed, &mut count)?);
+        if end.is_none_or(|end| Instant::now() >= end) {
+            break;
         }
-    };
-    println!("{} histories, {} actions, {} violations", histories.get(), actions.get(), u8::from(outcome.is_err()));
-    outcome
+    }
+    let Count { histories, actions } = count;
+    println!("{histories} histories, {actions} actions, {} violations", violations.len());
+    ensure!(violations.is_empty(), "{}", violations.join("\n"));
+    Ok(())
 }
 
-fn explore_some(seed: u64, histories: &Cell<u64>, actions: &Cell<u64>) -> Result<()> {
+/// What was played.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    histories: u64,
+    actions: u64,
+}
+
+/// Plays the histories of a seed, and returns what the first one that failed has shown.
+fn explore_some(seed: u64, count: &mut Count) -> Result<Option<String>> {
     let config = Config {
         cases: HISTORIES,
         rng_algorithm: RngAlgorithm::ChaCha,
@@ -88,33 +98,39 @@ fn explore_some(seed: u64, histories: &Cell<u64>, actions: &Cell<u64>) -> Result
         ..Config::default()
     };
     let strategy = History::sequential_strategy(ACTIONS);
-    let has_failed = Cell::new(false);
-    let outcome = TestRunner::new(config).run(&strategy, |(setup, actions_of, counter)| {
-        let history = History { setup, actions: actions_of };
+    let played = Cell::new(*count);
+    let is_shrinking = Cell::new(false);
+    let outcome = TestRunner::new(config).run(&strategy, |(setup, actions, counter)| {
         let seen = || {
             if let Some(counter) = &counter {
                 counter.fetch_add(1, Ordering::SeqCst);
             }
-            if !has_failed.get() {
-                actions.set(actions.get() + 1);
-            }
         };
-        if !has_failed.get() {
-            histories.set(histories.get() + 1);
+        let outcome = play(&History { setup, actions }, &seen);
+        if !is_shrinking.get() {
+            let Count { histories, actions } = played.get();
+            let seen = counter.map_or(0, |counter| counter.load(Ordering::SeqCst));
+            played.set(Count {
+                histories: histories + 1,
+                actions: actions + u64::try_from(seen).unwrap_or_default(),
+            });
         }
-        play(&history, &seen).map_err(|why| {
-            has_failed.set(true);
+        outcome.map_err(|why| {
+            is_shrinking.set(true);
             TestCaseError::fail(why)
         })
     });
+    *count = played.get();
     match outcome {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(None),
         Err(TestError::Fail(_, (setup, actions, _))) => {
             let history = shortest(History { setup, actions });
             let why = play(&history, &|| {}).err().unwrap_or_default();
-            anyhow::bail!("{why}\n\n# MODEL_SEED={seed}\n{history}")
+            let violation = format!("{why}\n\n# MODEL_SEED={seed}\n{history}");
+            println!("{violation}");
+            Ok(Some(violation))
         }
-        Err(error) => anyhow::bail!("{error}"),
+        Err(error) => bail!("{error}"),
     }
 }
 

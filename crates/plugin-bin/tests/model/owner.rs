@@ -557,7 +557,8 @@ impl Both<'_> {
             return None;
         }
         *destinations_mut(&mut http_mut(&mut self.live)[at])? = kept;
-        if annotation(&self.live).is_none() {
+        let leads_nowhere = self.leads_to(&http(&self.live)[at]).is_none();
+        if leads_nowhere || annotation(&self.live).is_none() {
             self.take_over(route);
         }
         Some(())
