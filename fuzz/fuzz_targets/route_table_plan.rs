@@ -1,40 +1,50 @@
-//! A RouteTable, a configuration and calls of the controller, in the format of the planner's scenarios. What they expect
-//! is not looked at; what holds for every table is.
+//! A RouteTable, a plugin block and the controller's calls, in the format of the scenarios of `plugin-bin`. The calls go to
+//! the planner without a plugin between. What a scenario expects is ignored; what holds for every table is checked.
 
 #![no_main]
 
-use gloo_types::{ObjectKey, violations};
+use gloo_types::violations;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rollouts_rpc::error_chain;
-use route_planner::{ManagedRoutes, PluginConfig, observe};
+use route_planner::{
+    Intent, IntentKind, ManagedRoute, ManagedRoutes, PluginConfig, PodHashes, observe,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
-use scenario::Scenario;
-use table::Table;
+use table::{Table, header_route, mirror_route};
 
-#[allow(dead_code, reason = "the tests look at more")]
-#[path = "../../crates/route-planner/tests/planner/scenario.rs"]
-mod scenario;
 #[allow(dead_code, reason = "the tests look at more")]
 #[path = "../../crates/route-planner/tests/planner/table.rs"]
 mod table;
 
+/// The Rollout that scenarios merge into.
+const BASE: &str = include_str!("../../crates/plugin-bin/src/testing/base.yaml");
+
 const KEYS: &[&str] = &[
-    "in_force",
-    "mirrors_in_force",
-    "managed_routes",
-    "ending",
-    "remove",
-    "hashes",
+    "setWeight",
+    "setHeaderRoute",
+    "setMirrorRoute",
+    "removeManagedRoutes",
+    "updateHash",
     "edit",
     "reapply",
     "additional",
-    "max",
-    "weight",
+    "as",
     "rollout",
+    "spec",
+    "strategy",
+    "trafficRouting",
+    "maxTrafficWeight",
+    "managedRoutes",
+    "steps",
+    "stableService",
+    "canaryService",
+    "currentStepIndex",
+    "abort",
     "stable",
     "canary",
-    "header",
-    "mirror",
+    "weight",
     "match",
     "headerName",
     "headerValue",
@@ -69,7 +79,6 @@ const KEYS: &[&str] = &[
     "kind",
     "number",
     "subset",
-    "own",
     "routeTableSelector",
     "routeSelector",
     "tcpRoutes",
@@ -97,6 +106,40 @@ fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     fuzz::tree::mutate(data, size, max_size, seed, KEYS)
 });
 
+/// What is read of a scenario.
+#[derive(Deserialize)]
+struct Scenario {
+    tables: Map<String, Value>,
+    #[serde(default)]
+    plugin: Option<Value>,
+    #[serde(default)]
+    rollout: Map<String, Value>,
+    calls: Vec<Call>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Call {
+    set_weight: Option<i32>,
+    additional: Vec<(String, i32)>,
+    set_header_route: Option<Value>,
+    set_mirror_route: Option<Value>,
+    remove_managed_routes: bool,
+    update_hash: Option<Hashes>,
+    edit: Option<json_patch::Patch>,
+    reapply: bool,
+    rollout: Map<String, Value>,
+    #[serde(rename = "as")]
+    rollout_name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Hashes {
+    stable: String,
+    canary: String,
+}
+
 fuzz_target!(|input: &[u8]| {
     let scenario = str::from_utf8(input)
         .ok()
@@ -106,47 +149,125 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
+/// Plays the calls on the first table, until something in the scenario makes no sense.
 fn play(scenario: Scenario) -> Option<()> {
-    let name = |text: &str| {
-        let (namespace, name) = text.split_once('/')?;
-        (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
-    };
-    name(&scenario.table)?;
-    let mut table = Table::new(&scenario.table, table::expand(scenario.spec.clone()));
+    let (name, spec) = scenario.tables.into_iter().next()?;
+    let (namespace, short) = name.split_once('/')?;
+    if namespace.is_empty() || short.is_empty() {
+        return None;
+    }
+    let mut table = Table::new(&name, table::expand(spec.clone()));
     table.plugin = scenario.plugin.unwrap_or(table.plugin);
-    let mut managed = ManagedRoutes {
-        order: scenario.managed_routes,
-        ..ManagedRoutes::default()
-    };
+    let mut rollout: Value = serde_saphyr::from_str(BASE).ok()?;
+    json_patch::merge(&mut rollout, &scenario.rollout.into());
+    let mut hashes = None;
     // Zero weights that are kept are against the rules too.
     let keeps_zeros = table.plugin.get("zeroWeight").is_some();
     let mut owner_is_valid = is_valid(&table) && !keeps_zeros;
-    for step in scenario.steps {
-        if let Some(edit) = &step.edit {
+    for call in scenario.calls {
+        if let Some(edit) = &call.edit {
             // The owner may write any spec.
             let mut edited = table.document().clone();
             json_patch::patch(&mut edited, edit).ok()?;
             table.replace_spec(edited.get("spec")?.clone());
         }
-        if step.reapply {
-            table.replace_spec(table::expand(scenario.spec.clone()));
+        if call.reapply {
+            table.replace_spec(table::expand(spec.clone()));
         }
         owner_is_valid &= is_valid(&table);
-        step.manage(&mut managed);
-        let rollout = name(step.rollout.as_deref().unwrap_or("shop/reviews"))?;
-        let plugin = table.plugin.to_string();
-        let config = PluginConfig::from_json(plugin.as_bytes(), &rollout, &["global".to_owned()]);
-        let config = config.ok()?;
-        for intent in step.intents(&managed) {
-            // Applies the plan, and checks that planning again changes nothing.
-            match table.apply(&intent) {
-                Ok(_) => assert!(!owner_is_valid || is_valid(&table), "{}", table.document()),
-                Err(error) => assert!(error_chain(&error).contains(&scenario.table), "{error}"),
-            }
-            let _ = observe(&config, &intent, &table.doc());
+        json_patch::merge(&mut rollout, &call.rollout.clone().into());
+        if let Some(Hashes { stable, canary }) = &call.update_hash {
+            hashes = Some(PodHashes {
+                stable: stable.clone(),
+                canary: canary.clone(),
+                ..PodHashes::default()
+            });
         }
+        let Some(intent) = intent(&call, &rollout, hashes.clone()) else {
+            continue;
+        };
+        let plugin = table.plugin.to_string();
+        let namespaces = ["global".to_owned()];
+        let config = PluginConfig::from_json(plugin.as_bytes(), &intent.rollout, &namespaces);
+        let config = config.ok()?;
+        // Applies the plan, and checks that planning again changes nothing.
+        match table.apply(&intent) {
+            Ok(_) => assert!(!owner_is_valid || is_valid(&table), "{}", table.document()),
+            Err(error) => assert!(error_chain(&error).contains(&name), "{error}"),
+        }
+        let _ = observe(&config, &intent, &table.doc());
     }
     Some(())
+}
+
+/// What a call asks for, if it is one of the controller's about the table.
+fn intent(call: &Call, rollout: &Value, hashes: Option<PodHashes>) -> Option<Intent> {
+    let canary = rollout.pointer("/spec/strategy/canary")?;
+    let name = call.rollout_name.as_deref().unwrap_or("reviews");
+    let max = canary.pointer("/trafficRouting/maxTrafficWeight");
+    let max = max.and_then(Value::as_i64).unwrap_or(100);
+    let kind = if let Some(weight) = call.set_weight {
+        let additional = call.additional.iter();
+        let additional = additional.map(|(service, weight)| table::experiment(service, *weight));
+        table::weight(weight, max.try_into().ok()?, additional.collect())
+    } else if let Some(route) = &call.set_header_route {
+        let step = step(canary, "setHeaderRoute", route);
+        IntentKind::SetManagedRoute(header_route(&step))
+    } else if let Some(route) = &call.set_mirror_route {
+        let step = step(canary, "setMirrorRoute", route);
+        IntentKind::SetManagedRoute(mirror_route(&step))
+    } else if call.remove_managed_routes {
+        IntentKind::RemoveManagedRoutes
+    } else {
+        return None;
+    };
+    let rollout_key = format!("shop/{name}");
+    let mut intent = table::intent(&rollout_key, 0, 100, vec![]);
+    if call.rollout_name.is_none() {
+        let service = |key: &str| canary[key].as_str().unwrap_or_default().to_owned();
+        intent.services.stable = service("stableService");
+        intent.services.canary = service("canaryService");
+    }
+    intent.kind = kind;
+    intent.hashes = hashes;
+    intent.managed = managed_routes(canary, &rollout["status"]);
+    Some(intent)
+}
+
+/// The content of a step: itself, or that of the step of that name.
+fn step(canary: &Value, kind: &str, route: &Value) -> Value {
+    let steps = canary["steps"].as_array().into_iter().flatten();
+    let mut named = steps.map(|step| &step[kind]);
+    let found = named.find(|step| step["name"] == *route);
+    found.unwrap_or(route).clone()
+}
+
+/// The managed routes that the steps so far ask for.
+fn managed_routes(canary: &Value, status: &Value) -> ManagedRoutes {
+    let names = canary.pointer("/trafficRouting/managedRoutes");
+    let names = names.and_then(Value::as_array).into_iter().flatten();
+    let so_far = status["currentStepIndex"].as_u64().unwrap_or_default();
+    let steps = canary["steps"].as_array().into_iter().flatten();
+    let mut in_force: Vec<ManagedRoute> = Vec::new();
+    for step in steps.take(
+        usize::try_from(so_far)
+            .unwrap_or_default()
+            .saturating_add(1),
+    ) {
+        let header = step.get("setHeaderRoute").map(header_route);
+        let mirror = step.get("setMirrorRoute").map(mirror_route);
+        for route in header.into_iter().chain(mirror) {
+            in_force.retain(|other| other.name() != route.name());
+            in_force.extend(Some(route).filter(|route| !route.is_removal()));
+        }
+    }
+    ManagedRoutes {
+        order: names
+            .filter_map(|route| route["name"].as_str().map(str::to_owned))
+            .collect(),
+        in_force,
+        is_ending: status["abort"] == json!(true),
+    }
 }
 
 fn is_valid(table: &Table) -> bool {

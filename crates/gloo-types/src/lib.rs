@@ -50,8 +50,8 @@ pub use route_table::{
 };
 pub use selector::{LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
-pub use validate::{Rule, Violation, violations, weight_rule};
-pub use weight::effective_weights;
+pub use validate::{Rule, Violation, broken_weight_rule, violations, weight_rule};
+pub use weight::{effective_weights, weight_shares};
 pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,

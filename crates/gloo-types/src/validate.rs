@@ -176,14 +176,18 @@ impl Found {
 
 /// The rule that the weights of one route break, if any. An empty list breaks none.
 pub fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
-    let set = destinations
-        .iter()
-        .filter_map(DestinationReference::set_weight);
-    let sum: u64 = set.clone().map(u64::from).sum();
-    let unset = destinations.len() - set.count();
+    let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
+    broken_weight_rule(&weights)
+}
+
+/// [`weight_rule`] for destinations of which only the weights are known.
+pub fn broken_weight_rule(weights: &[Option<u32>]) -> Option<Rule> {
+    let set = weights.iter().flatten().filter(|weight| **weight > 0);
+    let sum: u64 = set.clone().map(|weight| u64::from(*weight)).sum();
+    let unset = weights.len() - set.count();
     let remainder = 100_u64.saturating_sub(sum);
     match unset {
-        0 if destinations.is_empty() || sum == 100 => None,
+        0 if weights.is_empty() || sum == 100 => None,
         0 => Some(Rule::WeightSum(sum)),
         _ if sum > 100 => Some(Rule::WeightSum(sum)),
         // The remainder cannot be shared: each destination without weight needs at least 1 of it.

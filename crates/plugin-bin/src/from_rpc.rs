@@ -58,11 +58,13 @@ impl Request {
         let services = ServicePair {
             stable: services.stable.to_owned(),
             canary: services.canary.to_owned(),
+            ping_pong: rollout.is_ping_pong(),
         };
         let intent = Intent {
             rollout: key,
             services,
             hashes: Some(hashes),
+            applied: None,
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
@@ -100,6 +102,7 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     let additional = additional.iter().map(|destination| AdditionalDestination {
         service: destination.service_name.clone(),
         weight: destination.weight,
+        port: None,
     });
     IntentKind::SetWeight(WeightSplit {
         desired: desired.value,

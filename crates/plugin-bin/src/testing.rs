@@ -1,68 +1,98 @@
-//! Scenarios from files: a Rollout, its RouteTables, the controller's calls, and what the tables must be after each.
+//! Scenarios: the routing behaviour of the plugin, written as YAML files.
 //!
-//! A scenario runs over any [`RouteStore`](route_store::RouteStore): the calls go through a whole session of the plugin protocol into a
-//! [`GlooRouter`](crate::GlooRouter) on top of the store of a [`Place`]. One file therefore says the same about the
-//! memory store, in this crate's tests, and about a real API server, in `tests`.
+//! A scenario creates RouteTables, calls the plugin as the controller does, edits the tables as their owners do, and says
+//! after each call what the tables must be. A new case is a new file in `tests/scenarios`; it needs no Rust.
 //!
-//! # A file
+//! Every file is played over a store in memory (`tests/scenarios.rs` of this crate) and over a real API server
+//! (`tests/tests/cluster_scenarios.rs`). The calls go through a connection of the plugin protocol into a
+//! [`GlooRouter`](crate::GlooRouter), which works on the store of a [`Place`].
+//!
+//! # Example
 //!
 //! ```yaml
-//! # What it shows.
-//! tables:                                # `namespace/name: spec`; the first is the one meant when none is named
-//!   shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews 80, legacy 20]}}]}
-//! labels: {shop/shop: {app: shop}}       # of tables, optional
-//! plugin: {routeTableSelector: {...}}    # the plugin block; by default it selects the first table
-//! flags: {routeTableNamespaces: [shop]}  # the administrator's, optional
-//! rollout: {spec: {...}}                 # merged into the base Rollout, see `testing/base.yaml`
+//! # The owner adds a destination during the rollout. It keeps its weight; stable and canary share the rest.
+//! tables:
+//!   shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews]}}]}
 //! calls:
-//! - {setWeight: 25, name: w25, routes: {r: [reviews 60, reviews-canary 20, legacy 20]}}
-//! - {setHeaderRoute: hdr, http: [...]}
-//! - {removeManagedRoutes: true, same: w25}
-//! - {setWeight: 0, restored: true}
+//! - {setWeight: 25, routes: {r: [reviews 75, reviews-canary 25]}}
+//! - edit: [{op: add, path: /spec/http/0/forwardTo/destinations/-, value: {ref: {name: dr, namespace: shop}, weight: 10}}]
+//! - setWeight: 50
+//!   routes: {r: [reviews 45, reviews-canary 45, {ref: {name: dr, namespace: shop}, weight: 10}]}
 //! ```
 //!
-//! Wherever destinations stand, `reviews 80` is short for `{ref: {name: reviews, namespace: shop}, port: {number: 80},
-//! weight: 80}`, and `reviews` for the same without `weight`.
+//! The table `shop` in namespace `shop` has one route `r`, which leads to the Service `reviews`. The Rollout is the one in
+//! `testing/base.yaml`: its stable Service is `reviews`, its canary Service `reviews-canary`. The controller sets weight 25,
+//! and route `r` must have these two destinations. Then the owner adds a destination with a JSON Patch. With the next
+//! weight the three must sum to 100.
 //!
-//! What a call does, exactly one of:
+//! Wherever destinations are listed, `reviews 80` is short for
+//! `{ref: {name: reviews, namespace: shop}, port: {number: 80}, weight: 80}`, and `reviews` for the same without `weight`.
+//! JSON Patches have no short forms. Anchors and aliases of YAML keep repeated routes short.
+//!
+//! # Keys of a file
+//!
+//! A file begins with a comment that says what it shows.
 //!
 //! | key | value |
 //! |---|---|
-//! | `setWeight`, `verifyWeight` | the desired weight; with `additional: [[service, weight]]` |
-//! | `setHeaderRoute`, `setMirrorRoute` | the step's content, or the name of a step's route: that step is current then |
-//! | `removeManagedRoutes` | `true` |
-//! | `updateHash` | `{canary, stable}` |
-//! | `edit` | a JSON Patch by the owner of `table` |
-//! | `reapply` | `true`: the owner applies the original spec of `table` over whatever is there |
-//! | `status` | the table's status, as Gloo writes it |
-//! | `delete` | `true`: the owner deletes `table` |
-//! | `restart` | `true`: a new plugin process, over the same tables |
-//! | `change` | `true`: only what stands beside it |
+//! | `tables` | the specs by `namespace/name`; required. A call that names no table is about the first one |
+//! | `labels` | labels of tables, by `namespace/name` |
+//! | `plugin` | the plugin block of the Rollout; by default it selects the first table |
+//! | `flags` | the administrator's `routeTableNamespaces` and `destinationNamespaces` |
+//! | `rollout` | merged into the Rollout of `testing/base.yaml`; `null` removes a field |
+//! | `calls` | what happens, in this order; required |
 //!
-//! Beside it: `rollout` is first merged into the Rollout, for this call and those after it; `as: ratings` calls for
-//! another Rollout of that name, whose Services are `ratings` and `ratings-canary`; `meanwhile` is a JSON Patch that the
-//! owner of `table` gets in between our read and our write; `once: true` is for a VerifyWeight that ends a pass, after
-//! which the same question is another one.
+//! # What a call does
 //!
-//! What is expected, at least one for every call of the controller:
+//! Exactly one of these. The first four rows are calls of the controller.
 //!
-//! | key | the call succeeds and |
+//! | key | value |
 //! |---|---|
-//! | `routes` | the first table is the original, but for the destinations of these routes, by name |
-//! | `http` | the first table is the original, but for `http` |
-//! | `tables` | these tables have these specs; the others are unchanged |
-//! | `same` | all tables are as they were after the call with that `name` |
-//! | `unchanged` | no table was written |
-//! | `restored` | every table is byte-equal to the original in spec, labels and annotations |
-//! | `clean` | besides: no table has an annotation of ours |
-//! | `policies` | besides: there are so many MirrorPolicies; after `restored` there is none |
-//! | `writes` | besides: so many writes reached the store |
-//! | `verification` | VerifyWeight answers that |
-//! | `error` | it fails instead, with a text that contains this, and no table is written |
+//! | `setWeight`, `verifyWeight` | the desired weight; `additional: [[service, weight]]` beside it is a running experiment |
+//! | `setHeaderRoute`, `setMirrorRoute` | the content of the step, or the name of a route: its step becomes the current one |
+//! | `removeManagedRoutes` | `true` |
+//! | `updateHash` | `{canary, stable}`, the Pod hashes |
+//! | `edit` | a JSON Patch by the owner of `table` |
+//! | `reapply` | `true`: the owner applies the original spec of `table` again |
+//! | `status` | the status that Gloo writes to `table` |
+//! | `delete` | `true`: the owner deletes `table` |
+//! | `restart` | `true`: a new plugin process over the same tables |
+//! | `change` | `true`: nothing but the `rollout` beside it |
 //!
-//! A route that carries our label shows as `ours: true`, without that label. The harness makes every call of the
-//! controller twice: the second must have the same outcome and write nothing. A table that Gloo accepted before a call
-//! must be valid after it, and an error must be one line without `%`.
+//! Beside it:
+//!
+//! | key | value |
+//! |---|---|
+//! | `rollout` | merged into the Rollout, for this call and the later ones: a new step index, an abort |
+//! | `as` | the name of another Rollout that makes the call; for `ratings` its Services are `ratings` and `ratings-canary` |
+//! | `table` | the table that `edit`, `reapply`, `status`, `delete` or `meanwhile` is about |
+//! | `meanwhile` | a JSON Patch of the owner of `table` between the read and the write of the plugin |
+//! | `once` | `true`: the call is not repeated, since its repetition has another outcome |
+//! | `name` | a name for the tables after this call, for a later `same` |
+//!
+//! # What is expected
+//!
+//! Each call of the controller needs at least one of the first seven.
+//!
+//! | key | meaning |
+//! |---|---|
+//! | `routes` | the first table is the original, except for the destinations of these routes, by name |
+//! | `http` | the first table is the original, except for `http` |
+//! | `tables` | these tables have these specs; the specs of the others did not change |
+//! | `same` | all tables are as after the call of that `name` |
+//! | `unchanged` | no table was written |
+//! | `restored` | every table equals the original byte for byte in spec, labels and annotations; there is no MirrorPolicy |
+//! | `error` | the call fails with a text that contains this, and no table is written |
+//! | `clean` | no table has an annotation of the plugin |
+//! | `policies` | the number of MirrorPolicies |
+//! | `writes` | the number of successful writes of this call |
+//! | `verification` | the answer of VerifyWeight |
+//!
+//! In `routes`, `http` and `tables` a route with the plugin's labels has `ours: true` in their place.
+//!
+//! The player checks three more things on its own. It makes each call of the controller twice, and the second one must have
+//! the same outcome and write nothing. A table that was valid to Gloo before a call is valid after it. An error is one line
+//! without `%`.
 
 mod expect;
 mod place;

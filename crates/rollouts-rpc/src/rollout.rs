@@ -272,6 +272,15 @@ impl Rollout {
         })
     }
 
+    /// Whether the Services exchange their roles at each promotion, by the same rule as [`Rollout::services`].
+    #[must_use]
+    pub fn is_ping_pong(&self) -> bool {
+        self.canary.as_ref().is_some_and(|canary| {
+            let is_named = !canary.stable_service.is_empty() || !canary.canary_service.is_empty();
+            canary.ping_pong.is_some() && !is_named
+        })
+    }
+
     /// The weight that means all traffic: `maxTrafficWeight`, or 100.
     #[must_use]
     pub fn max_traffic_weight(&self) -> i32 {

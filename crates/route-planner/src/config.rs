@@ -27,6 +27,7 @@ pub struct PluginConfig {
     destinations: DestinationConfig,
     keep_zero_weights: bool,
     verify: VerifyMode,
+    allow_top_placement: bool,
 }
 
 /// Which routes of a selected table take part.
@@ -97,6 +98,7 @@ impl PluginConfig {
             destinations: DestinationConfig::default(),
             keep_zero_weights: false,
             verify: VerifyMode::default(),
+            allow_top_placement: false,
         }
     }
 
@@ -158,6 +160,21 @@ impl PluginConfig {
     /// Where header routes are put in.
     pub fn header_route_placement(&self) -> HeaderRoutePlacement {
         self.header_route_placement
+    }
+
+    /// Whether the administrator allows `headerRoutePlacement: top`, which can take requests from earlier routes of other
+    /// owners. Not allowed unless this says so.
+    #[must_use]
+    pub fn allow_top_placement(self, allowed: bool) -> Self {
+        Self {
+            allow_top_placement: allowed,
+            ..self
+        }
+    }
+
+    /// Whether header routes are to be in front of all routes, which the administrator does not allow.
+    pub(crate) fn is_top_refused(&self) -> bool {
+        self.header_route_placement == HeaderRoutePlacement::Top && !self.allow_top_placement
     }
 
     pub(crate) fn destinations(&self) -> &DestinationConfig {
@@ -242,6 +259,7 @@ fn parse(
             Some("accepted") => VerifyMode::Accepted,
             _ => VerifyMode::Auto,
         },
+        allow_top_placement: false,
     })
 }
 

@@ -5,7 +5,9 @@ use std::fmt;
 use gloo_types::{ObjectKey, RouteTableDoc, Rule};
 use serde_json::Value;
 
+use crate::error::{PlanError, Refusal};
 use crate::mirror_policy::Policies;
+use crate::record::ANNOTATION;
 
 /// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,15 +24,24 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Whether this is the change after which nothing of any Rollout is left in the table: it is its owner's again.
     pub hands_back: bool,
+    /// The Rollout that the plan is made for.
+    pub(crate) rollout: ObjectKey,
+    /// Why routes, records or managed routes are not as the intent asks, although the plan changes the others.
+    pub(crate) left: Vec<Refusal>,
+    /// Whether the canary or an experiment gets a larger share of any route.
+    pub(crate) grows: bool,
     /// What the plan asks of MirrorPolicies.
     pub(crate) policies: Option<Policies>,
 }
 
 impl Plan {
     /// The plan that leaves `table` as it is.
-    pub(crate) fn nothing(table: &RouteTableDoc) -> Self {
+    pub(crate) fn nothing(rollout: &ObjectKey, table: &RouteTableDoc) -> Self {
         Self {
             table: table.key().clone(),
+            rollout: rollout.clone(),
+            left: Vec::new(),
+            grows: false,
             resource_version: table.resource_version().map(str::to_owned),
             edits: Vec::new(),
             skipped: Vec::new(),
@@ -38,6 +49,21 @@ impl Plan {
             hands_back: false,
             policies: None,
         }
+    }
+
+    /// Whether the share of the canary, or of an experiment, grows on any route.
+    pub fn grows(&self) -> bool {
+        self.grows
+    }
+
+    /// One error for each route, record or managed route that the plan leaves as it is although the intent asks for a
+    /// change. Report them after the plan is carried out, so that the controller asks again.
+    pub fn left(&self) -> impl Iterator<Item = PlanError> {
+        self.left.iter().map(|refusal| PlanError::Refused {
+            table: self.table.clone(),
+            rollout: self.rollout.clone(),
+            refusal: Box::new(refusal.clone()),
+        })
     }
 
     /// Whether nothing has to be written.
@@ -137,6 +163,15 @@ pub enum DestinationChange {
         /// Weight that is to be there.
         to: Option<Value>,
     },
+    /// Replaces a destination that was inserted, after its owner changed the stable one.
+    Replace {
+        /// Position in the list.
+        index: usize,
+        /// The destination, for messages.
+        destination: String,
+        /// The whole new destination.
+        value: Value,
+    },
     /// Takes a destination out.
     Remove {
         /// Position in the list.
@@ -179,6 +214,8 @@ pub enum SkipReason {
     Delegates(Vec<String>),
     /// It has another action.
     Action(&'static str),
+    /// Another Rollout with the same stable destination splits it.
+    SplitBy(String),
 }
 
 /// Something the owner of a table should know; the plan is carried out all the same.
@@ -205,6 +242,11 @@ pub enum Warning {
     },
     /// A split route is no longer there, or cannot be recognised.
     RouteGone {
+        /// The route.
+        route: String,
+    },
+    /// The record of a split route was lost; what it was before is taken from the weights that were set last.
+    Rebuilt {
         /// The route.
         route: String,
     },
@@ -251,6 +293,7 @@ impl fmt::Display for DestinationChange {
                     weight(to.as_ref())
                 )
             }
+            Self::Replace { destination, .. } => write!(f, "{destination} replaced"),
             Self::Remove { destination, .. } => write!(f, "{destination} out"),
             Self::Insert {
                 destination, value, ..
@@ -275,6 +318,7 @@ impl fmt::Display for Skip {
             }
             SkipReason::LeadsTo(found) => write!(f, "{route} leads to {}", found.join(" and ")),
             SkipReason::Delegates(to) => write!(f, "{route} delegates to {}", to.join(" and ")),
+            SkipReason::SplitBy(rollout) => write!(f, "{route} is split by Rollout {rollout}"),
             SkipReason::Action(action) => write!(f, "{route} is a {action}"),
         }
     }
@@ -301,7 +345,11 @@ impl fmt::Display for Warning {
             }
             Self::RouteGone { route } => write!(
                 f,
-                "{route} was split and is not found any more; if it was renamed, restore its destinations by hand"
+                "{route} was split and is not found any more: its original is kept until the rollout ends; if it is in another table now, restore it there"
+            ),
+            Self::Rebuilt { route } => write!(
+                f,
+                "{route}: annotation {ANNOTATION} is gone; its original is rebuilt from the weights that were set last"
             ),
             Self::UnnamedService => f.write_str(
                 "an experiment's Service has no name and gets no traffic: declare a containerPort",

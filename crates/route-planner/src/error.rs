@@ -221,6 +221,59 @@ pub enum Refusal {
         /// The policy.
         policy: ObjectKey,
     },
+    /// A route has a value whose type contradicts the API.
+    #[error("{route} cannot be read: {path} is not {expected}; correct the route")]
+    Malformed {
+        /// The route.
+        route: String,
+        /// Path of the value, from the route.
+        path: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// The stable destination was replaced while the route was split.
+    #[error(
+        "{route}: {by} replaced {stable} during the rollout: restore {stable} in the table or abort the rollout"
+    )]
+    Replaced {
+        /// The route.
+        route: String,
+        /// The stable destination.
+        stable: String,
+        /// What replaced it.
+        by: String,
+    },
+    /// Another Rollout with the same stable destination splits the route.
+    #[error(
+        "{route} is split by Rollout {rollout}, which leads to {stable} as well: leave the route to one of them, or restore the table if Rollout {rollout} is gone"
+    )]
+    SplitByOther {
+        /// The route.
+        route: String,
+        /// The stable destination of both.
+        stable: String,
+        /// The other Rollout.
+        rollout: String,
+    },
+    /// The administrator does not allow header routes in front of all routes.
+    #[error(
+        "headerRoutePlacement: top can take requests from other routes of the table: remove it, or have --allow-top-placement set"
+    )]
+    TopPlacement,
+    /// The table would exceed a limit of the API server.
+    #[error(
+        "{routes} routes to split need {needed} {what}, the API server takes {limit}: select fewer routes with routeSelector, or divide the table"
+    )]
+    TooLarge {
+        /// How many routes are split.
+        routes: usize,
+        /// What is limited.
+        what: &'static str,
+        /// How much of it the rollout needs.
+        needed: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The annotation that holds the originals cannot be read.
     #[error(
         "annotation {annotation} is unreadable ({reason}): restore the table from its source, then remove the annotation"

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::ObjectKey;
+use gloo_types::{ObjectKey, RouteTableDoc};
+
+use crate::error::{PlanError, Refusal};
 
 /// One wish of one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,12 +13,25 @@ pub struct Intent {
     pub rollout: ObjectKey,
     /// The Services traffic is split between.
     pub services: ServicePair,
-    /// Hashes of the pods, as far as known. Needed only where subsets tell stable and canary apart.
+    /// Hashes of the Pods, as far as known. Needed only where subsets distinguish stable from canary.
     pub hashes: Option<PodHashes>,
+    /// The weights that the controller recorded as set last (`status.canary.weights`); `None` before the first.
+    pub applied: Option<AppliedWeights>,
     /// The wish.
     pub kind: IntentKind,
     /// The routes the Rollout manages.
     pub managed: ManagedRoutes,
+}
+
+impl Intent {
+    /// The error for a table on which this intent cannot be granted.
+    pub(crate) fn refused(&self, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
+        PlanError::Refused {
+            table: table.key().clone(),
+            rollout: self.rollout.clone(),
+            refusal: Box::new(refusal),
+        }
+    }
 }
 
 /// Pod template hashes of both versions; empty when not known. Equal hashes say that there is one version only.
@@ -26,6 +41,31 @@ pub struct PodHashes {
     pub stable: String,
     /// Hash of the version that is being tried.
     pub canary: String,
+    /// Whether Pods of another version than `stable` may still be behind the Service although both hashes are equal: right
+    /// after a promotion or rollback. Then the stable subset stays.
+    pub others: bool,
+}
+
+/// The weights that the controller recorded as set, in units of `trafficRouting.maxTrafficWeight`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AppliedWeights {
+    /// Weight of the stable Service.
+    pub stable: i32,
+    /// Weight of the canary Service.
+    pub canary: i32,
+    /// Weights of the Services of an experiment, by name.
+    pub additional: BTreeMap<String, i32>,
+}
+
+impl AppliedWeights {
+    /// The total that the weights are a share of.
+    pub(crate) fn total(&self) -> i64 {
+        let additional = self.additional.values().copied();
+        additional
+            .chain([self.stable, self.canary])
+            .map(i64::from)
+            .sum()
+    }
 }
 
 /// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.
@@ -35,6 +75,8 @@ pub struct ServicePair {
     pub stable: String,
     /// Service of the version that is being tried.
     pub canary: String,
+    /// Whether the two exchange their roles at each promotion (`pingPong`), so that tables may name either as stable.
+    pub ping_pong: bool,
 }
 
 /// The kinds of wishes.
@@ -55,7 +97,7 @@ pub struct ManagedRoutes {
     pub order: Vec<String>,
     /// Those that the steps so far ask for. SetWeight brings lost ones back, and takes out others.
     pub in_force: Vec<ManagedRoute>,
-    /// Whether the routes are about to go, or gone: then SetWeight changes those that are there and brings none back.
+    /// Whether the controller removes the routes in this pass: then SetWeight removes those that are left.
     pub is_ending: bool,
 }
 
@@ -160,10 +202,12 @@ impl WeightSplit {
 }
 
 /// A Service of a running experiment and its share.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdditionalDestination {
     /// Name of the Service; empty when the experiment's pods declare no port, and then left out.
     pub service: String,
     /// Share out of the same total as the canary's.
     pub weight: i32,
+    /// Port of that Service; `None` takes the port of the stable destination.
+    pub port: Option<u32>,
 }

@@ -89,6 +89,9 @@ impl Operations {
                     (_, None) => self.remove(&path),
                 }
             }
+            DestinationChange::Replace { index, value, .. } => {
+                self.replace(&[list, &[&at(index)]].concat(), value.clone());
+            }
             DestinationChange::Remove { index, .. } => self.remove(&[list, &[&at(index)]].concat()),
             DestinationChange::Insert { index, value, .. } => {
                 self.add(&[list, &[&at(index)]].concat(), value.clone());

@@ -27,18 +27,22 @@ mod edit;
 mod error;
 mod intent;
 mod json_patch;
+mod limits;
 mod managed_routes;
 mod matcher;
+mod matching;
 mod mirror_policy;
 mod observe;
+mod originals;
 mod ownership;
+mod planning;
 mod re2;
 mod record;
 mod restore;
 mod roles;
-mod select;
+mod route;
 mod set_weight;
-mod source;
+mod survey;
 mod weight;
 
 pub use config::{
@@ -48,8 +52,9 @@ pub use config::{
 pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
-    AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
-    ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch, WeightSplit,
+    AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
+    ManagedRoute, ManagedRoutes, MirrorRoute, PodHashes, RequestMatch, ServicePair, TextMatch,
+    WeightSplit,
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
@@ -59,27 +64,35 @@ pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
 
+use crate::set_weight::Growth;
+
 /// Decides what has to change in `table` so that `intent` is in force.
 ///
+/// When no route would send more traffic to the canary, routes that cannot be planned do not stop the others:
+/// [`Plan::left`] names them.
+///
 /// # Errors
-/// When the table cannot be read, when it leads no traffic to the stable Service, or when the intent cannot be put into
-/// force without touching what the Rollout does not own. Nothing has been changed then.
+/// Returns `Err` if the table cannot be read, if it leads no traffic to the stable Service, or if the canary share of a
+/// route would grow while another route cannot be planned.
 pub fn plan(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
-    let decided = table.spec().map(|spec| match &intent.kind {
-        IntentKind::SetWeight(split) => set_weight::plan(config, intent, split, table, &spec),
-        IntentKind::SetManagedRoute(route) => {
-            managed_routes::set(config, intent, route, table, &spec)
-        }
-        IntentKind::RemoveManagedRoutes => Ok(managed_routes::remove_all(config, intent, table)),
-    })?;
-    let plan = decided.map_err(|refusal| PlanError::Refused {
-        table: table.key().clone(),
-        rollout: intent.rollout.clone(),
-        refusal: Box::new(refusal),
-    })?;
-    Ok(plan.with_what_it_leaves(table))
+    planning::plan(config, intent, table, Growth::Allowed)
+}
+
+/// Decides the part of [`plan`] that sends no more traffic to the canary: routes whose canary share would grow stay as
+/// they are.
+///
+/// This is what a caller carries out while it cannot plan another table of the same Rollout.
+///
+/// # Errors
+/// Returns `Err` if the table as a whole cannot be read, and if it leads no traffic to the stable Service.
+pub fn plan_toward_stable(
+    config: &PluginConfig,
+    intent: &Intent,
+    table: &RouteTableDoc,
+) -> Result<Plan, PlanError> {
+    planning::plan(config, intent, table, Growth::Withheld)
 }

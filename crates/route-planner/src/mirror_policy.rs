@@ -1,5 +1,7 @@
 //! The MirrorPolicies behind mirror routes: a route with our label is mirrored by a policy that selects only this label.
 
+use std::collections::BTreeMap;
+
 use gloo_types::{
     DestinationReference, HttpRoute, MirrorPolicy, MirrorPolicyDoc, ObjectKey, PolicyRouteSelector,
     Resource, RouteTableDoc,
@@ -18,7 +20,9 @@ use crate::ownership::{Owner, PREFIX, fnv1a, label_value};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policies {
     rollout: ObjectKey,
-    table: RouteTableDoc,
+    table: ObjectKey,
+    /// Labels of the table, which policies may select.
+    table_labels: BTreeMap<String, String>,
     /// The managed routes that the plan is about.
     decided: Decided,
     wanted: Vec<Wanted>,
@@ -117,7 +121,8 @@ impl Policies {
     pub(crate) fn new(rollout: &ObjectKey, table: &RouteTableDoc, decided: Decided) -> Self {
         Self {
             rollout: rollout.clone(),
-            table: table.clone(),
+            table: table.key().clone(),
+            table_labels: table.labels().clone(),
             decided,
             wanted: Vec::new(),
             has_mirrors: false,
@@ -128,7 +133,7 @@ impl Policies {
     pub(crate) fn want(&mut self, mirror: &Mirror, route: &Map<String, Value>) {
         let route = HttpRoute::deserialize(&Value::Object(route.clone()));
         self.wanted.push(Wanted {
-            policy: mirror.object(&self.table.key().namespace),
+            policy: mirror.object(&self.table.namespace),
             route: route.unwrap_or_default(),
         });
     }
@@ -139,7 +144,7 @@ impl Policies {
 
     fn changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
         let refused = |refusal| PlanError::Refused {
-            table: self.table.key().clone(),
+            table: self.table.clone(),
             rollout: self.rollout.clone(),
             refusal: Box::new(refusal),
         };
@@ -175,8 +180,8 @@ impl Policies {
         let label = |key: &str| policy.labels().get(&format!("{PREFIX}/{key}"));
         let managed = label("managed-route");
         belongs_to(policy, &self.rollout)
-            && policy.key().namespace == self.table.key().namespace
-            && label("route-table") == Some(&label_value(&self.table.key().name))
+            && policy.key().namespace == self.table.namespace
+            && label("route-table") == Some(&label_value(&self.table.name))
             && managed.is_some_and(|managed| self.decided.includes(managed))
     }
 
@@ -202,10 +207,10 @@ impl Policies {
     }
 
     fn may_select(&self, selector: &PolicyRouteSelector, route: &HttpRoute) -> bool {
-        let namespace = &self.table.key().namespace;
+        let namespace = &self.table.namespace;
         let by_label = selector.route.as_ref();
         let by_label = by_label
-            .map(|route_of| route_of.may_select(&route.labels, self.table.labels(), namespace));
+            .map(|route_of| route_of.may_select(&route.labels, &self.table_labels, namespace));
         let by_destination = selector.with_destinations.as_ref().map(|wanted| {
             let object = wanted.selector.as_ref();
             let name = object

@@ -1,32 +1,41 @@
-//! The planner's only memory: one annotation on the table, with what each Rollout changed and what was there before.
+//! What planning remembers: one annotation of the table with what each Rollout changed and what was there before.
 //!
 //! ```json
-//! {"version":1,"rollouts":{"shop/reviews":{"routes":[{
-//!   "route":{"name":"list","at":1},
-//!   "share":80,
-//!   "originals":[{"at":0,"destination":{"ref":{"name":"reviews"},"weight":80}}],
-//!   "added":[{"namespace":"shop","name":"reviews-canary"}]
-//! }]}}}
+//! {"version":2,"rollouts":{"shop/reviews":{
+//!   "splits":[{
+//!     "share":80,
+//!     "originals":[[0,{"ref":{"name":"reviews"},"weight":80}]],
+//!     "added":[{"namespace":"shop","name":"reviews-canary"}]
+//!   }],
+//!   "routes":[["list",0,"5f0c3a91d2b7e644",0],["item",1,"77ab20c4e9d15f38",0]]
+//! }}}
 //! ```
 //!
-//! Text that cannot be read is refused rather than repaired: with it the originals are unknown, and guessing could
-//! remove what the owner wrote.
+//! A split is what was changed in a route: most routes of a Rollout share one, so it is stored once. A route is its name,
+//! its position among the owner's routes, a hash of its matchers, and the index of its split. That keeps an ordinary route
+//! below 80 bytes; all annotations of an object share 256 KiB.
+//!
+//! Version 1 stored the whole split with each route. It is still read.
+//!
+//! An annotation that cannot be read is never rewritten: the originals in it may be readable to a person.
+
+use std::collections::HashMap;
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::destinations::ListForm;
+use crate::destinations::{DestinationId, Distinction, ListForm};
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
-use crate::select::{DestinationId, Distinction, Protocol, Route};
+use crate::route::{Protocol, Route};
 
 /// Key of the annotation that holds what was changed. A table at rest has no such annotation.
 pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
-/// The annotation: the records of all Rollouts, of which only one is ours to read.
+/// The annotation: the records of all Rollouts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Records {
@@ -34,56 +43,74 @@ pub(crate) struct Records {
     rollouts: Map<String, Value>,
 }
 
+impl Default for Records {
+    fn default() -> Self {
+        Self {
+            version: FORMAT,
+            rollouts: Map::new(),
+        }
+    }
+}
+
 /// What one Rollout changed in a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Record {
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) splits: Vec<Split>,
     pub(crate) routes: Vec<RouteRecord>,
+    /// Hashes of routes that their owner led to the canary alone before the first split. They are not ours.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) owners: Vec<Hash>,
 }
 
-/// What one Rollout changed in a route.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// A route that is split: its name (empty when it has none of its own), position among the owner's routes, hash of its
+/// matchers and the index of its split.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RouteRecord(
+    pub(crate) String,
+    pub(crate) usize,
+    pub(crate) Hash,
+    pub(crate) usize,
+);
+
+/// What was changed in a route.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RouteRecord {
-    pub(crate) route: RouteKey,
+pub(crate) struct Split {
+    #[serde(default, rename = "in", skip_serializing_if = "Protocol::is_http")]
+    pub(crate) protocol: Protocol,
     /// Percent of the route's traffic that was ours to split.
     pub(crate) share: u32,
-    /// The owner's destinations that were changed or taken out, the stable one first.
+    /// The owner's destinations that were changed or removed, the stable one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) originals: Vec<Original>,
-    /// The destinations that were put in.
+    /// Foreign destinations with an explicit weight of 0, which were removed for the time of the split.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) idle: Vec<Original>,
+    /// The other destinations in the owner's list, to notice when one replaces the stable one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) foreign: Vec<String>,
+    /// The destinations that were inserted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) added: Vec<DestinationId>,
-    /// What tells destinations apart, beside the object they lead to.
+    /// Which parts distinguish destinations, beside the object they lead to.
     #[serde(default, skip_serializing_if = "Distinction::is_none")]
     pub(crate) by: Distinction,
     /// What the owner wrote in place of a list.
     #[serde(default, skip_serializing_if = "ListForm::is_listed")]
     pub(crate) list: ListForm,
+    /// Whether the stable destination is still in the list. When it is and then disappears, its owner removed it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_stable: bool,
 }
 
-/// A destination as the owner wrote it.
+/// A destination as the owner wrote it, and its position in the owner's list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Original {
-    /// Position in the owner's list.
-    pub(crate) at: usize,
-    pub(crate) destination: Value,
-}
+pub(crate) struct Original(pub(crate) usize, pub(crate) Value);
 
-/// How a route is recognised: by a name no other route has, else by its matchers. The position breaks ties.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RouteKey {
-    #[serde(default, rename = "in", skip_serializing_if = "Protocol::is_http")]
-    protocol: Protocol,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    matchers: Option<Value>,
-    at: usize,
-}
+/// A hash in hexadecimal digits; empty where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Hash(pub(crate) String);
 
 impl Records {
     /// Reads the annotation of a table.
@@ -92,18 +119,16 @@ impl Records {
             .annotations()
             .and_then(|annotations| annotations.get(ANNOTATION))
         else {
-            return Ok(Self {
-                version: FORMAT,
-                rollouts: Map::new(),
-            });
+            return Ok(Self::default());
         };
-        let records: Self = serde_json::from_str(text).map_err(unreadable)?;
-        if records.version != FORMAT {
+        let mut records: Self = serde_json::from_str(text).map_err(unreadable)?;
+        if records.version != version_1::FORMAT && records.version != FORMAT {
             return Err(unreadable(format!(
-                "format {} is not {FORMAT}",
+                "version {} is newer than {FORMAT}",
                 records.version
             )));
         }
+        records.version = FORMAT;
         Ok(records)
     }
 
@@ -113,126 +138,244 @@ impl Records {
     }
 
     /// The record of one Rollout; empty when it changed nothing.
-    pub(crate) fn of(&self, rollout: &ObjectKey) -> Result<Record, Refusal> {
-        match self.rollouts.get(&rollout.to_string()) {
-            None => Ok(Record::default()),
-            Some(record) => Record::deserialize(record).map_err(unreadable),
+    pub(crate) fn of(&self, rollout: &str) -> Result<Record, Refusal> {
+        let Some(record) = self.rollouts.get(rollout) else {
+            return Ok(Record::default());
+        };
+        let record = if record.get("splits").is_some() {
+            Record::deserialize(record).map_err(unreadable)?
+        } else {
+            version_1::read(record).map_err(unreadable)?
+        };
+        let is_known = |route: &RouteRecord| route.3 < record.splits.len();
+        if !record.routes.iter().all(is_known) {
+            return Err(unreadable("a route without its split"));
         }
+        for split in &record.splits {
+            let originals = split.originals.iter().chain(&split.idle);
+            for Original(_, destination) in originals {
+                let has_ref = destination.get("ref").is_some_and(Value::is_object);
+                if !has_ref || crate::destinations::check_destination(destination).is_err() {
+                    return Err(unreadable("an original that is no destination"));
+                }
+            }
+        }
+        Ok(record)
     }
 
-    /// The edit that replaces the record of one Rollout; `None` when it stays as it is.
+    /// The edit that replaces the record of one Rollout; `None` when it stays as it is. The second part tells whether any
+    /// record is left then.
     pub(crate) fn replace(
-        mut self,
+        &self,
         table: &RouteTableDoc,
         rollout: &ObjectKey,
         old: &Record,
         new: &Record,
-    ) -> Result<Option<Edit>, Refusal> {
+    ) -> Result<(Option<Edit>, bool), Refusal> {
         if old == new {
-            return Ok(None);
+            return Ok((None, !self.rollouts.is_empty()));
         }
         let rollout = rollout.to_string();
-        if *new == Record::default() {
+        let mut records = self.clone();
+        if new.routes.is_empty() {
             // Keep the order of the other Rollouts: `remove` would swap.
-            self.rollouts.shift_remove(&rollout);
+            records.rollouts.shift_remove(&rollout);
         } else {
-            self.rollouts
-                .insert(rollout, serde_json::to_value(new).map_err(unreadable)?);
+            let new = serde_json::to_value(new).map_err(unreadable)?;
+            records.rollouts.insert(rollout, new);
         }
-        let value = if self.rollouts.is_empty() {
-            None
-        } else {
-            Some(serde_json::to_string(&self).map_err(unreadable)?)
-        };
+        let is_left = !records.rollouts.is_empty();
+        let value = is_left.then(|| serde_json::to_string(&records));
         let annotations = table.annotations();
-        Ok(Some(Edit::Annotation {
+        let edit = Edit::Annotation {
             expect: annotations.and_then(|annotations| annotations.get(ANNOTATION).cloned()),
-            value,
+            value: value.transpose().map_err(unreadable)?,
             others: match annotations {
                 None => OtherAnnotations::NoMap,
                 Some(map) if map.keys().all(|key| key == ANNOTATION) => OtherAnnotations::None,
                 Some(_) => OtherAnnotations::Some,
             },
-        }))
-    }
-}
-
-impl RouteKey {
-    /// The key of a route. `old` is kept when it differs in the position only: that alone is no reason to write.
-    pub(crate) fn of(route: &Route<'_>, old: Option<&Self>) -> Self {
-        let key = Self {
-            protocol: route.protocol,
-            name: route.named.then(|| route.name.to_owned()),
-            matchers: route.matchers.filter(|_| !route.named).cloned(),
-            at: route.at,
         };
-        match old {
-            Some(old) if old.recognises(route) => old.clone(),
-            _ => key,
-        }
-    }
-
-    fn recognises(&self, route: &Route<'_>) -> bool {
-        self.protocol == route.protocol
-            && match &self.name {
-                Some(name) => route.named && *name == route.name,
-                None => !route.named && self.matchers.as_ref() == route.matchers,
-            }
-    }
-
-    fn stands_at(&self, route: &Route<'_>) -> bool {
-        self.protocol == route.protocol && self.at == route.at
-    }
-
-    /// The route in messages.
-    pub(crate) fn label(&self) -> String {
-        match &self.name {
-            Some(name) => format!("route {name}"),
-            None => format!("route {}[{}]", self.protocol.key(), self.at),
-        }
+        Ok((Some(edit), is_left))
     }
 }
 
 impl Record {
-    /// For each route, the record that is about it. The second part tells the records whose route is not found.
-    ///
-    /// Names decide first, then matchers: of several routes with the same, the nearest that still `holds` what only we can
-    /// have put in. Last, a route that its owner renamed or gave other matchers is recognised by where it stands.
-    pub(crate) fn locate(
-        &self,
-        routes: &[Route<'_>],
-        holds: impl Fn(&Route<'_>, &RouteRecord) -> bool,
-    ) -> (Vec<Option<&RouteRecord>>, Vec<&RouteRecord>) {
-        let mut found: Vec<Option<&RouteRecord>> = vec![None; routes.len()];
-        let by_key = |record: &RouteRecord, route: &Route<'_>| record.route.recognises(route);
-        let in_place = |record: &RouteRecord, route: &Route<'_>| {
-            record.route.stands_at(route) && holds(route, record)
-        };
-        let mut lost: Vec<&RouteRecord> = self.routes.iter().collect();
-        for fits in [
-            &by_key as &dyn Fn(&RouteRecord, &Route<'_>) -> bool,
-            &in_place,
-        ] {
-            lost.retain(|record| {
-                let free = routes
-                    .iter()
-                    .zip(&mut found)
-                    .filter(|(_, taken)| taken.is_none());
-                let best =
-                    free.filter(|(route, _)| fits(record, route))
-                        .min_by_key(|(route, _)| {
-                            (!holds(route, record), route.at.abs_diff(record.route.at))
-                        });
-                match best {
-                    Some((_, place)) => {
-                        *place = Some(record);
-                        false
-                    }
-                    None => true,
-                }
-            });
+    /// The split of a route.
+    pub(crate) fn split_of(&self, route: &RouteRecord) -> Option<&Split> {
+        self.splits.get(route.3)
+    }
+}
+
+impl RouteRecord {
+    /// The route in messages.
+    pub(crate) fn label(&self, protocol: Protocol) -> String {
+        match self.0.as_str() {
+            "" => format!("route {}[{}]", protocol.key(), self.1),
+            name => format!("route {name}"),
         }
-        (found, lost)
+    }
+}
+
+/// A record under construction. Equal splits are stored once; an unchanged route keeps its entry.
+pub(crate) struct RecordBuilder<'a> {
+    old: &'a Record,
+    new: Record,
+    /// For each old split, its index among the new ones.
+    kept: Vec<Option<usize>>,
+    /// The index of each new split, by its JSON.
+    known: HashMap<String, usize>,
+}
+
+impl<'a> RecordBuilder<'a> {
+    pub(crate) fn new(old: &'a Record) -> Self {
+        Self {
+            old,
+            new: Record {
+                owners: old.owners.clone(),
+                ..Record::default()
+            },
+            kept: vec![None; old.splits.len()],
+            known: HashMap::new(),
+        }
+    }
+
+    /// Keeps the entry of a route with its split.
+    pub(crate) fn keep(&mut self, route: &RouteRecord) {
+        if let Some(split) = self.old.split_of(route) {
+            self.add(
+                route.0.clone(),
+                route.1,
+                route.2.clone(),
+                split,
+                Some(route.3),
+            );
+        }
+    }
+
+    /// Adds a route. `old` is the index of the split it had, which is likely the same.
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        at: usize,
+        matchers: Hash,
+        split: &Split,
+        old: Option<usize>,
+    ) {
+        let index = self.index_of(split, old);
+        self.new.routes.push(RouteRecord(name, at, matchers, index));
+    }
+
+    fn index_of(&mut self, split: &Split, old: Option<usize>) -> usize {
+        let known = old.and_then(|old| {
+            let same = self.old.splits.get(old) == Some(split);
+            same.then_some(old)
+        });
+        if let Some(Some(index)) = known.and_then(|old| self.kept.get(old)) {
+            return *index;
+        }
+        let text = serde_json::to_string(split).unwrap_or_default();
+        let splits = &mut self.new.splits;
+        let index = *self.known.entry(text).or_insert_with(|| {
+            splits.push(split.clone());
+            splits.len() - 1
+        });
+        if let Some(place) = known.and_then(|old| self.kept.get_mut(old)) {
+            *place = Some(index);
+        }
+        index
+    }
+
+    /// A route is split, so it is no longer one that its owner led to the canary.
+    pub(crate) fn is_split(&mut self, route: impl FnOnce() -> Hash) {
+        if !self.new.owners.is_empty() {
+            let route = route();
+            self.new.owners.retain(|owner| *owner != route);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.new.routes.is_empty()
+    }
+
+    pub(crate) fn set_owners(&mut self, owners: Vec<Hash>) {
+        self.new.owners = owners;
+    }
+
+    /// The new record; empty when no route is split.
+    pub(crate) fn finish(self) -> Record {
+        if self.new.routes.is_empty() {
+            return Record::default();
+        }
+        self.new
+    }
+}
+
+impl Hash {
+    /// The hash of a route's matchers. The order of keys does not count, since the API server does not keep it.
+    pub(crate) fn of_matchers(route: &Route<'_>) -> Self {
+        let mut hash = Fnv::default();
+        if let Some(matchers) = route.matchers() {
+            hash.value(matchers);
+        }
+        Self(format!("{:016x}", hash.0))
+    }
+
+    /// The hash of a route's name and matchers, of which `self` is the latter's.
+    pub(crate) fn with_name(&self, name: &str) -> Self {
+        let mut hash = Fnv::default();
+        hash.bytes(self.0.as_bytes());
+        hash.bytes(name.as_bytes());
+        Self(format!("{:016x}", hash.0))
+    }
+}
+
+/// FNV-1a, 64 bits.
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    }
+
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Object(fields) => {
+                let mut sorted: Vec<_> = fields.iter().collect();
+                sorted.sort_by_key(|(key, _)| *key);
+                self.bytes(b"{");
+                for (key, value) in sorted {
+                    self.bytes(key.as_bytes());
+                    self.bytes(b":");
+                    self.value(value);
+                }
+                self.bytes(b"}");
+            }
+            Value::Array(items) => {
+                self.bytes(b"[");
+                for item in items {
+                    self.value(item);
+                    self.bytes(b",");
+                }
+                self.bytes(b"]");
+            }
+            Value::String(text) => {
+                self.bytes(b"\"");
+                self.bytes(text.as_bytes());
+                self.bytes(b"\"");
+            }
+            Value::Null => self.bytes(b"null"),
+            Value::Bool(is) => self.bytes(if *is { b"true" } else { b"false" }),
+            Value::Number(number) => self.bytes(number.to_string().as_bytes()),
+        }
     }
 }
 
@@ -243,7 +386,91 @@ fn unreadable(reason: impl ToString) -> Refusal {
     }
 }
 
-/// The refusal for a record whose content makes no sense.
-pub(crate) fn unusable(reason: impl ToString) -> Refusal {
-    unreadable(reason)
+/// The first form of the annotation.
+mod version_1 {
+    use super::{
+        Deserialize, DestinationId, Distinction, Hash, ListForm, Original, Protocol, Record,
+        RouteRecord, Split, Value,
+    };
+
+    pub(super) const FORMAT: u32 = 1;
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Rollout {
+        #[serde(default)]
+        routes: Vec<Route>,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Route {
+        route: Key,
+        share: u32,
+        #[serde(default)]
+        originals: Vec<Destination>,
+        #[serde(default)]
+        added: Vec<DestinationId>,
+        #[serde(default)]
+        by: Distinction,
+        #[serde(default)]
+        list: ListForm,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Destination {
+        at: usize,
+        destination: Value,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Key {
+        #[serde(default, rename = "in")]
+        protocol: Protocol,
+        #[serde(default)]
+        name: Option<String>,
+        /// Not compared: version 2 compares a hash that covers more.
+        #[serde(default, rename = "matchers")]
+        _matchers: Option<Value>,
+        at: usize,
+    }
+
+    pub(super) fn read(record: &Value) -> Result<Record, serde_json::Error> {
+        let mut read = Record::default();
+        for Route {
+            route,
+            share,
+            originals,
+            added,
+            by,
+            list,
+        } in Rollout::deserialize(record)?.routes
+        {
+            let originals = originals.into_iter();
+            let split = Split {
+                protocol: route.protocol,
+                share,
+                originals: originals
+                    .map(|it| Original(it.at, it.destination))
+                    .collect(),
+                idle: Vec::new(),
+                foreign: Vec::new(),
+                added,
+                by,
+                list,
+                has_stable: false,
+            };
+            let known = read.splits.iter().position(|other| *other == split);
+            let index = known.unwrap_or(read.splits.len());
+            if known.is_none() {
+                read.splits.push(split);
+            }
+            let name = route.name.unwrap_or_default();
+            let route = RouteRecord(name, route.at, Hash::default(), index);
+            read.routes.push(route);
+        }
+        Ok(read)
+    }
 }

@@ -8,12 +8,10 @@ use serde_json::Value;
 
 use crate::config::PluginConfig;
 use crate::edit::Plan;
-use crate::error::{PlanError, Refusal};
+use crate::error::PlanError;
 use crate::intent::{Intent, IntentKind, ManagedRoutes, ServicePair, WeightSplit};
-use crate::managed_routes;
 use crate::ownership::Ownership;
 use crate::record::Records;
-use crate::set_weight;
 
 /// Decides how `table` gets rid of everything a Rollout has put in, and gets back what its owner wrote. What other
 /// Rollouts have changed stays.
@@ -21,50 +19,40 @@ use crate::set_weight;
 /// # Errors
 /// When the table, or what is remembered of it, cannot be read.
 pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanError> {
-    let refused = |refusal| refused(rollout, table, refusal);
-    let spec = table.spec()?;
     let split = WeightSplit {
         desired: 0,
         max: 100,
         additional: Vec::new(),
     };
-    let intent = Intent {
+    let mut intent = Intent {
         rollout: rollout.clone(),
         // No route leads to such Services: for every one the record alone tells what was split.
         services: ServicePair {
             stable: "(stable)".to_owned(),
             canary: "(canary)".to_owned(),
+            ping_pong: false,
         },
         hashes: None,
-        kind: IntentKind::SetWeight(split.clone()),
+        applied: None,
+        kind: IntentKind::SetWeight(split),
         managed: ManagedRoutes::default(),
     };
+    let records = Records::read(table).and_then(|records| records.of(&rollout.to_string()));
+    records.map_err(|refusal| intent.refused(table, refusal))?;
     let config = PluginConfig::unset();
-    let plan = match set_weight::plan(&config, &intent, &split, table, &spec) {
+    match crate::plan(&config, &intent, table) {
         // No route is split: there can be managed ones.
-        Err(Refusal::NoStableRoute { .. }) => managed_routes::remove_all(&config, &intent, table),
-        planned => planned.map_err(refused)?,
-    };
-    Ok(plan.with_what_it_leaves(table))
+        Err(error) if error.is_without_route() => {
+            intent.kind = IntentKind::RemoveManagedRoutes;
+            crate::plan(&config, &intent, table)
+        }
+        planned => planned,
+    }
 }
 
 impl Plan {
-    /// Looks at the table as it will be; there is no need to when nothing changes, as with most calls.
-    pub(crate) fn with_what_it_leaves(self, table: &RouteTableDoc) -> Self {
-        if self.is_noop() {
-            return self;
-        }
-        let left = self
-            .applied_to(table)
-            .and_then(|after| involved(&after).ok());
-        Self {
-            hands_back: left.is_some_and(|rollouts| rollouts.is_empty()),
-            ..self
-        }
-    }
-
-    /// The table after the edits; there is one, as they were planned on `table`.
-    fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
+    /// The table after the edits; `None` if it is not the table that was planned on.
+    pub fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
         let mut after = table.raw().clone();
         json_patch::patch(&mut after, &self.to_json_patch()).ok()?;
         RouteTableDoc::from_value(after).ok()
@@ -110,12 +98,4 @@ pub fn involved(table: &RouteTableDoc) -> Result<BTreeSet<ObjectKey>, PlanError>
 /// The Rollout that a route of `spec.http` was put in for, as its labels tell; `None` for one that its owner wrote.
 pub fn managed_by(route: &Value) -> Option<ObjectKey> {
     Ownership::of(route).map(|ownership| ownership.owner.key())
-}
-
-fn refused(rollout: &ObjectKey, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
-    PlanError::Refused {
-        table: table.key().clone(),
-        rollout: rollout.clone(),
-        refusal: Box::new(refusal),
-    }
 }

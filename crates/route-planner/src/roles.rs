@@ -1,16 +1,15 @@
-//! Which destinations of a route are the Rollout's, and how one that is missing is made from the owner's.
+//! Which destinations of a route are the Rollout's, and how a missing one is made from the owner's.
 //!
-//! Splitting weights, header routes and mirror routes all ask here, so that they mean the same destinations.
+//! Weights, header routes and mirror routes all ask here, so that they mean the same destinations.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::config::{PluginConfig, RoleConfig};
-use crate::destinations::{DestinationList, Slot};
+use crate::destinations::{DestinationList, Distinction, Object, Port, Slot};
 use crate::error::Refusal;
 use crate::intent::{Intent, ServicePair};
-use crate::record::RouteRecord;
-use crate::select::{DestinationId, Distinction, Port, Protocol, Route};
+use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
 pub(crate) struct Roles<'a> {
@@ -19,6 +18,8 @@ pub(crate) struct Roles<'a> {
     pub(crate) by: Distinction,
     /// The Rollout's namespace, in which experiments have their Services.
     namespace: &'a str,
+    /// Whether the roles are exchanged at each promotion, so that the owner's destination may be in either.
+    are_exchanged: bool,
 }
 
 /// What the destination in one role looks like.
@@ -29,9 +30,11 @@ pub(crate) struct Role<'a> {
     /// What the other role claims more precisely.
     except: Option<Pattern<'a>>,
     by: Distinction,
+    /// The port of a destination made in this role, where it is not that of the owner's destination.
+    port_when_made: Option<Port>,
 }
 
-/// What is not said here is as in the owner's destination.
+/// What a destination must be. Unset fields take the owner's values when a destination is made.
 #[derive(Clone, PartialEq)]
 struct Pattern<'a> {
     kind: &'a str,
@@ -92,17 +95,20 @@ impl<'a> Roles<'a> {
             pattern: pattern.clone(),
             except: (other.precision() > pattern.precision()).then(|| other.clone()),
             by,
+            port_when_made: None,
         };
         Ok(Self {
             stable: role("stable", &stable, &canary),
             canary: role("canary", &canary, &stable),
             by,
             namespace,
+            are_exchanged: intent.services.ping_pong,
         })
     }
 
-    /// The role of an experiment's Service.
-    pub(crate) fn additional(&self, service: &'a str) -> Role<'a> {
+    /// The role of an experiment's Service, whose port is `made_port` where the controller made it with another one than the
+    /// stable destination has.
+    pub(crate) fn additional(&self, service: &'a str, made_port: Option<u32>) -> Role<'a> {
         let Pattern { cluster, port, .. } = self.stable.pattern;
         let pattern = Pattern {
             kind: "SERVICE",
@@ -118,6 +124,7 @@ impl<'a> Roles<'a> {
             pattern,
             except: None,
             by: self.by,
+            port_when_made: made_port.map(Port::Number),
         }
     }
 
@@ -132,7 +139,7 @@ impl<'a> Roles<'a> {
         kind == "SERVICE" && namespace == self.namespace && own == name
     }
 
-    /// Whether there are two versions to split traffic between. Where subsets of one Service tell them apart, its pods are
+    /// Whether there are two versions to split traffic between. Where subsets of one Service distinguish them, its Pods are
     /// of one version most of the time.
     pub(crate) fn are_two(&self) -> bool {
         let hash = |role: &Role<'_>| role.pattern.pods.map(|(_, hash)| hash.to_owned());
@@ -155,38 +162,29 @@ impl<'a> Roles<'a> {
         self.stable.pattern.pods.is_some()
     }
 
-    /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that is split
-    /// already, the canary. With ping-pong the two change roles at the end of a rollout, and the owner's destination stays
-    /// in one of them.
-    pub(crate) fn anchors<'l>(
+    /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that `is_split`
+    /// already, the canary. With ping-pong the two exchange their roles at the end of a rollout, and the owner's destination
+    /// is in either of them.
+    pub(crate) fn anchors<'l, 'd>(
         &self,
-        owners: &'l DestinationList,
-        record: Option<&RouteRecord>,
-    ) -> Vec<&'l Slot> {
+        owners: &'l DestinationList<'d>,
+        is_split: bool,
+    ) -> Vec<&'l Slot<'d>> {
         let stable = self.stable.owners(owners);
-        if stable.is_empty() && record.is_some() {
+        if stable.is_empty() && (is_split || self.are_exchanged) {
             return self.canary.owners(owners);
         }
         stable
-    }
-
-    /// The first of the [anchors](Self::anchors).
-    pub(crate) fn anchor(
-        &self,
-        owners: &DestinationList,
-        record: Option<&RouteRecord>,
-    ) -> Option<Slot> {
-        self.anchors(owners, record).first().copied().cloned()
     }
 
     /// Checks that the owner's list leaves no choice between several anchors.
     pub(crate) fn check_anchor(
         &self,
         route: &Route<'_>,
-        owners: &DestinationList,
-        record: Option<&RouteRecord>,
+        owners: &DestinationList<'_>,
+        is_split: bool,
     ) -> Result<(), Refusal> {
-        let anchors = self.anchors(owners, record);
+        let anchors = self.anchors(owners, is_split);
         self.stable.only(route, &anchors).map(|_| ())
     }
 }
@@ -197,7 +195,10 @@ impl Role<'_> {
     }
 
     /// The destinations of a list that are in this role.
-    pub(crate) fn find<'l>(&self, list: &'l DestinationList) -> impl Iterator<Item = &'l Slot> {
+    pub(crate) fn find<'l, 'd>(
+        &self,
+        list: &'l DestinationList<'d>,
+    ) -> impl Iterator<Item = &'l Slot<'d>> {
         list.slots.iter().filter(|slot| self.is(slot))
     }
 
@@ -205,15 +206,24 @@ impl Role<'_> {
     ///
     /// # Errors
     /// When there are several.
-    pub(crate) fn find_only<'l>(
+    pub(crate) fn find_only<'l, 'd>(
         &self,
         route: &Route<'_>,
-        list: &'l DestinationList,
-    ) -> Result<Option<&'l Slot>, Refusal> {
-        self.only(route, &self.find(list).collect::<Vec<_>>())
+        list: &'l DestinationList<'d>,
+    ) -> Result<Option<&'l Slot<'d>>, Refusal> {
+        let mut found = self.find(list);
+        let first = found.next();
+        if found.next().is_some() {
+            return self.only(route, &self.find(list).collect::<Vec<_>>());
+        }
+        Ok(first)
     }
 
-    fn only<'l>(&self, route: &Route<'_>, found: &[&'l Slot]) -> Result<Option<&'l Slot>, Refusal> {
+    fn only<'l, 'd>(
+        &self,
+        route: &Route<'_>,
+        found: &[&'l Slot<'d>],
+    ) -> Result<Option<&'l Slot<'d>>, Refusal> {
         if found.len() > 1 {
             let places: Vec<String> = found.iter().map(|slot| slot.place()).collect();
             return Err(Refusal::Ambiguous {
@@ -225,27 +235,29 @@ impl Role<'_> {
         Ok(found.first().copied())
     }
 
-    pub(crate) fn is(&self, slot: &Slot) -> bool {
+    pub(crate) fn is(&self, slot: &Slot<'_>) -> bool {
         self.is_owners(slot)
-            && self.pattern.pods.is_none_or(|(label, hash)| {
-                slot.view
-                    .subset
-                    .get(label)
-                    .is_some_and(|value| value == hash)
-            })
+            && self
+                .pattern
+                .pods
+                .is_none_or(|(label, hash)| slot.subset_label(label) == Some(hash))
     }
 
     /// A destination in this role, made from the owner's `anchor`: a copy of it that leads elsewhere.
     ///
     /// # Errors
-    /// When the hash of its pods is not known, and when the copy would inherit a subset, which selects no pod of the other
-    /// version.
-    pub(crate) fn made_from(&self, anchor: &Slot, route: &Route<'_>) -> Result<Slot, Refusal> {
+    /// Returns `Err` if the hash of its Pods is not known, and if the copy would inherit a subset, which selects no Pod of
+    /// the other version.
+    pub(crate) fn made_from<'d>(
+        &self,
+        anchor: &Slot<'d>,
+        route: &Route<'_>,
+    ) -> Result<Slot<'d>, Refusal> {
         let Pattern {
             kind, subset, pods, ..
         } = &self.pattern;
         self.check_hash()?;
-        if subset.is_none() && pods.is_none() && !anchor.view.subset.is_empty() {
+        if subset.is_none() && pods.is_none() && !anchor.has_subset(&NO_SUBSET) {
             return Err(Refusal::Subset {
                 route: route.label(),
                 from: anchor.label(),
@@ -268,7 +280,7 @@ impl Role<'_> {
     }
 
     /// The copy, whether it may be used or not: what it leads to is known in any case.
-    pub(crate) fn copy_of(&self, anchor: &Slot) -> Slot {
+    pub(crate) fn copy_of<'d>(&self, anchor: &Slot<'d>) -> Slot<'d> {
         let Pattern {
             kind,
             namespace,
@@ -278,25 +290,23 @@ impl Role<'_> {
             subset,
             pods,
         } = &self.pattern;
-        let cluster = cluster.or(anchor.id.as_ref().map(|id| id.cluster.as_str()));
+        let inherited = anchor.object().map_or("", |object| object.cluster);
         let subset = || {
-            let mut subset = subset.unwrap_or(&anchor.view.subset).clone();
+            let mut subset = subset.map_or_else(|| anchor.subset(), Clone::clone);
             if let Some((label, hash)) = pods {
                 subset.insert((*label).to_owned(), (*hash).to_owned());
             }
             subset
         };
-        anchor.leading_to(DestinationId {
-            kind: (*kind).to_owned(),
-            namespace: (*namespace).to_owned(),
-            name: (*name).to_owned(),
-            cluster: cluster.unwrap_or_default().to_owned(),
-            port: port
-                .cloned()
-                .or_else(|| Port::of(&anchor.view))
-                .filter(|_| self.by.port),
-            subset: self.by.subset.then(subset),
-        })
+        let object = Object {
+            kind,
+            namespace,
+            name,
+            cluster: cluster.unwrap_or(inherited),
+        };
+        let subset = self.by.subset.then(subset);
+        let port = self.port_when_made.as_ref().or(*port);
+        anchor.leading_to(object, port, subset.as_ref())
     }
 
     /// The role in messages.
@@ -304,15 +314,15 @@ impl Role<'_> {
         self.pattern.to_string()
     }
 
-    /// What the owner lists for this role: where subsets by pods tell the roles apart, the Service of both.
-    fn owners<'l>(&self, list: &'l DestinationList) -> Vec<&'l Slot> {
+    /// What the owner lists for this role: where subsets by Pods distinguish the roles, the Service of both.
+    fn owners<'l, 'd>(&self, list: &'l DestinationList<'d>) -> Vec<&'l Slot<'d>> {
         list.slots
             .iter()
             .filter(|slot| self.is_owners(slot))
             .collect()
     }
 
-    fn is_owners(&self, slot: &Slot) -> bool {
+    pub(crate) fn is_owners(&self, slot: &Slot<'_>) -> bool {
         let fits = |pattern: &Pattern<'_>| pattern.fits(slot);
         fits(&self.pattern) && !self.except.as_ref().is_some_and(fits)
     }
@@ -332,16 +342,14 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    fn fits(&self, slot: &Slot) -> bool {
-        slot.id.as_ref().is_some_and(|id| {
-            id.kind == self.kind
-                && id.namespace == self.namespace
-                && id.name == self.name
-                && self.cluster.is_none_or(|cluster| id.cluster == cluster)
-        }) && self
-            .port
-            .is_none_or(|port| Port::of(&slot.view).as_ref() == Some(port))
-            && self.subset.is_none_or(|subset| slot.view.subset == *subset)
+    fn fits(&self, slot: &Slot<'_>) -> bool {
+        slot.object().is_some_and(|object| {
+            object.name == self.name
+                && object.namespace == self.namespace
+                && object.kind == self.kind
+                && self.cluster.is_none_or(|it| object.cluster == it)
+        }) && self.port.is_none_or(|it| slot.port().as_ref() == Some(it))
+            && self.subset.is_none_or(|subset| slot.has_subset(subset))
     }
 
     fn precision(&self) -> usize {

@@ -1,222 +1,558 @@
-//! SetWeight: splitting each route that leads to the stable Service, and putting it back.
+//! SetWeight: what the destinations of each route become.
 //!
-//! Every call starts from what the owner wrote. For each route the owner's list is recovered from the live one and the
-//! record, the wanted list is computed from that, and the difference to the live list becomes the edit. Nothing depends
-//! on the previous call, so a repeated call finds no difference.
+//! Every call starts from what the owner wrote. For each route that leads to the Rollout the wanted list is computed from
+//! the owner's list; nothing depends on the previous call, so a repeated call finds no difference.
+//!
+//! ```text
+//! owner's list                  SetWeight 25, share 80          record
+//! reviews           80          reviews           60            reviews 80 at 0
+//! legacy            20          reviews-canary    20            reviews-canary was inserted
+//!                               legacy            20
+//! ```
 
-mod wish;
+use std::collections::HashSet;
 
-use gloo_types::{RouteTableDoc, RouteTableSpec};
-
-use self::wish::{Target, Wish};
-use crate::config::PluginConfig;
-use crate::destinations::{DestinationList, Slot};
-use crate::edit::{Edit, Plan, Skip, SkipReason, Warning};
+use crate::destinations::{DestinationList, ListForm, Slot};
+use crate::edit::Warning;
 use crate::error::Refusal;
-use crate::intent::{Intent, WeightSplit};
-use crate::managed_routes;
-use crate::record::{Record, Records, RouteRecord};
-use crate::roles::Roles;
-use crate::select::{DestinationId, Reading, Route};
+use crate::intent::{AdditionalDestination, AppliedWeights, WeightSplit};
+use crate::originals::{share_of, taken_by_others, without_canary};
+use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split};
+use crate::roles::{Role, Roles};
+use crate::survey::{Finding, Leads, Survey, Surveyed};
+use crate::weight;
 
-/// Plans a [`WeightSplit`].
-pub(crate) fn plan(
-    config: &PluginConfig,
-    intent: &Intent,
-    split: &WeightSplit,
-    table: &RouteTableDoc,
-    spec: &RouteTableSpec,
-) -> Result<Plan, Refusal> {
-    let roles = Roles::new(config, intent)?;
-    let wish = Wish::new(config, &roles, split)?;
-    let records = Records::read(table)?;
-    let old = records.of(&intent.rollout)?;
-    let reading = Reading {
-        namespace: &table.key().namespace,
-        by: roles.by,
-    };
+/// Whether a route may get a larger canary share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    Allowed,
+    Withheld,
+}
 
-    let routes = Route::all(table, spec, config.routes());
-    let (about, lost) = old.locate(&routes, |route, record| holds_added(route, record, reading));
-    let mut decision = Decision {
-        roles: &roles,
-        wish: &wish,
-        reading,
-        default: default_destination(table, spec, reading),
-        is_led_to: false,
-        record: Record::default(),
-        edits: Vec::new(),
-        skipped: Vec::new(),
-        warnings: Vec::new(),
-    };
-    for record in lost {
-        decision.warnings.push(Warning::RouteGone {
-            route: record.route.label(),
-        });
-    }
-    if split
-        .additional
-        .iter()
-        .any(|additional| additional.service.is_empty())
+/// What a SetWeight makes of a table's routes.
+pub(crate) struct Weights<'a> {
+    /// For each route of the survey the list that it gets; `None` leaves it as it is.
+    pub(crate) targets: Vec<Option<DestinationList<'a>>>,
+    pub(crate) record: Record,
+    /// Whether a route gets a larger canary share, or would get one if that was allowed.
+    pub(crate) grows: bool,
+    /// Whether any selected route leads to the Rollout.
+    pub(crate) is_led_to: bool,
+    /// Whether nothing is rolled out.
+    pub(crate) is_rest: bool,
+    /// Why routes are not as the intent asks.
+    pub(crate) left: Vec<Refusal>,
+    pub(crate) warnings: Vec<Warning>,
+}
+
+/// Decides the weights of all routes.
+///
+/// # Errors
+/// Returns `Err` if the weights themselves are invalid, or cannot be set on any route.
+pub(crate) fn weights<'a>(
+    survey: &Survey<'a>,
+    split: &'a WeightSplit,
+    growth: Growth,
+) -> Result<Weights<'a>, Refusal> {
+    let wish = Wish::new(survey, split)?;
+    if let Some(problem) = &survey.memory.problem
+        && !wish.is_rest()
     {
-        decision.warnings.push(Warning::UnnamedService);
+        return Err(problem.clone());
     }
-    for (route, record) in routes.iter().zip(about) {
-        decision.route(route, record)?;
-    }
-
-    let Decision {
-        is_led_to,
-        record,
-        mut edits,
-        skipped,
-        warnings,
-        ..
-    } = decision;
-    edits.extend(records.replace(table, &intent.rollout, &old, &record)?);
-    // Putting back what the owner wrote needs no stable route, as long as there is something to put back.
-    let cleans_up = wish.is_rest() && !edits.is_empty();
-    if !is_led_to && !cleans_up {
-        let found = found(&skipped);
-        return Err(Refusal::NoStableRoute {
-            stable: roles.stable.label(),
-            found,
-        });
-    }
-    let mut plan = Plan {
-        edits,
-        skipped,
-        warnings,
-        ..Plan::nothing(table)
+    let mut weights = Weights {
+        targets: Vec::with_capacity(survey.routes.len()),
+        record: Record::default(),
+        grows: false,
+        is_led_to: false,
+        is_rest: wish.is_rest(),
+        left: survey.memory.problem.iter().cloned().collect(),
+        warnings: survey.warnings.clone(),
     };
-    managed_routes::keep(config, intent, table, spec, &mut plan)?;
-    Ok(plan)
-}
-
-/// What has been decided about the routes so far.
-struct Decision<'a> {
-    roles: &'a Roles<'a>,
-    wish: &'a Wish<'a>,
-    reading: Reading<'a>,
-    /// Where http routes without destinations lead.
-    default: Option<Slot>,
-    /// Whether a selected route leads to the Rollout.
-    is_led_to: bool,
-    record: Record,
-    edits: Vec<Edit>,
-    skipped: Vec<Skip>,
-    warnings: Vec<Warning>,
-}
-
-impl Decision<'_> {
-    fn route(&mut self, route: &Route<'_>, record: Option<&RouteRecord>) -> Result<(), Refusal> {
-        let Some((raw, view)) = route.forward else {
-            self.skip(route, route.other_action());
-            return Ok(());
+    let has_unnamed = |extra: &AdditionalDestination| extra.service.is_empty();
+    if split.additional.iter().any(has_unnamed) {
+        weights.warnings.push(Warning::UnnamedService);
+    }
+    let mut record = RecordBuilder::new(&survey.memory.own);
+    if survey.memory.own.routes.is_empty() {
+        record.set_owners(owners_canary_routes(survey));
+    }
+    for surveyed in &survey.routes {
+        let target = weights.route(&wish, surveyed, growth, &mut record);
+        weights.targets.push(target);
+    }
+    let mut lost = survey.lost.iter().peekable();
+    if lost.peek().is_some() {
+        let protocol = |lost: &&&RouteRecord| {
+            let split = survey.memory.own.split_of(lost);
+            split.map(|split| split.protocol).unwrap_or_default()
         };
-        let live = DestinationList::live(raw, view, self.reading);
-        let (owners, record) = self.owners_list(route, &live, record)?;
+        for lost in &survey.lost {
+            weights.warnings.push(Warning::RouteGone {
+                route: lost.label(protocol(&lost)),
+            });
+        }
+        // The record of a route that is not found stays as long as anything of ours is in the table.
+        if !record.is_empty() {
+            for lost in lost {
+                record.keep(lost);
+            }
+        }
+    }
+    weights.record = record.finish();
+    Ok(weights)
+}
 
-        let target = match self.roles.anchor(&owners, record) {
-            None => {
-                let found = owners.slots.iter().map(Slot::label).collect();
-                self.skip(route, SkipReason::LeadsTo(found));
-                match record {
-                    Some(record) => Target::released(owners, record, self.reading),
-                    None => Target::owners(owners),
+impl<'a> Weights<'a> {
+    fn route(
+        &mut self,
+        wish: &Wish<'_, 'a>,
+        surveyed: &Surveyed<'a>,
+        growth: Growth,
+        record: &mut RecordBuilder<'a>,
+    ) -> Option<DestinationList<'a>> {
+        let mut keep = |surveyed: &Surveyed<'a>| {
+            if let Some(found) = surveyed.record {
+                record.keep(found);
+            }
+        };
+        let (live, leads) = match &surveyed.finding {
+            // A route that no longer forwards has lost what was remembered of it.
+            Finding::Other(_) => return None,
+            Finding::Unknown(refusal) => {
+                keep(surveyed);
+                // Whether a route without a record is meant cannot be known from one that is not selected.
+                if surveyed.route.is_selected || surveyed.record.is_some() {
+                    self.left.push(refusal.clone());
+                    self.grows |= !wish.is_rest();
+                }
+                return None;
+            }
+            Finding::Forward { live, leads } => (live, leads),
+        };
+        let target = match leads {
+            Leads::Elsewhere { owners, .. } => Ok(match surveyed.split {
+                Some(split) => Target::released(owners.clone(), split),
+                None => Target::owners(owners.clone()),
+            }),
+            Leads::Here { owners, anchor } => {
+                self.is_led_to = true;
+                let warnings = &mut self.warnings;
+                wish.target(surveyed, owners, anchor, warnings)
+            }
+            Leads::Replaced { owners, refusal } => {
+                self.is_led_to = true;
+                if wish.is_rest() || !surveyed.route.is_selected {
+                    self.warnings.push(Warning::Repointed {
+                        route: surveyed.route.label(),
+                    });
+                    Ok(Target::owners(owners.clone()))
+                } else {
+                    Err(refusal.clone())
                 }
             }
-            Some(_) if !route.selected => {
-                self.skip(route, SkipReason::NotSelected(route.selector_key()));
-                Target::owners(owners)
+            Leads::SplitBy(rollout) => {
+                if wish.is_rest() {
+                    self.is_led_to = true;
+                    return None;
+                }
+                Err(Refusal::SplitByOther {
+                    route: surveyed.route.label(),
+                    stable: wish.roles.stable.label(),
+                    rollout: rollout.clone(),
+                })
             }
-            Some(anchor) => {
-                self.is_led_to = true;
-                self.wish
-                    .target(route, owners, anchor, record, &mut self.warnings)?
+            Leads::Unrecorded => {
+                let applied = wish.applied;
+                let list = without_canary(live, wish.roles, applied)
+                    .filter(|_| surveyed.route.is_selected);
+                self.is_led_to |= surveyed.route.is_selected
+                    && live
+                        .slots
+                        .iter()
+                        .any(|slot| wish.roles.stable.is_owners(slot));
+                self.is_led_to |= list.is_some();
+                return list;
             }
         };
-        self.record.routes.extend(target.record);
-        let changes = live.changes_to(target.list);
-        if !changes.is_empty() {
-            let index = route.index.to_string();
-            self.edits.push(Edit::Destinations {
-                route: route.label(),
-                path: ["spec", route.protocol.key(), &index, "forwardTo"]
-                    .map(str::to_owned)
-                    .to_vec(),
-                expect: raw.clone(),
-                changes,
-            });
-        }
-        Ok(())
-    }
-
-    /// What the owner wrote, and the record as long as it still holds.
-    fn owners_list<'r>(
-        &mut self,
-        route: &Route<'_>,
-        live: &DestinationList,
-        record: Option<&'r RouteRecord>,
-    ) -> Result<(DestinationList, Option<&'r RouteRecord>), Refusal> {
-        let default = self.default.as_ref().filter(|_| route.protocol.is_http());
-        if let Some(record) = record {
-            if let Some(owners) = live.undo(record, default, self.reading)? {
-                return Ok((owners, Some(record)));
+        let target = match target {
+            Ok(target) => target,
+            Err(refusal) => {
+                self.left.push(refusal);
+                self.grows |= wish.may_grow(live);
+                keep(surveyed);
+                return None;
             }
-            // Pointed elsewhere: what is there now is what the owner wants.
-            self.warnings.push(Warning::Repointed {
-                route: route.label(),
+        };
+        if wish.grows(live, &target.list) {
+            self.grows = true;
+            if growth == Growth::Withheld {
+                keep(surveyed);
+                return None;
+            }
+        }
+        if let Some(split) = target.split {
+            let route = &surveyed.route;
+            let name = if route.is_named { route.name } else { "" };
+            let (old_at, old) = match surveyed.record {
+                // A position that only others have changed is no reason to write.
+                Some(old) if old.0 == name && old.2 == surveyed.matchers => (old.1, Some(old.3)),
+                Some(old) => (route.at, Some(old.3)),
+                None => (route.at, None),
+            };
+            let matchers = surveyed.matchers.clone();
+            record.add(name.to_owned(), old_at, matchers, &split, old);
+            record.is_split(|| surveyed.matchers.with_name(route.name));
+        }
+        Some(target.list)
+    }
+}
+
+/// Routes that send traffic to the canary although nothing was rolled out before: their owner wants that.
+fn owners_canary_routes(survey: &Survey<'_>) -> Vec<Hash> {
+    let is_canarys = |it: &&Surveyed<'_>| match &it.finding {
+        Finding::Forward {
+            live,
+            leads: Leads::Elsewhere { .. },
+        } => live.slots.iter().any(|slot| survey.roles.canary.is(slot)),
+        _ => false,
+    };
+    let hash = |it: &Surveyed<'_>| it.matchers.with_name(it.route.name);
+    let mut owners: Vec<Hash> = survey.routes.iter().filter(is_canarys).map(hash).collect();
+    if !owners.is_empty() {
+        // A route that is split may look alike, and has to be recognised.
+        let split = survey.routes.iter().filter(|it| !is_canarys(it));
+        let split: HashSet<Hash> = split.map(hash).collect();
+        owners.retain(|owner| !split.contains(owner));
+    }
+    owners
+}
+
+/// What a route becomes.
+struct Target<'a> {
+    list: DestinationList<'a>,
+    /// What has to be remembered; `None` when the list is the owner's.
+    split: Option<Split>,
+}
+
+impl<'a> Target<'a> {
+    /// The list as its owner wrote it.
+    fn owners(list: DestinationList<'a>) -> Self {
+        Self {
+            list: list.resting(),
+            split: None,
+        }
+    }
+
+    /// The same for a route that no longer leads to the Rollout, or whose Rollout is gone: only the record tells which
+    /// destinations were split.
+    fn released(list: DestinationList<'a>, split: &Split) -> Self {
+        let originals: Vec<Slot<'a>> = {
+            let find = |original: &Original| {
+                let slots = list.slots.iter();
+                let mut slots = slots.filter(|slot| slot.is_recorded_as(&original.1, split.by));
+                slots.next().cloned()
+            };
+            split.originals.iter().filter_map(find).collect()
+        };
+        let ours: Vec<&Slot<'a>> = originals.iter().collect();
+        let share = share_of(&list, |slot| ours.iter().any(|mine| slot.is_same(mine)));
+        Self::owners(rebalanced(list, &ours, share, split))
+    }
+}
+
+/// A checked intent.
+struct Wish<'w, 'a> {
+    roles: &'w Roles<'a>,
+    applied: Option<&'w AppliedWeights>,
+    desired: u32,
+    max: u32,
+    /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
+    additional: Vec<(Role<'a>, u32)>,
+    /// Whether the owner's destinations stay in the list with weight 0 while they get nothing.
+    keeps_zero: bool,
+    is_single_version: bool,
+}
+
+impl<'w, 'a> Wish<'w, 'a> {
+    fn new(survey: &'w Survey<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
+        let roles = &survey.roles;
+        let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
+        let max = max.ok_or(Refusal::MaxWeight(split.max))?;
+        let mut desired = checked(roles.canary.name(), split.desired)?.min(max);
+        let mut additional: Vec<(Role<'a>, u32)> = Vec::new();
+        for extra in &split.additional {
+            let service = extra.service.as_str();
+            let weight = checked(service, extra.weight)?;
+            if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
+                // Stable gets whatever nobody else asks for.
+            } else if roles.is_service(&roles.canary, service) {
+                desired = desired.saturating_add(weight);
+            } else if let Some((_, sum)) = additional
+                .iter_mut()
+                .find(|(role, _)| role.name() == service)
+            {
+                *sum = sum.saturating_add(weight);
+            } else {
+                additional.push((roles.additional(service, extra.port), weight));
+            }
+        }
+        if desired > 0 {
+            roles.check_hashes()?;
+            if !roles.are_two() {
+                desired = 0;
+            }
+        }
+        let hashes = survey.intent.hashes.as_ref();
+        let has_others = hashes.is_some_and(|hashes| hashes.others && !hashes.stable.is_empty());
+        Ok(Self {
+            roles,
+            applied: survey.intent.applied.as_ref(),
+            desired,
+            max,
+            additional,
+            keeps_zero: survey.config.keeps_zero_weights(),
+            // Pods of the other version may still be behind the Service after its hash is gone from the Rollout.
+            is_single_version: !roles.are_two() && !has_others,
+        })
+    }
+
+    /// Whether nothing is rolled out: all traffic goes to the stable destination, as the owner wrote it.
+    fn is_rest(&self) -> bool {
+        let keeps_apart = self.roles.share_a_service() && !self.is_single_version;
+        self.desired == 0 && self.additional.is_empty() && !keeps_apart
+    }
+
+    /// Whether a route that cannot be planned would get a larger canary share.
+    fn may_grow(&self, live: &DestinationList<'_>) -> bool {
+        let weights = live.slots.iter().zip(live.effective_weights());
+        let canary = weights.filter(|(slot, _)| self.roles.canary.is(slot));
+        let canary: u64 = canary.map(|(_, weight)| u64::from(weight)).sum();
+        let wanted = u64::from(self.desired) * 100 / u64::from(self.max);
+        !self.is_rest() && (wanted > canary || !self.additional.is_empty())
+    }
+
+    /// Whether the canary or a Service of an experiment gets more in `target` than in `live`.
+    fn grows(&self, live: &DestinationList<'_>, target: &DestinationList<'_>) -> bool {
+        let mut roles = [&self.roles.canary].into_iter();
+        let mut additional = self.additional.iter().map(|(role, _)| role);
+        let shares = |list: &DestinationList<'_>, role: &Role<'_>| {
+            let slots = list.slots.iter().zip(list.effective_weights());
+            let slots = slots.filter(|(slot, _)| role.is(slot) && !self.roles.stable.is(slot));
+            slots.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
+        };
+        let grows = |role: &Role<'_>| shares(target, role) > shares(live, role);
+        roles.any(grows) || additional.any(grows)
+    }
+
+    /// What a selected route that leads to the Rollout becomes.
+    fn target(
+        &self,
+        surveyed: &Surveyed<'a>,
+        owners: &DestinationList<'a>,
+        anchor: &Slot<'a>,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<Target<'a>, Refusal> {
+        let route = &surveyed.route;
+        let split = surveyed.split;
+        let ours = match self.managed(surveyed, owners, anchor) {
+            Ok(ours) => ours,
+            // While nothing is rolled out, owners may split as they like.
+            Err(_) if self.is_rest() => return Ok(Target::owners(owners.clone())),
+            Err(refusal) => return Err(refusal),
+        };
+        let slots: Vec<&Slot<'a>> = {
+            let ours = ours.iter().map(|(_, mine)| mine);
+            [anchor].into_iter().chain(ours).collect()
+        };
+        let is_ours = |slot: &Slot<'a>| slots.iter().any(|mine| slot.is_same(mine));
+        let share = share_of(owners, is_ours);
+        if self.is_rest() && (share == 0 || !self.canary_has_share(owners)) {
+            return Ok(match split {
+                Some(split) => Target::released(owners.clone(), split),
+                None => Target::owners(owners.clone()),
             });
         }
-        Ok((live.clone().materialised(default), None))
+        if share == 0 {
+            return Err(Refusal::NoShare {
+                route: route.label(),
+                stable: self.roles.stable.label(),
+                taken: taken_by_others(owners, is_ours),
+            });
+        }
+        if self.is_rest() && self.roles.stable.is(anchor) {
+            warnings.push(Warning::OwnerCanaryShare {
+                route: route.label(),
+                canary: self.roles.canary.name().to_owned(),
+            });
+        }
+        let is_owners = split.is_none_or(|split| split.share == share);
+        if is_owners && let Some(rule) = owners.broken_rule() {
+            warnings.push(Warning::OwnerWeights {
+                route: route.label(),
+                rule,
+            });
+        }
+        self.split(surveyed, owners, anchor, &ours, share)
     }
 
-    fn skip(&mut self, route: &Route<'_>, reason: SkipReason) {
-        self.skipped.push(Skip {
-            route: route.label(),
-            reason,
+    /// The destinations to split between, besides the anchor: stable, canary and additional, as found in the owner's list or
+    /// as they would be made. Each is in the list once at most.
+    fn managed<'s>(
+        &'s self,
+        surveyed: &Surveyed<'a>,
+        owners: &DestinationList<'a>,
+        anchor: &Slot<'a>,
+    ) -> Result<Vec<(&'s Role<'a>, Slot<'a>)>, Refusal> {
+        let route = &surveyed.route;
+        let is_split = surveyed.split.is_some();
+        self.roles.check_anchor(route, owners, is_split)?;
+        let additional = self.additional.iter().map(|(role, _)| role);
+        let roles = [&self.roles.stable, &self.roles.canary]
+            .into_iter()
+            .chain(additional);
+        roles
+            .map(|role| {
+                let found = role.find_only(route, owners)?;
+                let slot = found.map_or_else(|| role.copy_of(anchor), Slot::clone);
+                Ok((role, slot))
+            })
+            .collect()
+    }
+
+    /// Whether the owner's own list sends traffic to the canary. A zero weight beside weights that sum to 100 does not.
+    fn canary_has_share(&self, owners: &DestinationList<'a>) -> bool {
+        let set = owners.slots.iter().filter_map(Slot::set_weight);
+        let set: u64 = set.map(u64::from).sum();
+        let mut canary = self.roles.canary.find(owners);
+        canary.any(|canary| canary.set_weight().is_some() || set < 100)
+    }
+
+    /// The list with `share` split between `ours`: those that get nothing are removed, those that are missing inserted.
+    fn split(
+        &self,
+        surveyed: &Surveyed<'a>,
+        owners: &DestinationList<'a>,
+        anchor: &Slot<'a>,
+        ours: &[(&Role<'a>, Slot<'a>)],
+        share: u32,
+    ) -> Result<Target<'a>, Refusal> {
+        let wanted: Vec<u32> = self.additional.iter().map(|(_, weight)| *weight).collect();
+        let shares = weight::split(share, self.desired, self.max, &wanted);
+        let weights = [shares.stable, shares.canary]
+            .into_iter()
+            .chain(shares.additional);
+        let ours: Vec<(&Role<'a>, &Slot<'a>, u32)> = ours
+            .iter()
+            .zip(weights)
+            .map(|((role, slot), weight)| (*role, slot, weight))
+            .collect();
+
+        let mut slots = Vec::with_capacity(owners.slots.len() + 1);
+        let mut originals = Vec::new();
+        let mut idle = Vec::new();
+        let mut foreign = Vec::new();
+        let mut added = Vec::new();
+        let mut has_stable = false;
+        let by = self.roles.by;
+        for (at, slot) in owners.slots.iter().enumerate() {
+            let is_anchor = slot.is_same(anchor);
+            let mine = ours.iter().find(|(_, mine, _)| slot.is_same(mine));
+            // Where subsets distinguish the roles, the anchor itself has none of them.
+            let Some(weight) = mine
+                .map(|(_, _, weight)| *weight)
+                .or(is_anchor.then_some(0))
+            else {
+                if slot.is_explicit_zero() {
+                    idle.push(Original(at, slot.value()));
+                } else {
+                    foreign.push(slot.place());
+                    slots.push(slot.clone());
+                }
+                continue;
+            };
+            let original = Original(at, slot.value());
+            let first = if is_anchor { 0 } else { originals.len() };
+            originals.insert(first, original);
+            if weight > 0 || (self.keeps_zero && mine.is_some()) {
+                has_stable |= is_anchor;
+                slots.push(slot.clone().weighing(Some(weight)));
+            }
+            if !is_anchor {
+                continue;
+            }
+            let missing = ours
+                .iter()
+                .filter(|(_, mine, weight)| *weight > 0 && !owners.holds(mine));
+            for (role, _, weight) in missing {
+                let made = role.made_from(slot, &surveyed.route)?;
+                added.extend(made.id(by));
+                slots.push(made.weighing(Some(*weight)));
+            }
+        }
+        if !owners.form.is_listed() {
+            // The owner wrote no list at all, so every destination in it is inserted by us.
+            originals.clear();
+            let present = ours.iter().filter(|(_, _, weight)| *weight > 0);
+            added = present.filter_map(|(_, mine, _)| mine.id(by)).collect();
+        }
+        let list = DestinationList {
+            slots,
+            form: ListForm::Listed,
+        };
+        // While roles are exchanged the record is also what says that the route is split.
+        let is_remembered = !list.equals(owners) || !self.roles.stable.is(anchor);
+        let split = is_remembered.then(|| Split {
+            protocol: surveyed.route.protocol,
+            // Later on the owner may give others more or less; what counts is what the originals were written for.
+            share: surveyed.split.map_or(share, |split| split.share),
+            has_stable: has_stable && !originals.is_empty(),
+            originals,
+            idle,
+            foreign,
+            added,
+            by,
+            list: owners.form,
         });
+        Ok(Target { list, split })
     }
 }
 
-pub(crate) fn default_destination(
-    table: &RouteTableDoc,
-    spec: &RouteTableSpec,
-    reading: Reading<'_>,
-) -> Option<Slot> {
-    let raw = table.raw().pointer("/spec/defaultDestination")?;
-    let view = spec.default_destination.clone()?;
-    Some(Slot::new(raw.clone(), view, reading).weighing(None))
-}
-
-/// Whether a route still holds a destination that was put in.
-pub(crate) fn holds_added(route: &Route<'_>, record: &RouteRecord, reading: Reading<'_>) -> bool {
-    let then = Reading {
-        by: record.by,
-        ..reading
+/// The owner's list, restored after the owner gave more or less to others while it was split.
+///
+/// If the weight of the first of `ours`, the stable one, was written for the old share and now breaks the sum of 100, it
+/// takes the difference.
+fn rebalanced<'a>(
+    mut owners: DestinationList<'a>,
+    ours: &[&Slot<'a>],
+    share: u32,
+    split: &Split,
+) -> DestinationList<'a> {
+    let as_written = split.share == share;
+    let Some((anchor, rest)) = ours.split_first() else {
+        return owners;
     };
-    let destinations = route.forward.and_then(|(_, view)| view);
-    destinations
-        .unwrap_or_default()
+    if as_written || owners.broken_rule().is_none() {
+        return owners;
+    }
+    let others: u32 = owners
+        .slots
         .iter()
-        .filter_map(|destination| DestinationId::of(destination, then))
-        .any(|id| record.added.contains(&id))
+        .filter(|slot| !slot.is_same(anchor) && rest.iter().any(|mine| slot.is_same(mine)))
+        .filter_map(Slot::set_weight)
+        .fold(0, u32::saturating_add);
+    let rest = share.saturating_sub(others);
+    for slot in &mut owners.slots {
+        if slot.is_same(anchor) && slot.set_weight().is_some() && rest > 0 {
+            *slot = slot.clone().weighing(Some(rest));
+        }
+    }
+    owners
 }
 
-/// What the routes lead to instead, for the refusal.
-pub(crate) fn found(skipped: &[Skip]) -> String {
-    const SHOWN: usize = 5;
-    if skipped.is_empty() {
-        return "no routes".to_owned();
-    }
-    let mut found: Vec<String> = skipped
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect();
-    if skipped.len() > SHOWN {
-        found.push(format!("{} more", skipped.len() - SHOWN));
-    }
-    found.join("; ")
+fn checked(service: &str, weight: i32) -> Result<u32, Refusal> {
+    u32::try_from(weight).map_err(|_| Refusal::NegativeWeight {
+        service: service.to_owned(),
+        weight,
+    })
 }

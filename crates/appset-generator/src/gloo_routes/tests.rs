@@ -166,8 +166,10 @@ fn split(canary: i32) -> Arc<RouteTableDoc> {
         services: ServicePair {
             stable: "stable".to_owned(),
             canary: "canary".to_owned(),
+            ping_pong: false,
         },
         hashes: None,
+        applied: None,
         kind: IntentKind::SetWeight(WeightSplit {
             desired: canary,
             max: 100,

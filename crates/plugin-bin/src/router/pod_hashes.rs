@@ -18,6 +18,7 @@ impl PodHashMemory {
         let hashes = PodHashes {
             stable: told.stable.clone(),
             canary: told.canary.clone(),
+            others: false,
         };
         let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         memory.insert(key(rollout), (rollout.uid.clone(), hashes));
@@ -34,6 +35,7 @@ impl PodHashMemory {
             || PodHashes {
                 stable: status.stable_rs.clone(),
                 canary: status.current_pod_hash.clone(),
+                others: false,
             },
             |(_, hashes)| hashes.clone(),
         );

@@ -1,4 +1,4 @@
-//! What the tables are, what they should be, and whether the two agree.
+//! Compares the tables after a call with what the call expects.
 
 use std::collections::BTreeMap;
 

@@ -38,7 +38,7 @@ pub trait Place: Sync {
     fn delete(&self, table: &ObjectKey) -> impl Future<Output = Result<()>>;
 }
 
-/// The store of a [`Place`] with a counter, and with somebody who can get in before a write.
+/// The store of a [`Place`] that counts writes, and that lets an owner edit a table before one.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     store: S,
@@ -65,7 +65,7 @@ impl<S: RouteStore> Watched<S> {
         *self.meanwhile() = Some((table, edit));
     }
 
-    /// What the plugin does not do itself: not counted.
+    /// The store for what others than the plugin do; nothing is counted.
     pub(super) fn unwatched(&self) -> &S {
         &self.store
     }

@@ -1,4 +1,4 @@
-//! Plays a scenario: call by call, each of the controller's twice.
+//! Plays a scenario call by call, and makes each call of the controller twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ pub(super) async fn play(scenario: &Scenario, place: &impl Place) -> Result<()> 
     player.plugin.quit().await
 }
 
-/// The plugin at work, and the world around it.
+/// The plugin, its tables and the Rollouts that call it.
 struct Player<'a, P: Place> {
     scenario: &'a Scenario,
     place: &'a P,
     store: Arc<Watched<P::Store>>,
     plugin: Plugin,
-    /// The Rollouts that were called for so far, as the API shows them.
+    /// The Rollouts that made a call so far, as the API shows them.
     rollouts: BTreeMap<Option<String>, Value>,
     /// As their owners created them, the first of the file first.
     objects: Vec<(ObjectKey, Value)>,
@@ -212,7 +212,7 @@ impl<'a, P: Place> Player<'a, P> {
     }
 }
 
-/// One plugin process, but for the process.
+/// The router behind a connection of the plugin protocol, in this process.
 struct Plugin {
     host: MemoryHost,
     router: RouterClient,
@@ -282,7 +282,7 @@ impl Outcome {
     }
 }
 
-/// The content of a step: itself, or that of the Rollout's step with a route of that name, which is current from now on.
+/// The content of a step: `route` itself, or that of the Rollout's step with a route of that name, which becomes current.
 fn step(rollout: &mut Value, kind: &str, route: &Value) -> Result<Value> {
     let Some(name) = route.as_str() else {
         return Ok(route.clone());

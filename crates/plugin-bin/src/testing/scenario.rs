@@ -1,4 +1,4 @@
-//! The file format, as it is parsed. `testing.rs` says what it means.
+//! The file format, as it is parsed. `testing.rs` explains it.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ pub(super) enum Action<'a> {
 }
 
 impl Action<'_> {
-    /// Whether the controller does it, and not somebody else.
+    /// Whether this is a call of the controller.
     pub(super) const fn is_the_controllers(&self) -> bool {
         matches!(
             self,
@@ -138,7 +138,7 @@ impl Call {
         }
     }
 
-    /// Whether it says what the tables must be.
+    /// Whether the call says what the tables must be.
     pub(super) fn expects_tables(&self) -> bool {
         self.routes.is_some()
             || self.http.is_some()

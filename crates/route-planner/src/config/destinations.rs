@@ -6,8 +6,8 @@ use gloo_types::ObjectKey;
 use strict_json::Problem;
 
 use crate::config_reader::Block;
+use crate::destinations::Port;
 use crate::error::ConfigProblem;
-use crate::select::Port;
 
 /// What the configuration says about the destinations in both roles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

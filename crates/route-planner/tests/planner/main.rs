@@ -1,4 +1,6 @@
-//! The planner from outside: scenarios, refusals, observations, patches and properties.
+//! The planner from outside: configuration, refusals, warnings, observations, patches, policies and properties.
+//!
+//! What a table becomes during a rollout is told by the scenarios of `plugin-bin`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -14,6 +16,5 @@ mod properties;
 mod reference;
 mod refusals;
 mod restore;
-mod scenario;
-mod scenarios;
 mod table;
+mod warnings;

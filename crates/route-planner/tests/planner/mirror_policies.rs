@@ -5,8 +5,7 @@ use insta::assert_snapshot;
 use route_planner::{IntentKind, Plan, PolicyChange, belongs_to, plan};
 use serde_json::{Value, json};
 
-use crate::scenario::mirror_route;
-use crate::table::{self, Table};
+use crate::table::{self, Table, mirror_route};
 
 fn table() -> Table {
     let destinations = json!(["reviews", "legacy 20"]);

@@ -1,7 +1,7 @@
 //! What VerifyWeight is told.
 
 use gloo_types::RouteTableDoc;
-use route_planner::{AdditionalDestination, Observation, observe};
+use route_planner::{Observation, observe};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -158,11 +158,7 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     let spec =
         table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("shop/shop", spec);
-    let experiment = AdditionalDestination {
-        service: "exp".to_owned(),
-        weight: 5,
-    };
-    let intent = table::intent("shop/reviews", 0, 100, vec![experiment]);
+    let intent = table::intent("shop/reviews", 0, 100, vec![table::experiment("exp", 5)]);
     table.apply(&intent).unwrap();
     let mut document = table.document().clone();
     document["status"] = state("PENDING", "");

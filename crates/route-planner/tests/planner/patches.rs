@@ -40,7 +40,7 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 {"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
 {"op":"replace","path":"/spec/http/1/forwardTo/destinations/0/weight","value":60}
 {"op":"add","path":"/spec/http/1/forwardTo/destinations/1","value":{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20}}
-{"op":"add","path":"/metadata/annotations","value":{"rollouts-plugin-trafficrouter-glooplatform/changes":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}}
+{"op":"add","path":"/metadata/annotations","value":{"rollouts-plugin-trafficrouter-glooplatform/changes":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":80,\"originals\":[[0,{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}]],\"foreign\":[\"SERVICE shop/legacy port 80\"],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"has_stable\":true}],\"routes\":[[\"r\",1,\"cbf29ce484222325\",0]]}}}"}}
 "#);
     table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
     assert_snapshot!(patch(&table, 50), @r#"
@@ -54,6 +54,8 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 {"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":60},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":20},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
 {"op":"replace","path":"/spec/http/1/forwardTo/destinations/1/weight","value":80}
 {"op":"remove","path":"/spec/http/1/forwardTo/destinations/0"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":80,\"originals\":[[0,{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}]],\"foreign\":[\"SERVICE shop/legacy port 80\"],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"has_stable\":true}],\"routes\":[[\"r\",1,\"cbf29ce484222325\",0]]}}}"}
+{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":80,\"originals\":[[0,{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}]],\"foreign\":[\"SERVICE shop/legacy port 80\"],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}],\"routes\":[[\"r\",1,\"cbf29ce484222325\",0]]}}}"}
 "#);
     table.set_weight("shop/reviews", 100, 100, vec![]).unwrap();
     assert_snapshot!(patch(&table, 0), @r#"
@@ -61,7 +63,7 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 {"op":"test","path":"/spec/http/1/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":80},{"ref":{"name":"legacy","namespace":"shop"},"port":{"number":80},"weight":20}]}}
 {"op":"remove","path":"/spec/http/1/forwardTo/destinations/0"}
 {"op":"add","path":"/spec/http/1/forwardTo/destinations/0","value":{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":80}}
-{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"name\":\"r\",\"at\":1},\"share\":80,\"originals\":[{\"at\":0,\"destination\":{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}}],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}]}}}"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":80,\"originals\":[[0,{\"ref\":{\"name\":\"reviews\",\"namespace\":\"shop\"},\"port\":{\"number\":80},\"weight\":80}]],\"foreign\":[\"SERVICE shop/legacy port 80\"],\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}]}],\"routes\":[[\"r\",1,\"cbf29ce484222325\",0]]}}}"}
 {"op":"remove","path":"/metadata/annotations"}
 "#);
 }
@@ -76,14 +78,14 @@ fn a_default_destination_is_written_out_and_removed_again() {
 {"op":"test","path":"/metadata/resourceVersion","value":"1"}
 {"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/"}}
 {"op":"add","path":"/spec/http/0/forwardTo/destinations","value":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}
-{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+{"op":"add","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}],\"routes\":[[\"\",0,\"cbf29ce484222325\",0]]}}}"}
 "#);
     table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
     assert_snapshot!(patch(&table, 0), @r#"
 {"op":"test","path":"/metadata/resourceVersion","value":"2"}
 {"op":"test","path":"/spec/http/0/forwardTo","value":{"pathRewrite":"/","destinations":[{"ref":{"name":"reviews","namespace":"shop"},"port":{"number":80},"weight":75},{"ref":{"name":"reviews-canary","namespace":"shop"},"port":{"number":80},"weight":25}]}}
 {"op":"remove","path":"/spec/http/0/forwardTo/destinations"}
-{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":1,\"rollouts\":{\"shop/reviews\":{\"routes\":[{\"route\":{\"at\":0},\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}]}}}"}
+{"op":"test","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes","value":"{\"version\":2,\"rollouts\":{\"shop/reviews\":{\"splits\":[{\"share\":100,\"added\":[{\"namespace\":\"shop\",\"name\":\"reviews\"},{\"namespace\":\"shop\",\"name\":\"reviews-canary\"}],\"list\":\"absent\"}],\"routes\":[[\"\",0,\"cbf29ce484222325\",0]]}}}"}
 {"op":"remove","path":"/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes"}
 "#);
 }
@@ -119,6 +121,7 @@ route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 100), @r"
 route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews out
+remember the originals
 route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 0), @r"

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::table::{self, Table};
 use insta::assert_snapshot;
-use route_planner::{AdditionalDestination, Intent, PodHashes, plan};
+use route_planner::{Intent, PodHashes, plan};
 use serde_json::{Value, json};
 
 /// The error and its causes, as the caller joins them.
@@ -37,7 +37,13 @@ fn with_annotation(text: &str) -> String {
         table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("mesh/shop", spec);
     table.annotate(text);
-    refusal(&table, &table::intent("shop/reviews", 0, 100, vec![]))
+    let rest = table::intent("shop/reviews", 0, 100, vec![]);
+    let plan = plan(&table.config("shop/reviews"), &rest, &table.doc()).unwrap();
+    assert!(plan.is_noop(), "{plan:?}");
+    let left: Vec<String> = plan.left().map(|error| error.to_string()).collect();
+    let refused = refusal(&table, &table::intent("shop/reviews", 25, 100, vec![]));
+    assert_eq!(left, [refused.clone()]);
+    refused
 }
 
 /// B25, B27
@@ -128,11 +134,7 @@ fn weights_below_zero_and_totals_below_one() {
     let max = with_intent(|intent| intent.kind = table::weight(0, 0, vec![]));
     assert_snapshot!(max, @"RouteTable mesh/shop: maxTrafficWeight is 0: it must be at least 1 (Rollout shop/reviews)");
     let additional = with_intent(|intent| {
-        let extra = AdditionalDestination {
-            service: "exp".to_owned(),
-            weight: i32::MIN,
-        };
-        intent.kind = table::weight(0, 100, vec![extra]);
+        intent.kind = table::weight(0, 100, vec![table::experiment("exp", i32::MIN)]);
     });
     assert_snapshot!(additional, @"RouteTable mesh/shop: weight -2147483648 of exp is negative: weights start at 0 (Rollout shop/reviews)");
 }
@@ -157,6 +159,7 @@ fn with_plugin(more: Value, spec: Value, hashes: Option<(&str, &str)>) -> String
     intent.hashes = hashes.map(|(stable, canary)| PodHashes {
         stable: stable.to_owned(),
         canary: canary.to_owned(),
+        others: false,
     });
     refusal(&table, &intent)
 }
@@ -199,20 +202,20 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
     let weight = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "weight": "80"}
     ]}}));
-    assert_snapshot!(weight, @r#"RouteTable mesh/shop: unexpected value at spec.http[0].forwardTo.destinations[0].weight: invalid type: string "80", expected u32"#);
-    assert_snapshot!(on_route(json!({"forwardTo": {"destinations": {"a": 1}}})), @"RouteTable mesh/shop: unexpected value at spec.http[0].forwardTo.destinations: invalid type: map, expected a sequence");
-    assert_snapshot!(on_route(json!("forwardTo")), @r#"RouteTable mesh/shop: unexpected value at spec.http[0]: invalid type: string "forwardTo", expected struct HttpRoute"#);
+    assert_snapshot!(weight, @r#"RouteTable mesh/shop: route r cannot be read: forwardTo.destinations[0].weight is not a whole number that is not negative; correct the route (Rollout shop/reviews)"#);
+    assert_snapshot!(on_route(json!({"forwardTo": {"destinations": {"a": 1}}})), @"RouteTable mesh/shop: route http[0] cannot be read: forwardTo.destinations is not a list; correct the route (Rollout shop/reviews)");
+    assert_snapshot!(on_route(json!("forwardTo")), @r#"RouteTable mesh/shop: route http[0] cannot be read: the route is not an object; correct the route (Rollout shop/reviews)"#);
 }
 
 #[test]
 fn an_annotation_that_cannot_be_read() {
     assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
-    assert_snapshot!(with_annotation(r#"{"version":2,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (format 2 is not 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(r#"{"version":3,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (version 3 is newer than 2): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"routes":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     let destination = json!({"version": 1, "rollouts": {"shop/reviews": {"routes": [{
         "route": {"name": "r", "at": 0}, "share": 100, "originals": [{"at": 0, "destination": {"ref": 1}}]
     }]}}});
-    assert_snapshot!(with_annotation(&destination.to_string()), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (invalid type: integer `1`, expected struct ObjectReference): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
+    assert_snapshot!(with_annotation(&destination.to_string()), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (an original that is no destination): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
 }
 
 #[test]
@@ -224,6 +227,6 @@ fn what_another_rollout_remembers_is_not_read() {
     table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
     assert_eq!(
         table.annotation(),
-        Some(r#"{"version":1,"rollouts":{"shop/ratings":"odd"}}"#)
+        Some(r#"{"version":2,"rollouts":{"shop/ratings":"odd"}}"#)
     );
 }

@@ -4,8 +4,7 @@ use gloo_types::ObjectKey;
 use route_planner::{IntentKind, ManagedRoutes, Warning, at_rest, involved};
 use serde_json::{Value, json};
 
-use crate::scenario::header_route;
-use crate::table::{self, Table};
+use crate::table::{self, Table, header_route};
 
 fn spec() -> Value {
     table::expand(json!({

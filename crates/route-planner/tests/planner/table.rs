@@ -2,8 +2,9 @@
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
-    ANNOTATION, AdditionalDestination, Intent, IntentKind, ManagedRoutes, Plan, PlanError,
-    PluginConfig, ServicePair, Warning, WeightSplit, involved, restore,
+    ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
+    ManagedRoutes, MirrorRoute, Plan, PlanError, PluginConfig, RequestMatch, ServicePair,
+    TextMatch, Warning, WeightSplit, involved, restore,
 };
 use serde_json::{Value, json};
 
@@ -42,6 +43,7 @@ impl Table {
             &["global".to_owned()],
         )
         .unwrap()
+        .allow_top_placement(true)
     }
 
     /// Takes out what a Rollout has left, without its configuration.
@@ -164,9 +166,11 @@ pub(crate) fn intent(
         services: ServicePair {
             stable: rollout.name.clone(),
             canary: format!("{}-canary", rollout.name),
+            ping_pong: false,
         },
         rollout,
         hashes: None,
+        applied: None,
         kind: weight(desired, max, additional),
         managed: ManagedRoutes::default(),
     }
@@ -178,6 +182,15 @@ pub(crate) fn weight(desired: i32, max: i32, additional: Vec<AdditionalDestinati
         max,
         additional,
     })
+}
+
+/// A Service of a running experiment.
+pub(crate) fn experiment(service: impl Into<String>, weight: i32) -> AdditionalDestination {
+    AdditionalDestination {
+        service: service.into(),
+        weight,
+        ..AdditionalDestination::default()
+    }
 }
 
 pub(crate) fn key(text: &str) -> ObjectKey {
@@ -198,50 +211,14 @@ pub(crate) fn expand(mut spec: Value) -> Value {
             .into_iter()
             .flatten()
         {
-            *route = owned(route.take());
             if let Some(list) = route.pointer_mut("/forwardTo/destinations") {
-                *list = expand_destinations(list.take());
+                for short in list.as_array_mut().into_iter().flatten() {
+                    *short = destination(short.take());
+                }
             }
         }
     }
     spec
-}
-
-/// Writes out `own`, which stands for our labels where it is, or among those that are there.
-fn owned(route: Value) -> Value {
-    let Value::Object(mut route) = route else {
-        return route;
-    };
-    let Some(own) = route.get("own").and_then(Value::as_str).map(str::to_owned) else {
-        return Value::Object(route);
-    };
-    let mirror = route.shift_remove("mirror");
-    let (rollout, name) = own.split_once('/').unwrap_or(("reviews", &own));
-    let prefix = "rollouts-plugin-trafficrouter-glooplatform";
-    let mut ours = vec![
-        (format!("{prefix}/namespace"), json!("shop")),
-        (format!("{prefix}/rollout"), json!(rollout)),
-        (format!("{prefix}/managed-route"), json!(name)),
-    ];
-    ours.extend(mirror.map(|mirror| (format!("{prefix}/mirror"), mirror)));
-    if let Some(labels) = route.get_mut("labels").and_then(Value::as_object_mut) {
-        labels.extend(ours);
-        route.shift_remove("own");
-        return Value::Object(route);
-    }
-    let mut labels = Some(json!(serde_json::Map::from_iter(ours)));
-    let entries = route.into_iter().map(|(key, value)| match key.as_str() {
-        "own" => ("labels".to_owned(), labels.take().unwrap()),
-        _ => (key, value),
-    });
-    entries.collect()
-}
-
-pub(crate) fn expand_destinations(list: Value) -> Value {
-    match list {
-        Value::Array(items) => items.into_iter().map(destination).collect(),
-        other => other,
-    }
 }
 
 fn destination(short: Value) -> Value {
@@ -257,4 +234,52 @@ fn destination(short: Value) -> Value {
         Err(_) => return short,
     }
     destination
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn text_match(value: &Value) -> TextMatch {
+    TextMatch {
+        exact: text(&value["exact"]),
+        prefix: text(&value["prefix"]),
+        regex: text(&value["regex"]),
+    }
+}
+
+/// A `setHeaderRoute` as written in a step of a Rollout.
+pub(crate) fn header_route(step: &Value) -> ManagedRoute {
+    let matches = step["match"].as_array().into_iter().flatten();
+    ManagedRoute::Header(HeaderRoute {
+        name: text(&step["name"]),
+        matches: matches
+            .map(|entry| HeaderMatch {
+                name: text(&entry["headerName"]),
+                value: text_match(&entry["headerValue"]),
+            })
+            .collect(),
+    })
+}
+
+/// A `setMirrorRoute` as written in a step of a Rollout.
+pub(crate) fn mirror_route(step: &Value) -> ManagedRoute {
+    let matches = step["match"].as_array().into_iter().flatten();
+    let percentage = step["percentage"].as_i64();
+    ManagedRoute::Mirror(MirrorRoute {
+        name: text(&step["name"]),
+        percentage: percentage.and_then(|percentage| percentage.try_into().ok()),
+        matches: matches
+            .map(|entry| RequestMatch {
+                method: entry.get("method").map(text_match),
+                path: entry.get("path").map(text_match),
+                headers: entry["headers"]
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, value)| (name.clone(), text_match(value)))
+                    .collect(),
+            })
+            .collect(),
+    })
 }

@@ -1,0 +1,232 @@
+//! Which route a record is about, after the owner renamed, moved, copied or edited routes.
+//!
+//! What only planning can have inserted counts first, together with the route's matchers. Name and position only decide between routes that are alike so far:
+//!
+//! ```text
+//! recorded                          live                              matched by
+//! one  at 0, matchers /a            two  at 0, matchers /b, canary    canary, matchers and name
+//! two  at 1, matchers /b            uno  at 1, matchers /a, canary    canary and matchers
+//! ```
+//!
+//! Each step pairs records and routes with equal keys, so that the work grows with the number of routes.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash as StdHash;
+
+use crate::destinations::{DestinationList, Reading, Slot};
+use crate::record::{Hash, Original, Record, RouteRecord, Split};
+use crate::route::{Protocol, Route};
+
+/// A route as matching sees it.
+pub(crate) struct Candidate<'r, 'a> {
+    pub(crate) route: &'r Route<'a>,
+    /// `None` for a route that does not forward.
+    pub(crate) list: Option<&'r DestinationList<'a>>,
+    pub(crate) matchers: &'r Hash,
+}
+
+/// For each candidate, the index of the record that is about it.
+///
+/// A record whose route is not found appears nowhere.
+pub(crate) fn matched(
+    record: &Record,
+    candidates: &[Candidate<'_, '_>],
+    reading: Reading<'_>,
+) -> Vec<Option<usize>> {
+    let mut pairs = Pairs {
+        record,
+        candidates,
+        found: vec![None; candidates.len()],
+        free: (0..record.routes.len()).collect(),
+    };
+    if record.routes.is_empty() {
+        return pairs.found;
+    }
+    let name = |record: &RouteRecord| Some(record.0.clone()).filter(|name| !name.is_empty());
+    let foreign = Foreign::of(record, reading);
+    let own_name = |it: &Candidate<'_, '_>| it.route.is_named.then(|| it.route.name.to_owned());
+    let matchers =
+        |record: &RouteRecord| Some(record.2.clone()).filter(|hash| *hash != Hash::default());
+
+    pairs.pair(
+        true,
+        |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
+        |it| Some((own_name(it), it.matchers.clone(), foreign.live(it))),
+    );
+    pairs.pair(
+        true,
+        |it| Some((matchers(it)?, foreign.recorded(it))),
+        |it| Some((it.matchers.clone(), foreign.live(it))),
+    );
+    pairs.pair(true, matchers, |it| Some(it.matchers.clone()));
+    pairs.pair(true, name, own_name);
+    pairs.pair(
+        false,
+        |it| Some((name(it)?, matchers(it)?)),
+        |it| Some((own_name(it)?, it.matchers.clone())),
+    );
+    pairs.pair(true, |it| Some(it.1), |it| Some(it.route.at));
+    pairs.pair(true, |_| Some(()), |_| Some(()));
+    pairs.pair(false, name, own_name);
+    pairs.pair(
+        false,
+        |it| matchers(it).filter(|_| it.0.is_empty()),
+        |it| Some(it.matchers.clone()).filter(|_| !it.route.is_named),
+    );
+    pairs.found
+}
+
+/// The foreign destinations of routes, where the record has any to distinguish routes by.
+struct Foreign<'p> {
+    record: &'p Record,
+    is_used: bool,
+    /// Labels of the destinations that are not foreign.
+    ours: HashSet<String>,
+}
+
+impl<'p> Foreign<'p> {
+    fn of(record: &'p Record, reading: Reading<'_>) -> Self {
+        let is_used = record.splits.iter().any(|split| !split.foreign.is_empty());
+        let mut ours = HashSet::new();
+        if is_used {
+            for split in &record.splits {
+                ours.extend(split.added.iter().map(|id| id.object().to_string()));
+                let original = |it: &Original| Slot::new(Cow::Borrowed(&it.1), reading).label();
+                ours.extend(split.originals.iter().map(original));
+            }
+        }
+        Self {
+            record,
+            is_used,
+            ours,
+        }
+    }
+
+    fn recorded(&self, route: &RouteRecord) -> Vec<String> {
+        let split = self.record.split_of(route).filter(|_| self.is_used);
+        split.map(|split| split.foreign.clone()).unwrap_or_default()
+    }
+
+    fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {
+        let list = candidate.list.filter(|_| self.is_used);
+        let slots = list.into_iter().flat_map(|list| &list.slots);
+        let foreign = slots.filter(|slot| !self.ours.contains(&slot.label()));
+        foreign.map(Slot::place).collect()
+    }
+}
+
+/// Whether a route holds what only planning can have inserted by `split`.
+///
+/// Where its owner listed every destination, the owner's own destinations have to do.
+pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut slots = list.slots.iter();
+    if split.added.is_empty() {
+        return split.originals.iter().any(|original| {
+            let wanted = original
+                .1
+                .pointer("/ref/name")
+                .and_then(|name| name.as_str());
+            let is = |slot: &Slot<'_>| {
+                slot.object()
+                    .is_some_and(|object| Some(object.name) == wanted)
+            };
+            list.slots.iter().any(is)
+        });
+    }
+    slots.any(|slot| split.added.iter().any(|id| slot.is(id)))
+}
+
+struct Pairs<'p, 'r, 'a> {
+    record: &'p Record,
+    candidates: &'p [Candidate<'r, 'a>],
+    found: Vec<Option<usize>>,
+    /// Indices of the records without route, in the order of the record.
+    free: Vec<usize>,
+}
+
+impl Pairs<'_, '_, '_> {
+    /// Pairs the free records and routes whose keys are equal; with `must_hold`, only routes that hold what was inserted.
+    ///
+    /// Several with one key are paired in their order; where routes came or went, those at the same position first.
+    fn pair<K: Eq + StdHash>(
+        &mut self,
+        must_hold: bool,
+        of_record: impl Fn(&RouteRecord) -> Option<K>,
+        of_route: impl Fn(&Candidate<'_, '_>) -> Option<K>,
+    ) {
+        if self.free.is_empty() {
+            return;
+        }
+        let mut routes: HashMap<(Protocol, K), Vec<usize>> = HashMap::new();
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            if self.found.get(index) == Some(&None)
+                && let Some(key) = of_route(candidate)
+            {
+                let key = (candidate.route.protocol, key);
+                routes.entry(key).or_default().push(index);
+            }
+        }
+        let mut records: HashMap<(Protocol, K), Vec<usize>> = HashMap::new();
+        for free in &self.free {
+            let record = self.record.routes.get(*free);
+            let Some((record, split)) = record.and_then(|it| Some((it, self.record.split_of(it)?)))
+            else {
+                continue;
+            };
+            if let Some(key) = of_record(record) {
+                let key = (split.protocol, key);
+                records.entry(key).or_default().push(*free);
+            }
+        }
+        let mut is_paired = vec![false; self.record.routes.len()];
+        for (key, mut records) in records {
+            let Some(mut routes) = routes.remove(&key) else {
+                continue;
+            };
+            routes.retain(|route| {
+                // Splits of one key differ rarely, so the first record decides for all.
+                let mut first = records.iter().take(1);
+                first.any(|record| self.fits(*record, *route, must_hold))
+            });
+            let mut pairs: Vec<(usize, usize)> = Vec::new();
+            if routes.len() != records.len() {
+                let at = |record: usize| self.record.routes.get(record).map(|record| record.1);
+                let place = |route: usize| self.candidates.get(route).map(|it| it.route.at);
+                let by_place: HashMap<Option<usize>, usize> =
+                    routes.iter().map(|route| (place(*route), *route)).collect();
+                records.retain(|record| match by_place.get(&at(*record)) {
+                    Some(route) => {
+                        pairs.push((*record, *route));
+                        false
+                    }
+                    None => true,
+                });
+                let taken: HashSet<usize> = pairs.iter().map(|(_, route)| *route).collect();
+                routes.retain(|route| !taken.contains(route));
+            }
+            pairs.extend(records.into_iter().zip(routes));
+            for (record, route) in pairs {
+                if let (Some(found), Some(paired)) =
+                    (self.found.get_mut(route), is_paired.get_mut(record))
+                {
+                    *found = Some(record);
+                    *paired = true;
+                }
+            }
+        }
+        self.free
+            .retain(|record| is_paired.get(*record) != Some(&true));
+    }
+
+    fn fits(&self, record: usize, route: usize, must_hold: bool) -> bool {
+        let split = self.record.routes.get(record);
+        let split = split.and_then(|record| self.record.split_of(record));
+        let list = self.candidates.get(route).map(|candidate| candidate.list);
+        match (split, list) {
+            (Some(split), Some(Some(list))) => !must_hold || holds(list, split),
+            (Some(_), Some(None)) => !must_hold,
+            _ => false,
+        }
+    }
+}

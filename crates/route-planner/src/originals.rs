@@ -1,0 +1,292 @@
+//! Recovering what the owner of a table wrote: from the record or, when that is lost, from what is left in the list.
+
+use std::borrow::Cow;
+
+use gloo_types::weight_shares;
+
+use crate::destinations::{DestinationList, ListForm, Reading, Slot};
+use crate::intent::AppliedWeights;
+use crate::record::{Original, Split};
+use crate::roles::{Role, Roles};
+use crate::weight;
+
+/// What the record says about a live list.
+pub(crate) enum Recovered<'a> {
+    /// The list as its owner wants it.
+    Owners(DestinationList<'a>),
+    /// Nothing of ours is left: the owner led the route elsewhere.
+    Repointed,
+    /// The owner replaced the stable destination while the route was split.
+    Replaced {
+        /// The list as its owner wants it.
+        owners: DestinationList<'a>,
+        /// The stable destination.
+        stable: String,
+        /// What replaced it.
+        by: String,
+    },
+}
+
+/// Recovers the owner's list from the live one and the `split` that was recorded.
+///
+/// The owner may have edited everything meanwhile. Positions in the record count in the owner's list: what is missing is
+/// inserted where the inserted destinations are, or found from its neighbours.
+pub(crate) fn recover<'a>(
+    live: &DestinationList<'a>,
+    split: &'a Split,
+    roles: &Roles<'_>,
+    default: Option<&Slot<'a>>,
+    reading: Reading<'a>,
+) -> Recovered<'a> {
+    // What distinguished destinations when the record was written does so still, whatever the configuration says now.
+    let then = Reading {
+        by: split.by,
+        ..reading
+    };
+    let recorded = |Original(at, destination): &'a Original| {
+        (*at, Slot::new(Cow::Borrowed(destination), then))
+    };
+    let originals: Vec<(usize, Slot<'a>)> = split.originals.iter().map(recorded).collect();
+    let is_added = |slot: &Slot<'a>| split.added.iter().any(|id| slot.is(id));
+    let is_original = |slot: &Slot<'a>| originals.iter().any(|(_, it)| slot.is_same(it));
+    let is_new = |slot: &Slot<'a>| {
+        let place = slot.place();
+        let idle = split.idle.iter().map(recorded);
+        !split.foreign.contains(&place) && !idle.into_iter().any(|(_, it)| slot.is_same(&it))
+    };
+    let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
+    let mut ours = live.slots.iter();
+    if !was_reapplied && !ours.any(|slot| is_added(slot) || is_original(slot)) {
+        return Recovered::Repointed;
+    }
+
+    let mut stand_in = live.slots.iter().position(is_added);
+    let kept = live.slots.iter().filter(|slot| !is_added(slot));
+    let mut slots: Vec<Slot<'a>> = kept.cloned().collect();
+    let mut replaced = None;
+    for (index, (at, original)) in originals.iter().enumerate() {
+        let mut found = slots.iter().position(|slot| slot.is_same(original));
+        if index == 0 && found.is_none() {
+            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !roles.canary.is_owners(slot);
+            // The owner led the stable destination to another cluster, for example.
+            found = slots
+                .iter()
+                .position(|slot| is_foreign(&slot) && roles.stable.is_owners(slot));
+            if found.is_none() && split.has_stable && stand_in.is_some() {
+                found = slots
+                    .iter()
+                    .position(|slot| is_foreign(&slot) && is_new(slot));
+                replaced = found
+                    .and_then(|found| slots.get(found))
+                    .map(|by| (original.label(), by.label()));
+            }
+        }
+        if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {
+            *slot = slot.clone().weighing_as(original);
+            stand_in = None;
+            continue;
+        }
+        let position = match stand_in.take() {
+            Some(index) => index,
+            None => position(*at, &originals, &slots),
+        };
+        slots.insert(position.min(slots.len()), original.clone());
+    }
+    // As many as were foreign then, and those of them that are present again: their owner wrote them since.
+    let mut present: Vec<String> = {
+        let foreign = slots.iter().filter(|slot| !is_original(slot));
+        foreign.map(Slot::place).collect()
+    };
+    for place in &split.foreign {
+        remove_first(&mut present, place);
+    }
+    for (at, original) in split.idle.iter().map(recorded) {
+        if !remove_first(&mut present, &original.place()) {
+            let position = position(at, &originals, &slots);
+            slots.insert(position.min(slots.len()), original);
+        }
+    }
+    let form = split.list;
+    let owners = DestinationList { slots, form }.materialised(default);
+    match replaced {
+        Some((stable, by)) => Recovered::Replaced { owners, stable, by },
+        None => Recovered::Owners(owners),
+    }
+}
+
+fn remove_first(texts: &mut Vec<String>, text: &str) -> bool {
+    let found = texts.iter().position(|it| it == text);
+    found.map(|found| texts.swap_remove(found)).is_some()
+}
+
+/// Where a destination that was at `at` in the owner's list goes, from the nearest of `originals` that is there.
+fn position(at: usize, originals: &[(usize, Slot<'_>)], slots: &[Slot<'_>]) -> usize {
+    let neighbours = originals.iter().filter_map(|(other_at, other)| {
+        Some((
+            *other_at,
+            slots.iter().position(|slot| slot.is_same(other))?,
+        ))
+    });
+    match neighbours.min_by_key(|(other_at, _)| other_at.abs_diff(at)) {
+        Some((other_at, index)) if other_at < at => index + (at - other_at),
+        Some((other_at, index)) => (index + 1).saturating_sub(other_at - at),
+        None => at,
+    }
+}
+
+/// The owner's list of a route whose record is lost, if its weights are those that the controller recorded as set. The
+/// weights are ours then: the canary and the experiment go, and the stable destination weighs what they shared.
+pub(crate) fn without_applied<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'_>,
+    applied: &AppliedWeights,
+) -> Option<DestinationList<'a>> {
+    let additional = additional_roles(roles, applied);
+    let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
+    let parts = |(_, weight): &(Role<'_>, i32)| u32::try_from(*weight).unwrap_or(0);
+    let wanted: Vec<u32> = additional.iter().map(parts).collect();
+    let canary = u32::try_from(applied.canary).unwrap_or(0);
+    if canary == 0 && wanted.iter().all(|weight| *weight == 0) {
+        return None;
+    }
+    let of = |role: &Role<'_>| {
+        let mut found = live.slots.iter().filter(|slot| role.is(slot));
+        (found.next(), found.next())
+    };
+    let (Some(stable), None) = of(&roles.stable) else {
+        return None;
+    };
+    let share = share_of(live, |slot| {
+        roles.stable.is(slot)
+            || roles.canary.is(slot)
+            || additional.iter().any(|(role, _)| role.is(slot))
+    });
+    let shares = weight::split(share, canary, max, &wanted);
+    let has = |role: &Role<'_>, weight: u32| match of(role) {
+        (None, None) => weight == 0,
+        (Some(slot), None) => weight > 0 && slot.weight() == Some(weight),
+        _ => false,
+    };
+    let mut others = additional.iter().zip(&shares.additional);
+    let is_applied = stable.weight() == Some(shares.stable)
+        && has(&roles.canary, shares.canary)
+        && others.all(|((role, _), weight)| has(role, *weight));
+    if !is_applied {
+        return None;
+    }
+    let is_ours =
+        |slot: &Slot<'_>| roles.canary.is(slot) || additional.iter().any(|(role, _)| role.is(slot));
+    let mut slots: Vec<Slot<'a>> = live
+        .slots
+        .iter()
+        .filter(|it| !is_ours(it))
+        .cloned()
+        .collect();
+    let is_alone = slots.len() == 1;
+    for slot in slots.iter_mut().filter(|slot| roles.stable.is(slot)) {
+        *slot = slot.clone().weighing(Some(share).filter(|_| !is_alone));
+    }
+    Some(DestinationList {
+        slots,
+        form: ListForm::Listed,
+    })
+}
+
+/// The owner's list of a route that sends its whole share to the canary and whose record is lost: the stable destination is
+/// like the canary's but for what the configuration says of it. `None` if the list is not what full weight leaves.
+pub(crate) fn stable_from_canary<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'_>,
+) -> Option<DestinationList<'a>> {
+    let mut found = live.slots.iter().filter(|slot| roles.canary.is(slot));
+    let (Some(canary), None) = (found.next(), found.next()) else {
+        return None;
+    };
+    if canary.weight() != Some(share_of(live, |slot| slot.is_same(canary))) {
+        return None;
+    }
+    let is_alone = live.slots.len() == 1;
+    let stable = roles.stable.copy_of(canary);
+    let stable = stable.weighing(canary.weight().filter(|_| !is_alone));
+    let slots = live.slots.iter().map(|slot| {
+        if slot.is_same(canary) {
+            stable.clone()
+        } else {
+            slot.clone()
+        }
+    });
+    Some(DestinationList {
+        slots: slots.collect(),
+        form: ListForm::Listed,
+    })
+}
+
+/// The live list without canary and experiment, whose shares go to the stable destination: what can be done while the record
+/// cannot be read. `None` if the list has neither.
+pub(crate) fn without_canary<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'_>,
+    applied: Option<&AppliedWeights>,
+) -> Option<DestinationList<'a>> {
+    let additional = applied.map(|applied| additional_roles(roles, applied));
+    let additional = additional.unwrap_or_default();
+    let is_ours = |slot: &Slot<'_>| {
+        (roles.canary.is(slot) && !roles.stable.is(slot))
+            || additional.iter().any(|(role, _)| role.is(slot))
+    };
+    let first = live.slots.iter().find(|slot| is_ours(slot))?;
+    let effective = live.effective_weights();
+    let freed = live.slots.iter().zip(&effective);
+    let freed: u32 = freed
+        .filter(|(slot, _)| is_ours(slot))
+        .fold(0, |sum, (_, weight)| sum.saturating_add(*weight));
+    let mut slots: Vec<Slot<'a>> = Vec::new();
+    let has_stable = live
+        .slots
+        .iter()
+        .any(|slot| roles.stable.is_owners(slot) && !is_ours(slot));
+    for (slot, effective) in live.slots.iter().zip(&effective) {
+        if !has_stable && std::ptr::eq(slot, first) {
+            let stable = roles.stable.copy_of(slot);
+            slots.push(stable.weighing(slot.weight().map(|_| freed)));
+        } else if is_ours(slot) {
+            // Its share is the stable destination's.
+        } else if roles.stable.is_owners(slot) {
+            let weight = slot.set_weight().map(|_| effective.saturating_add(freed));
+            slots.push(slot.clone().weighing(weight));
+        } else {
+            slots.push(slot.clone());
+        }
+    }
+    Some(DestinationList {
+        slots,
+        form: ListForm::Listed,
+    })
+}
+
+/// Percent of a route's traffic that the destinations `of` share: what the others leave.
+pub(crate) fn share_of<'a>(list: &DestinationList<'a>, of: impl Fn(&Slot<'a>) -> bool) -> u32 {
+    100_u32.saturating_sub(taken_by_others(list, of))
+}
+
+/// Percent that the destinations other than `of` take. One with an explicit weight of 0 takes nothing, as its owner means.
+pub(crate) fn taken_by_others<'a>(
+    list: &DestinationList<'a>,
+    of: impl Fn(&Slot<'a>) -> bool,
+) -> u32 {
+    let is_idle = |slot: &Slot<'a>| slot.is_explicit_zero() && !of(slot);
+    let active: Vec<&Slot<'a>> = list.slots.iter().filter(|slot| !is_idle(slot)).collect();
+    let weights: Vec<Option<u32>> = active.iter().map(|slot| slot.weight()).collect();
+    let slots = active.into_iter().zip(weight_shares(&weights));
+    slots
+        .filter(|(slot, _)| !of(slot))
+        .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
+}
+
+fn additional_roles<'a>(roles: &Roles<'a>, applied: &'a AppliedWeights) -> Vec<(Role<'a>, i32)> {
+    let services = applied.additional.iter();
+    services
+        .filter(|(service, _)| !service.is_empty())
+        .map(|(service, weight)| (roles.additional(service, None), *weight))
+        .collect()
+}

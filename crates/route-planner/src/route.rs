@@ -1,0 +1,241 @@
+//! The routes of a table: what planning reads of each, whichever list it is in.
+
+use std::collections::{BTreeMap, HashMap};
+
+use gloo_types::{HttpRoute, ObjectSelector, RouteTableDoc, TcpRoute, TlsRoute};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::config::RouteSelector;
+use crate::destinations::Malformed;
+use crate::edit::SkipReason;
+use crate::ownership::Ownership;
+
+/// The list of a table in which a route is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Protocol {
+    #[default]
+    Http,
+    Tcp,
+    Tls,
+}
+
+impl Protocol {
+    /// The key of the list in `spec`.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+        }
+    }
+
+    pub(crate) fn is_http(&self) -> bool {
+        *self == Self::Http
+    }
+}
+
+/// A route of a table.
+pub(crate) struct Route<'a> {
+    pub(crate) protocol: Protocol,
+    /// Position in its list.
+    pub(crate) index: usize,
+    /// Position among the routes that their owner wrote, which managed routes do not change.
+    pub(crate) at: usize,
+    /// Empty for TCP and TLS routes, which have no names.
+    pub(crate) name: &'a str,
+    pub(crate) raw: &'a Value,
+    /// Whether no other route has this name.
+    pub(crate) is_named: bool,
+    pub(crate) is_selected: bool,
+}
+
+impl<'a> Route<'a> {
+    /// The routes of a table that its owner wrote, all but managed ones: HTTP, then TCP, then TLS. A route of which not even
+    /// the name and the labels can be read comes with the reason.
+    pub(crate) fn all(
+        table: &'a RouteTableDoc,
+        selector: &RouteSelector,
+    ) -> Vec<(Self, Option<Malformed>)> {
+        let mut uses: HashMap<&str, usize> = HashMap::new();
+        for raw in raw_routes(table, Protocol::Http) {
+            if let Some(name) = raw.get("name").and_then(Value::as_str) {
+                *uses.entry(name).or_default() += 1;
+            }
+        }
+        let mut routes = Vec::new();
+        let mut at = 0;
+        for (index, raw) in raw_routes(table, Protocol::Http).iter().enumerate() {
+            if Ownership::of(raw).is_some() {
+                continue;
+            }
+            let mut route = Self::unnamed(Protocol::Http, index, raw);
+            route.at = at;
+            at += 1;
+            let problem = route.read_http(selector).err();
+            route.is_named = !route.name.is_empty() && uses.get(route.name) == Some(&1);
+            routes.push((route, problem));
+        }
+        if !selector.tcp_ports.is_empty() {
+            for (index, raw) in raw_routes(table, Protocol::Tcp).iter().enumerate() {
+                let mut route = Self::unnamed(Protocol::Tcp, index, raw);
+                let view = TcpRoute::deserialize(raw);
+                route.is_selected = view
+                    .as_ref()
+                    .map_or(true, |view| selector.matches_tcp(view));
+                let problem = view
+                    .err()
+                    .map(|_| Malformed::new("matchers", "a list of TCP matchers"));
+                routes.push((route, problem));
+            }
+        } else {
+            routes.extend(unselected(table, Protocol::Tcp));
+        }
+        if !selector.tls.is_empty() {
+            for (index, raw) in raw_routes(table, Protocol::Tls).iter().enumerate() {
+                let mut route = Self::unnamed(Protocol::Tls, index, raw);
+                let view = TlsRoute::deserialize(raw);
+                route.is_selected = view
+                    .as_ref()
+                    .map_or(true, |view| selector.matches_tls(view));
+                let problem = view
+                    .err()
+                    .map(|_| Malformed::new("matchers", "a list of TLS matchers"));
+                routes.push((route, problem));
+            }
+        } else {
+            routes.extend(unselected(table, Protocol::Tls));
+        }
+        routes
+    }
+
+    fn unnamed(protocol: Protocol, index: usize, raw: &'a Value) -> Self {
+        Self {
+            protocol,
+            index,
+            at: index,
+            name: "",
+            raw,
+            is_named: false,
+            is_selected: false,
+        }
+    }
+
+    fn read_http(&mut self, selector: &RouteSelector) -> Result<(), Malformed> {
+        self.is_selected = selector.matches("", &BTreeMap::new());
+        if !self.raw.is_object() {
+            return Err(Malformed::new("the route", "an object"));
+        }
+        self.name = match self.raw.get("name") {
+            None => "",
+            Some(Value::String(name)) => name,
+            Some(_) => return Err(Malformed::new("name", "a text")),
+        };
+        let labels = match self.raw.get("labels") {
+            None => None,
+            Some(Value::Object(labels)) if labels.values().all(Value::is_string) => Some(labels),
+            Some(_) => {
+                self.is_selected =
+                    selector.labels.is_empty() && selector.matches(self.name, &BTreeMap::new());
+                return Err(Malformed::new("labels", "an object of texts"));
+            }
+        };
+        self.is_selected = if selector.labels.is_empty() {
+            selector.matches(self.name, &BTreeMap::new())
+        } else {
+            let labels = labels.into_iter().flatten();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let labels = labels.map(|(key, value)| (key.clone(), text(value)));
+            selector.matches(self.name, &labels.collect())
+        };
+        Ok(())
+    }
+
+    /// The route's `forwardTo` as written; `None` for another action.
+    pub(crate) fn forward(&self) -> Option<&'a Value> {
+        self.raw.get("forwardTo").filter(|to| !to.is_null())
+    }
+
+    /// The route's `matchers` as written; none and an empty list both match anything.
+    pub(crate) fn matchers(&self) -> Option<&'a Value> {
+        let matchers = self.raw.get("matchers");
+        matchers.filter(|matchers| {
+            !matchers.as_array().is_some_and(Vec::is_empty) && !matchers.is_null()
+        })
+    }
+
+    /// The route in messages: its name, or its position when it has none.
+    pub(crate) fn label(&self) -> String {
+        match self.name {
+            "" => format!("route {}[{}]", self.protocol.key(), self.index),
+            name => format!("route {name}"),
+        }
+    }
+
+    /// The configuration key that decides whether the route is selected.
+    pub(crate) fn selector_key(&self) -> &'static str {
+        match self.protocol {
+            Protocol::Http => "routeSelector",
+            Protocol::Tcp => "tcpRoutes",
+            Protocol::Tls => "tlsRoutes",
+        }
+    }
+
+    /// Why a route that does not forward is skipped.
+    pub(crate) fn other_action(&self) -> SkipReason {
+        if !self.protocol.is_http() {
+            return SkipReason::Action("route without action");
+        }
+        let view = HttpRoute::deserialize(self.raw).unwrap_or_default();
+        if let Some(delegate) = &view.delegate {
+            SkipReason::Delegates(delegate.route_tables.iter().map(selector_text).collect())
+        } else if view.redirect.is_some() {
+            SkipReason::Action("redirect")
+        } else if view.direct_response.is_some() {
+            SkipReason::Action("directResponse")
+        } else if view.graphql.is_some() {
+            SkipReason::Action("graphql route")
+        } else {
+            SkipReason::Action("route without action")
+        }
+    }
+}
+
+/// The routes of one list, as written; empty when it is not a list.
+pub(crate) fn raw_routes(table: &RouteTableDoc, list: Protocol) -> &[Value] {
+    let routes = table
+        .raw()
+        .get("spec")
+        .and_then(|spec| spec.get(list.key()));
+    routes.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn unselected(
+    table: &RouteTableDoc,
+    list: Protocol,
+) -> impl Iterator<Item = (Route<'_>, Option<Malformed>)> {
+    let routes = raw_routes(table, list).iter().enumerate();
+    routes.map(move |(index, raw)| (Route::unnamed(list, index, raw), None))
+}
+
+fn selector_text(selector: &ObjectSelector) -> String {
+    let ObjectSelector {
+        labels,
+        name,
+        namespace,
+        ..
+    } = selector;
+    match (name.is_empty(), labels.is_empty()) {
+        (false, _) if namespace.is_empty() => format!("table {name}"),
+        (false, _) => format!("table {namespace}/{name}"),
+        (true, false) => {
+            let labels: Vec<String> = labels
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            format!("tables labelled {}", labels.join(","))
+        }
+        (true, true) => "any table".to_owned(),
+    }
+}

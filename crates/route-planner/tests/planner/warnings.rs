@@ -1,0 +1,159 @@
+//! What the user is told beside a plan, through the log of the plugin.
+
+use route_planner::{Intent, IntentKind};
+use serde_json::{Value, json};
+
+use crate::table::{self, Table};
+
+const OWNER_EDIT: &str =
+    "route r was pointed elsewhere during the rollout; what was there before is forgotten";
+
+fn weight(desired: i32) -> Intent {
+    table::intent("shop/reviews", desired, 100, vec![])
+}
+
+fn with_experiment(desired: i32, service: &str) -> Intent {
+    table::intent(
+        "shop/reviews",
+        desired,
+        100,
+        vec![table::experiment(service, 5)],
+    )
+}
+
+/// Plans `intent` for a table whose only route has these destinations.
+#[track_caller]
+fn check(destinations: Value, intent: &Intent, expect: &[&str]) {
+    check_after(destinations, &[], None, intent, expect);
+}
+
+/// Plans `intent` after the calls `before`, and after the owner replaced the routes by those of `edited`.
+#[track_caller]
+fn check_after(
+    destinations: Value,
+    before: &[Intent],
+    edited: Option<Value>,
+    intent: &Intent,
+    expect: &[&str],
+) {
+    let route = json!({"name": "r", "forwardTo": {"destinations": destinations}});
+    let spec = json!({"defaultDestination": "reviews", "http": [route]});
+    let mut table = Table::new("shop/shop", table::expand(spec));
+    for intent in before {
+        table.apply(intent).unwrap();
+    }
+    if let Some(http) = edited {
+        let mut spec = table.document()["spec"].clone();
+        spec["http"] = http;
+        table.replace_spec(table::expand(spec));
+    }
+    let plan = table.apply(intent).unwrap();
+    let warnings = plan.warnings.iter().map(ToString::to_string);
+    assert_eq!(warnings.collect::<Vec<_>>(), expect);
+}
+
+#[test]
+fn a_table_that_follows_the_rules_gives_no_warning() {
+    for destinations in [
+        json!(["reviews"]),
+        json!(["reviews", "legacy"]),
+        json!(["reviews 80", "legacy 20"]),
+    ] {
+        for intent in [
+            weight(0),
+            weight(25),
+            with_experiment(0, "exp"),
+            weight(100),
+        ] {
+            check(destinations.clone(), &intent, &[]);
+        }
+    }
+}
+
+#[test]
+fn weights_against_the_rules_of_gloo() {
+    let sum = |sum: u32| {
+        format!(
+            "route r: the owner's weights are invalid to Gloo: weights of a route must sum to 100, found {sum}"
+        )
+    };
+    let zero = "route r: the owner's weights are invalid to Gloo: 1 destinations without weight share 0, at least 1 each is needed";
+    check(json!(["reviews 80", "legacy 30"]), &weight(0), &[]);
+    check(
+        json!(["reviews 80", "legacy 30"]),
+        &weight(25),
+        &[&sum(110)],
+    );
+    check(json!(["reviews 60"]), &weight(25), &[&sum(60)]);
+    let listed = json!(["reviews-canary 0", "reviews 100"]);
+    check(listed.clone(), &weight(0), &[]);
+    for intent in [weight(25), with_experiment(0, "exp"), weight(100)] {
+        check(listed.clone(), &intent, &[zero]);
+    }
+}
+
+#[test]
+fn a_share_of_the_canary_at_rest() {
+    let destinations = json!(["reviews", "reviews-canary"]);
+    check(
+        destinations,
+        &weight(0),
+        &[
+            "route r: the table itself gives reviews-canary a share while nothing is rolled out; it is taken out until the next rollout",
+        ],
+    );
+}
+
+#[test]
+fn an_experiment_without_a_service() {
+    check(
+        json!(["reviews"]),
+        &with_experiment(50, ""),
+        &["an experiment's Service has no name and gets no traffic: declare a containerPort"],
+    );
+}
+
+#[test]
+fn edits_of_the_owner() {
+    let after = |edited: Value, desired, expect: &[&str]| {
+        let destinations = json!(["reviews 80", "legacy 20"]);
+        let edited = json!([edited]);
+        let split = [weight(25)];
+        check_after(destinations, &split, Some(edited), &weight(desired), expect);
+    };
+    let list = |list: Value| json!({"name": "r", "forwardTo": {"destinations": list}});
+    after(
+        list(json!(["reviews 60", "reviews-canary 20", "legacy 40"])),
+        50,
+        &[],
+    );
+    after(list(json!(["reviews-v2"])), 0, &[OWNER_EDIT]);
+    after(json!({"name": "r", "forwardTo": {}}), 50, &[OWNER_EDIT]);
+    after(
+        json!({"name": "other", "matchers": [{"uri": {"prefix": "/o"}}], "forwardTo": {"destinations": ["reviews"]}}),
+        25,
+        &[
+            "route r was split and is not found any more; if it was renamed, restore its destinations by hand",
+        ],
+    );
+}
+
+#[test]
+fn a_table_with_managed_routes_only() {
+    let ours = |key| format!("rollouts-plugin-trafficrouter-glooplatform/{key}");
+    let labels = json!({ ours("namespace"): "shop", ours("rollout"): "reviews", ours("managed-route"): "hdr" });
+    let managed = json!([{"name": "hdr", "labels": labels, "forwardTo": {"destinations": ["reviews-canary"]}}]);
+    let remove = Intent {
+        kind: IntentKind::RemoveManagedRoutes,
+        ..weight(0)
+    };
+    check_after(
+        json!(["reviews"]),
+        &[],
+        Some(managed),
+        &remove,
+        &[
+            "managed routes are the table's only http routes and stay, since it needs one: restore the owner's routes or delete the table",
+        ],
+    );
+}
