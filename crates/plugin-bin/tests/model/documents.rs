@@ -32,6 +32,7 @@ pub(crate) fn tables(anchor: &str, by_label: bool) -> [Value; 3] {
     ];
     let b = vec![
         route("half", "/h", vec![to("legacy", None), to(anchor, None)]),
+        route("ratings", "/r", vec![to("ratings", Some(100))]),
         route("root", "/", vec![to(anchor, Some(100))]),
     ];
     let c = vec![

@@ -70,7 +70,11 @@ pub(crate) fn wrong_routes(table: &Table, live: &Value, pass: &Pass, others: &[R
         let (Some(owners), Some(trust)) = (http(&table.document).get(route), table.trust.get(route)) else {
             break;
         };
-        let of_another = others.iter().any(|roles| is_split_by(there, roles) || leads_to(owners, roles) && !leads_to(owners, &pass.roles));
+        // What another Rollout has changed is for that one to see to.
+        let is_changed = !is_split_by(there, &pass.roles) && there.to_string() != owners.to_string();
+        let of_another = others.iter().any(|roles| {
+            is_split_by(there, roles) || leads_to(owners, roles) && (is_changed || !leads_to(owners, &pass.roles))
+        });
         if is_broken(owners) || *trust == Trust::Nothing || of_another {
             continue;
         }
@@ -248,7 +252,8 @@ fn texts(list: &[&Value]) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-fn show(route: &Value) -> String {
+/// The destinations of a route, in short.
+pub(crate) fn show(route: &Value) -> String {
     let list = destinations(route).iter();
     let all: Vec<String> = list
         .map(|it| {

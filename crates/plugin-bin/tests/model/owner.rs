@@ -247,7 +247,8 @@ impl Both<'_> {
             }
             Edit::PointBack(route) => {
                 let at = self.wrap(route)?;
-                let anchor = self.statuses.first()?.roles.anchors.first()?.clone();
+                // Of ping and pong, ping is what owners write.
+                let anchor = self.statuses.first()?.roles.anchors.iter().min()?.clone();
                 let back = |route: &mut Value| {
                     let mut list = destinations_mut(route)?.iter_mut();
                     let found = list.find(|it| name(it) == ELSEWHERE)?;

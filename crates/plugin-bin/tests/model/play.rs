@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, Event, Met, router};
 use crate::controller::{Call, Controller, Pass, Roles, header_route, mirror_route};
-use crate::documents::{http, owned, tables};
+use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
 use crate::owner::{Status, Table, Trust};
@@ -44,6 +44,9 @@ fn play_all(history: &History, seen: &dyn Fn()) -> Result<(), String> {
         let mut play = Play::new(&history.setup);
         for (index, action) in history.actions.iter().enumerate() {
             seen();
+            if play.is_traced {
+                println!("- {action}");
+            }
             let outcome = play.act(action).await;
             outcome.map_err(|why| format!("after action {} ({action}): {why}", index + 1))?;
         }
@@ -61,6 +64,9 @@ struct Play {
     known: BTreeSet<(Who, usize)>,
     /// Tables that somebody else changed since the pass began.
     changed: BTreeSet<usize>,
+    /// Whether tables can be selected and deselected.
+    by_label: bool,
+    is_traced: bool,
 }
 
 /// How a call ended.
@@ -104,6 +110,8 @@ impl Play {
             controllers,
             known: BTreeSet::new(),
             changed: BTreeSet::new(),
+            by_label: setup.by_label,
+            is_traced: std::env::var_os("MODEL_TRACE").is_some(),
         };
         play.tell();
         play
@@ -131,6 +139,7 @@ impl Play {
             Action::PromoteFull(who) => self.change(*who, Controller::promote_full),
             Action::CanaryDown(who) => self.change(*who, Controller::canary_down),
             Action::StableDown(who) => self.change(*who, Controller::stable_down),
+            Action::Edit { edit: Edit::Select | Edit::Deselect, .. } if !self.by_label => {}
             Action::Edit { table, edit, when: 0 } => self.api.edit(*table, *edit),
             Action::Edit { table, edit, when } => self.api.schedule(*when, Event::Edit(*table, *edit)),
             Action::Fault { on, fault, times } => self.api.fail(*on, *fault, *times),
@@ -195,6 +204,10 @@ impl Play {
         let was_calm = self.api.is_calm();
         let writes = self.api.writes();
         let outcome = self.ask(pass, call).await;
+        if self.is_traced {
+            println!("{call:?} {} for {who}: {outcome:?}", pass.desired.value);
+            self.print_tables();
+        }
         if outcome == Outcome::Killed {
             self.restart();
         }
@@ -295,7 +308,10 @@ impl Play {
         for (index, table) in world.tables.iter_mut().enumerate() {
             let Some(live) = after[index].as_ref().filter(|_| !met.changed.contains(&index)) else { continue };
             if !table.is_selected {
-                if self.known.remove(&(who, index)) && met.failed.is_empty() && !met.reads_failed && !met.policies_failed {
+                // With ping-pong, the owner's text may lead to the Service that is the canary's now.
+                let is_ping_pong = pass.roles.anchors.len() > 1;
+                let met_failure = !met.failed.is_empty() || met.reads_failed || met.policies_failed;
+                if self.known.remove(&(who, index)) && !met_failure && !is_ping_pong {
                     let resting = resting(pass);
                     none(oracle::wrong_routes(table, live, &resting, &others))?;
                 }
@@ -303,12 +319,13 @@ impl Play {
             }
             self.known.insert((who, index));
             none(oracle::wrong_routes(table, live, pass, &others))?;
-            if !self.changed.contains(&index) {
+            if !self.changed.contains(&index) && !table.is_broken() {
                 oracle::managed_routes(table, live, &name, pass)?;
             }
             for (route, at) in owned(live).into_iter().enumerate() {
                 let owners = http(&table.document)[route].clone();
-                if oracle::leads_to(&owners, &pass.roles) && oracle::is_rest(&owners, pass) {
+                let is_rest = annotation(live).is_none() && oracle::is_rest(&owners, pass);
+                if is_rest && oracle::leads_to(&owners, &pass.roles) {
                     table.adopt(route, &http(live)[at]);
                 }
             }
@@ -434,6 +451,15 @@ impl Play {
             return Err(format!("{policies} MirrorPolicies are left"));
         }
         Ok(())
+    }
+
+    fn print_tables(&self) {
+        for table in self.live().iter().flatten() {
+            println!("  {}: {}", table["metadata"]["name"], annotation(table).unwrap_or("at rest"));
+            for route in http(table) {
+                println!("    {} {}", route["name"], oracle::show(route));
+            }
+        }
     }
 
     fn live(&self) -> Vec<Option<Value>> {

@@ -17,6 +17,8 @@ pub(crate) enum Rule {
     T6,
     /// A record is matched to a route by its content.
     T8,
+    /// An original comes back although the owner removed the plugin's destination from the route.
+    Bare,
     /// A record whose route is not found stays.
     T9,
     /// Without the annotation, stable is made from the canary.
@@ -46,6 +48,7 @@ const KNOWN_VIOLATIONS: &[Rule] = &[
     Rule::T5,
     Rule::T6,
     Rule::T8,
+    Rule::Bare,
     Rule::T9,
     Rule::T10,
     Rule::T11,
@@ -57,7 +60,8 @@ const KNOWN_VIOLATIONS: &[Rule] = &[
     Rule::T17,
 ];
 
-/// Whether a rule is tried and checked.
+/// Whether a rule is tried and checked. `MODEL_RULES` names rules to try although they are known to be broken.
 pub(crate) fn is_enforced(rule: Rule) -> bool {
-    !KNOWN_VIOLATIONS.contains(&rule)
+    let tried = || std::env::var("MODEL_RULES").is_ok_and(|rules| rules.split(',').any(|name| name == format!("{rule:?}")));
+    !KNOWN_VIOLATIONS.contains(&rule) || tried()
 }
