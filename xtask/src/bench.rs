@@ -7,6 +7,7 @@ use crate::{
     go,
     plugin::{self, target_dir},
     report::say,
+    toolchain,
 };
 
 /// The recording, and the call in it: one that came after others of its kind.
@@ -21,6 +22,7 @@ const ROUNDS: usize = 5;
 /// # Errors
 /// When a build or a run fails.
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
+    toolchain::pin(sh, &[])?;
     let rust = target_dir(sh).join("release/examples/decode_call");
     let go = go::build_decoder(sh)?;
     cmd!(sh, "cargo build --locked --release --package rollouts-rpc --features testing --example decode_call").run()?;

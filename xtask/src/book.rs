@@ -35,8 +35,8 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// When mdBook cannot be had or has something to complain about.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
-    // Without optimisation and server it is built in a fraction of the time, and builds the site in two seconds.
-    let flags = ["--debug", "--no-default-features", "--features", "search"];
+    // Without its server.
+    let flags = ["--no-default-features", "--features", "search"];
     let mdbook = tools::installed(sh, "mdbook", MDBOOK, &flags)?;
     let book = target_dir(sh).join("book");
     let build = cmd!(sh, "{mdbook} build docs --dest-dir {book}");

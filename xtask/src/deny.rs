@@ -35,7 +35,6 @@ pub(crate) fn offline(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn check(sh: &Shell, what: &[&str]) -> anyhow::Result<()> {
-    // Without optimisation: it is built in half the time, and a check takes seconds.
-    let cargo_deny = tools::installed(sh, "cargo-deny", CARGO_DENY, &["--debug"])?;
+    let cargo_deny = tools::installed(sh, "cargo-deny", CARGO_DENY, &[])?;
     Ok(cmd!(sh, "{cargo_deny} --locked check {what...}").run()?)
 }

@@ -1,26 +1,13 @@
-//! `cargo xtask dist`: what a release consists of, the same bytes wherever the same commit is built.
+//! `cargo xtask dist`: the files of a release.
+//!
+//! The libraries that write them take as long to compile as the rest of xtask, so they are compiled with this command only.
 
-mod again;
-mod archive;
-mod elf;
-mod manifests;
-mod release;
-mod sbom;
-mod zig;
+#[cfg(feature = "dist")]
+mod files;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use anyhow::{Context as _, ensure};
-use ring::digest::{SHA256, digest};
-use xshell::{Shell, cmd};
-
-use crate::{
-    go::GENERATOR,
-    plugin::PLUGIN,
-    report::{Report, say},
-};
-use release::Release;
-use zig::Zig;
+use xshell::Shell;
 
 /// Flags of `cargo xtask dist`.
 #[derive(clap::Args)]
@@ -36,253 +23,29 @@ pub(crate) struct Args {
     again: bool,
 }
 
-/// A platform that releases are for, in the words of Go and of containers.
-struct Platform {
-    name: &'static str,
-    target: &'static str,
-    machine: elf::Machine,
-}
-
-const AMD64: Platform = Platform {
-    name: "linux-amd64",
-    target: "x86_64-unknown-linux-musl",
-    machine: elf::Machine::X86_64,
-};
-const ARM64: Platform = Platform {
-    name: "linux-arm64",
-    target: "aarch64-unknown-linux-musl",
-    machine: elf::Machine::Aarch64,
-};
-
-/// What the plugin should stay below, so that an init container or a download is quick.
-const GOAL_MIB: f64 = 8.0;
-
 /// Writes the files of a release into a directory; files of other names in there are left alone.
 ///
 /// # Errors
 /// When one of them cannot be made as it should be. The others are written all the same.
+#[cfg(feature = "dist")]
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    let out = sh.current_dir().join(&args.out);
-    sh.create_dir(&out)?;
-    remove_former(sh, &out)?;
-    let dist = Dist {
+    files::write(sh, args)
+}
+
+/// Runs the same command again, in an xtask that has the libraries.
+///
+/// # Errors
+/// When that xtask does not compile, or fails.
+#[cfg(not(feature = "dist"))]
+pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    let Args { out, url, again } = args;
+    let url = url.iter().map(|url| format!("--url={url}"));
+    let again = again.then_some("--again");
+    xshell::cmd!(
         sh,
-        release: Release::of_checkout(sh)?,
-        out,
-    };
-    say(&format!("{PLUGIN} {}", dist.release.version));
-
-    let mut report = Report::default();
-    let mut zig = None;
-    report.step("zig", || {
-        zig = Some(Zig::install(sh)?);
-        Ok(())
-    });
-    for program in [PLUGIN, GENERATOR] {
-        for platform in [AMD64, ARM64] {
-            report.step(&platform.file_name(program), || {
-                let zig = zig.as_ref().context("its C is compiled with zig")?;
-                let binary = zig.build(program, &platform, &dist.release)?;
-                dist.binary(program, &platform, &binary)
-            });
-        }
-        // Better than nothing for most users, yet the step above has failed.
-        if !sh.path_exists(dist.out.join(AMD64.file_name(program))) {
-            report.step("linux-amd64 with glibc instead", || {
-                let binary = dist.release.build_with_glibc(sh, program)?;
-                dist.binary(program, &AMD64, &binary)
-            });
-        }
-    }
-    let url = args.url.as_deref();
-    report.step("manifests of the plugin", || dist.manifests(url));
-    report.step("manifests of the generator", || dist.appset_manifests());
-    if args.again {
-        report.step("again, elsewhere", || again::compare(sh, &dist.out, url));
-    }
-    report.finish("dist")
-}
-
-/// A file of another commit would pass for one of this.
-fn remove_former(sh: &Shell, out: &Path) -> anyhow::Result<()> {
-    for path in sh.read_dir(out)? {
-        let name = path.file_name().unwrap_or_default();
-        if is_of_release(&name.to_string_lossy()) {
-            sh.remove_path(path)?;
-        }
-    }
+        "cargo run --locked --package xtask --features dist -- dist --out {out} {url...} {again...}"
+    )
+    .quiet()
+    .run()?;
     Ok(())
-}
-
-fn is_of_release(file_name: &str) -> bool {
-    [PLUGIN, GENERATOR]
-        .iter()
-        .any(|program| file_name.starts_with(program))
-}
-
-impl Platform {
-    fn file_name(&self, program: &str) -> String {
-        format!("{program}-{}", self.name)
-    }
-}
-
-struct Dist<'s> {
-    sh: &'s Shell,
-    release: Release,
-    out: PathBuf,
-}
-
-impl Dist<'_> {
-    /// Checks a binary and publishes it with its bill of materials.
-    fn binary(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
-        let name = platform.file_name(program);
-        let bytes = self.sh.read_binary_file(binary)?;
-        elf::check(&bytes, platform.machine)?;
-        self.start(program, platform, binary)?;
-        self.publish(&name, &bytes)?;
-        let published = self.out.join(&name);
-        cmd!(self.sh, "chmod +x {published}").quiet().run()?;
-        let size = bytes.len() as f64 / f64::from(1 << 20);
-        let verdict = match program {
-            PLUGIN if size < GOAL_MIB => format!(", below {GOAL_MIB} MiB"),
-            PLUGIN => format!(", ABOVE {GOAL_MIB} MiB"),
-            _ => String::new(),
-        };
-        say(&format!("    {size:.2} MiB{verdict}"));
-
-        let sha256 = checksum(&bytes);
-        let bill = sbom::of_binary(self.sh, &self.release, program, platform, &sha256)?;
-        self.publish(&format!("{name}.cdx.json"), bill.as_bytes())
-    }
-
-    /// Publishes the manifests of the plugin's binaries.
-    fn manifests(&self, url: Option<&str>) -> anyhow::Result<()> {
-        let sha256 = |platform: &Platform| {
-            let name = platform.file_name(PLUGIN);
-            let path = self.out.join(format!("{name}.sha256"));
-            self.sh.read_file(path)
-        };
-        let (amd64, arm64) = (sha256(&AMD64)?, sha256(&ARM64)?);
-        let mut words = vec![
-            ("SHA256_LINUX_AMD64", amd64.trim_end()),
-            ("SHA256_LINUX_ARM64", arm64.trim_end()),
-            ("VERSION", self.tag()),
-        ];
-        words.extend(url.map(|url| ("URL", url.trim_end_matches('/'))));
-        let files = manifests::of_plugin(self.sh, &words)?;
-        self.publish_archive(&format!("{PLUGIN}-manifests.tar.gz"), &files)
-    }
-
-    /// Publishes the kustomization and the chart of the generator.
-    fn appset_manifests(&self) -> anyhow::Result<()> {
-        let words = [("VERSION", self.tag())];
-        let kustomization = manifests::of_generator(self.sh, "kustomize", "", &words)?;
-        self.publish_archive(&format!("{GENERATOR}-manifests.tar.gz"), &kustomization)?;
-        // Helm wants a directory with the chart's name.
-        let chart = manifests::of_generator(self.sh, "chart", &format!("{GENERATOR}/"), &words)?;
-        self.publish_archive(&format!("{GENERATOR}-chart.tgz"), &chart)
-    }
-
-    /// The version without the commit, which is no part of an image's tag.
-    fn tag(&self) -> &str {
-        let version = &self.release.version;
-        version.split_once(' ').map_or(version, |(tag, _)| tag)
-    }
-
-    fn publish_archive(&self, name: &str, files: &[archive::File]) -> anyhow::Result<()> {
-        self.publish(name, &archive::tar_gz(files, self.release.seconds)?)
-    }
-
-    /// Starts the binary where there is nothing else, and sees that it knows its version.
-    fn start(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
-        let sh = self.sh;
-        let qemu = "qemu-aarch64-static";
-        let printed = if platform.target.starts_with(std::env::consts::ARCH) {
-            if cmd!(sh, "id -u").quiet().read()? == "0" {
-                let empty = sh.create_temp_dir()?;
-                sh.copy_file(binary, empty.path().join(program))?;
-                let root = empty.path();
-                cmd!(sh, "chroot {root} /{program} --version")
-                    .quiet()
-                    .read()?
-            } else {
-                say("    started, but only root can start it in an empty root directory");
-                cmd!(sh, "{binary} --version").quiet().read()?
-            }
-        } else if platform.machine == elf::Machine::Aarch64
-            && cmd!(sh, "{qemu} --version")
-                .quiet()
-                .ignore_stdout()
-                .run()
-                .is_ok()
-        {
-            cmd!(sh, "{qemu} {binary} --version").quiet().read()?
-        } else {
-            say(&format!("    not started: that needs {qemu}"));
-            return Ok(());
-        };
-        let expected = format!("{program} {}", self.release.version);
-        ensure!(printed == expected, "it calls itself {printed}");
-        Ok(())
-    }
-
-    /// Writes a file and its checksum, as the controller's ConfigMap wants it: 64 digits and no name.
-    fn publish(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
-        let sha256 = checksum(bytes);
-        say(&format!("    {sha256} {:>9} {name}", bytes.len()));
-        let path = self.out.join(name);
-        self.sh.write_file(&path, bytes)?;
-        Ok(self
-            .sh
-            .write_file(self.out.join(format!("{name}.sha256")), sha256 + "\n")?)
-    }
-}
-
-fn checksum(bytes: &[u8]) -> String {
-    let digest = digest(&SHA256, bytes);
-    digest
-        .as_ref()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn binaries_are_named_as_the_go_world_names_platforms() {
-        let names = [AMD64, ARM64].map(|platform| platform.file_name(PLUGIN));
-        assert_eq!(
-            names,
-            [
-                "rollouts-plugin-trafficrouter-glooplatform-linux-amd64",
-                "rollouts-plugin-trafficrouter-glooplatform-linux-arm64",
-            ]
-        );
-    }
-
-    /// The digest of the empty message, from FIPS 180.
-    #[test]
-    fn a_checksum_is_64_lower_case_digits() {
-        assert_eq!(
-            checksum(b""),
-            "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-        );
-    }
-
-    #[test]
-    fn files_of_another_commit_are_removed_and_other_files_are_not() {
-        let sh = Shell::new().unwrap();
-        let out = sh.create_temp_dir().unwrap();
-        let former = [PLUGIN, GENERATOR].map(|program| out.path().join(AMD64.file_name(program)));
-        let other = out.path().join("notes.md");
-        for path in former.iter().chain([&other]) {
-            sh.write_file(path, "").unwrap();
-        }
-        remove_former(&sh, out.path()).unwrap();
-        assert!(!former.iter().any(|path| sh.path_exists(path)));
-        assert!(sh.path_exists(other));
-    }
 }

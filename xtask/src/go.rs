@@ -81,14 +81,36 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
     Ok(go(sh, figures)
         .env("PLUGIN_BINARY", plugin)
-        .env("EXAMPLES_DIR", examples(sh)?)
+        .env("EXAMPLES_DIR", Programs::build(sh)?.examples())
         .run()?)
 }
 
-/// Builds the examples, and returns the directory of their programs.
-pub(crate) fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
-    cmd!(sh, "cargo build --locked --package examples --examples").run()?;
-    Ok(target_dir(sh).join("debug/examples"))
+/// The programs that the tests start, but for the plugin as it ships.
+pub(crate) struct Programs(PathBuf);
+
+impl Programs {
+    /// Builds them with the features that `cargo test --all-features` has built their dependencies with.
+    ///
+    /// # Errors
+    /// When the build fails.
+    pub(crate) fn build(sh: &Shell) -> anyhow::Result<Self> {
+        cmd!(sh, "cargo build --locked --all-features --bins --examples").run()?;
+        Ok(Self(target_dir(sh).join("debug")))
+    }
+
+    /// The directory of the examples.
+    pub(crate) fn examples(&self) -> PathBuf {
+        self.0.join("examples")
+    }
+
+    fn generator(&self) -> PathBuf {
+        self.0.join(GENERATOR)
+    }
+
+    /// The plugin with gRPC.
+    fn plugin(&self) -> PathBuf {
+        self.0.join(PLUGIN)
+    }
 }
 
 /// Runs the tests of a host that speaks gRPC, against a plugin that is built with it.
@@ -96,13 +118,8 @@ pub(crate) fn examples(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When a build or a test fails.
 pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
-    cmd!(
-        sh,
-        "cargo build --locked --package {PLUGIN} --features grpc"
-    )
-    .run()?;
     Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1 ./grpc"))
-        .env("PLUGIN_BINARY", target_dir(sh).join("debug").join(PLUGIN))
+        .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
         .run()?)
 }
 
@@ -111,14 +128,9 @@ pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// When a build or the test fails.
 pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
-    cmd!(
-        sh,
-        "cargo build --locked --release --package gob --example echo"
-    )
-    .run()?;
     go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
-        .env("GOB_ECHO", target_dir(sh).join("release/examples/echo"))
+        .env("GOB_ECHO", Programs::build(sh)?.examples().join("echo"))
         .run()?)
 }
 
@@ -128,14 +140,8 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
 /// When a build or a test fails.
 pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
     Ok(go(sh, cmd!(sh, "go -C {ARGO_CD} test -count=1"))
-        .env("GENERATOR_BINARY", generator(sh)?)
+        .env("GENERATOR_BINARY", Programs::build(sh)?.generator())
         .run()?)
-}
-
-/// Builds the generator, and returns its path.
-fn generator(sh: &Shell) -> anyhow::Result<PathBuf> {
-    cmd!(sh, "cargo build --locked --package {GENERATOR}").run()?;
-    Ok(target_dir(sh).join("debug").join(GENERATOR))
 }
 
 /// Runs the cluster tests against the plugin at `plugin`, the plugins among the examples and the generator.
@@ -143,9 +149,10 @@ fn generator(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// When a build or a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
+    let programs = Programs::build(sh)?;
     let tests = cmd!(sh, "cargo test --locked --package e2e-tests")
-        .env("EXAMPLES_DIR", examples(sh)?)
-        .env("GENERATOR_BINARY", generator(sh)?);
+        .env("EXAMPLES_DIR", programs.examples())
+        .env("GENERATOR_BINARY", programs.generator());
     in_cluster(sh, tests, plugin)
 }
 

@@ -16,13 +16,27 @@ mod restart;
 mod soak;
 mod test;
 mod tidy;
+mod toolchain;
 mod tools;
+
+use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser as _;
 use xshell::Shell;
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // One line, and no backtrace: what went wrong is in the programs that were run, not in here.
+        Err(error) => {
+            report::complain(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
     restart::without_own_variables()?;
     let command = commands::Command::parse();
     let sh = Shell::new()?;

@@ -59,7 +59,7 @@ impl Release {
 /// When a build or a test fails.
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path, all: bool) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
-    let examples = go::examples(sh)?;
+    let examples = go::Programs::build(sh)?.examples();
     let releases = RELEASES.iter().filter(|release| all || release.always);
     let mut tests = Vec::new();
     for release in releases {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
+use crate::toolchain;
+
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
@@ -17,9 +19,10 @@ pub(crate) const LINK_FLAGS: [&str; 2] =
 /// Builds the static release binary and returns its absolute path.
 ///
 /// # Errors
-/// When cargo fails.
+/// When the target cannot be installed, or cargo fails.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    toolchain::add_target(sh, &target)?;
     cmd!(
         sh,
         "cargo rustc --locked --release --package {PLUGIN} --bin {PLUGIN} --target {target} -- -Clinker={LINKER} {LINK_FLAGS...}"

@@ -61,6 +61,15 @@ impl Report {
     }
 }
 
+/// Prints an error and its causes in one line.
+#[expect(
+    clippy::print_stderr,
+    reason = "xtask talks to a person, not to a host"
+)]
+pub(crate) fn complain(error: &anyhow::Error) {
+    eprintln!("error: {error:#}");
+}
+
 /// Prints a line for the person at the terminal.
 #[expect(
     clippy::print_stdout,

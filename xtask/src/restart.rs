@@ -7,13 +7,17 @@ use std::{env, os::unix::process::CommandExt as _, process::Command};
 
 const PREFIXES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
+/// The cargo that runs this program: of another toolchain, perhaps, than the one that is pinned.
+const CARGO: &str = "CARGO";
+
 /// Returns only when there is nothing to leave out.
 ///
 /// # Errors
 /// When the program cannot be started.
 pub(crate) fn without_own_variables() -> anyhow::Result<()> {
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-    let own = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let own =
+        |name: &String| name == CARGO || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut own = names.filter(own).peekable();
     if own.peek().is_none() {
         return Ok(());

@@ -8,7 +8,7 @@ use xshell::{Shell, cmd};
 use crate::{
     book, deny, fuzz, go, matrix, plugin,
     report::{Report, say},
-    tidy,
+    tidy, toolchain,
 };
 
 /// Flags of `cargo xtask test`.
@@ -25,8 +25,13 @@ pub(crate) struct Args {
 /// Runs the tiers; a tier that cannot run is a failed tier.
 ///
 /// # Errors
-/// When any tier failed.
+/// When the pinned toolchain cannot be installed, or any tier failed.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    toolchain::pin(sh, tidy::LINTERS)?;
+    if sh.var_os("CI").is_some() {
+        // A clean checkout is built once, so nobody would read what incremental compilation keeps.
+        sh.set_var("CARGO_INCREMENTAL", "0");
+    }
     let mut report = Report::default();
     tidy::steps(sh, &mut report);
     report.step("dependencies: bans, licences, sources", || {

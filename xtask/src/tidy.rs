@@ -16,13 +16,20 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
-use crate::report::{Report, say};
+use crate::{
+    report::{Report, say},
+    toolchain,
+};
+
+/// The components of the toolchain that the checks run.
+pub(crate) const LINTERS: &[&str] = &["rustfmt", "clippy"];
 
 /// Runs all checks and fails when one found something.
 ///
 /// # Errors
 /// When a check fails or a tool it needs cannot run.
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
+    toolchain::pin(sh, LINTERS)?;
     let mut report = Report::default();
     steps(sh, &mut report);
     report.finish("tidy")

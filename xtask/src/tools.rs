@@ -8,7 +8,8 @@ use crate::plugin::target_dir;
 
 /// The program of the package `name`, which `cargo install` builds with `flags` if it is not there.
 ///
-/// It has no influence on what is shipped, and lives in `target/tools`.
+/// It has no influence on what is shipped, and lives in `target/tools`. It is built without optimisation, which takes a
+/// fraction of the time, and runs for seconds.
 ///
 /// # Errors
 /// When it cannot be built.
@@ -23,8 +24,9 @@ pub(crate) fn installed(
     if !sh.path_exists(&program) {
         cmd!(
             sh,
-            "cargo install {name} --quiet --locked --version ={version} --root {root} {flags...}"
+            "cargo install {name} --quiet --locked --debug --version ={version} --root {root} {flags...}"
         )
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
         .run()?;
     }
     Ok(program)

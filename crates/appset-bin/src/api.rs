@@ -150,9 +150,6 @@ async fn account(
         response = json(status, failure.to_body(&id));
         // Which methods a path has, for example.
         response.headers_mut().extend(headers);
-        if status == StatusCode::UNAUTHORIZED {
-            set(&mut response, header::WWW_AUTHENTICATE, "Bearer");
-        }
         // The body may be unread, and the server then closes the connection: the client's next call must not use it, for
         // Argo CD does not repeat a call that finds it closed.
         set(&mut response, header::CONNECTION, "close");

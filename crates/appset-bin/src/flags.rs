@@ -1,21 +1,39 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use clap::Parser;
+use clap::{ArgGroup, Parser};
 use tracing::level_filters::LevelFilter;
 
 /// Answers the plugin generators of Argo CD's ApplicationSets.
 #[derive(Debug, Clone, Parser)]
-#[command(version = crate::VERSION)]
+#[command(version = crate::VERSION, group = ArgGroup::new("tokens").required(true))]
 pub struct Flags {
     /// The configuration; a change counts from the next request.
     #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
     pub(crate) config: PathBuf,
 
     /// A directory with one file per token, such as a mounted Secret; a change counts from the next request.
-    #[arg(long, env = "GLOO_APPSET_TOKENS_DIR", value_name = "DIR")]
-    pub(crate) tokens_dir: PathBuf,
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TOKENS_DIR",
+        value_name = "DIR",
+        group = "tokens"
+    )]
+    tokens_dir: Option<PathBuf>,
+
+    /// A file with the only token, such as /var/run/argo/token; a change counts from the next request.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TOKEN_FILE",
+        value_name = "FILE",
+        group = "tokens"
+    )]
+    token_file: Option<PathBuf>,
 
     /// Where Argo CD asks.
     #[arg(
@@ -90,6 +108,15 @@ pub struct Flags {
         default_value = "info"
     )]
     pub(crate) log_level: LevelFilter,
+}
+
+impl Flags {
+    /// The directory with the tokens, or the file with the only one.
+    pub(crate) fn tokens(&self) -> &Path {
+        let given = self.tokens_dir.as_deref().or(self.token_file.as_deref());
+        // One of the two is required.
+        given.unwrap_or(Path::new(""))
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -18,7 +18,8 @@ use crate::tokens::Tokens;
 /// What every request needs.
 pub(crate) struct Service {
     config: Live<Config>,
-    tokens_dir: PathBuf,
+    /// A directory with tokens, or a file with one.
+    tokens: PathBuf,
     permits: Semaphore,
     max_concurrent: usize,
     pub(crate) deadline: Duration,
@@ -42,7 +43,7 @@ impl Service {
             caught_up: AtomicBool::new(false),
             registries: Registries::new(metrics.upstream("image-digests"))?,
             config,
-            tokens_dir: flags.tokens_dir.clone(),
+            tokens: flags.tokens().to_owned(),
             permits: Semaphore::new(flags.max_concurrent),
             max_concurrent: flags.max_concurrent,
             deadline: flags.deadline,
@@ -50,8 +51,8 @@ impl Service {
             metrics,
         };
         if service.tokens()?.is_empty() {
-            let dir = flags.tokens_dir.display().to_string();
-            tracing::warn!(dir, "no file holds a token, so every call will be refused");
+            let path = service.tokens.display().to_string();
+            tracing::warn!(path, "no file holds a token, so every call will be refused");
         }
         service.config();
         Ok(service)
@@ -66,9 +67,9 @@ impl Service {
 
     /// The tokens as they are now.
     pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
-        Tokens::read(&self.tokens_dir).map_err(|error| {
-            let dir = self.tokens_dir.display().to_string();
-            tracing::error!(dir, %error, "the tokens cannot be read");
+        Tokens::read(&self.tokens).map_err(|error| {
+            let path = self.tokens.display().to_string();
+            tracing::error!(path, %error, "the tokens cannot be read");
             Failure::NotReady("the tokens cannot be read: see the generator's log".to_owned())
         })
     }
@@ -86,7 +87,7 @@ impl Service {
         token: &str,
         request: &Request,
     ) -> Result<Query, Failure> {
-        self.config().profile(profile, token)?.query(request)
+        self.config().query(profile, token, request)
     }
 
     /// The answer to `query`.

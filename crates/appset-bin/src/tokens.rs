@@ -1,6 +1,9 @@
-//! Who may ask: bearer tokens, each a file of a mounted directory.
+//! Who may ask: bearer tokens, each a file.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use ring::digest::{Digest, SHA256, digest};
 use subtle::ConstantTimeEq as _;
@@ -12,29 +15,31 @@ use subtle::ConstantTimeEq as _;
 pub(crate) struct Tokens(Vec<(String, Digest)>);
 
 impl Tokens {
-    /// Reads the directory. Names that begin with a dot are the kubelet's own; an empty file is no token.
-    pub(crate) fn read(dir: &Path) -> io::Result<Self> {
-        let mut tokens = Vec::new();
-        for entry in fs::read_dir(dir)? {
-            let path = entry?.path();
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
-                continue;
-            };
-            if name.starts_with('.') || !path.is_file() {
-                continue;
-            }
-            // One that went in between is no token any more.
-            let token = match fs::read(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                read => read?,
-            };
-            // Argo CD trims what it sends.
-            let token = token.trim_ascii();
-            if !token.is_empty() {
-                tokens.push((name.to_owned(), digest(&SHA256, token)));
+    /// Reads the files of the directory `path`, or the one file that it is. An empty file is no token.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let mut tokens = Self(Vec::new());
+        if !path.is_dir() {
+            tokens.add(path, &fs::read(path)?);
+            return Ok(tokens);
+        }
+        for file in files(path)? {
+            match fs::read(&file) {
+                // One that went in between is no token any more.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                read => tokens.add(&file, &read?),
             }
         }
-        Ok(Self(tokens))
+        Ok(tokens)
+    }
+
+    fn add(&mut self, file: &Path, token: &[u8]) {
+        // Argo CD trims what it sends.
+        let token = token.trim_ascii();
+        if let Some(name) = file.file_name().and_then(|name| name.to_str())
+            && !token.is_empty()
+        {
+            self.0.push((name.to_owned(), digest(&SHA256, token)));
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -50,6 +55,19 @@ impl Tokens {
             if same { Some(name.as_str()) } else { found }
         })
     }
+}
+
+/// The files in a directory, but for those that begin with a dot, which are the kubelet's own.
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && entry.path().is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -83,5 +101,12 @@ mod tests {
         fs::rename(at("..data_tmp"), at("..data")).unwrap();
         assert_eq!(named("old"), None);
         assert_eq!(named("new").as_deref(), Some("argocd"));
+        let only = Tokens::read(&at("argocd")).unwrap();
+        assert_eq!(
+            (only.name_of(b"new"), only.name_of(b"")),
+            (Some("argocd"), None)
+        );
+        assert!(Tokens::read(&at("empty")).unwrap().is_empty());
+        assert!(Tokens::read(&at("missing")).is_err());
     }
 }

@@ -8,21 +8,25 @@ use strict_json::{Block, Problem};
 use crate::gloo_routes::{self, GlooRoutes};
 use crate::gloo_workspaces::{self, GlooWorkspaces};
 use crate::image_digests::{self, ImageDigests};
+use crate::profile::Profile;
 use crate::rollouts::{self, Rollouts};
-use crate::{Failure, FieldError, Profile, StaticSource};
+use crate::{Failure, FieldError, Query, Request, StaticSource};
 
 /// What an administrator wrote.
 ///
 /// ```
-/// let config = appset_generator::Config::from_yaml("
+/// use appset_generator::{Config, Request};
+///
+/// let config = Config::from_yaml("
 ///   static:
 ///     hello: {sets: [{key1: val1}]}
 ///   profiles:
 ///     team-a: {tokens: [team-a], sources: [hello]}
 /// ")?;
-/// assert!(config.profile(Some("team-a"), "team-a").is_ok());
-/// assert!(config.profile(Some("team-a"), "team-b").is_err());
-/// # Ok::<(), appset_generator::ConfigError>(())
+/// let request = Request::from_body(br#"{"input": {}}"#)?;
+/// assert!(config.query(Some("team-a"), "team-a", &request).is_ok());
+/// assert!(config.query(Some("team-a"), "team-b", &request).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -72,7 +76,9 @@ pub enum ConfigError {
     #[error("{0} repeats a set that stands above it: remove it")]
     Twice(String),
     /// The inputs of a request stand under `input`.
-    #[error("{0} has a key input, which is where the source's inputs go: rename it")]
+    #[error(
+        "{0} has a key input, which is where the parameters of a request are echoed: rename it, or set inputs: []"
+    )]
     InputKey(String),
     /// A profile names a source that is not configured.
     #[error("{path} has {source_name}, which is no source here: it is one of {known}")]
@@ -84,6 +90,21 @@ pub enum ConfigError {
         /// The sources that there are.
         known: String,
     },
+    /// A profile hands requests to one that is not configured.
+    #[error("{path} is {name}, which is no profile: it must be one of {known}")]
+    UnknownProfile {
+        /// Path of the key.
+        path: String,
+        /// The name.
+        name: String,
+        /// The profiles that there are.
+        known: String,
+    },
+    /// A profile makes tags, but its requests cannot look up images.
+    #[error(
+        "{0} is set without the source image-digests: set imageDigests, and offer it in the profile's sources"
+    )]
+    TagsWithoutImages(String),
     /// A static source has the name of another kind.
     #[error("static.{0} has the name of another source: take another")]
     ReservedName(String),
@@ -169,6 +190,9 @@ impl Config {
         if profiles.is_empty() {
             profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
         }
+        for profile in profiles.values() {
+            profile.check_hand_overs(&profiles)?;
+        }
         Ok(Self { sources, profiles })
     }
 
@@ -207,29 +231,30 @@ impl Config {
         watched
     }
 
-    /// The profile called `name`, or that of the path without one, for the bearer of `token`.
+    /// What `request` asks for, sent by the bearer of `token` to the path of a profile or, without one, to the path that names
+    /// none.
     ///
     /// # Errors
-    /// When there is none, or it is for other tokens.
-    pub fn profile(&self, name: Option<&str>, token: &str) -> Result<Scope<'_>, Failure> {
-        let name = name.unwrap_or(ROOT);
-        let profile = self
-            .profiles
-            .get(name)
-            .ok_or_else(|| Failure::UnknownProfile(name.to_owned()))?;
-        profile.admit(token)?;
-        Ok(Scope {
-            sources: &self.sources,
-            profile,
-        })
+    /// When there is no such profile, the token is not for it, or the request cannot be understood or may not be asked.
+    pub fn query(
+        &self,
+        profile: Option<&str>,
+        token: &str,
+        request: &Request,
+    ) -> Result<Query, Failure> {
+        let mut profile = self.profile(profile.unwrap_or(ROOT), token)?;
+        if let Some(other) = profile.hands_over(request) {
+            profile = self.profile(other, token)?;
+        }
+        profile.query(&self.sources, request)
     }
-}
 
-/// What one caller may ask for.
-#[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
-    pub(crate) sources: &'a Sources,
-    pub(crate) profile: &'a Profile,
+    fn profile(&self, name: &str, token: &str) -> Result<&Profile, Failure> {
+        let profile = self.profiles.get(name);
+        let profile = profile.ok_or_else(|| Failure::UnknownProfile(name.to_owned()))?;
+        profile.admit(token)?;
+        Ok(profile)
+    }
 }
 
 #[cfg(test)]
@@ -306,13 +331,46 @@ mod tests {
             "static: {hello: {sets: [{a: 1}, {a: '1'}]}}",
             "static.hello.sets[1] repeats",
         );
-        refused(
-            "static: {hello: {inputs: [a], sets: [{input: x}]}}",
-            "has a key input",
-        );
+        for inputs in ["", "inputs: [a], "] {
+            refused(
+                &format!("static: {{hello: {{{inputs}sets: [{{input: x}}]}}}}"),
+                "static.hello.sets[0] has a key input",
+            );
+        }
+        Config::from_yaml("static: {hello: {inputs: [], sets: [{input: x}]}}").unwrap();
         refused(
             "{static: {hello: {}}, profiles: {a: {sources: [helo]}}}",
             "profiles.a.sources has helo, which is no source here: it is one of hello",
+        );
+        refused(
+            "{static: {hello: {}}, profiles: {a: {requestsWith: {branch: c}}, b: {}}}",
+            "profiles.a.requestsWith.branch is c, which is no profile: it must be one of a, b",
+        );
+    }
+
+    #[test]
+    fn what_makes_tags_needs_images_that_want_one() {
+        let tag_from = |more: &str| {
+            format!(
+                "
+static: {{hello: {{}}}}
+imageDigests: {{registries: {{ghcr.io: {{}}}}}}
+profiles: {{a: {{tagFrom: {{parameter: branch, rule: verbatim}}, {more}}}}}"
+            )
+        };
+        Config::from_yaml(&tag_from("")).unwrap();
+        Config::from_yaml(&tag_from("sources: [image-digests]")).unwrap();
+        refused(
+            &tag_from("sources: [hello]"),
+            "profiles.a.tagFrom is set without the source image-digests",
+        );
+        refused(
+            &tag_from("fixed: {tag: v1}"),
+            "profiles.a.fixed.tag contradicts tagFrom: remove one of them",
+        );
+        refused(
+            &tag_from("defaults: {tag: v1}"),
+            "profiles.a.defaults.tag contradicts tagFrom: remove one of them",
         );
     }
 }

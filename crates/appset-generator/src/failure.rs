@@ -140,7 +140,8 @@ impl Failure {
             | Self::NoSource(_)
             | Self::UnknownSource { .. }
             | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
-            Self::NoToken => (401, "unauthenticated"),
+            // Argo CD's documents want 403, whether a token is missing or wrong.
+            Self::NoToken => (403, "unauthenticated"),
             Self::WrongToken | Self::TokenReference | Self::Forbidden(_) => (403, "forbidden"),
             Self::UnknownProfile(_) => (404, "unknown_profile"),
             Self::UnknownPath => (404, "unknown_path"),

@@ -10,6 +10,7 @@ use serde_json::Value;
 use strict_json::{Block, Problem};
 
 pub use self::reference::{Platform, Reference};
+pub(crate) use self::reference::{is_tag, is_tag_character};
 pub use self::registry::{ACCEPT, Challenge, Digest, RegistryError, is_unknown, platform_digest};
 use crate::config::ConfigError;
 use crate::parameters::{self, flag};
@@ -46,9 +47,20 @@ pub struct ImageQuery {
     images: BTreeMap<String, Reference>,
     /// The tag that counts for all that name none.
     tag: Option<String>,
-    rows: bool,
+    layout: Layout,
     digest_prefix: String,
     on_missing: OnMissing,
+}
+
+/// How images become sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Layout {
+    /// One set has them all.
+    Columns,
+    /// One set has the digests of all, and nothing else.
+    Digests,
+    /// A set for each.
+    Rows,
 }
 
 /// What becomes of a set whose image is not there.
@@ -158,7 +170,11 @@ impl ImageDigests {
         let query = ImageQuery {
             images,
             tag: parameters.string("tag")?.map(str::to_owned),
-            rows: parameters.one_of("layout", &["columns", "rows"])? == Some("rows"),
+            layout: match parameters.one_of("layout", &["columns", "digests", "rows"])? {
+                Some("digests") => Layout::Digests,
+                Some("rows") => Layout::Rows,
+                _ => Layout::Columns,
+            },
             digest_prefix: parameters
                 .string("digestPrefix")?
                 .unwrap_or("digest")
@@ -272,7 +288,7 @@ impl ImageQuery {
             .images
             .iter()
             .filter_map(|(name, image)| Some((name, image, found.get(name)?)));
-        if self.rows {
+        if self.layout == Layout::Rows {
             let row = |(name, image, digest): (&String, &Reference, &Digest)| {
                 let mut set = ParameterSet::default();
                 set.insert("app", name.as_str().into())?;
@@ -295,7 +311,9 @@ impl ImageQuery {
             set.insert(&key, digest.as_str().into())?;
             own.insert(name.clone(), fields(image, digest));
         }
-        set.insert(OWN, Field::Map(own))?;
+        if self.layout == Layout::Columns {
+            set.insert(OWN, Field::Map(own))?;
+        }
         Ok(vec![set])
     }
 }

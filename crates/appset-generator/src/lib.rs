@@ -2,7 +2,7 @@
 //! parameter sets.
 //!
 //! ```text
-//! body of the request --Request::from_body--> Request --Profile::query--> Query --(a source)--> sets
+//! body of the request --Request::from_body--> Request --Config::query--> Query --(a source)--> sets
 //! sets --Output::answer--> Answer or Failure, whose to_body is the body of the response
 //! ```
 //!
@@ -33,6 +33,7 @@ mod rollout;
 mod rollouts;
 mod set;
 mod static_sets;
+mod tag_from;
 #[cfg(test)]
 mod testing;
 
@@ -46,7 +47,6 @@ pub use image_digests::{
     ACCEPT, Challenge, Digest, ImageDigests, ImageQuery, Platform, Reference, RegistryError,
     is_unknown, platform_digest,
 };
-pub use profile::Profile;
 pub use query::{Output, Query, SourceQuery};
 pub use request::Request;
 pub use rollout::{Rollout, RolloutSpec, RolloutStatus};

@@ -3,16 +3,20 @@
 //! Whoever writes ApplicationSets cannot edit the ConfigMap that holds `baseUrl` and `token`. So the profile in the path and
 //! the token are the boundary between tenants; the name of the ApplicationSet is not.
 
-use serde_json::{Map, Value};
-use strict_json::Block;
+use std::collections::BTreeMap;
 
-use crate::config::{ConfigError, Scope, Source, Sources};
+use serde_json::{Map, Value};
+use strict_json::{Block, Problem};
+
+use crate::config::{ConfigError, Source, Sources};
+use crate::image_digests;
 use crate::query::Query;
+use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
 
 /// One entry of `profiles`: `baseUrl` ends in `/profiles/<name>`.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub(crate) struct Profile {
     name: String,
     /// The tokens that may use it; all without a list.
     tokens: Option<Vec<String>>,
@@ -26,6 +30,10 @@ pub struct Profile {
     fixed: Map<String, Value>,
     /// Parameters for requests that do not have them.
     defaults: Map<String, Value>,
+    /// How a request for image digests gets its tag, other than from the parameter `tag`.
+    tag_from: Option<TagFrom>,
+    /// Parameters, each with the profile that answers the requests which have it.
+    requests_with: BTreeMap<String, String>,
 }
 
 impl Profile {
@@ -34,7 +42,9 @@ impl Profile {
         "fixed",
         "images",
         "namespaces",
+        "requestsWith",
         "sources",
+        "tagFrom",
         "tokens",
     ];
 
@@ -48,6 +58,8 @@ impl Profile {
             namespaces: None,
             fixed: Map::new(),
             defaults: Map::new(),
+            tag_from: None,
+            requests_with: BTreeMap::new(),
         }
     }
 
@@ -72,15 +84,68 @@ impl Profile {
                 known: joined(configured.keys()),
             });
         }
-        Ok(Self {
+        let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
+        let read = Self {
             name: name.to_owned(),
             tokens: list("tokens")?,
             sources,
             images: list("images")?,
             namespaces: list("namespaces")?,
-            fixed: profile.object("fixed")?.cloned().unwrap_or_default(),
-            defaults: profile.object("defaults")?.cloned().unwrap_or_default(),
-        })
+            fixed: parameters("fixed")?,
+            defaults: parameters("defaults")?,
+            tag_from: match profile.value("tagFrom") {
+                None => None,
+                Some(_) => {
+                    let block = profile.block("tagFrom", TagFrom::KEYS)?;
+                    Some(TagFrom::from_config(&block)?)
+                }
+            },
+            requests_with: profile.texts("requestsWith")?,
+        };
+        if read.tag_from.is_some() {
+            read.check_tags(profile, configured)?;
+        }
+        Ok(read)
+    }
+
+    /// Refuses `tagFrom` in a profile that offers no images, or that sets the tag itself.
+    fn check_tags(&self, profile: &Block<'_>, configured: &Sources) -> Result<(), ConfigError> {
+        let offered = |name: &str| configured.contains_key(name) && self.offers(name);
+        if !offered(image_digests::NAME) {
+            return Err(ConfigError::TagsWithoutImages(profile.path("tagFrom")));
+        }
+        for (key, parameters) in [("fixed", &self.fixed), ("defaults", &self.defaults)] {
+            if parameters.contains_key("tag") {
+                return Err(ConfigError::Key(Problem::Conflict {
+                    path: format!("{}.tag", profile.path(key)),
+                    other: "tagFrom",
+                }));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses `requestsWith` that names a profile which is not `configured`.
+    pub(crate) fn check_hand_overs(
+        &self,
+        configured: &BTreeMap<String, Self>,
+    ) -> Result<(), ConfigError> {
+        let mut targets = self.requests_with.iter();
+        match targets.find(|(_, other)| !configured.contains_key(*other)) {
+            None => Ok(()),
+            Some((parameter, other)) => Err(ConfigError::UnknownProfile {
+                path: format!("profiles.{}.requestsWith.{parameter}", self.name),
+                name: other.clone(),
+                known: joined(configured.keys()),
+            }),
+        }
+    }
+
+    /// The profile that `requestsWith` has for `request`. Of several parameters the first by name counts.
+    pub(crate) fn hands_over(&self, request: &Request) -> Option<&str> {
+        let mut targets = self.requests_with.iter();
+        let target = targets.find(|(parameter, _)| request.parameters.contains_key(*parameter));
+        target.map(|(_, other)| other.as_str())
     }
 
     pub(crate) fn admit(&self, token: &str) -> Result<(), Failure> {
@@ -112,18 +177,21 @@ impl Profile {
         parameters.extend(self.fixed.clone());
         Ok(parameters)
     }
-}
 
-impl Scope<'_> {
-    /// What `request` asks for.
+    /// What `request` asks one of the `configured` sources for.
     ///
     /// # Errors
     /// When it cannot be understood, or may not be asked.
-    pub fn query(&self, request: &Request) -> Result<Query, Failure> {
-        let given = &Value::Object(self.profile.parameters(request)?);
-        let (name, source) = self.source(given)?;
-        let images = self.profile.images.as_deref();
-        let namespaces = self.profile.namespaces.as_deref();
+    pub(crate) fn query(&self, configured: &Sources, request: &Request) -> Result<Query, Failure> {
+        request.refuse_templates(self.tag_from.as_ref().map(TagFrom::parameter))?;
+        let mut given = self.parameters(request)?;
+        let (name, source) = self.source(configured, &given)?;
+        if let (Source::ImageDigests(_), Some(tag_from)) = (source, &self.tag_from) {
+            tag_from.apply(&mut given)?;
+        }
+        let given = &Value::Object(given);
+        let images = self.images.as_deref();
+        let namespaces = self.namespaces.as_deref();
         match source {
             Source::Static(source) => source.query(name, given),
             Source::ImageDigests(source) => source.query(given, images),
@@ -133,14 +201,19 @@ impl Scope<'_> {
         }
     }
 
+    /// Whether requests may choose `source`.
+    fn offers(&self, source: &str) -> bool {
+        let sources = self.sources.as_deref();
+        sources.is_none_or(|sources| sources.iter().any(|offered| offered == source))
+    }
+
     /// The source that `parameters` choose, or the only one there is.
-    fn source(&self, parameters: &Value) -> Result<(&str, &Source), Failure> {
-        let offered = || {
-            self.sources.iter().filter(|(name, _)| {
-                let sources = self.profile.sources.as_ref();
-                sources.is_none_or(|sources| sources.contains(name))
-            })
-        };
+    fn source<'a>(
+        &self,
+        configured: &'a Sources,
+        parameters: &Map<String, Value>,
+    ) -> Result<(&'a str, &'a Source), Failure> {
+        let offered = || configured.iter().filter(|(name, _)| self.offers(name));
         let known = || joined(offered().map(|(name, _)| name));
         let found =
             match parameters.get("source") {
@@ -178,9 +251,12 @@ mod tests {
 static:
   hello: {inputs: [key1, list], sets: [{key1: val1, port: 8080}, {key1: val2}]}
   none: {sets: []}
+  open: {sets: [{key1: val1}]}
 profiles:
   default: {}
   team-a: {tokens: [team-a], sources: [hello], fixed: {key1: a}, defaults: {list: [x], maxItems: 5}}
+  team-b: {tokens: [team-b]}
+  any: {sources: [open], requestsWith: {branch: team-a, key1: team-a, team: team-b}}
 ";
 
     /// What the profile in `path` answers to the input `parameters`, with the token team-a.
@@ -189,7 +265,7 @@ profiles:
         let config = Config::from_yaml(CONFIG).unwrap();
         let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
         let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.profile(path, "team-a")?.query(&request)?;
+            let query = config.query(path, "team-a", &request)?;
             let SourceQuery::Static(source) = query.source else {
                 panic!("another source");
             };
@@ -212,13 +288,13 @@ profiles:
             r#"{"source":"hello"}"#,
             Ok(r#"{"key1":"val1","port":"8080"},{"key1":"val2"}"#),
         );
-        let missing = "source is missing: set it to one of hello, none";
+        let missing = "source is missing: set it to one of hello, none, open";
         check(None, "{}", Err(missing));
         check(None, r#"{"source":7}"#, Err(missing));
         check(
             None,
             r#"{"source":"helo"}"#,
-            Err("there is no source helo: it is one of hello, none"),
+            Err("there is no source helo: it is one of hello, none, open"),
         );
     }
 
@@ -235,6 +311,51 @@ profiles:
             None,
             r#"{"source":"hello","key2":"x"}"#,
             Err("parameters: unknown key key2, did you mean key1?"),
+        );
+    }
+
+    #[test]
+    fn without_a_list_of_inputs_any_is_echoed_but_a_misspelt_guard() {
+        check(
+            None,
+            r#"{"source":"open","param1":"value1","inputs":[1],"maxItems":1}"#,
+            Ok(r#"{"input":{"inputs":["1"],"param1":"value1"},"key1":"val1"}"#),
+        );
+        for (key, guard) in [
+            ("minItem", "minItems"),
+            ("onempty", "onEmpty"),
+            ("allias", "alias"),
+        ] {
+            check(
+                None,
+                &format!(r#"{{"source":"open","{key}":"1"}}"#),
+                Err(&format!(
+                    "parameters: unknown key {key}, did you mean {guard}?"
+                )),
+            );
+        }
+    }
+
+    #[test]
+    fn a_profile_hands_requests_to_another() {
+        let any = Some("any");
+        check(any, "{}", Ok(r#"{"key1":"val1"}"#));
+        let of_team_a = r#"{"input":{"key1":"a","list":["x"]},"key1":"val1","port":"8080"},{"input":{"key1":"a","list":["x"]},"key1":"val2"}"#;
+        check(any, r#"{"key1":"a"}"#, Ok(of_team_a));
+        check(
+            any,
+            r#"{"key1":"b"}"#,
+            Err("parameter key1 is fixed by profile team-a: remove it"),
+        );
+        check(
+            any,
+            r#"{"team":"b"}"#,
+            Err("the token is not for profile team-b: use the profile's own baseUrl and token"),
+        );
+        check(
+            any,
+            r#"{"team":"b","key1":"a"}"#,
+            Err("parameters: unknown key team, did you mean maxItems?"),
         );
     }
 
@@ -266,10 +387,10 @@ profiles:
             Err("there is no source none: it is one of hello"),
         );
         check(
-            Some("team-b"),
+            Some("team-c"),
             "{}",
             Err(
-                "there is no profile team-b: baseUrl must end in /profiles/<name>, or name none where there are none",
+                "there is no profile team-c: baseUrl must end in /profiles/<name>, or name none where there are none",
             ),
         );
     }
@@ -306,7 +427,7 @@ profiles:
             let config = Config::from_yaml(CONFIG).unwrap();
             let body = json!({"input": {"parameters": parameters}}).to_string();
             let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-                let query = config.profile(None, "t")?.query(&request)?;
+                let query = config.query(None, "t", &request)?;
                 query.output.answer(Vec::new())
             });
             prop_assert!(answer.is_err() || parameters["onEmpty"] == "allow", "{parameters}");

@@ -20,7 +20,7 @@ impl Request {
     /// Reads a body. Its content type does not matter.
     ///
     /// # Errors
-    /// When it is no JSON object with an `input`, or a text in the parameters still is a template.
+    /// When it is no JSON object with an `input`.
     pub fn from_body(body: &[u8]) -> Result<Self, Failure> {
         let envelope: Value =
             serde_json::from_slice(body).map_err(|error| Failure::Body(error.to_string()))?;
@@ -35,9 +35,6 @@ impl Request {
                 return Err(Failure::Body(what.to_owned()));
             }
         };
-        for (key, value) in &parameters {
-            refuse_templates(key, value, key)?;
-        }
         Ok(Self {
             application_set: envelope
                 .get("applicationSetName")
@@ -47,21 +44,48 @@ impl Request {
             parameters,
         })
     }
+
+    /// Refuses parameters that still are templates. In the one called `data`, which has the name of a branch, braces are
+    /// legal; only a text that is nothing but a template is one there.
+    ///
+    /// # Errors
+    /// When there is one.
+    pub(crate) fn refuse_templates(&self, data: Option<&str>) -> Result<(), Failure> {
+        self.parameters
+            .iter()
+            .try_for_each(|(key, value)| match value {
+                Value::String(text) if data == Some(key) => {
+                    refuse_if(is_one_template(text) || text.contains(NO_VALUE), text, key)
+                }
+                _ => refuse_templates(key, value, key),
+            })
+    }
 }
 
-/// A template that could not be filled in arrives as it was written, or as what Go prints for a missing value.
+/// What Go prints for a missing value.
+const NO_VALUE: &str = "<no value>";
+
+fn is_one_template(text: &str) -> bool {
+    let inner = text.trim().strip_prefix("{{");
+    let inner = inner.and_then(|rest| rest.strip_suffix("}}"));
+    inner.is_some_and(|inner| !inner.contains("}}"))
+}
+
+fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
+    if unresolved {
+        return Err(Failure::UnresolvedTemplate {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// A template that could not be filled in arrives as it was written, or as [`NO_VALUE`].
 fn refuse_templates(key: &str, value: &Value, path: &str) -> Result<(), Failure> {
     let refuse = |text: &str| {
-        let unresolved = ["{{", "}}", "<no value>"]
-            .iter()
-            .any(|mark| text.contains(mark));
-        if unresolved {
-            return Err(Failure::UnresolvedTemplate {
-                path: path.to_owned(),
-                text: text.to_owned(),
-            });
-        }
-        Ok(())
+        let mut marks = ["{{", "}}", NO_VALUE].iter();
+        refuse_if(marks.any(|mark| text.contains(mark)), text, path)
     };
     refuse(key)?;
     match value {
@@ -83,7 +107,10 @@ mod tests {
 
     #[track_caller]
     fn check(body: &str, expect: Result<&str, &str>) {
-        let read = Request::from_body(body.as_bytes());
+        let read = Request::from_body(body.as_bytes()).and_then(|request| {
+            request.refuse_templates(Some("branch"))?;
+            Ok(request)
+        });
         let shown = read.map(|request| {
             let parameters = Value::Object(request.parameters);
             format!("{} {parameters}", request.application_set)
@@ -143,5 +170,19 @@ mod tests {
             Err("parameter images.front[0] is"),
         );
         check(&body(r#"{"m":{"{{x}}":"v"}}"#), Err("parameter m.{{x}} is"));
+    }
+
+    #[test]
+    fn braces_are_legal_in_the_name_of_a_branch() {
+        let body =
+            |branch: &str| format!(r#"{{"input":{{"parameters":{{"branch":"{branch}"}}}}}}"#);
+        for branch in ["fix-{{x}}", "{{x}}-{{y}}", "}}", "{{"] {
+            check(&body(branch), Ok(&format!(r#" {{"branch":"{branch}"}}"#)));
+        }
+        for branch in ["{{branch}}", " {{ .branch }} ", "fix-<no value>"] {
+            check(&body(branch), Err("an unresolved template"));
+        }
+        let nested = r#"{"input":{"parameters":{"branch":["fix-{{x}}"]}}}"#;
+        check(nested, Err("parameter branch[0] is"));
     }
 }

@@ -16,7 +16,8 @@ const INPUT: &str = "input";
 /// Sets that are written in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaticSource {
-    inputs: Vec<String>,
+    /// The parameters that a request may have besides those of every source; any without a list.
+    inputs: Option<Vec<String>>,
     sets: Vec<ParameterSet>,
 }
 
@@ -30,7 +31,11 @@ impl StaticSource {
     pub(crate) const KEYS: &[&str] = &["inputs", "sets"];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
-        let inputs = source.strings("inputs")?;
+        let inputs = match source.value("inputs") {
+            None => None,
+            Some(_) => Some(source.strings("inputs")?),
+        };
+        let echoes = inputs.as_ref().is_none_or(|inputs| !inputs.is_empty());
         let mut sets: Vec<ParameterSet> = Vec::new();
         for (index, value) in source.array("sets")?.iter().enumerate() {
             let path = format!("{}[{index}]", source.path("sets"));
@@ -38,7 +43,7 @@ impl StaticSource {
             if sets.contains(&set) {
                 return Err(ConfigError::Twice(path));
             }
-            if !inputs.is_empty() && set.contains(INPUT) {
+            if echoes && set.contains(INPUT) {
                 return Err(ConfigError::InputKey(path));
             }
             sets.push(set);
@@ -64,15 +69,18 @@ impl StaticSource {
 
     /// What a request to this source, called `name`, asks for.
     pub(crate) fn query(&self, name: &str, given: &Value) -> Result<Query, Failure> {
-        let inputs = self.inputs.iter().map(String::as_str);
-        let known: Vec<&str> = inputs.chain(Output::KEYS).collect();
+        let echoed: Map<String, Value> = given
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| self.is_input(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let inputs = self.inputs.iter().flatten().chain(echoed.keys());
+        let known: Vec<&str> = inputs.map(String::as_str).chain(Output::KEYS).collect();
         let parameters = Block::root(given, "the parameters", &known)?;
 
         let mut sets = self.sets.clone();
-        let echoed = self.inputs.iter();
-        let echoed: Map<String, Value> = echoed
-            .filter_map(|key| Some((key.clone(), given.get(key)?.clone())))
-            .collect();
         if !echoed.is_empty() {
             let echo = Field::from_json(&Value::Object(echoed), "parameters")?;
             for set in &mut sets {
@@ -83,6 +91,15 @@ impl StaticSource {
             source: SourceQuery::Static(StaticQuery { sets }),
             output: Output::read(name, &parameters, None, false)?,
         })
+    }
+
+    /// Whether the sets echo a parameter. Without a list it is anything but the misspelt name of a guard, which would do
+    /// nothing.
+    fn is_input(&self, key: &str) -> bool {
+        match &self.inputs {
+            Some(inputs) => inputs.iter().any(|input| input == key),
+            None => !strict_json::resembles(key, &Output::KEYS),
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 //! A list is read without copying: each [`Slot`] borrows the JSON that is in the table, or owns what planning made. Weights
 //! are kept beside the JSON, since they are what changes most.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
 
 use gloo_types::{broken_weight_rule, weight_shares};
 use serde::{Deserialize, Serialize};
@@ -61,9 +62,9 @@ pub(crate) enum Port {
 /// The object that a destination leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'s> {
+    pub(crate) name: &'s str,
     pub(crate) kind: &'s str,
     pub(crate) namespace: &'s str,
-    pub(crate) name: &'s str,
     pub(crate) cluster: &'s str,
 }
 
@@ -76,9 +77,29 @@ pub(crate) struct Slot<'a> {
     made: bool,
     reading: Reading<'a>,
     /// The destination as written. Its weight does not count, `weight` does.
-    raw: Cow<'a, Value>,
+    raw: Raw<'a>,
+    /// `None` for a destination that is not an object of a cluster.
+    object: Option<Object<'a>>,
     /// The weight as JSON; `None` is an absent key, which a byte-equal restore distinguishes from 0 and null.
     weight: Option<Value>,
+}
+
+/// The JSON of a destination, which many routes share once it is made.
+#[derive(Clone, Debug)]
+enum Raw<'a> {
+    Written(&'a Value),
+    Made(Rc<Value>),
+}
+
+impl Deref for Raw<'_> {
+    type Target = Value;
+
+    fn deref(&self) -> &Value {
+        match self {
+            Self::Written(value) => value,
+            Self::Made(value) => value,
+        }
+    }
 }
 
 /// How a route says where it leads. All but `Listed` mean the table's `defaultDestination`.
@@ -195,14 +216,28 @@ impl DestinationId {
 
 impl<'a> Slot<'a> {
     /// A destination that is not in the live list, with the weight it has as written.
-    pub(crate) fn new(raw: Cow<'a, Value>, reading: Reading<'a>) -> Self {
+    pub(crate) fn new(raw: &'a Value, reading: Reading<'a>) -> Self {
         Self {
             live: None,
             made: false,
             reading,
             weight: raw.get("weight").cloned(),
-            raw,
+            object: Object::of(raw, reading.namespace),
+            raw: Raw::Written(raw),
         }
+    }
+
+    /// The same destination as if its owner had written no weight.
+    #[must_use]
+    pub(crate) fn without_weight(mut self) -> Self {
+        if self.weight.take().is_some() {
+            let mut raw = Value::clone(&self.raw);
+            if let Value::Object(fields) = &mut raw {
+                fields.shift_remove("weight");
+            }
+            self.raw = Raw::Made(Rc::new(raw));
+        }
+        self
     }
 
     /// The same destination with another weight; `None` removes the key.
@@ -236,7 +271,7 @@ impl<'a> Slot<'a> {
 
     /// The JSON to write.
     pub(crate) fn value(&self) -> Value {
-        let mut value = self.raw.clone().into_owned();
+        let mut value = Value::clone(&self.raw);
         if value.get("weight") != self.weight.as_ref()
             && let Value::Object(fields) = &mut value
         {
@@ -251,11 +286,11 @@ impl<'a> Slot<'a> {
     /// A copy that leads to `object`, made by planning. What is the same, or is not said, stays as written.
     pub(crate) fn leading_to(
         &self,
-        object: Object<'_>,
+        object: Object<'a>,
         port: Option<&Port>,
         subset: Option<&BTreeMap<String, String>>,
     ) -> Self {
-        let mut raw = self.raw.clone().into_owned();
+        let mut raw = Value::clone(&self.raw);
         let old = self.object();
         if let Some(reference) = raw.get_mut("ref").and_then(Value::as_object_mut) {
             reference.insert("name".to_owned(), json!(object.name));
@@ -289,14 +324,15 @@ impl<'a> Slot<'a> {
             live: None,
             made: true,
             reading: self.reading,
-            raw: Cow::Owned(raw),
+            raw: Raw::Made(Rc::new(raw)),
+            object: Some(object).filter(|_| old.is_some()),
             weight: self.weight.clone(),
         }
     }
 
     /// What this leads to; `None` for a destination that is not an object of a cluster.
-    pub(crate) fn object(&self) -> Option<Object<'_>> {
-        Object::of(&self.raw, self.reading.namespace)
+    pub(crate) fn object(&self) -> Option<Object<'a>> {
+        self.object
     }
 
     pub(crate) fn port(&self) -> Option<Port> {
@@ -335,31 +371,38 @@ impl<'a> Slot<'a> {
 
     /// Whether this leads where `id` says, as far as that says it.
     pub(crate) fn is(&self, id: &DestinationId) -> bool {
-        self.object() == Some(id.object())
+        self.object == Some(id.object())
             && (id.port.is_none() || id.port == self.port())
             && id.subset.as_ref().is_none_or(|it| self.has_subset(it))
     }
 
     /// Whether both lead to the same place, by what distinguishes destinations now.
     pub(crate) fn is_same(&self, other: &Slot<'_>) -> bool {
-        let object = other.object();
         let by = other.reading.by;
-        object.is_some()
-            && self.object() == object
+        other.object.is_some()
+            && self.object == other.object
             && (!by.port || self.port() == other.port())
             && (!by.subset || self.subset() == other.subset())
     }
 
     /// Whether this leads where a recorded destination does, by what distinguished destinations then.
     pub(crate) fn is_recorded_as(&self, recorded: &Value, by: Distinction) -> bool {
-        let reading = Reading { by, ..self.reading };
-        self.is_same(&Slot::new(Cow::Borrowed(recorded), reading))
+        let reading = Reading {
+            namespace: self.reading.namespace,
+            by,
+        };
+        self.is_same(&Slot::new(recorded, reading))
     }
 
     /// Whether both are the same JSON but for the weight.
-    fn has_content_of(&self, other: &Self) -> bool {
+    pub(crate) fn has_content_of(&self, other: &Slot<'_>) -> bool {
+        if let (Raw::Made(one), Raw::Made(two)) = (&self.raw, &other.raw)
+            && Rc::ptr_eq(one, two)
+        {
+            return true;
+        }
         let (Value::Object(one), Value::Object(two)) = (&*self.raw, &*other.raw) else {
-            return self.raw == other.raw;
+            return *self.raw == *other.raw;
         };
         let rest =
             |fields: &Map<String, Value>| fields.len() - usize::from(fields.contains_key("weight"));
@@ -368,6 +411,12 @@ impl<'a> Slot<'a> {
                 .iter()
                 .filter(|(key, _)| *key != "weight")
                 .all(|(key, value)| two.get(key) == Some(value))
+    }
+
+    /// Whether this is `value` as JSON.
+    pub(crate) fn is_value(&self, value: &Value) -> bool {
+        value.get("weight") == self.weight.as_ref()
+            && self.has_content_of(&Slot::new(value, self.reading))
     }
 
     /// The destination in messages.
@@ -414,7 +463,7 @@ impl<'a> DestinationList<'a> {
             })?;
             slots.push(Slot {
                 live: Some(index),
-                ..Slot::new(Cow::Borrowed(raw), reading)
+                ..Slot::new(raw, reading)
             });
         }
         Ok(Self { slots, form })

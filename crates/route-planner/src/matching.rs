@@ -10,7 +10,6 @@
 //!
 //! Each step pairs records and routes with equal keys, so that the work grows with the number of routes.
 
-use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash as StdHash;
 
@@ -49,6 +48,7 @@ pub(crate) fn matched(
     let matchers =
         |record: &RouteRecord| Some(record.2.clone()).filter(|hash| *hash != Hash::default());
 
+    pairs.pair_in_order();
     pairs.pair(
         true,
         |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
@@ -92,7 +92,7 @@ impl<'p> Foreign<'p> {
         if is_used {
             for split in &record.splits {
                 ours.extend(split.added.iter().map(|id| id.object().to_string()));
-                let original = |it: &Original| Slot::new(Cow::Borrowed(&it.1), reading).label();
+                let original = |it: &Original| Slot::new(&it.1, reading).label();
                 ours.extend(split.originals.iter().map(original));
             }
         }
@@ -146,6 +146,31 @@ struct Pairs<'p, 'r, 'a> {
 }
 
 impl Pairs<'_, '_, '_> {
+    /// Pairs records and routes that are still in the order of the record, as most are in most calls.
+    fn pair_in_order(&mut self) {
+        let mut next = 0;
+        let mut is_paired = vec![false; self.record.routes.len()];
+        for (index, candidate) in self.candidates.iter().enumerate() {
+            let route = candidate.route;
+            let records = self.record.routes.iter().enumerate().skip(next).take(2);
+            let mut same = records.filter(|(_, record)| {
+                route.is_named && record.0 == route.name && record.2 == *candidate.matchers
+            });
+            if let Some((record, _)) = same.next()
+                && route.protocol.is_http()
+                && self.fits(record, index, true)
+                && let (Some(found), Some(paired)) =
+                    (self.found.get_mut(index), is_paired.get_mut(record))
+            {
+                *found = Some(record);
+                *paired = true;
+                next = record + 1;
+            }
+        }
+        self.free
+            .retain(|record| is_paired.get(*record) != Some(&true));
+    }
+
     /// Pairs the free records and routes whose keys are equal; with `must_hold`, only routes that hold what was inserted.
     ///
     /// Several with one key are paired in their order; where routes came or went, those at the same position first.

@@ -1,7 +1,5 @@
 //! Recovering what the owner of a table wrote: from the record or, when that is lost, from what is left in the list.
 
-use std::borrow::Cow;
-
 use gloo_types::weight_shares;
 
 use crate::destinations::{DestinationList, ListForm, Reading, Slot};
@@ -43,9 +41,7 @@ pub(crate) fn recover<'a>(
         by: split.by,
         ..reading
     };
-    let recorded = |Original(at, destination): &'a Original| {
-        (*at, Slot::new(Cow::Borrowed(destination), then))
-    };
+    let recorded = |Original(at, destination): &'a Original| (*at, Slot::new(destination, then));
     let originals: Vec<(usize, Slot<'a>)> = split.originals.iter().map(recorded).collect();
     let is_added = |slot: &Slot<'a>| split.added.iter().any(|id| slot.is(id));
     let is_original = |slot: &Slot<'a>| originals.iter().any(|(_, it)| slot.is_same(it));
@@ -138,8 +134,8 @@ fn position(at: usize, originals: &[(usize, Slot<'_>)], slots: &[Slot<'_>]) -> u
 /// weights are ours then: the canary and the experiment go, and the stable destination weighs what they shared.
 pub(crate) fn without_applied<'a>(
     live: &DestinationList<'a>,
-    roles: &Roles<'_>,
-    applied: &AppliedWeights,
+    roles: &Roles<'a>,
+    applied: &'a AppliedWeights,
 ) -> Option<DestinationList<'a>> {
     let additional = additional_roles(roles, applied);
     let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
@@ -196,7 +192,7 @@ pub(crate) fn without_applied<'a>(
 /// like the canary's but for what the configuration says of it. `None` if the list is not what full weight leaves.
 pub(crate) fn stable_from_canary<'a>(
     live: &DestinationList<'a>,
-    roles: &Roles<'_>,
+    roles: &Roles<'a>,
 ) -> Option<DestinationList<'a>> {
     let mut found = live.slots.iter().filter(|slot| roles.canary.is(slot));
     let (Some(canary), None) = (found.next(), found.next()) else {
@@ -225,8 +221,8 @@ pub(crate) fn stable_from_canary<'a>(
 /// cannot be read. `None` if the list has neither.
 pub(crate) fn without_canary<'a>(
     live: &DestinationList<'a>,
-    roles: &Roles<'_>,
-    applied: Option<&AppliedWeights>,
+    roles: &Roles<'a>,
+    applied: Option<&'a AppliedWeights>,
 ) -> Option<DestinationList<'a>> {
     let additional = applied.map(|applied| additional_roles(roles, applied));
     let additional = additional.unwrap_or_default();

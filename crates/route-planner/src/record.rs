@@ -108,9 +108,24 @@ pub(crate) struct Split {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Original(pub(crate) usize, pub(crate) Value);
 
-/// A hash in hexadecimal digits; empty where it is not known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) struct Hash(pub(crate) String);
+/// A hash, stored in hexadecimal digits; 0 where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub(crate) struct Hash(u64);
+
+impl From<Hash> for String {
+    fn from(hash: Hash) -> Self {
+        format!("{:016x}", hash.0)
+    }
+}
+
+impl TryFrom<String> for Hash {
+    type Error = std::num::ParseIntError;
+
+    fn try_from(digits: String) -> Result<Self, Self::Error> {
+        u64::from_str_radix(&digits, 16).map(Self)
+    }
+}
 
 impl Records {
     /// Reads the annotation of a table.
@@ -242,48 +257,46 @@ impl<'a> RecordBuilder<'a> {
 
     /// Keeps the entry of a route with its split.
     pub(crate) fn keep(&mut self, route: &RouteRecord) {
-        if let Some(split) = self.old.split_of(route) {
-            self.add(
-                route.0.clone(),
-                route.1,
-                route.2.clone(),
-                split,
-                Some(route.3),
-            );
+        if let Some(index) = self.kept(route.3) {
+            let RouteRecord(name, at, matchers, _) = route.clone();
+            self.new.routes.push(RouteRecord(name, at, matchers, index));
         }
     }
 
-    /// Adds a route. `old` is the index of the split it had, which is likely the same.
-    pub(crate) fn add(
-        &mut self,
-        name: String,
-        at: usize,
-        matchers: Hash,
-        split: &Split,
-        old: Option<usize>,
-    ) {
-        let index = self.index_of(split, old);
+    /// Adds a route with the split that it has, by the index of that in the old record.
+    pub(crate) fn add_kept(&mut self, name: String, at: usize, matchers: Hash, old: usize) {
+        if let Some(index) = self.kept(old) {
+            self.new.routes.push(RouteRecord(name, at, matchers, index));
+        }
+    }
+
+    /// Adds a route with a new split.
+    pub(crate) fn add(&mut self, name: String, at: usize, matchers: Hash, split: Split) {
+        let text = serde_json::to_string(&split).unwrap_or_default();
+        let splits = &mut self.new.splits;
+        let index = *self.known.entry(text).or_insert_with(|| {
+            splits.push(split);
+            splits.len() - 1
+        });
         self.new.routes.push(RouteRecord(name, at, matchers, index));
     }
 
-    fn index_of(&mut self, split: &Split, old: Option<usize>) -> usize {
-        let known = old.and_then(|old| {
-            let same = self.old.splits.get(old) == Some(split);
-            same.then_some(old)
-        });
-        if let Some(Some(index)) = known.and_then(|old| self.kept.get(old)) {
-            return *index;
+    /// The index of an old split among the new ones.
+    fn kept(&mut self, old: usize) -> Option<usize> {
+        if let Some(Some(index)) = self.kept.get(old) {
+            return Some(*index);
         }
+        let split = self.old.splits.get(old)?;
         let text = serde_json::to_string(split).unwrap_or_default();
         let splits = &mut self.new.splits;
         let index = *self.known.entry(text).or_insert_with(|| {
             splits.push(split.clone());
             splits.len() - 1
         });
-        if let Some(place) = known.and_then(|old| self.kept.get_mut(old)) {
+        if let Some(place) = self.kept.get_mut(old) {
             *place = Some(index);
         }
-        index
+        Some(index)
     }
 
     /// A route is split, so it is no longer one that its owner led to the canary.
@@ -318,15 +331,15 @@ impl Hash {
         if let Some(matchers) = route.matchers() {
             hash.value(matchers);
         }
-        Self(format!("{:016x}", hash.0))
+        Self(hash.0)
     }
 
     /// The hash of a route's name and matchers, of which `self` is the latter's.
     pub(crate) fn with_name(&self, name: &str) -> Self {
         let mut hash = Fnv::default();
-        hash.bytes(self.0.as_bytes());
+        hash.bytes(&self.0.to_be_bytes());
         hash.bytes(name.as_bytes());
-        Self(format!("{:016x}", hash.0))
+        Self(hash.0)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Weights, header routes and mirror routes all ask here, so that they mean the same destinations.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -32,6 +33,8 @@ pub(crate) struct Role<'a> {
     by: Distinction,
     /// The port of a destination made in this role, where it is not that of the owner's destination.
     port_when_made: Option<Port>,
+    /// The copy made last, since the routes of a table are mostly alike.
+    last_copy: RefCell<Option<(Slot<'a>, Slot<'a>)>>,
 }
 
 /// What a destination must be. Unset fields take the owner's values when a destination is made.
@@ -96,6 +99,7 @@ impl<'a> Roles<'a> {
             except: (other.precision() > pattern.precision()).then(|| other.clone()),
             by,
             port_when_made: None,
+            last_copy: RefCell::default(),
         };
         Ok(Self {
             stable: role("stable", &stable, &canary),
@@ -125,6 +129,7 @@ impl<'a> Roles<'a> {
             except: None,
             by: self.by,
             port_when_made: made_port.map(Port::Number),
+            last_copy: RefCell::default(),
         }
     }
 
@@ -189,7 +194,7 @@ impl<'a> Roles<'a> {
     }
 }
 
-impl Role<'_> {
+impl<'a> Role<'a> {
     pub(crate) fn name(&self) -> &str {
         self.pattern.name
     }
@@ -248,11 +253,11 @@ impl Role<'_> {
     /// # Errors
     /// Returns `Err` if the hash of its Pods is not known, and if the copy would inherit a subset, which selects no Pod of
     /// the other version.
-    pub(crate) fn made_from<'d>(
+    pub(crate) fn made_from(
         &self,
-        anchor: &Slot<'d>,
+        anchor: &Slot<'a>,
         route: &Route<'_>,
-    ) -> Result<Slot<'d>, Refusal> {
+    ) -> Result<Slot<'a>, Refusal> {
         let Pattern {
             kind, subset, pods, ..
         } = &self.pattern;
@@ -280,7 +285,21 @@ impl Role<'_> {
     }
 
     /// The copy, whether it may be used or not: what it leads to is known in any case.
-    pub(crate) fn copy_of<'d>(&self, anchor: &Slot<'d>) -> Slot<'d> {
+    pub(crate) fn copy_of(&self, anchor: &Slot<'a>) -> Slot<'a> {
+        let mut last = self.last_copy.borrow_mut();
+        match &*last {
+            Some((of, copy)) if of.object() == anchor.object() && of.has_content_of(anchor) => {
+                copy.clone()
+            }
+            _ => {
+                let copy = self.new_copy_of(anchor);
+                *last = Some((anchor.clone(), copy.clone()));
+                copy
+            }
+        }
+    }
+
+    fn new_copy_of(&self, anchor: &Slot<'a>) -> Slot<'a> {
         let Pattern {
             kind,
             namespace,

@@ -12,13 +12,14 @@
 
 use std::collections::HashSet;
 
-use crate::destinations::{DestinationList, ListForm, Slot};
+use crate::destinations::{DestinationId, DestinationList, Distinction, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, AppliedWeights, WeightSplit};
 use crate::originals::{share_of, taken_by_others, without_canary};
 use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split};
 use crate::roles::{Role, Roles};
+use crate::route::Protocol;
 use crate::survey::{Finding, Leads, Survey, Surveyed};
 use crate::weight;
 
@@ -194,15 +195,24 @@ impl<'a> Weights<'a> {
         if let Some(split) = target.split {
             let route = &surveyed.route;
             let name = if route.is_named { route.name } else { "" };
-            let (old_at, old) = match surveyed.record {
+            let matchers = surveyed.matchers;
+            let at = match surveyed.record {
                 // A position that only others have changed is no reason to write.
-                Some(old) if old.0 == name && old.2 == surveyed.matchers => (old.1, Some(old.3)),
-                Some(old) => (route.at, Some(old.3)),
-                None => (route.at, None),
+                Some(old) if old.0 == name && old.2 == matchers => old.1,
+                _ => route.at,
             };
-            let matchers = surveyed.matchers.clone();
-            record.add(name.to_owned(), old_at, matchers, &split, old);
-            record.is_split(|| surveyed.matchers.with_name(route.name));
+            match (split, surveyed.record) {
+                (Remembered::Same, Some(old)) => {
+                    record.add_kept(name.to_owned(), at, matchers, old.3);
+                }
+                (Remembered::Same, None) => {
+                    if let Some(split) = surveyed.split {
+                        record.add(name.to_owned(), at, matchers, split.clone());
+                    }
+                }
+                (Remembered::New(split), _) => record.add(name.to_owned(), at, matchers, *split),
+            }
+            record.is_split(|| matchers.with_name(route.name));
         }
         Some(target.list)
     }
@@ -232,7 +242,14 @@ fn owners_canary_routes(survey: &Survey<'_>) -> Vec<Hash> {
 struct Target<'a> {
     list: DestinationList<'a>,
     /// What has to be remembered; `None` when the list is the owner's.
-    split: Option<Split>,
+    split: Option<Remembered>,
+}
+
+/// What has to be remembered of a route.
+enum Remembered {
+    /// The split that is recorded.
+    Same,
+    New(Box<Split>),
 }
 
 impl<'a> Target<'a> {
@@ -264,7 +281,7 @@ impl<'a> Target<'a> {
 /// A checked intent.
 struct Wish<'w, 'a> {
     roles: &'w Roles<'a>,
-    applied: Option<&'w AppliedWeights>,
+    applied: Option<&'a AppliedWeights>,
     desired: u32,
     max: u32,
     /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
@@ -449,12 +466,11 @@ impl<'w, 'a> Wish<'w, 'a> {
             .collect();
 
         let mut slots = Vec::with_capacity(owners.slots.len() + 1);
-        let mut originals = Vec::new();
-        let mut idle = Vec::new();
-        let mut foreign = Vec::new();
-        let mut added = Vec::new();
+        let mut originals: Vec<(usize, &Slot<'a>)> = Vec::new();
+        let mut idle: Vec<(usize, &Slot<'a>)> = Vec::new();
+        let mut foreign: Vec<&Slot<'a>> = Vec::new();
+        let mut added: Vec<Slot<'a>> = Vec::new();
         let mut has_stable = false;
-        let by = self.roles.by;
         for (at, slot) in owners.slots.iter().enumerate() {
             let is_anchor = slot.is_same(anchor);
             let mine = ours.iter().find(|(_, mine, _)| slot.is_same(mine));
@@ -464,16 +480,15 @@ impl<'w, 'a> Wish<'w, 'a> {
                 .or(is_anchor.then_some(0))
             else {
                 if slot.is_explicit_zero() {
-                    idle.push(Original(at, slot.value()));
+                    idle.push((at, slot));
                 } else {
-                    foreign.push(slot.place());
+                    foreign.push(slot);
                     slots.push(slot.clone());
                 }
                 continue;
             };
-            let original = Original(at, slot.value());
             let first = if is_anchor { 0 } else { originals.len() };
-            originals.insert(first, original);
+            originals.insert(first, (at, slot));
             if weight > 0 || (self.keeps_zero && mine.is_some()) {
                 has_stable |= is_anchor;
                 slots.push(slot.clone().weighing(Some(weight)));
@@ -486,24 +501,25 @@ impl<'w, 'a> Wish<'w, 'a> {
                 .filter(|(_, mine, weight)| *weight > 0 && !owners.holds(mine));
             for (role, _, weight) in missing {
                 let made = role.made_from(slot, &surveyed.route)?;
-                added.extend(made.id(by));
-                slots.push(made.weighing(Some(*weight)));
+                slots.push(made.clone().weighing(Some(*weight)));
+                added.push(made);
             }
         }
         if !owners.form.is_listed() {
             // The owner wrote no list at all, so every destination in it is inserted by us.
             originals.clear();
             let present = ours.iter().filter(|(_, _, weight)| *weight > 0);
-            added = present.filter_map(|(_, mine, _)| mine.id(by)).collect();
+            added = present.map(|(_, mine, _)| (*mine).clone()).collect();
         }
         let list = DestinationList {
             slots,
             form: ListForm::Listed,
         };
         // While roles are exchanged the record is also what says that the route is split.
-        let is_remembered = !list.equals(owners) || !self.roles.stable.is(anchor);
-        let split = is_remembered.then(|| Split {
-            protocol: surveyed.route.protocol,
+        if list.equals(owners) && self.roles.stable.is(anchor) {
+            return Ok(Target { list, split: None });
+        }
+        let changed = Changed {
             // Later on the owner may give others more or less; what counts is what the originals were written for.
             share: surveyed.split.map_or(share, |split| split.share),
             has_stable: has_stable && !originals.is_empty(),
@@ -511,10 +527,77 @@ impl<'w, 'a> Wish<'w, 'a> {
             idle,
             foreign,
             added,
-            by,
+            by: self.roles.by,
             list: owners.form,
-        });
-        Ok(Target { list, split })
+        };
+        let split = match surveyed.split {
+            Some(old) if changed.is_recorded(old) => Remembered::Same,
+            _ => Remembered::New(Box::new(changed.record(surveyed.route.protocol))),
+        };
+        Ok(Target {
+            list,
+            split: Some(split),
+        })
+    }
+}
+
+/// What a split changes in a route: a [`Split`] before it is written out.
+struct Changed<'s, 'a> {
+    share: u32,
+    originals: Vec<(usize, &'s Slot<'a>)>,
+    idle: Vec<(usize, &'s Slot<'a>)>,
+    foreign: Vec<&'s Slot<'a>>,
+    added: Vec<Slot<'a>>,
+    by: Distinction,
+    list: ListForm,
+    has_stable: bool,
+}
+
+impl Changed<'_, '_> {
+    /// Whether `old` says the same, but for what other Rollouts changed in the route, which is no reason to write.
+    fn is_recorded(&self, old: &Split) -> bool {
+        let same = |slots: &[(usize, &Slot<'_>)], recorded: &[Original]| {
+            slots.len() == recorded.len()
+                && slots
+                    .iter()
+                    .zip(recorded)
+                    .all(|((at, slot), Original(old_at, value))| {
+                        at == old_at && slot.is_value(value)
+                    })
+        };
+        let is_added = |(slot, id): (&Slot<'_>, &DestinationId)| {
+            slot.is(id) && id.port.is_some() == (self.by.port && slot.port().is_some())
+        };
+        self.share == old.share
+            && self.has_stable == old.has_stable
+            && self.by == old.by
+            && self.list == old.list
+            && self.added.len() == old.added.len()
+            && self.added.iter().zip(&old.added).all(is_added)
+            && same(&self.originals, &old.originals)
+            && same(&self.idle, &old.idle)
+    }
+
+    fn record(&self, protocol: Protocol) -> Split {
+        let written = |slots: &[(usize, &Slot<'_>)]| {
+            let originals = slots.iter().map(|(at, slot)| Original(*at, slot.value()));
+            originals.collect()
+        };
+        Split {
+            protocol,
+            share: self.share,
+            originals: written(&self.originals),
+            idle: written(&self.idle),
+            foreign: self.foreign.iter().map(|slot| slot.place()).collect(),
+            added: self
+                .added
+                .iter()
+                .filter_map(|slot| slot.id(self.by))
+                .collect(),
+            by: self.by,
+            list: self.list,
+            has_stable: self.has_stable,
+        }
     }
 }
 

@@ -4,7 +4,6 @@
 //! For each route that its owner wrote, the survey tells which record is about it, what its owner's list of destinations is,
 //! and whether that leads to the Rollout. A route that cannot be understood carries its reason and stops no other.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use gloo_types::{DocumentError, RouteTableDoc};
@@ -235,7 +234,7 @@ impl<'a> Survey<'a> {
                 let split = found.and_then(|found| record.split_of(found));
                 let stable = split.and_then(|split| split.originals.first());
                 let is_same = stable.is_some_and(|stable| {
-                    let stable = Slot::new(Cow::Borrowed(&stable.1), reader.reading);
+                    let stable = Slot::new(&stable.1, reader.reading);
                     self.roles.stable.is_owners(&stable)
                 });
                 if is_same {
@@ -531,13 +530,7 @@ fn default_destination(
         namespace: &table.key().namespace,
         by,
     };
-    let mut unweighed = Cow::Borrowed(raw);
-    if raw.get("weight").is_some()
-        && let Some(fields) = unweighed.to_mut().as_object_mut()
-    {
-        fields.shift_remove("weight");
-    }
-    Ok(Some(Slot::new(unweighed, reading)))
+    Ok(Some(Slot::new(raw, reading).without_weight()))
 }
 
 /// Checks that the lists of routes are lists; what is in them is checked route by route.

@@ -358,13 +358,21 @@ fn alternatives(words: &[&str]) -> String {
 }
 
 fn nearest(key: &str, known: &[&str]) -> String {
-    let closeness = |candidate: &&&str| {
-        strsim::normalized_damerau_levenshtein(&key.to_lowercase(), &candidate.to_lowercase())
-    };
     let nearest = known
         .iter()
-        .max_by(|a, b| closeness(a).total_cmp(&closeness(b)));
+        .max_by(|a, b| closeness(key, a).total_cmp(&closeness(key, b)));
     nearest.map_or_else(String::new, |nearest| (*nearest).to_owned())
+}
+
+/// Whether `key` is one of the `known` ones, or may be one that was misspelt: one letter in five is wrong at most.
+#[must_use]
+pub fn resembles(key: &str, known: &[&str]) -> bool {
+    known.iter().any(|known| closeness(key, known) >= 0.8)
+}
+
+/// From 0 to 1; case does not matter.
+fn closeness(a: &str, b: &str) -> f64 {
+    strsim::normalized_damerau_levenshtein(&a.to_lowercase(), &b.to_lowercase())
 }
 
 fn wrong_type(path: String, expected: &'static str, found: &Value) -> Problem {

@@ -15,5 +15,5 @@
 mod block;
 mod problem;
 
-pub use block::{Block, object_name};
+pub use block::{Block, object_name, resembles};
 pub use problem::{Problem, type_name};

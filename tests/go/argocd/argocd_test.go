@@ -3,6 +3,7 @@ package host
 import (
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -261,7 +262,7 @@ func pullRequests(t testing.TB, branches ...string) string {
 	return "pullRequest: {github: {api: " + gitHub(t, branches...) + ", owner: myorg, repo: shop, labels: [preview]}}"
 }
 
-// gitHub is the address of a stand-in for it, in which the branches of myorg/shop have pull requests.
+// gitHub is the address of a test double for it, in which the branches have pull requests in every repository of myorg.
 func gitHub(t testing.TB, branches ...string) string {
 	t.Helper()
 	var pulls []map[string]any
@@ -274,7 +275,7 @@ func gitHub(t testing.TB, branches ...string) string {
 		})
 	}
 	github := serve(t, func(writer http.ResponseWriter, request *http.Request) {
-		if request.URL.Path != "/api/v3/repos/myorg/shop/pulls" {
+		if matches, _ := filepath.Match("/api/v3/repos/myorg/*/pulls", request.URL.Path); !matches {
 			http.NotFound(writer, request)
 			return
 		}

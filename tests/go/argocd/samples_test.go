@@ -102,13 +102,14 @@ func TestSamples(t *testing.T) {
 		}},
 	}
 	files, err := filepath.Glob(samples + "/*.yaml")
-	if err != nil || len(files) != len(cases)+1 {
-		t.Errorf("the examples are %q, %v, not those tested here and config.yaml", files, err)
+	// The other four are config.yaml and the three of Argo CD's page, which a scenario applies.
+	if err != nil || len(files) != len(cases)+4 {
+		t.Errorf("the examples are %q, %v, not those tested here and the other four", files, err)
 	}
 	validator := schema(t)
 	for file, c := range cases {
 		t.Run(file, func(t *testing.T) {
-			set := sample(t, validator, file)
+			set := sample(t, validator, file, "feature-1", "feature-2")
 			a := newArgoCD(t, g.api, cluster("c1", nil), cluster("c2", nil))
 			applications, _, err := a.generated(t, set)
 			if err != nil {
@@ -127,8 +128,9 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// sample reads an ApplicationSet that the API server would take, and sends its questions to stand-ins.
-func sample(t *testing.T, validator *validate.SchemaValidator, file string) *v1alpha1.ApplicationSet {
+// sample reads an ApplicationSet that the API server would take, and sends its questions to test doubles. The branches have
+// pull requests.
+func sample(t *testing.T, validator *validate.SchemaValidator, file string, branches ...string) *v1alpha1.ApplicationSet {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(samples, file))
 	if err != nil {
@@ -144,7 +146,7 @@ func sample(t *testing.T, validator *validate.SchemaValidator, file string) *v1a
 	set := parse(t, string(text))
 	for _, generator := range set.Spec.Generators {
 		if generator.Matrix != nil && generator.Matrix.Generators[0].PullRequest != nil {
-			generator.Matrix.Generators[0].PullRequest.Github.API = gitHub(t, "feature-1", "feature-2")
+			generator.Matrix.Generators[0].PullRequest.Github.API = gitHub(t, branches...)
 		}
 	}
 	return set

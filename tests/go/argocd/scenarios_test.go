@@ -50,7 +50,7 @@ var scenarios = []struct {
 	{25, 2, "unresolved templates", unresolvedTemplates},
 	{26, 2, "merge of rows and by alias", mergedRows},
 	{27, 2, "empty and false overrides", emptyOverrides},
-	{28, 2, "the documented matrix", documentedMatrix},
+	{28, 2, "the documented ApplicationSets", documentedSets},
 	{29, 3, "an outage of the registry", registryOutage},
 	{30, 3, "empty where that is allowed", emptyOnPurpose},
 	{31, 3, "empty by mistake", emptyByMistake},
@@ -60,6 +60,7 @@ var scenarios = []struct {
 	{35, 3, "a canary that walks", walkingCanary},
 	{36, 3, "no automated sync while a canary walks", frozenCanary},
 	{37, 3, "the server's generate, as far as packages go", askedByTheServer},
+	{38, 2, "slugs as Argo CD makes them", argoSlugs},
 }
 
 func TestScenarios(t *testing.T) {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::generator::Generator;
+use crate::registry::Registry;
 
 const PAGE: &str = include_str!("../../../../docs/appset.md");
 const SOURCES: &str = include_str!("../../../../docs/appset-sources.md");
@@ -80,6 +81,39 @@ fn the_page_configures_image_digests() {
     };
     assert_eq!(post(r#"{"front":"other/front"}"#), 403);
     assert_eq!(post(r#"{"front":7}"#), 400);
+}
+
+#[test]
+fn the_page_shows_the_tag_that_each_rule_makes() {
+    let (_, table) = SOURCES.split_once("| rule | is that of |").unwrap();
+    let cells = |row: &'static str| row.split('|').map(str::trim).collect::<Vec<_>>();
+    let code = |cell: &'static str| cell.trim_matches('`');
+    let mut rows = table.lines().map(cells);
+    let mut branches = rows.next().unwrap();
+    branches.pop();
+    let rules: Vec<_> = rows.skip(1).take_while(|row| row.len() > 1).collect();
+    assert!(!rules.is_empty());
+    for rule in rules {
+        let registry = Registry::start(|_, _| Some((500, Vec::new(), String::new())));
+        let host = format!("'{}': {{plainHttp: true, ", registry.host);
+        let config = block("yaml", "tagFrom:").replace("ghcr.io: {", &host);
+        // Of two images, the second may be asked for when the call has failed already.
+        let config = config.replace(", back: myorg/back", "");
+        let config = config.replace("docker-metadata", code(rule[1]));
+        let generator = Generator::start(&config, &[("argocd", "a")]);
+        for (branch, tag) in branches.iter().zip(&rule[3..]) {
+            let seen = registry.requests().len();
+            let body = format!(
+                r#"{{"input":{{"parameters":{{"branch":"{}"}}}}}}"#,
+                code(branch)
+            );
+            generator.post("", Some("a"), &body);
+            let requests = registry.requests();
+            let asked = requests.get(seen).and_then(|path| path.rsplit('/').next());
+            let shown = Some(code(tag)).filter(|tag| *tag != "refused");
+            assert_eq!(asked, shown, "{branch} with {rule:?}");
+        }
+    }
 }
 
 #[test]

@@ -57,6 +57,25 @@ impl Generator {
         for (name, token) in tokens {
             fs::write(tokens_dir.join(name), token).unwrap();
         }
+        let tokens = format!("--tokens-dir={}", tokens_dir.display());
+        Self::spawn(
+            dir,
+            environment,
+            config,
+            &[&[tokens.as_str()], flags].concat(),
+        )
+    }
+
+    /// Starts it with the only token in the file `token`.
+    pub(crate) fn start_with_token_file(config: &str, token: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        fs::write(&file, token).unwrap();
+        let flag = format!("--token-file={}", file.display());
+        Self::spawn(dir, &[], config, &[&flag])
+    }
+
+    fn spawn(dir: TempDir, environment: &[(&str, &str)], config: &str, flags: &[&str]) -> Self {
         let config_file = dir.path().join("config.yaml");
         fs::write(&config_file, config).unwrap();
 
@@ -64,8 +83,6 @@ impl Generator {
             .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
             .args(["--shutdown-delay=0", "--config"])
             .arg(config_file)
-            .arg("--tokens-dir")
-            .arg(tokens_dir)
             .args(flags)
             .envs(environment.iter().copied())
             .stderr(Stdio::piped())
@@ -99,7 +116,7 @@ impl Generator {
         &self.api
     }
 
-    /// Holds `config.yaml` and `tokens`.
+    /// Holds `config.yaml`, and `tokens` or `token`.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }

@@ -71,10 +71,8 @@ fn who_may_ask() {
     let post = |path, token| generator.post(path, token, &hello);
     assert_eq!(post("", Some("a")).status, 200);
     assert_eq!(post("/profiles/team-a", Some(" a ")).status, 200);
-    let nobody = post("", None);
-    refused(&nobody, 401, "unauthenticated");
-    assert_eq!(nobody.header("www-authenticate"), Some("Bearer"));
-    refused(&post("", Some("")), 401, "unauthenticated");
+    refused(&post("", None), 403, "unauthenticated");
+    refused(&post("", Some("")), 403, "unauthenticated");
     refused(&post("", Some("wrong")), 403, "forbidden");
     refused(&post("", Some("$plugin:token")), 403, "forbidden");
     refused(

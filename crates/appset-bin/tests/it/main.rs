@@ -10,6 +10,7 @@
 
 mod bounds;
 mod docs;
+mod document;
 mod generator;
 mod http;
 mod image_digests;

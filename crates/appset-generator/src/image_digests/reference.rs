@@ -69,11 +69,20 @@ pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// A tag (OCI distribution specification, "Pulling manifests").
+/// Whether `text` is a tag (OCI distribution specification, "Pulling manifests").
+pub(crate) fn is_tag(text: &str) -> bool {
+    let first = |c| is_tag_character(c) && !matches!(c, '.' | '-');
+    text.len() <= 128 && text.starts_with(first) && text.chars().all(is_tag_character)
+}
+
+/// Whether a tag may have `c`, though not always as its first character.
+pub(crate) const fn is_tag_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+}
+
+/// Reads a tag.
 pub(super) fn tag(text: &str) -> Result<String, Problem> {
-    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let legal = |c: char| word(c) || matches!(c, '.' | '-');
-    if text.len() > 128 || !text.starts_with(word) || !text.chars().all(legal) {
+    if !is_tag(text) {
         let expected = if text.contains('/') {
             "a tag, which has no '/': use branch_slug or head_short_sha_7, as the build does"
         } else {

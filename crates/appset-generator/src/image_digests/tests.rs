@@ -12,6 +12,9 @@ imageDigests:
 profiles:
   default: {}
   team-a: {images: [ghcr.io/myorg/a-*], fixed: {source: image-digests}}
+  branches:
+    tagFrom: {parameter: branch, rule: docker-metadata}
+    fixed: {images: {front: myorg/front}}
 ";
 
 fn digest(c: char) -> Digest {
@@ -23,7 +26,7 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
     let config = Config::from_yaml(CONFIG).unwrap();
     let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
     let request = Request::from_body(body.as_bytes())?;
-    let query = config.profile(Some(profile), "t")?.query(&request)?;
+    let query = config.query(Some(profile), "t", &request)?;
     let SourceQuery::ImageDigests(images) = query.source else {
         panic!("another source");
     };
@@ -60,6 +63,12 @@ fn columns_are_one_set() {
 fn rows_are_a_set_for_each_image() {
     let rows = images(r#","layout":"rows","outputKey":"built""#);
     insta::assert_snapshot!(answer("default", &rows, ONE).unwrap(), @r#"{"output":{"parameters":[{"app":"front","built":{"digest":"sha256:A","ref":"ghcr.io/myorg/front@sha256:A","repository":"ghcr.io/myorg/front","tag":"v1"},"digest":"sha256:A"}]}}"#);
+}
+
+#[test]
+fn digests_are_one_set_with_nothing_else() {
+    let digests = images(r#","layout":"digests""#);
+    insta::assert_snapshot!(answer("default", &digests, BOTH).unwrap(), @r#"{"output":{"parameters":[{"digestBackEnd":"sha256:B","digestFront":"sha256:A"}]}}"#);
 }
 
 /// A pull request whose images are still to be built is no reason to fail, which would hold up all the others.
@@ -156,6 +165,27 @@ fn tags_and_names() {
         "default",
         r#"{"tag":"v1","platform":"linux"}"#,
         "such as linux/amd64",
+    );
+}
+
+#[test]
+fn a_profile_makes_the_tag_from_a_parameter() {
+    insta::assert_snapshot!(answer("branches", r#"{"branch":"feature/{{x}}"}"#, ONE).unwrap(), @r#"{"output":{"parameters":[{"digestFront":"sha256:A","image":{"front":{"digest":"sha256:A","ref":"ghcr.io/myorg/front@sha256:A","repository":"ghcr.io/myorg/front","tag":"feature-x-"},"tag":"feature-x-"}}]}}"#);
+    refused(
+        "branches",
+        r#"{"branch":"a","tag":"v1"}"#,
+        "parameter tag is made from branch: remove it",
+    );
+    refused(
+        "branches",
+        r#"{"branch":"{{branch}}"}"#,
+        "unresolved template",
+    );
+    refused("branches", "{}", "the tag is made from it");
+    refused(
+        "branches",
+        r#"{"branch":"a","brnch":"b"}"#,
+        "unknown key brnch",
     );
 }
 

@@ -133,7 +133,7 @@ fn edits_of_the_owner() {
         json!({"name": "other", "matchers": [{"uri": {"prefix": "/o"}}], "forwardTo": {"destinations": ["reviews"]}}),
         25,
         &[
-            "route r was split and is not found any more; if it was renamed, restore its destinations by hand",
+            "route r was split and is not found any more: its original is kept until the rollout ends; if it is in another table now, restore it there",
         ],
     );
 }

@@ -9,7 +9,10 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use super::{Platform, release::Release};
-use crate::plugin::{LINK_FLAGS, LINKER, target_dir};
+use crate::{
+    plugin::{LINK_FLAGS, LINKER, target_dir},
+    toolchain,
+};
 
 /// They decide which bytes come out, so a release names them exactly.
 const CARGO_ZIGBUILD: &str = "0.24.0";
@@ -56,7 +59,7 @@ impl<'s> Zig<'s> {
         release: &Release,
     ) -> anyhow::Result<PathBuf> {
         let target = platform.target;
-        cmd!(self.sh, "rustup --quiet target add {target}").run()?;
+        toolchain::add_target(self.sh, target)?;
         let (command, binary) =
             release.build(self.sh, "cargo-zigbuild", program, target, &[], &LINK_FLAGS)?;
         let name = target.replace('-', "_");

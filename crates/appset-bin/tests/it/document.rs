@@ -1,0 +1,163 @@
+//! The calls that Argo CD's page on plugin generators makes with `curl`, byte for byte, and what it says of them.
+
+use serde_json::{Value, json};
+
+use crate::generator::{Generator, Reply};
+use crate::registry::Registry;
+
+const CONFIG: &str = include_str!("../../../../examples/appset/document.yaml");
+/// The digests that the page shows, by image and tag.
+const DIGESTS: [(&str, &str, &str); 4] = [
+    (
+        "front",
+        "feature-branch-1",
+        "sha256:a3f18c17771cc1051b790b453a0217b585723b37f14b413ad7c5b12d4534d411",
+    ),
+    (
+        "back",
+        "feature-branch-1",
+        "sha256:4411417d614d5b1b479933b7420079671facd434fd42db196dc1f4cc55ba13ce",
+    ),
+    (
+        "front",
+        "feature-branch-2",
+        "sha256:7c20b927946805124f67a0cb8848a8fb1344d16b4d0425d63aaa3f2427c20497",
+    ),
+    (
+        "back",
+        "feature-branch-2",
+        "sha256:e55e7e40700bbab9e542aba56c593cb87d680cefdfba3dd2ab9cfcb27ec384c2",
+    ),
+];
+
+const HELLO: &str = r#"{
+  "applicationSetName": "fake-appset",
+  "input": {
+    "parameters": {
+      "param1": "value1"
+    }
+  }
+}"#;
+const BRANCH_1: &str = r#"{
+  "applicationSetName": "fb-matrix",
+  "input": {
+    "parameters": {
+      "branch": "feature-branch-1"
+    }
+  }
+}"#;
+const BRANCH_2: &str = r#"{
+  "applicationSetName": "fb-matrix",
+  "input": {
+    "parameters": {
+      "branch": "feature-branch-2"
+    }
+  }
+}"#;
+
+/// The configuration as it is shipped, but for the registry, which has the digests of the page; the token is one file.
+fn start() -> (Generator, Registry) {
+    let registry = Registry::start(|asked, _| {
+        let found = DIGESTS
+            .iter()
+            .find(|(image, tag, _)| asked == format!("HEAD /v2/myorg/{image}/manifests/{tag}"));
+        let missing = r#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#;
+        Some(match found {
+            Some((_, _, digest)) => {
+                let header = ("docker-content-digest", (*digest).to_owned());
+                (200, vec![header], String::new())
+            }
+            None if asked.contains("/tags/list") => (200, Vec::new(), r#"{"tags":[]}"#.to_owned()),
+            None => (404, Vec::new(), missing.to_owned()),
+        })
+    });
+    assert_eq!(CONFIG.matches("localhost:5000").count(), 1);
+    let config = CONFIG.replace("localhost:5000", &registry.host);
+    let generator = Generator::start_with_token_file(&config, "strong-password\n");
+    (generator, registry)
+}
+
+/// Sends what `curl -d` does.
+fn curl(generator: &Generator, token: Option<&str>, body: &str) -> Reply {
+    let mut headers = vec![
+        ("User-Agent", "curl/8.5.0".to_owned()),
+        ("Accept", "*/*".to_owned()),
+        (
+            "Content-Type",
+            "application/x-www-form-urlencoded".to_owned(),
+        ),
+    ];
+    headers.extend(token.map(|token| ("Authorization", format!("Bearer {token}"))));
+    generator.send("POST", "/api/v1/getparams.execute", &headers, body)
+}
+
+#[track_caller]
+fn check(generator: &Generator, body: &str, sets: &Value) {
+    let reply = curl(generator, Some("strong-password"), body);
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    let answer: Value = serde_json::from_str(&reply.body).unwrap();
+    assert_eq!(answer, json!({"output": {"parameters": sets}}));
+}
+
+#[test]
+fn the_three_calls_are_answered_as_the_page_shows() {
+    let (generator, registry) = start();
+    // The page's own server ignores the input, which templates need echoed.
+    let input = json!({"param1": "value1"});
+    check(
+        &generator,
+        HELLO,
+        &json!([
+            {"input": input, "key1": "val1", "key2": "val2"},
+            {"input": input, "key1": "val2", "key2": "val2"},
+        ]),
+    );
+    let [front_1, back_1, front_2, back_2] = DIGESTS.map(|(_, _, digest)| digest);
+    check(
+        &generator,
+        BRANCH_1,
+        &json!([{"digestFront": front_1, "digestBack": back_1}]),
+    );
+    check(
+        &generator,
+        BRANCH_2,
+        &json!([{"digestFront": front_2, "digestBack": back_2}]),
+    );
+    assert_eq!(registry.requests().len(), DIGESTS.len());
+}
+
+#[test]
+fn without_the_token_of_the_file_it_is_403() {
+    let (generator, registry) = start();
+    for body in [HELLO, BRANCH_1, ""] {
+        for token in [None, Some(""), Some("wrong"), Some("strong-password2")] {
+            let reply = curl(&generator, token, body);
+            assert_eq!(reply.status, 403, "{}", reply.body);
+        }
+    }
+    assert_eq!(registry.requests(), [""; 0]);
+    std::fs::write(generator.dir().join("token"), "next").unwrap();
+    assert_eq!(curl(&generator, Some("strong-password"), HELLO).status, 403);
+    assert_eq!(curl(&generator, Some("next"), HELLO).status, 200);
+}
+
+#[test]
+fn any_branch_that_git_allows_has_a_tag() {
+    let (generator, registry) = start();
+    let branch = |branch: &str| HELLO.replace("param1", "branch").replace("value1", branch);
+    // Not built yet, so there is no set.
+    for name in ["Feature/X", "fix-{{x}}", "größe"] {
+        check(&generator, &branch(name), &json!([]));
+    }
+    let mut asked = registry.requests();
+    asked.retain(|asked| asked.starts_with("HEAD /v2/myorg/front/"));
+    let tags = ["Feature-X", "fix--x-", "gr-e"];
+    assert_eq!(
+        asked,
+        tags.map(|tag| format!("HEAD /v2/myorg/front/manifests/{tag}"))
+    );
+    let unresolved = branch("{{.branch}}");
+    let reply = curl(&generator, Some("strong-password"), &unresolved);
+    assert_eq!(reply.status, 400, "{}", reply.body);
+    assert!(reply.body.contains("unresolved template"), "{}", reply.body);
+}

@@ -1,0 +1,411 @@
+//! Makes the tag of an image from a parameter such as a branch, by the rule that the build uses.
+//!
+//! Whoever calls may only know the branch, while the build pushes a tag that it derived from it. Each [`Rule`] is what one
+//! widespread tool does, so that both arrive at the same tag.
+
+use serde_json::{Map, Value};
+use strict_json::{Block, Problem};
+
+use crate::Failure;
+use crate::image_digests::{is_tag, is_tag_character};
+
+/// The parameter that the source of image digests reads.
+const TAG: &str = "tag";
+
+/// `tagFrom` of a profile: which parameter becomes the tag, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TagFrom {
+    parameter: String,
+    rule: Rule,
+    prefix: String,
+    suffix: String,
+}
+
+/// How a text becomes a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// `docker/metadata-action`: each run of other characters than letters, digits, `.`, `_` and `-` becomes a dash.
+    DockerMetadata,
+    /// GitLab's `CI_COMMIT_REF_SLUG`: lower case, each character but letters and digits a dash, at most 63.
+    GitlabRefSlug,
+    /// `rlespinasse/github-slug-action`: as `docker-metadata` in lower case, at most 63, no dash at either end.
+    GithubSlugAction,
+    /// Argo CD's own `branch_slug`: lower case, ASCII, dashes for everything else, at most 50 and cut at a dash.
+    ArgoBranchSlug,
+    /// As it is.
+    Verbatim,
+}
+
+/// The names of the rules, as a configuration has them.
+const RULES: [(&str, Rule); 5] = [
+    ("docker-metadata", Rule::DockerMetadata),
+    ("gitlab-ref-slug", Rule::GitlabRefSlug),
+    ("github-slug-action", Rule::GithubSlugAction),
+    ("argo-branch-slug", Rule::ArgoBranchSlug),
+    ("verbatim", Rule::Verbatim),
+];
+/// Longest label of a DNS name, and so the length at which GitLab and `github-slug-action` cut.
+const DNS_LABEL: usize = 63;
+/// The length at which Argo CD cuts (`applicationset/generators/pull_request.go`).
+const ARGO_SLUG: usize = 50;
+
+impl TagFrom {
+    pub(crate) const KEYS: &[&str] = &["parameter", "prefix", "rule", "suffix"];
+
+    pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
+        let parameter = block.string("parameter")?.unwrap_or_default();
+        if parameter.is_empty() {
+            return Err(Problem::Value {
+                path: block.path("parameter"),
+                found: String::new(),
+                expected: "the name of a parameter, such as branch".into(),
+            });
+        }
+        let names = RULES.map(|(name, _)| name);
+        let name = block.one_of("rule", &names)?;
+        let rule = RULES.iter().find(|(known, _)| Some(*known) == name);
+        let (_, rule) = rule.ok_or_else(|| Problem::Value {
+            path: block.path("rule"),
+            found: String::new(),
+            expected: format!("the rule of your build: {}", names.join(", ")).into(),
+        })?;
+        let text = |key| Ok(block.string(key)?.unwrap_or_default().to_owned());
+        Ok(Self {
+            parameter: parameter.to_owned(),
+            rule: *rule,
+            prefix: text("prefix")?,
+            suffix: text("suffix")?,
+        })
+    }
+
+    /// The parameter that becomes the tag.
+    pub(crate) fn parameter(&self) -> &str {
+        &self.parameter
+    }
+
+    /// Replaces the parameter in `parameters` with the tag.
+    ///
+    /// # Errors
+    /// When there is a tag already, or none can be made of the parameter.
+    pub(crate) fn apply(&self, parameters: &mut Map<String, Value>) -> Result<(), Failure> {
+        let text = match parameters.remove(&self.parameter) {
+            Some(Value::String(text)) => text,
+            None | Some(Value::Null) => {
+                return Err(self
+                    .wrong(String::new(), "set: the tag is made from it")
+                    .into());
+            }
+            Some(other) => {
+                return Err(Failure::Parameter(Problem::Type {
+                    path: self.parameter.clone(),
+                    expected: "a string",
+                    found: strict_json::type_name(&other),
+                }));
+            }
+        };
+        if parameters.contains_key(TAG) {
+            return Err(Failure::Forbidden(format!(
+                "parameter {TAG} is made from {}: remove it",
+                self.parameter
+            )));
+        }
+        parameters.insert(TAG.to_owned(), Value::String(self.tag(&text)?));
+        Ok(())
+    }
+
+    fn tag(&self, text: &str) -> Result<String, Problem> {
+        let slug = self.rule.slug(text).ok_or_else(|| {
+            let expected =
+                "in Latin letters for rule argo-branch-slug: send branch_slug, with rule verbatim";
+            self.wrong(text.to_owned(), expected)
+        })?;
+        let tag = format!("{}{slug}{}", self.prefix, self.suffix);
+        if !is_tag(&tag) {
+            let rule = self.rule.name();
+            let expected = format!("a text that rule {rule} turns into a tag, not into {tag:?}");
+            return Err(self.wrong(text.to_owned(), expected));
+        }
+        Ok(tag)
+    }
+
+    fn wrong(&self, found: String, expected: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
+        Problem::Value {
+            path: self.parameter.clone(),
+            found,
+            expected: expected.into(),
+        }
+    }
+}
+
+impl Rule {
+    fn name(self) -> &'static str {
+        let found = RULES.iter().find(|(_, rule)| *rule == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    /// What the rule makes of `text`, which may be no tag; `None` where the tool's own result is not known.
+    fn slug(self, text: &str) -> Option<String> {
+        Some(match self {
+            Self::DockerMetadata => dashed_runs(text, is_tag_character),
+            Self::GitlabRefSlug => {
+                let lower = text.to_lowercase();
+                let slug = lower.chars().take(DNS_LABEL);
+                let slug = slug.map(|c| if c.is_ascii_alphanumeric() { c } else { '-' });
+                slug.collect::<String>().trim_matches('-').to_owned()
+            }
+            Self::GithubSlugAction => {
+                let slug = dashed_runs(&text.to_lowercase(), is_tag_character);
+                let slug = slug.trim_start_matches('-').chars().take(DNS_LABEL);
+                slug.collect::<String>().trim_end_matches('-').to_owned()
+            }
+            Self::ArgoBranchSlug => argo_branch_slug(text)?,
+            Self::Verbatim => text.to_owned(),
+        })
+    }
+}
+
+/// `text` with one dash in place of each run of characters that are not to be kept. A dash that is kept does not join a run.
+fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
+    let mut slug = String::new();
+    let mut in_run = false;
+    for c in text.chars() {
+        let kept = keep(c);
+        if kept {
+            slug.push(c);
+        } else if !in_run {
+            slug.push('-');
+        }
+        in_run = !kept;
+    }
+    slug
+}
+
+/// What Argo CD's pull request generator calls `branch_slug`, which `gosimple/slug` makes there. `None` where a letter is not
+/// Latin: it may be transliterated differently there, and another tag would look like an image that is not built yet.
+fn argo_branch_slug(text: &str) -> Option<String> {
+    let mut ascii = String::new();
+    for c in text.trim().chars() {
+        match c {
+            '&' => ascii.push_str("and"),
+            '@' => ascii.push_str("at"),
+            '\'' | '"' | '\u{2019}' => {}
+            // Kinds of dashes.
+            '_' | '\u{2012}'..='\u{2015}' => ascii.push('-'),
+            '\0'..='\x7f' => ascii.push(c.to_ascii_lowercase()),
+            // Latin letters. Two of them are younger than the table there.
+            '\u{241}' | '\u{242}' => return None,
+            '\u{80}'..='\u{24f}' => {
+                ascii.push_str(&deunicode::deunicode_char(c)?.to_ascii_lowercase());
+            }
+            // The table there ends before these, such as emoji, and they are left out.
+            '\u{10000}'.. => {}
+            _ => return None,
+        }
+    }
+    let mut slug = dashed_runs(&ascii, |c| c.is_ascii_alphanumeric());
+    slug = slug.trim_matches('-').to_owned();
+    if slug.len() > ARGO_SLUG {
+        let end = slug.get(..=ARGO_SLUG).and_then(|start| start.rfind('-'));
+        slug.truncate(end.unwrap_or(ARGO_SLUG));
+    }
+    Some(slug)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prelude::*, sample};
+    use serde_json::json;
+
+    use super::*;
+
+    /// What `tagFrom` with these settings makes of the parameter `branch`.
+    #[track_caller]
+    fn check(settings: &Value, branch: Value, expect: Result<&str, &str>) {
+        let mut config = json!({"parameter": "branch", "rule": "docker-metadata"});
+        let object = config.as_object_mut().unwrap();
+        object.extend(settings.as_object().unwrap().clone());
+        let block = Block::root(&config, "tagFrom", TagFrom::KEYS).unwrap();
+        let mut parameters = Map::from_iter([("branch".to_owned(), branch)]);
+        let made = TagFrom::from_config(&block)
+            .map_err(Failure::from)
+            .and_then(|tag_from| tag_from.apply(&mut parameters));
+        match (made, expect) {
+            (Ok(()), Ok(tag)) => assert_eq!(Value::Object(parameters), json!({"tag": tag})),
+            (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+            (made, _) => panic!("{made:?} {parameters:?}"),
+        }
+    }
+
+    /// What each rule makes of a branch: `docker-metadata`, `gitlab-ref-slug`, `github-slug-action`, `argo-branch-slug`.
+    #[track_caller]
+    fn rules(branch: &str, expect: [&str; 4]) {
+        for ((rule, _), tag) in RULES.iter().zip(expect) {
+            check(&json!({"rule": rule}), json!(branch), Ok(tag));
+        }
+    }
+
+    #[test]
+    fn each_rule_is_what_its_tool_does() {
+        rules("feature-branch-1", ["feature-branch-1"; 4]);
+        rules("feature/x", ["feature-x"; 4]);
+        rules(
+            "feature/ABC-12_new.login",
+            [
+                "feature-ABC-12_new.login",
+                "feature-abc-12-new-login",
+                "feature-abc-12_new.login",
+                "feature-abc-12-new-login",
+            ],
+        );
+        rules(
+            "Fix/Ünïcode",
+            ["Fix-n-code", "fix--n-code", "fix-n-code", "fix-unicode"],
+        );
+        rules("a/b@c&d", ["a-b-c-d", "a-b-c-d", "a-b-c-d", "a-batcandd"]);
+        rules(
+            "release/2026.10+rc1",
+            [
+                "release-2026.10-rc1",
+                "release-2026-10-rc1",
+                "release-2026.10-rc1",
+                "release-2026-10-rc1",
+            ],
+        );
+        rules(
+            "dependabot/npm_and_yarn/types/node-22.1.0",
+            [
+                "dependabot-npm_and_yarn-types-node-22.1.0",
+                "dependabot-npm-and-yarn-types-node-22-1-0",
+                "dependabot-npm_and_yarn-types-node-22.1.0",
+                "dependabot-npm-and-yarn-types-node-22-1-0",
+            ],
+        );
+        // A dash that was there does not join the run beside it.
+        rules("a(/)-b", ["a--b", "a----b", "a--b", "a-b"]);
+        rules("fix-{{x}}", ["fix--x-", "fix---x", "fix--x", "fix-x"]);
+        rules(
+            "don't-🚀-it",
+            ["don-t---it", "don-t---it", "don-t---it", "dont-it"],
+        );
+    }
+
+    #[test]
+    fn long_branches_are_cut_as_each_tool_does() {
+        let x = |count| "x".repeat(count);
+        rules(
+            &format!("{}/yyyy", x(60)),
+            [
+                &format!("{}-yyyy", x(60)),
+                &format!("{}-yy", x(60)),
+                &format!("{}-yy", x(60)),
+                &x(50),
+            ],
+        );
+        rules(
+            &format!("{}/{}/y", x(49), x(12)),
+            [
+                &format!("{}-{}-y", x(49), x(12)),
+                &format!("{}-{}", x(49), x(12)),
+                &format!("{}-{}", x(49), x(12)),
+                &x(49),
+            ],
+        );
+        // A dash after the last character that fits is where Argo CD cuts, too.
+        let argo = json!({"rule": "argo-branch-slug"});
+        check(
+            &argo,
+            json!(format!("a-{}/y", x(48))),
+            Ok(&format!("a-{}", x(48))),
+        );
+    }
+
+    #[test]
+    fn a_prefix_and_a_suffix_are_kept_as_they_are() {
+        let settings = json!({"prefix": "pr_", "suffix": ".1"});
+        check(&settings, json!("a/b"), Ok("pr_a-b.1"));
+    }
+
+    #[test]
+    fn what_makes_no_tag_is_refused() {
+        let rule = |name| json!({"rule": name});
+        check(
+            &rule("verbatim"),
+            json!("feature/x"),
+            Err(
+                r#"branch is "feature/x", it must be a text that rule verbatim turns into a tag, not into "feature/x""#,
+            ),
+        );
+        check(
+            &rule("gitlab-ref-slug"),
+            json!("日本"),
+            Err(r#"not into """#),
+        );
+        check(
+            &rule("docker-metadata"),
+            json!("日本"),
+            Err(r#"not into "-""#),
+        );
+        check(
+            &rule("docker-metadata"),
+            json!("x".repeat(129)),
+            Err("it must be a text"),
+        );
+        check(
+            &json!({"prefix": "x/"}),
+            json!("a"),
+            Err(r#"not into "x/a""#),
+        );
+        // Never another tag than Argo CD's own.
+        for branch in ["日本", "Ɂ", "фикс"] {
+            check(
+                &rule("argo-branch-slug"),
+                json!(branch),
+                Err("send branch_slug"),
+            );
+        }
+        check(
+            &json!({}),
+            json!(null),
+            Err("branch is \"\", it must be set"),
+        );
+        check(
+            &json!({}),
+            json!(7),
+            Err("branch must be a string, found a number"),
+        );
+    }
+
+    #[test]
+    fn what_an_administrator_may_get_wrong() {
+        check(
+            &json!({"rule": "gitlab"}),
+            json!("a"),
+            Err(r#"rule is "gitlab", it must be docker-metadata, gitlab-ref-slug"#),
+        );
+        check(
+            &json!({"rule": null}),
+            json!("a"),
+            Err("the rule of your build"),
+        );
+        check(
+            &json!({"parameter": ""}),
+            json!("a"),
+            Err("the name of a parameter, such as branch"),
+        );
+    }
+
+    proptest! {
+        /// Whatever the branch, what comes out may go into the path of a registry.
+        #[test]
+        fn a_tag_is_legal_or_refused(
+            branch in "(\\PC|[-/_.a-zA-Z]){0,200}",
+            rule in sample::select(RULES.map(|(_, rule)| rule).to_vec()),
+        ) {
+            let (parameter, affix) = ("branch".to_owned(), String::new());
+            let tag_from = TagFrom { parameter, rule, prefix: affix.clone(), suffix: affix };
+            if let Ok(tag) = tag_from.tag(&branch) {
+                prop_assert!(is_tag(&tag), "{tag:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Measures planning: milliseconds of CPU time, bytes of record per route and peak memory for tables of several sizes.
+//!
+//! `cargo run --release --package route-planner --example plan_times [rounds]`; numbers are medians. Memory is the peak of
+//! the process so far, so the largest table comes last.
+
+use std::hint::black_box;
+
+use gloo_types::{ObjectKey, RouteTableDoc};
+use route_planner::{
+    ANNOTATION, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute, ManagedRoutes,
+    PluginConfig, ServicePair, TextMatch, WeightSplit, plan,
+};
+use serde_json::{Value, json};
+
+const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+
+fn main() {
+    let rounds = std::env::args().nth(1);
+    let rounds = rounds.and_then(|rounds| rounds.parse().ok()).unwrap_or(5);
+    println!("routes  nothing   weight   header     rest  record/route  peak MiB");
+    for size in SIZES {
+        let owners = table(size);
+        let split = after(&owners, &weight(25));
+        let split = RouteTableDoc::from_value(split).expect("a RouteTable");
+        let times = [
+            median(rounds, &weight(25), &split),
+            median(rounds, &weight(50), &split),
+            median(rounds, &header(), &split),
+            median(rounds, &weight(0), &split),
+        ];
+        let [nothing, other, header, rest] = times;
+        let record = split.annotations().and_then(|all| all.get(ANNOTATION));
+        let record = record.map_or(0, String::len);
+        println!(
+            "{size:>6} {nothing:>8.2} {other:>8.2} {header:>8.2} {rest:>8.2} {:>13} {:>9}",
+            record / size,
+            peak_memory() / 1024
+        );
+    }
+}
+
+fn median(rounds: usize, intent: &Intent, table: &RouteTableDoc) -> f64 {
+    let config = config();
+    let mut times: Vec<f64> = (0..rounds.max(1))
+        .map(|_| {
+            let start = cpu_time();
+            // A table beyond the limits of the API server is refused, after all of it has been planned.
+            let _ = black_box(plan(&config, intent, table));
+            cpu_time() - start
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// The table after an intent: in pieces that the limits admit, since one plan is refused beyond them.
+fn after(table: &Value, intent: &Intent) -> Value {
+    let whole = RouteTableDoc::from_value(table.clone()).expect("a RouteTable");
+    if let Ok(plan) = plan(&config(), intent, &whole) {
+        let mut after = table.clone();
+        json_patch::patch(&mut after, &plan.to_json_patch()).expect("a patch that applies");
+        return after;
+    }
+    split_by_hand(table)
+}
+
+/// What SetWeight 25 makes of [`table`], written out.
+fn split_by_hand(table: &Value) -> Value {
+    let mut after = table.clone();
+    let small = RouteTableDoc::from_value(self::table(1)).expect("a RouteTable");
+    let planned = plan(&config(), &weight(25), &small).expect("a plan");
+    let small = planned.applied_to(&small).expect("a patch that applies");
+    let record = small.annotations().and_then(|all| all.get(ANNOTATION));
+    let mut record: Value = serde_json::from_str(record.expect("a record")).expect("JSON");
+    let list = small.raw().pointer("/spec/http/0/forwardTo/destinations");
+    let list = list.expect("a list").clone();
+    let names: Vec<Value> = after["spec"]["http"]
+        .as_array()
+        .expect("routes")
+        .iter()
+        .map(|route| route["name"].clone())
+        .collect();
+    for route in after["spec"]["http"].as_array_mut().expect("routes") {
+        route["forwardTo"]["destinations"] = list.clone();
+    }
+    let rollout = &mut record["rollouts"]["shop/reviews"];
+    let first = rollout["routes"][0].clone();
+    let routes = names.into_iter().enumerate().map(|(at, name)| {
+        let mut entry = first.clone();
+        entry[0] = name;
+        entry[1] = json!(at);
+        entry[2] = hash_of(at);
+        entry
+    });
+    rollout["routes"] = routes.collect();
+    after["metadata"]["annotations"] = json!({ANNOTATION: record.to_string()});
+    after
+}
+
+/// The hash that planning writes for the route at `at`, from a table with that route alone.
+fn hash_of(at: usize) -> Value {
+    let mut one = table(0);
+    one["spec"]["http"] = json!([route(at)]);
+    let one = RouteTableDoc::from_value(one).expect("a RouteTable");
+    let planned = plan(&config(), &weight(25), &one).expect("a plan");
+    let one = planned.applied_to(&one).expect("a patch that applies");
+    let record = one.annotations().and_then(|all| all.get(ANNOTATION));
+    let record: Value = serde_json::from_str(record.expect("a record")).expect("JSON");
+    record["rollouts"]["shop/reviews"]["routes"][0][2].clone()
+}
+
+fn table(size: usize) -> Value {
+    let routes: Vec<Value> = (0..size).map(route).collect();
+    json!({
+        "apiVersion": "networking.gloo.solo.io/v2",
+        "kind": "RouteTable",
+        "metadata": {"name": "shop", "namespace": "shop", "resourceVersion": "1", "generation": 1},
+        "spec": {"hosts": ["shop.example.com"], "http": routes},
+    })
+}
+
+fn route(at: usize) -> Value {
+    json!({
+        "name": format!("route-{at}"),
+        "labels": {"team": "shop"},
+        "matchers": [{"uri": {"prefix": format!("/items/{at}")}, "method": "GET"}],
+        "forwardTo": {
+            "pathRewrite": "/",
+            "destinations": [{"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": 8080}}],
+        },
+    })
+}
+
+fn config() -> PluginConfig {
+    let block = br#"{"routeTableSelector":{"name":"shop"}}"#;
+    PluginConfig::from_json(block, &ObjectKey::new("shop", "reviews"), &[]).expect("a valid block")
+}
+
+fn weight(desired: i32) -> Intent {
+    Intent {
+        rollout: ObjectKey::new("shop", "reviews"),
+        services: ServicePair {
+            stable: "reviews".to_owned(),
+            canary: "reviews-canary".to_owned(),
+            ping_pong: false,
+        },
+        hashes: None,
+        applied: None,
+        kind: IntentKind::SetWeight(WeightSplit {
+            desired,
+            max: 100,
+            additional: Vec::new(),
+        }),
+        managed: ManagedRoutes::default(),
+    }
+}
+
+fn header() -> Intent {
+    Intent {
+        kind: IntentKind::SetManagedRoute(ManagedRoute::Header(HeaderRoute {
+            name: "hdr".to_owned(),
+            matches: vec![HeaderMatch {
+                name: "x-canary".to_owned(),
+                value: TextMatch {
+                    exact: "1".to_owned(),
+                    ..TextMatch::default()
+                },
+            }],
+        })),
+        ..weight(25)
+    }
+}
+
+/// CPU time of this process in milliseconds, which other processes on the machine do not change.
+fn cpu_time() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+    let nanoseconds = text
+        .split_whitespace()
+        .next()
+        .and_then(|ns| ns.parse::<f64>().ok());
+    nanoseconds.unwrap_or_default() / 1e6
+}
+
+/// Peak resident memory of this process in KiB.
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.unwrap_or(0)
+}

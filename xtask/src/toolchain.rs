@@ -1,0 +1,199 @@
+//! The Rust toolchain: the exact one that tests and releases use, and the targets that a build asks for.
+//!
+//! The workspace builds with every stable Rust from `rust-version` on. Formatting, lints and the bytes of a release depend on
+//! the exact version, so the commands that check or make these use [`PINNED`]. rustup installs what is missing, also where it
+//! installs nothing by itself (`RUSTUP_AUTO_INSTALL=0`).
+
+use std::fmt;
+
+use anyhow::{Context as _, ensure};
+use xshell::{Shell, cmd};
+
+/// The exact version: the oldest that the workspace supports, so that a test run proves this too.
+const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
+
+/// Makes each later cargo of this shell use the pinned toolchain, and installs it with its `components`.
+///
+/// # Errors
+/// Returns `Err` if something is missing and rustup cannot install it.
+pub(crate) fn pin(sh: &Shell, components: &[&'static str]) -> anyhow::Result<()> {
+    // rustup would print nothing while it downloads, and would take more than the minimal profile.
+    sh.set_var("RUSTUP_AUTO_INSTALL", "0");
+    // Whoever has the version under another name, such as `stable`, need not download it again.
+    if !Part::Compiler.is_there(sh) {
+        sh.set_var("RUSTUP_TOOLCHAIN", PINNED);
+    }
+    Part::Compiler.provide(sh)?;
+    let mut components = components.iter().copied().map(Part::Component);
+    components.try_for_each(|component| component.provide(sh))
+}
+
+/// Makes sure that the toolchain in use can build for `target`.
+///
+/// # Errors
+/// As [`pin`].
+pub(crate) fn add_target(sh: &Shell, target: &str) -> anyhow::Result<()> {
+    Part::Target(target).provide(sh)
+}
+
+/// What rustup installs.
+#[derive(Clone, Copy)]
+enum Part<'a> {
+    /// rustc and cargo, of the pinned version.
+    Compiler,
+    Component(&'a str),
+    Target(&'a str),
+}
+
+impl Part<'_> {
+    fn provide(self, sh: &Shell) -> anyhow::Result<()> {
+        if self.is_there(sh) {
+            return Ok(());
+        }
+        let arguments: &[&str] = match &self {
+            Self::Compiler => &["toolchain", "install", "--profile=minimal", PINNED],
+            Self::Component(name) => &["component", "add", name],
+            Self::Target(name) => &["target", "add", name],
+        };
+        cmd!(sh, "rustup {arguments...}").run().with_context(|| {
+            format!("{self} is missing; rustup (https://rustup.rs) installs it")
+        })?;
+        ensure!(
+            self.is_there(sh),
+            "{self} is installed but not in use: put rustup's directory, ~/.cargo/bin, first in PATH"
+        );
+        Ok(())
+    }
+
+    /// Asks the programs themselves, as there may be a Rust without rustup.
+    fn is_there(self, sh: &Shell) -> bool {
+        let prints = |command: xshell::Cmd<'_>| command.quiet().ignore_stderr().read().ok();
+        match self {
+            Self::Compiler => prints(cmd!(sh, "rustc --version"))
+                .is_some_and(|version| version.split(' ').nth(1) == Some(PINNED)),
+            Self::Component(name) => {
+                let subcommand = if name == "rustfmt" { "fmt" } else { name };
+                prints(cmd!(sh, "cargo {subcommand} --version")).is_some()
+            }
+            Self::Target(name) => prints(cmd!(sh, "rustc --print target-libdir --target {name}"))
+                .is_some_and(|directory| sh.path_exists(directory)),
+        }
+    }
+}
+
+impl fmt::Display for Part<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Compiler => write!(f, "Rust {PINNED}"),
+            Self::Component(name) => write!(f, "the component {name} of the Rust toolchain"),
+            Self::Target(name) => write!(f, "the target {name} of the Rust toolchain"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MUSL: &str = "x86_64-unknown-linux-musl";
+
+    /// rustup and its proxies on a made-up machine: `$ROOT` has a file for each part that is there; that of a toolchain
+    /// holds its version.
+    const RUSTC: &str = r#"toolchain="$ROOT/$RUSTUP_TOOLCHAIN"
+[ -e "$toolchain" ] || exit 1
+case $1 in
+  --version) echo "rustc $(cat "$toolchain") (0123456789 2026-01-01)" ;;
+  --print) echo "$ROOT/$4" ;;
+esac"#;
+    const CARGO: &str = r#"[ -e "$ROOT/$1" ] && echo 1.0.0"#;
+    const RUSTUP: &str = r#"echo "$*" >> "$ROOT/log"
+case $* in
+  toolchain*) echo "$4" > "$ROOT/$4" ;;
+  *rustfmt) touch "$ROOT/fmt" ;;
+  *) touch "$ROOT/$3" ;;
+esac"#;
+
+    /// `expect` is what rustup is asked to do, or the error.
+    #[track_caller]
+    fn check(toolchains: &[(&str, &str)], parts: &[&str], rustup: &str, expect: &[&str]) {
+        let sh = Shell::new().unwrap();
+        let root = sh.create_temp_dir().unwrap();
+        let root = root.path();
+        let programs = [("rustc", RUSTC), ("cargo", CARGO), ("rustup", rustup)];
+        for (name, script) in programs.iter().filter(|(_, script)| !script.is_empty()) {
+            let program = root.join("bin").join(name);
+            sh.write_file(&program, format!("#!/bin/sh\n{script}\n"))
+                .unwrap();
+            cmd!(sh, "chmod +x {program}").quiet().run().unwrap();
+        }
+        for (name, version) in toolchains {
+            sh.write_file(root.join(name), version).unwrap();
+        }
+        for part in parts {
+            sh.write_file(root.join(part), "").unwrap();
+        }
+        sh.set_var("ROOT", root);
+        sh.set_var("RUSTUP_TOOLCHAIN", "stable");
+        sh.set_var(
+            "PATH",
+            format!("{}:/usr/bin:/bin", root.join("bin").display()),
+        );
+
+        let result = pin(&sh, &["rustfmt", "clippy"]).and_then(|()| add_target(&sh, MUSL));
+        let found = match result {
+            Ok(()) => sh.read_file(root.join("log")).unwrap_or_default(),
+            Err(error) => format!("{error:#}"),
+        };
+        assert_eq!(found.lines().collect::<Vec<_>>(), expect);
+    }
+
+    /// One test, as a process that another test starts at the same moment could hold a program open that was just written.
+    #[test]
+    fn what_is_missing_is_installed_or_named() {
+        let all: &[&str] = &["fmt", "clippy", MUSL];
+        let toolchain = format!("toolchain install --profile=minimal {PINNED}");
+        let target = format!("target add {MUSL}");
+        check(&[("stable", PINNED)], all, RUSTUP, &[]);
+        check(
+            &[("stable", PINNED)],
+            &["fmt", "clippy"],
+            RUSTUP,
+            &[&target],
+        );
+        check(&[("stable", "1.999.0"), (PINNED, PINNED)], all, RUSTUP, &[]);
+        check(&[("stable", "1.999.0")], all, RUSTUP, &[&toolchain]);
+        check(
+            &[],
+            &[],
+            RUSTUP,
+            &[
+                &toolchain,
+                "component add rustfmt",
+                "component add clippy",
+                &target,
+            ],
+        );
+
+        let stable = [("stable", PINNED)];
+        check(
+            &stable,
+            &["fmt", "clippy"],
+            "",
+            &[
+                "the target x86_64-unknown-linux-musl of the Rust toolchain is missing; rustup (https://rustup.rs) installs it: command not found: `rustup`",
+            ],
+        );
+        check(
+            &stable,
+            &["fmt"],
+            "exit 1",
+            &[
+                "the component clippy of the Rust toolchain is missing; rustup (https://rustup.rs) installs it: command exited with non-zero code `rustup component add clippy`: 1",
+            ],
+        );
+        let other = format!(
+            "Rust {PINNED} is installed but not in use: put rustup's directory, ~/.cargo/bin, first in PATH"
+        );
+        check(&[], &[], "exit 0", &[&other]);
+    }
+}
