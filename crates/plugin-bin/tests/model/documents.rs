@@ -10,8 +10,9 @@ use crate::controller::{Id, POD_HASH};
 const OURS: &str = "rollouts-plugin-trafficrouter-glooplatform/";
 pub(crate) const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// The tables of a world, as their owners create them. `anchor` is the Service that their routes lead to.
-pub(crate) fn tables(anchor: &str, by_label: bool) -> [Value; 3] {
+/// The tables of a world, as their owners create them. `anchor` is the Service that their routes lead to. With `preview`,
+/// there is a route of the owner's to that Service too.
+pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Value; 3] {
     let to = |name: &str, weight: Option<u32>| destination(name, weight);
     let route = |name: &str, path: &str, destinations: Vec<Value>| {
         let mut route = json!({"name": name, "matchers": [{"uri": {"prefix": path}}], "forwardTo": {"destinations": destinations}});
@@ -24,12 +25,13 @@ pub(crate) fn tables(anchor: &str, by_label: bool) -> [Value; 3] {
     let mut list = route("list", "/a", vec![to(anchor, Some(80)), to("legacy", Some(20))]);
     list["labels"] = json!({"route": "api"});
     list["forwardTo"]["pathRewrite"] = json!("/");
-    let a = vec![
+    let mut a = vec![
         health,
         list,
         route("", "/b", vec![to(anchor, None)]),
         route("ratings", "/r", vec![to("ratings", None)]),
     ];
+    a.extend(preview.map(|service| route("preview", "/preview", vec![to(service, None)])));
     let b = vec![
         route("half", "/h", vec![to("legacy", None), to(anchor, None)]),
         route("ratings", "/r", vec![to("ratings", Some(100))]),

@@ -30,6 +30,9 @@ pub(crate) struct Setup {
     /// The tables are selected by a label instead of by name.
     pub(crate) by_label: bool,
     pub(crate) dynamic_stable_scale: bool,
+    /// The owner of `shop/a` has a route to the canary's Service.
+    #[serde(default)]
+    pub(crate) has_preview: bool,
     /// The second Rollout.
     pub(crate) second: Second,
 }
@@ -223,23 +226,25 @@ impl ReferenceStateMachine for History {
             (Some(Rule::T16), Second::Rival),
         ]));
         let max = select(vec![100, 1000]);
+        let has_preview = select(enforced(&[(None, false), (Some(Rule::Preview), true)]));
         (
             1..=3_usize,
             services,
             steps,
             max,
             any::<bool>(),
-            any::<bool>(),
+            (any::<bool>(), has_preview),
             second,
         )
             .prop_map(
-                |(tables, services, steps, max, by_label, dynamic_stable_scale, second)| Setup {
+                |(tables, services, steps, max, by_label, (dynamic_stable_scale, has_preview), second)| Setup {
                     tables,
                     services,
                     steps,
                     max,
                     by_label,
                     dynamic_stable_scale,
+                    has_preview,
                     second,
                 },
             )
@@ -339,7 +344,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
         (Some(Rule::T2), Just(Edit::Mend).boxed()),
         (Some(Rule::Bare), route().prop_map(Edit::NoCanary).boxed()),
         (None, Just(Edit::NoManaged).boxed()),
-        (None, Just(Edit::NoLabels).boxed()),
+        (Some(Rule::Bare), Just(Edit::NoLabels).boxed()),
         (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
         (Some(Rule::T4), Just(Edit::SpoilAnnotation).boxed()),
         (Some(Rule::T10), Just(Edit::NothingOfOurs).boxed()),

@@ -569,6 +569,10 @@ impl Both<'_> {
     fn forget(&mut self) {
         for route in 0..self.at.len().min(self.table.trust.len()) {
             if !self.is_split(route) {
+                // A route to the canary alone could be one that was split at 100 %.
+                if destinations(&http(&self.table.document)[route]).iter().any(is_plugins) {
+                    self.table.trust[route] = Trust::Nothing;
+                }
                 continue;
             }
             let trust = self.trust_without_record(&http(&self.live)[self.at[route]], &http(&self.table.document)[route]);

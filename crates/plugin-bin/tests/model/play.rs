@@ -84,7 +84,8 @@ impl Play {
             Services::PingPong => "reviews-ping",
             Services::Pair | Services::Subsets => "reviews",
         };
-        let documents = tables(anchor, setup.by_label).into_iter().take(setup.tables);
+        let preview = (setup.has_preview && setup.services == Services::Pair).then_some("reviews-canary");
+        let documents = tables(anchor, preview, setup.by_label).into_iter().take(setup.tables);
         let tables: Vec<Table> = documents.map(Table::new).collect();
         let mut selector = json!({"namespace": "shop", "labels": {"canary": "on"}});
         if !setup.by_label {

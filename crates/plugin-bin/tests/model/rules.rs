@@ -19,6 +19,8 @@ pub(crate) enum Rule {
     T8,
     /// An original comes back although the owner removed the plugin's destination from the route.
     Bare,
+    /// An owner's own route to the canary's Service is not taken for one that the plugin has split.
+    Preview,
     /// A record whose route is not found stays.
     T9,
     /// Without the annotation, stable is made from the canary.
@@ -49,6 +51,7 @@ const KNOWN_VIOLATIONS: &[Rule] = &[
     Rule::T6,
     Rule::T8,
     Rule::Bare,
+    Rule::Preview,
     Rule::T9,
     Rule::T10,
     Rule::T11,
