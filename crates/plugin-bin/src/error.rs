@@ -29,9 +29,35 @@ pub enum ShiftError {
         /// The namespace it asks for.
         namespace: String,
     },
-    /// The tables, or the Rollout itself, could not be read.
+    /// Some parts of the call could not be carried out; all of them are named.
+    #[error(transparent)]
+    Partial(#[from] Failures),
+}
+
+/// Why one part of a call was not carried out: one table, or what several tables need. The other parts are carried out as
+/// far as they move no more traffic to the canary.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A table cannot be planned, or one of its routes is left as it is.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// A table cannot be read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The time of the call was over before a table was written.
+    #[error("RouteTable {0}: not written in time: check the API server or raise --call-timeout")]
+    Late(ObjectKey),
+    /// Labels matched no table.
+    #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
+    NothingSelected {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// What was looked for, in words.
+        selector: String,
+    },
+    /// The Rollout itself, or the Service of an experiment, could not be read.
     #[error("Rollout {rollout}")]
-    Select {
+    Read {
         /// The Rollout.
         rollout: ObjectKey,
         /// What the store said.
@@ -49,62 +75,50 @@ pub enum ShiftError {
         #[source]
         source: Box<StoreError>,
     },
-    /// Labels matched no table.
-    #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
-    NothingSelected {
-        /// The Rollout.
-        rollout: ObjectKey,
-        /// What was looked for, in words.
-        selector: String,
+    /// A table that the Rollout no longer selects could not be restored.
+    #[error("RouteTable {table} is no longer selected and not restored yet")]
+    NotRestored {
+        /// The table.
+        table: ObjectKey,
+        /// Why not.
+        #[source]
+        source: Box<Self>,
     },
-    /// Some tables could not be planned or written; all of them are named.
-    #[error(transparent)]
-    Tables(#[from] TableErrors),
 }
 
-/// Why one table was not changed.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// It cannot be planned.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// It cannot be read or written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-/// The errors of several tables; one line, whatever their number.
+/// What a call left undone; one line, whatever the number.
 #[derive(Debug)]
-pub struct TableErrors(Vec<TableError>);
+pub struct Failures(Vec<Failure>);
 
-impl TableErrors {
-    /// Fails when there are any `errors`.
-    ///
-    /// # Errors
-    /// Exactly then.
-    pub(crate) fn check(errors: Vec<TableError>) -> Result<(), Self> {
-        if errors.is_empty() {
+impl Failures {
+    /// Returns `Err` if there are any `failures`.
+    pub(crate) fn check(failures: Vec<Failure>) -> Result<(), Self> {
+        if failures.is_empty() {
             Ok(())
         } else {
-            Err(Self(errors))
+            Err(Self(failures))
         }
     }
 }
 
-impl From<TableError> for TableErrors {
-    fn from(error: TableError) -> Self {
-        Self(vec![error])
+impl From<Failure> for Failures {
+    fn from(failure: Failure) -> Self {
+        Self(vec![failure])
     }
 }
 
-impl fmt::Display for TableErrors {
+impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            write!(f, "{separator}{}", error_chain(error))?;
+        let mut shown: Vec<String> = Vec::new();
+        for failure in &self.0 {
+            let text = error_chain(failure);
+            // A table that was planned twice says the same twice.
+            if !shown.contains(&text) {
+                shown.push(text);
+            }
         }
-        Ok(())
+        f.write_str(&shown.join("; "))
     }
 }
 
-impl Error for TableErrors {}
+impl Error for Failures {}

@@ -41,6 +41,10 @@ pub struct Flags {
     #[arg(long, env = "GLOO_PLUGIN_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub route_tables_dir: Option<PathBuf>,
 
+    /// Deadline of each call of the controller, in seconds; longer than --request-timeout.
+    #[arg(long, env = "GLOO_PLUGIN_CALL_TIMEOUT", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) call_timeout: Duration,
+
     /// What to speak with the host; the Rollouts controller knows netrpc only.
     #[arg(
         long,
@@ -81,6 +85,10 @@ pub(crate) struct PolicyFlags {
         value_delimiter = ','
     )]
     allowed_destination_namespaces: Vec<String>,
+
+    /// Allow headerRoutePlacement: top, with which a Rollout can take requests from earlier routes of other owners.
+    #[arg(long, env = "GLOO_PLUGIN_ALLOW_TOP_PLACEMENT")]
+    allow_top_placement: bool,
 }
 
 /// How to reach the cluster.
@@ -97,6 +105,18 @@ pub(crate) struct ClusterFlags {
     /// Deadline of each request to the API server, in seconds.
     #[arg(long, env = "GLOO_PLUGIN_REQUEST_TIMEOUT", value_name = "SECONDS", default_value = "3", value_parser = seconds)]
     request_timeout: Duration,
+}
+
+/// The deadlines contradict each other.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
+    call.as_secs_f32(),
+    request.as_secs_f32()
+)]
+pub(crate) struct WrongTimeouts {
+    call: Duration,
+    request: Duration,
 }
 
 /// What to speak with the host.
@@ -134,6 +154,19 @@ impl Flags {
         self.policy.to_policy()
     }
 
+    /// Checks what one flag alone does not say.
+    ///
+    /// # Errors
+    /// Returns `Err` if a call could be over before the API server had to answer: then no call could say which table is slow.
+    pub(crate) fn check(&self) -> Result<(), WrongTimeouts> {
+        let (call, request) = (self.call_timeout, self.cluster.request_timeout);
+        if call > request {
+            Ok(())
+        } else {
+            Err(WrongTimeouts { call, request })
+        }
+    }
+
     /// How to reach the API server.
     #[must_use]
     pub fn kube_access(&self) -> KubeAccess {
@@ -157,6 +190,7 @@ impl PolicyFlags {
             plugin_names: defaults.chain(self.plugin_names.iter().cloned()).collect(),
             route_table_namespaces: self.allowed_route_table_namespaces.clone(),
             destination_namespaces: self.allowed_destination_namespaces.clone(),
+            allow_top_placement: self.allow_top_placement,
         }
     }
 }
@@ -248,6 +282,27 @@ mod tests {
             Err("expected a number of seconds"),
         );
         check(&["--request-timeout=-1"], Err("above 0"));
+    }
+
+    #[track_caller]
+    fn check_timeouts(args: &[&str], expect: Option<&str>) {
+        let line = Line::try_parse_from(["plugin"].iter().chain(args)).unwrap();
+        let refused = line.flags.check().err();
+        assert_eq!(refused.map(|error| error.to_string()).as_deref(), expect);
+    }
+
+    #[test]
+    fn a_call_takes_longer_than_a_request() {
+        check_timeouts(&[], None);
+        check_timeouts(&["--call-timeout=3.5"], None);
+        check_timeouts(
+            &["--call-timeout=3"],
+            Some("--call-timeout is 3 s, it must be longer than --request-timeout, which is 3 s"),
+        );
+        check_timeouts(
+            &["--request-timeout=7.5"],
+            Some("--call-timeout is 5 s, it must be longer than --request-timeout, which is 7.5 s"),
+        );
     }
 
     #[test]

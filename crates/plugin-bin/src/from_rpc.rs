@@ -5,11 +5,11 @@ mod managed;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, Rollout, WeightDestination,
-    rollout::{SetHeaderRoute, SetMirrorRoute},
+    rollout::{SetHeaderRoute, SetMirrorRoute, TrafficWeights},
 };
 use route_planner::{
-    AdditionalDestination, Intent, IntentKind, ManagedRoutes, PluginConfig, PodHashes, ServicePair,
-    WeightSplit,
+    AdditionalDestination, AppliedWeights, Intent, IntentKind, ManagedRoutes, PluginConfig,
+    PodHashes, ServicePair, WeightSplit,
 };
 
 pub(crate) use managed::{has_mirrors, is_ending};
@@ -25,10 +25,12 @@ pub struct Policy {
     pub route_table_namespaces: Vec<String>,
     /// Namespaces, beside the Rollout's own, in which destinations may be.
     pub destination_namespaces: Vec<String>,
+    /// Whether header routes may be placed above routes of other owners (`headerRoutePlacement: top`).
+    pub allow_top_placement: bool,
 }
 
 /// What one Rollout wants of its RouteTables.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,
@@ -64,7 +66,7 @@ impl Request {
             rollout: key,
             services,
             hashes: Some(hashes),
-            applied: None,
+            applied: rollout.status.weights.as_ref().map(applied),
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
@@ -77,6 +79,19 @@ impl Request {
 }
 
 impl Request {
+    /// Whether nothing is rolled out, so that tables are as their owners wrote them.
+    pub(crate) fn is_rest(&self) -> bool {
+        let has_others = self.intent.hashes.as_ref().is_some_and(|it| it.others);
+        matches!(&self.intent.kind, IntentKind::SetWeight(split) if split.is_rest()) && !has_others
+    }
+
+    /// The same without managed routes that are not there yet.
+    pub(crate) fn without_new_routes(&self) -> Self {
+        let mut request = self.clone();
+        request.intent.managed.is_ending = true;
+        request
+    }
+
     /// What puts a table back: no weight, no managed routes, one version of pods.
     pub(crate) fn resting(&self) -> Self {
         let weight = WeightSplit {
@@ -94,6 +109,18 @@ impl Request {
             },
             has_mirrors: self.has_mirrors,
         }
+    }
+}
+
+/// The weights that the controller recorded as set.
+fn applied(weights: &TrafficWeights) -> AppliedWeights {
+    let additional = weights.additional.iter();
+    AppliedWeights {
+        stable: weights.stable.weight,
+        canary: weights.canary.weight,
+        additional: additional
+            .map(|destination| (destination.service_name.clone(), destination.weight))
+            .collect(),
     }
 }
 
@@ -141,7 +168,8 @@ pub(crate) fn config(
         &policy.plugin_names,
         key,
         &policy.destination_namespaces,
-    )?;
+    )?
+    .allow_top_placement(policy.allow_top_placement);
     let allowed = &policy.route_table_namespaces;
     let selected = &config.route_tables().namespaces;
     let foreign = selected
@@ -153,5 +181,31 @@ pub(crate) fn config(
             namespace: namespace.clone(),
         }),
         None => Ok(config),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_weights_of_the_status_are_known_by_service() {
+        let destination = |weight, service: &str| WeightDestination {
+            weight,
+            service_name: service.into(),
+            ..WeightDestination::default()
+        };
+        let weights = TrafficWeights {
+            canary: destination(20, "web-canary"),
+            stable: destination(75, "web"),
+            additional: vec![destination(5, "exp")],
+            verified: true,
+        };
+        let expect = AppliedWeights {
+            stable: 75,
+            canary: 20,
+            additional: [("exp".to_owned(), 5)].into(),
+        };
+        assert_eq!(applied(&weights), expect);
     }
 }

@@ -13,16 +13,16 @@ pub mod testing;
 use std::process::ExitCode;
 
 use rollouts_rpc::{
-    PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout,
+    PluginEnv, ServeConfig, announce_on_stdout,
     goplugin::{
         handshake::{HandshakeConfig, HandshakeError, negotiate},
         log,
     },
 };
-use route_store::{DirRouteStore, KubeRouteStore};
+use route_store::{DirRouteStore, KubeRouteStore, Store};
 
 pub use commands::CommandLine;
-pub use error::{ShiftError, TableError, TableErrors};
+pub use error::{Failure, Failures, ShiftError};
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::Policy;
@@ -73,6 +73,7 @@ fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
 
 fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     log::install(flags.log_level.into(), flags.log_format())?;
+    flags.check()?;
     let policy = flags.policy();
     match &flags.route_tables_dir {
         Some(dir) => serve_router(flags, env, GlooRouter::new(DirRouteStore::new(dir), policy)),
@@ -84,11 +85,19 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     }
 }
 
-fn serve_router(flags: &Flags, env: &PluginEnv, router: impl TrafficRouter) -> anyhow::Result<()> {
+fn serve_router<S: Store>(
+    flags: &Flags,
+    env: &PluginEnv,
+    router: GlooRouter<S>,
+) -> anyhow::Result<()> {
+    let router = router.with_call_timeout(flags.call_timeout);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let config = ServeConfig::TRAFFIC_ROUTER;
+    let config = ServeConfig {
+        call_deadline: flags.call_timeout,
+        ..ServeConfig::TRAFFIC_ROUTER
+    };
     match flags.protocol {
         Protocol::Netrpc => {
             let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, router);

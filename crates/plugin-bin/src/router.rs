@@ -1,323 +1,351 @@
 //! The traffic router: plans all selected tables, then writes those that change.
+//!
+//! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
+//! [`write`] carries one plan out.
 
 mod live_rollout;
-mod mirror_policies;
-mod pass;
-mod pod_hashes;
-mod selections;
-mod turns;
+mod memory;
+mod partial;
+mod selected;
 mod verification;
+mod write;
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{borrow::Cow, time::Duration};
 
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, PolicyChange, observe, plan};
-use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
+use route_planner::{IntentKind, Observation, Plan, belongs_to, observe};
+use route_store::{Store, StoreError};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+pub(crate) use self::write::carry_out;
 use self::{
-    pass::Removals, pod_hashes::PodHashMemory, selections::Selections, turns::Turns,
+    memory::Memory,
+    partial::{decide, plan_all, toward_stable},
+    selected::{Selected, policies_unread},
     verification::is_waited_for,
+    write::Write,
 };
 use crate::{
-    error::{ShiftError, TableError, TableErrors},
+    error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
 };
 
-/// How often one table is written before a conflict becomes an error.
-const WRITE_ATTEMPTS: u32 = 3;
+/// Whether a call about managed routes is the controller's, or that of SetWeight after what the controller's left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attempt {
+    First,
+    Second,
+}
 
 /// Shifts traffic by editing RouteTables in `S`.
 #[derive(Debug)]
 pub struct GlooRouter<S> {
     store: S,
     policy: Policy,
-    turns: Turns,
-    removals: Removals,
-    hashes: PodHashMemory,
-    selections: Selections,
+    memory: Memory,
+    call_timeout: Option<Duration>,
 }
 
-impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
+impl<S: Store> GlooRouter<S> {
     /// A router over `store`, within `policy`.
     pub fn new(store: S, policy: Policy) -> Self {
         Self {
             store,
             policy,
-            turns: Turns::default(),
-            removals: Removals::default(),
-            hashes: PodHashMemory::default(),
-            selections: Selections::default(),
+            memory: Memory::default(),
+            call_timeout: None,
         }
     }
 
+    /// Bounds each call: tables that are not written after nine tenths of `call_timeout` are named in the answer, which has the
+    /// last tenth.
+    #[must_use]
+    pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
+        Self {
+            call_timeout: Some(call_timeout.mul_f32(0.9)),
+            ..self
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.call_timeout.map(|timeout| Instant::now() + timeout)
+    }
+
     fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
-        let are_removed = self.removals.include(rollout);
-        Request::new(
-            &self.policy,
-            rollout,
-            self.hashes.of(rollout),
-            are_removed,
-            kind,
-        )
+        let are_removed = self.memory.has_removed(rollout);
+        let hashes = self.memory.hashes(rollout);
+        Request::new(&self.policy, rollout, hashes, are_removed, kind)
     }
 
     /// The Rollout with what the wire left out.
-    async fn complete<'r>(&self, rollout: &'r Rollout) -> Result<Cow<'r, Rollout>, ShiftError> {
+    async fn complete<'r>(&self, rollout: &'r Rollout) -> Result<Cow<'r, Rollout>, Failure> {
         let complete = live_rollout::with_zero_percentages(&self.store, rollout).await;
-        complete.map_err(|source| ShiftError::Select {
+        complete.map_err(|source| Failure::Read {
             rollout: ObjectKey::new(&rollout.namespace, &rollout.name),
             source: Box::new(source),
         })
     }
 
-    /// The tables of a request. Selecting none is an error: nobody's traffic would move.
-    async fn tables(&self, request: &Request) -> Result<Vec<RouteTableDoc>, ShiftError> {
-        let rollout = || request.intent.rollout.clone();
-        let selector = request.config.route_tables();
-        let tables = self
-            .store
-            .select(selector)
-            .await
-            .map_err(|source| ShiftError::Select {
-                rollout: rollout(),
-                source: Box::new(source),
-            })?;
-        if tables.is_empty() {
-            return Err(ShiftError::NothingSelected {
-                rollout: rollout(),
-                selector: selector.to_string(),
-            });
+    /// Puts the request into force as far as its tables can be planned.
+    async fn shift(
+        &self,
+        request: &Request,
+        selected: Selected,
+        deadline: Option<Instant>,
+    ) -> Vec<Failure> {
+        let Selected {
+            tables,
+            mut failures,
+        } = selected;
+        let plans = plan_all(request, &tables);
+        let mut live = Some(Vec::new());
+        if plans.iter().flatten().any(Plan::needs_policies) {
+            live = match self.policies(request).await {
+                Ok(live) => Some(live),
+                Err(failure) => {
+                    failures.push(failure);
+                    None
+                }
+            };
         }
-        Ok(tables)
-    }
-
-    /// Puts the request into force and tells on which tables: every table is planned before any is written.
-    async fn shift(&self, request: &Request) -> Result<BTreeSet<ObjectKey>, ShiftError> {
-        let mut plans = Vec::new();
-        let mut errors = Vec::new();
-        for table in self.tables(request).await? {
-            match plan(&request.config, &request.intent, &table) {
-                Ok(plan) => plans.push(plan),
-                Err(error) => errors.push(error),
-            }
-        }
-        // A managed route may be meant for some of the tables only.
-        let is_weight = matches!(request.intent.kind, IntentKind::SetWeight(_));
-        if !is_weight && !plans.is_empty() {
-            errors.retain(|error| !error.is_without_route());
-        }
-        let mut live = Vec::new();
-        if plans.iter().any(Plan::needs_policies) {
-            live = self.policies(request).await?;
-        }
-        errors.extend(
-            plans
-                .iter()
-                .filter_map(|plan| plan.policy_changes(&live).err()),
-        );
-        TableErrors::check(errors.into_iter().map(TableError::from).collect())?;
-        let tables = plans.iter().map(|plan| plan.table.clone()).collect();
-        TableErrors::check(self.write_all(request, plans, &live).await)?;
-        Ok(tables)
-    }
-
-    /// Puts back the tables that the Rollout selected before and selects no longer. What fails is tried again with the
-    /// next weight: it is no reason to hold up the tables that are selected.
-    async fn release_others(&self, request: &Request, selected: BTreeSet<ObjectKey>) {
-        let rollout = &request.intent.rollout;
-        let left = self.selections.left_behind(rollout, selected);
-        for table in left {
-            match self.release(request, &table).await {
-                Ok(()) => self.selections.released(rollout, &table),
-                Err(error) => {
-                    warn!(%rollout, route_table = %table, "it is no longer selected and not put back yet: {}", error_chain(&error));
+        let decision = decide(request, &tables, plans, &live, failures);
+        let mut failures = decision.failures;
+        let policies = live.as_deref().unwrap_or_default();
+        let written = self.write_all(request, decision.steady, policies, deadline);
+        failures.extend(written.await);
+        let mut rest = Vec::new();
+        for (write, table) in decision.growing {
+            if failures.is_empty() {
+                rest.push(write);
+            } else {
+                match toward_stable(request, table, &live) {
+                    Ok(write) => rest.push(write),
+                    Err(error) => failures.push(error.into()),
                 }
             }
         }
+        let written = self.write_all(request, rest, policies, deadline);
+        failures.extend(written.await);
+        failures
     }
 
-    async fn release(&self, request: &Request, table: &ObjectKey) -> Result<(), TableError> {
+    /// SetWeight, with everything that was left over in the pass so far.
+    async fn set_weights(&self, rollout: &Rollout, weight: IntentKind) -> Result<(), ShiftError> {
+        let deadline = self.deadline();
+        let (complete, unread) = match self.complete(rollout).await {
+            Ok(complete) => (complete, None),
+            Err(failure) => (Cow::Borrowed(rollout), Some(failure)),
+        };
+        let mut request = self.request(&complete, weight)?;
+        if unread.is_some() {
+            request = request.without_new_routes();
+        }
+        let mut selected = self.selected_for_weights(&mut request).await;
+        // An incomplete selection says nothing about the tables that were selected before.
+        let is_complete = !selected
+            .failures
+            .iter()
+            .any(|failure| matches!(failure, Failure::Store(_)));
+        let keys = selected.keys();
+        selected.failures.extend(unread);
+        let mut failures = self.shift(&request, selected, deadline).await;
+
+        let key = &request.intent.rollout;
+        let left_behind = self.memory.left_behind(key, &keys);
+        if is_complete {
+            for table in left_behind {
+                match self.release(&request, &table, deadline).await {
+                    Ok(()) => self.memory.restored(key, &table),
+                    Err(source) => failures.push(Failure::NotRestored {
+                        table,
+                        source: Box::new(source),
+                    }),
+                }
+            }
+        }
+        for call in self.memory.unfinished(rollout) {
+            failures.extend(
+                self.manage(&complete, call, Attempt::Second, deadline)
+                    .await?,
+            );
+        }
+        if failures.is_empty() && request.is_rest() {
+            self.memory.all_restored(key);
+        }
+        Ok(Failures::check(failures)?)
+    }
+
+    /// Restores a table that the Rollout selected before and selects no longer.
+    async fn release(
+        &self,
+        request: &Request,
+        table: &ObjectKey,
+        deadline: Option<Instant>,
+    ) -> Result<(), Failure> {
         let request = request.resting();
         let table = match self.store.read(table).await {
             Ok(table) => table,
             Err(StoreError::NotFound { .. }) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        match plan(&request.config, &request.intent, &table) {
-            Ok(plan) if plan.is_noop() => Ok(()),
-            Ok(plan) => {
-                let mut live = Vec::new();
-                if plan.needs_policies() {
-                    live = self.store.policies().await?;
-                }
-                self.write(&request, plan, &live).await
-            }
-            Err(error) if error.is_without_route() => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        let selected = Selected {
+            tables: vec![table],
+            failures: Vec::new(),
+        };
+        let failures = self.shift(&request, selected, deadline).await;
+        // A table that leads nowhere near the Rollout has nothing to restore.
+        let is_without_route =
+            |failure: &Failure| matches!(failure, Failure::Plan(error) if error.is_without_route());
+        let failure = failures
+            .into_iter()
+            .find(|failure| !is_without_route(failure));
+        failure.map_or(Ok(()), Err)
     }
 
-    async fn write_all(
+    /// Removes the managed routes of every table that is there. A failing table does not stop the others.
+    async fn remove(
         &self,
         request: &Request,
-        plans: Vec<Plan>,
-        live: &[MirrorPolicyDoc],
-    ) -> Vec<TableError> {
-        let mut errors = Vec::new();
-        for plan in plans {
-            report(&plan, request);
-            errors.extend(self.write(request, plan, live).await.err());
-        }
-        errors
-    }
-
-    /// Removes the managed routes of every table that is there. A table that fails keeps none of the others from it.
-    async fn remove(&self, request: &Request) -> Result<(), ShiftError> {
+        attempt: Attempt,
+        deadline: Option<Instant>,
+    ) -> Vec<Failure> {
+        let Selected {
+            tables,
+            mut failures,
+        } = self.selected(request).await.without_absent_tables();
         let mut plans = Vec::new();
-        let mut errors: Vec<TableError> = Vec::new();
-        for table in self.present_tables(request).await? {
-            match plan(&request.config, &request.intent, &table) {
+        for plan in plan_all(request, &tables) {
+            match plan {
                 Ok(plan) => plans.push(plan),
-                Err(error) => errors.push(error.into()),
+                Err(error) => failures.push(error.into()),
             }
         }
-        let policies = self.remove_policies(request, &plans).await;
+        let policies = self.remove_policies(request, attempt, &plans).await;
         if !policies.is_empty() {
             // A policy goes before the routes it is about.
             plans.retain(|plan| !plan.needs_policies());
         }
-        errors.extend(policies);
-        let written = self.write_all(request, plans, &[]).await.into_iter();
+        failures.extend(policies);
+        let writes = plans.into_iter().map(|plan| Write::new(plan, false));
+        let written = self
+            .write_all(request, writes.collect(), &[], deadline)
+            .await;
         // Whoever deleted a table has removed its routes.
-        let gone =
-            |error: &TableError| matches!(error, TableError::Store(StoreError::NotFound { .. }));
-        errors.extend(written.filter(|error| !gone(error)));
-        Ok(TableErrors::check(errors)?)
+        let is_gone =
+            |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
+        failures.extend(written.into_iter().filter(|failure| !is_gone(failure)));
+        failures
     }
 
-    /// The tables of a request, as far as they exist.
-    async fn present_tables(&self, request: &Request) -> Result<Vec<RouteTableDoc>, ShiftError> {
-        let selector = request.config.route_tables();
-        let mut parts: Vec<RouteTableSelector> = Vec::new();
-        for name in &selector.names {
-            parts.push(RouteTableSelector {
-                names: vec![name.clone()],
-                namespaces: selector.namespaces.clone(),
-                ..RouteTableSelector::default()
-            });
-        }
-        if selector.by_label() {
-            parts.push(RouteTableSelector {
-                names: Vec::new(),
-                ..selector.clone()
-            });
-        }
-        let mut tables = BTreeMap::new();
-        for part in &parts {
-            match self.store.select(part).await {
-                Ok(found) => {
-                    tables.extend(found.into_iter().map(|table| (table.key().clone(), table)));
-                }
-                Err(StoreError::NotFound { .. }) => {}
-                Err(source) => {
-                    return Err(ShiftError::Select {
-                        rollout: request.intent.rollout.clone(),
-                        source: Box::new(source),
-                    });
-                }
-            }
-        }
-        Ok(tables.into_values().collect())
-    }
-
-    /// Writes one table and the MirrorPolicies behind its routes. A policy that goes, goes before its route; one that
-    /// comes, comes after it.
-    async fn write(
+    /// Deletes every MirrorPolicy of the Rollout, also those whose routes somebody else has removed.
+    async fn remove_policies(
         &self,
         request: &Request,
-        plan: Plan,
-        live: &[MirrorPolicyDoc],
-    ) -> Result<(), TableError> {
+        attempt: Attempt,
+        plans: &[Plan],
+    ) -> Vec<Failure> {
+        let has_routes = plans.iter().any(Plan::needs_policies);
+        if !has_routes && !request.has_mirrors {
+            return Vec::new();
+        }
         let rollout = &request.intent.rollout;
-        for change in plan.policy_changes(live)? {
-            if let PolicyChange::Delete(policy) = change {
-                self.delete_policy(request, &policy).await?;
+        let live = match self.store.policies().await {
+            Ok(live) => live,
+            Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
+                if !has_routes && attempt == Attempt::First =>
+            {
+                // The step has never been carried out, and will say so itself.
+                debug!(%rollout, "MirrorPolicies are not read: {error}");
+                return Vec::new();
             }
+            Err(error) => return vec![policies_unread(request, error)],
+        };
+        let mut failures = Vec::new();
+        for policy in live.iter().filter(|policy| belongs_to(policy, rollout)) {
+            failures.extend(self.delete_policy(request, policy).await.err());
         }
-        let plan = self.write_table(request, plan).await?;
-        for change in plan.policy_changes(live)? {
-            let policy = match change {
-                PolicyChange::Delete(_) => continue,
-                PolicyChange::Create(policy) => self.store.create_policy(&policy).await?,
-                PolicyChange::Patch(key, patch) => self.store.patch_policy(&key, &patch).await?,
-            };
-            info!(%rollout, mirror_policy = %policy.key(), "written");
-        }
-        Ok(())
+        failures
     }
 
-    /// Writes one table. When somebody else was faster it is read and planned again. Gives back the plan that was carried
-    /// out.
-    async fn write_table(&self, request: &Request, mut plan: Plan) -> Result<Plan, TableError> {
-        if plan.is_noop() {
-            return Ok(plan);
-        }
-        let table = plan.table.clone();
-        let turn = self.turns.of(&table);
-        let _turn = turn.lock().await;
-        for attempt in 1.. {
-            match carry_out(&self.store, &plan).await {
-                Ok(()) => break,
-                Err(StoreError::Conflict(_)) if attempt < WRITE_ATTEMPTS => {
-                    tokio::time::sleep(pause(attempt)).await;
-                    let fresh = self.store.read(&table).await?;
-                    plan = route_planner::plan(&request.config, &request.intent, &fresh)?;
-                    if plan.is_noop() {
-                        return Ok(plan);
-                    }
-                }
-                Err(error) => return Err(error.into()),
+    /// The complete Rollout, for a call about a managed route. SetWeight of the same pass reads it too, and reports what
+    /// fails.
+    async fn complete_or_leave<'r>(&self, rollout: &'r Rollout) -> Option<Cow<'r, Rollout>> {
+        match self.complete(rollout).await {
+            Ok(complete) => Some(complete),
+            Err(failure) => {
+                info!("left to SetWeight: {}", error_chain(&failure));
+                None
             }
         }
-        for edit in &plan.edits {
-            info!(rollout = %request.intent.rollout, route_table = %table, "{edit}");
-        }
-        Ok(plan)
     }
 
-    /// Sets or removes a managed route.
-    async fn set_managed(&self, rollout: &Rollout, kind: IntentKind) -> Result<(), RouterError> {
-        let request = self.request(rollout, kind)?;
-        if let IntentKind::SetManagedRoute(route) = &request.intent.kind
-            && request.intent.managed.is_ending
-            && !route.is_removal()
-        {
-            // The controller asks for it even in a pass that removes it, for example after an abort.
-            let name = route.name();
-            info!(rollout = %request.intent.rollout, "managed route {name} is not set while managed routes are removed");
-            return Ok(());
+    /// Carries out a call about managed routes. What fails is left to SetWeight of the same pass, which tries it again and
+    /// reports it: an error here would keep the controller from calling SetWeight, and only the errors of SetWeight become
+    /// events (upstream `rollout/trafficrouting.go`).
+    async fn manage_or_leave(&self, rollout: &Rollout, kind: IntentKind) {
+        let deadline = self.deadline();
+        let failed = match self.manage(rollout, kind, Attempt::First, deadline).await {
+            Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = failed {
+            let rollout = ObjectKey::new(&rollout.namespace, &rollout.name);
+            info!(%rollout, "left to SetWeight: {}", error_chain(&error));
         }
-        self.shift(&request).await?;
-        Ok(())
+    }
+
+    /// Carries out a call about managed routes, and remembers whether something failed.
+    async fn manage(
+        &self,
+        rollout: &Rollout,
+        call: IntentKind,
+        attempt: Attempt,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<Failure>, ShiftError> {
+        let request = self.request(rollout, call)?;
+        let failures = match &request.intent.kind {
+            IntentKind::SetManagedRoute(route)
+                if request.intent.managed.is_ending && !route.is_removal() =>
+            {
+                // The controller asks for it even in a pass that removes it, for example after an abort.
+                let name = route.name();
+                info!(rollout = %request.intent.rollout, "managed route {name} is not set while managed routes are removed");
+                Vec::new()
+            }
+            IntentKind::SetManagedRoute(_) => {
+                let selected = self.selected(&request).await;
+                self.shift(&request, selected, deadline).await
+            }
+            IntentKind::RemoveManagedRoutes | IntentKind::SetWeight(_) => {
+                self.remove(&request, attempt, deadline).await
+            }
+        };
+        let call = &request.intent.kind;
+        self.memory
+            .leave_unfinished(rollout, call, !failures.is_empty());
+        Ok(failures)
     }
 
     /// The answer for all tables is that of the table furthest behind.
-    async fn verify(&self, request: &Request) -> Result<Verification, ShiftError> {
+    async fn verify(
+        &self,
+        rollout: &Rollout,
+        weight: IntentKind,
+    ) -> Result<Verification, ShiftError> {
+        let complete = self.complete(rollout).await.map_err(Failures::from)?;
+        let mut request = self.request(&complete, weight)?;
+        let Selected { tables, failures } = self.selected_for_weights(&mut request).await;
+        Failures::check(failures)?;
         let mut verification = Verification::Verified;
-        for table in self.tables(request).await? {
-            let observation =
-                observe(&request.config, &request.intent, &table).map_err(TableError::from);
-            let reason = match observation.map_err(TableErrors::from)? {
+        for table in &tables {
+            let observation = observe(&request.config, &request.intent, table);
+            let reason = match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
                 Observation::Verified => continue,
                 Observation::NotApplicable { reason } => {
                     if verification == Verification::Verified {
@@ -341,7 +369,7 @@ impl<S: RouteStore + PolicyStore + RolloutReader> GlooRouter<S> {
     }
 }
 
-impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S> {
+impl<S: Store> TrafficRouter for GlooRouter<S> {
     fn type_name(&self) -> &str {
         "GlooPlatform"
     }
@@ -359,7 +387,7 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
     ) -> Result<(), RouterError> {
         // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
         // selectors itself.
-        self.hashes.remember(rollout, hashes);
+        self.memory.tell_hashes(rollout, hashes);
         Ok(())
     }
 
@@ -369,11 +397,8 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        let rollout = self.complete(rollout).await?;
-        let request = self.request(&rollout, from_rpc::weight(desired, additional))?;
-        let selected = self.shift(&request).await?;
-        self.release_others(&request, selected).await;
-        Ok(())
+        let weight = from_rpc::weight(desired, additional);
+        Ok(self.set_weights(rollout, weight).await?)
     }
 
     async fn verify_weight(
@@ -382,29 +407,14 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
-        if !is_waited_for(rollout, desired) {
-            self.removals.end(rollout);
-            return Ok(Verification::NotImplemented);
-        }
-        let complete = self.complete(rollout).await;
-        let request =
-            complete.map(|rollout| self.request(&rollout, from_rpc::weight(desired, additional)));
-        // VerifyWeight is the last call of a pass.
-        self.removals.end(rollout);
-        let verified = match request {
-            Ok(request) => self.verify(&request?).await,
-            Err(error) => Err(error),
+        let verified = if is_waited_for(rollout, desired) {
+            let weight = from_rpc::weight(desired, additional);
+            self.verify(rollout, weight).await
+        } else {
+            Ok(Verification::NotImplemented)
         };
-        match verified {
-            Ok(verification) => Ok(verification),
-            Err(error) => {
-                // An error would let a promotion go ahead unverified (upstream rollout/sync.go);
-                // this answer makes the controller ask again.
-                let error: RouterError = error.into();
-                warn!(rollout = %ObjectKey::new(&rollout.namespace, &rollout.name), "not verified: {error}");
-                Ok(Verification::NotVerified)
-            }
-        }
+        self.memory.end_pass(rollout);
+        Ok(verified?)
     }
 
     async fn set_header_route(
@@ -412,9 +422,11 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        let rollout = self.complete(rollout).await?;
-        self.set_managed(&rollout, from_rpc::header_route(route))
-            .await
+        if let Some(complete) = self.complete_or_leave(rollout).await {
+            self.manage_or_leave(&complete, from_rpc::header_route(route))
+                .await;
+        }
+        Ok(())
     }
 
     async fn set_mirror_route(
@@ -422,52 +434,20 @@ impl<S: RouteStore + PolicyStore + RolloutReader> TrafficRouter for GlooRouter<S
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        let rollout = self.complete(rollout).await?;
-        let route = live_rollout::current(&rollout, route);
-        self.set_managed(&rollout, from_rpc::mirror_route(route))
-            .await
+        if let Some(complete) = self.complete_or_leave(rollout).await {
+            let route = live_rollout::current(&complete, route);
+            self.manage_or_leave(&complete, from_rpc::mirror_route(route))
+                .await;
+        }
+        Ok(())
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
-        self.removals.begin(rollout);
-        match self.request(rollout, IntentKind::RemoveManagedRoutes) {
-            Ok(request) => Ok(self.remove(&request).await?),
-            Err(error) => {
-                // An error here would come before the one of SetWeight, and only that one becomes an event
-                // (upstream rollout/trafficrouting.go). Until it is resolved no other call changes a table either.
-                let error: RouterError = error.into();
-                warn!("managed routes are not removed: {error}");
-                Ok(())
-            }
-        }
+        self.memory.begin_removal(rollout);
+        self.manage_or_leave(rollout, IntentKind::RemoveManagedRoutes)
+            .await;
+        Ok(())
     }
-}
-
-fn report(plan: &Plan, request: &Request) {
-    let rollout = &request.intent.rollout;
-    let table = &plan.table;
-    for warning in &plan.warnings {
-        warn!(%rollout, route_table = %table, "{warning}");
-    }
-    for skip in &plan.skipped {
-        debug!(%rollout, route_table = %table, "{skip}");
-    }
-}
-
-/// Writes the table of a plan.
-pub(crate) async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(), StoreError> {
-    let patch = plan.to_json_patch();
-    if plan.hands_back {
-        store.hand_back(&plan.table, &patch).await?;
-    } else {
-        store.patch(&plan.table, &patch).await?;
-    }
-    Ok(())
-}
-
-/// A short pause that differs between two writers who met.
-fn pause(attempt: u32) -> Duration {
-    Duration::from_millis(u64::from(attempt) * fastrand::u64(5..25))
 }
 
 #[cfg(test)]

@@ -122,7 +122,9 @@ fn flags() -> String {
         .filter(|flag| flag.get_env().is_some());
     for flag in flags {
         let name = flag.get_long().unwrap();
-        let value = flag.get_value_names().unwrap_or_default().concat();
+        let takes_value = flag.get_action().takes_values();
+        let value = flag.get_value_names().filter(|_| takes_value);
+        let value = value.unwrap_or_default().concat();
         let variable = flag.get_env().unwrap().display();
         let defaults = flag.get_default_values().iter();
         let defaults: Vec<_> = defaults
@@ -134,14 +136,15 @@ fn flags() -> String {
             .iter()
             .map(|choice| format!("`{}`", choice.get_name()))
             .collect();
-        let choices = if choices.is_empty() || flag.is_hide_possible_values_set() {
+        let choices = if choices.is_empty() || !takes_value || flag.is_hide_possible_values_set() {
             String::new()
         } else {
             format!(": {}", choices.join(", "))
         };
         writeln!(
             text,
-            "| `--{name} {value}` | `{variable}` | {} | {help}{choices} |",
+            "| `{}` | `{variable}` | {} | {help}{choices} |",
+            format!("--{name} {value}").trim_end(),
             defaults.join(", ")
         )
         .unwrap();

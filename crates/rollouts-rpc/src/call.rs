@@ -94,6 +94,11 @@ pub(crate) trait Plugin: Send + Sync + 'static {
     /// The fault itself, where a reply has no place for an error.
     fn late(method: Self::Method, late: Fault) -> Result<Self::Reply, Fault>;
 
+    /// The answer in place of any fault, for a method whose host goes on after an error as if all were well.
+    fn fail_closed(_method: Self::Method) -> Option<Self::Reply> {
+        None
+    }
+
     /// Why the plugin said no, if it did.
     fn refusal(reply: &Self::Reply) -> Option<&PluginError>;
 }
@@ -109,6 +114,19 @@ impl<P: Plugin> PluginService<P> {
         Self {
             plugin: Arc::new(plugin),
             deadline,
+        }
+    }
+
+    /// The answer to a call that the plugin's code did not answer.
+    fn fault(method: P::Method, fault: Fault) -> Result<P::Reply, Fault> {
+        if let Some(reply) = P::fail_closed(method) {
+            let error = to_wire::error_chain(&fault);
+            error!(error, "call failed: answered in the safe way");
+            return Ok(reply);
+        }
+        match fault {
+            late @ Fault::Late { .. } => P::late(method, late),
+            fault => Err(fault),
         }
     }
 }
@@ -137,29 +155,38 @@ impl<P: Plugin> Service for PluginService<P> {
         let work = async move { plugin.answer(call).await }.instrument(span.clone());
         let work = AbortOnDropHandle::new(tokio::spawn(work));
         let method_name = method.name();
-        let reply = match timeout(self.deadline, work).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(panic)) => Err(Fault::Panicked {
-                method: method_name,
-                message: panic_message(panic),
-            }),
-            Err(_elapsed) => P::late(
-                method,
-                Fault::Late {
-                    method: method_name,
-                    seconds: self.deadline.as_secs_f32(),
-                },
-            ),
-        };
-        if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
-            span.in_scope(|| {
-                error!(
-                    error = to_wire::error_chain(refused.as_error()),
-                    "call failed"
-                );
-            });
+        let answered = timeout(self.deadline, work).await;
+        span.in_scope(|| {
+            let reply = match answered {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(panic)) => Self::fault(
+                    method,
+                    Fault::Panicked {
+                        method: method_name,
+                        message: panic_message(panic),
+                    },
+                ),
+                Err(_elapsed) => Self::fault(
+                    method,
+                    Fault::Late {
+                        method: method_name,
+                        seconds: self.deadline.as_secs_f32(),
+                    },
+                ),
+            };
+            if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
+                let error = to_wire::error_chain(refused.as_error());
+                error!(error, "call failed");
+            }
+            reply
+        })
+    }
+
+    fn refuse(method: &str, fault: Fault) -> Result<P::Reply, Fault> {
+        match P::Method::of_service_method(method) {
+            Some(method) => Self::fault(method, fault),
+            None => Err(fault),
         }
-        reply
     }
 }
 

@@ -103,6 +103,7 @@ impl From<wire::Rollout> for Rollout {
                 observed_generation: status.observed_generation,
                 current_pod_hash: status.current_pod_hash,
                 stable_rs: status.stable_rs,
+                replicas: status.replicas,
                 updated_replicas: status.updated_replicas,
                 available_replicas: status.available_replicas,
                 weights: status.canary.weights.map(TrafficWeights::from),

@@ -173,9 +173,9 @@
 //! # What a plugin may rely on
 //!
 //! The other two kinds are served alike. Every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
-//! call is that call's error; an error becomes one line without `%`; bytes that make no sense end
-//! the session with an error, upon which the controller starts the process again. What it must not
-//! do: write to stdout, or block a thread.
+//! call is that call's error; an error becomes one line without `%`; whatever goes wrong in `VerifyWeight` is the
+//! answer "not verified"; bytes that make no sense end the session with an error, upon which the controller
+//! starts the process again. What it must not do: write to stdout, or block a thread.
 //!
 //! Feature `host` adds the controller's half, feature `testing` an in-memory session, and feature
 //! `grpc` go-plugin's other protocol, for hosts that are not the controller.

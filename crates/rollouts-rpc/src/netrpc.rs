@@ -33,6 +33,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, Fault>> + Send;
 
+    /// Answers a call of `method` whose argument could not be decoded.
+    fn refuse(_method: &str, fault: Fault) -> Result<Self::Reply, Fault> {
+        Err(fault)
+    }
+
     /// Told when a reply is on its way to the host.
     fn replied(&self, _reply: &Self::Reply) {}
 }

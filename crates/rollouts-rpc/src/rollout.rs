@@ -199,6 +199,8 @@ pub struct RolloutStatus {
     pub stable_rs: String,
     /// `currentStepIndex`. Absent is 0 when there are steps, and none when there are not.
     pub current_step_index: Option<i32>,
+    /// `replicas`: pods of all versions.
+    pub replicas: i32,
     /// `updatedReplicas`: pods of the current template, the canary's while there is one.
     pub updated_replicas: i32,
     /// `availableReplicas`.

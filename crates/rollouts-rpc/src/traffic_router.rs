@@ -42,8 +42,9 @@ pub trait TrafficRouter: Send + Sync + 'static {
 
     /// Says whether traffic is split as `set_weight` was asked to.
     ///
-    /// An error here is fail-open: the controller does not ask again and promotes at the end.
-    /// Prefer [`Verification::NotVerified`] for whatever may pass.
+    /// After an error the controller would not ask again, and would promote at the end
+    /// (`rollout/trafficrouting.go`). So an error, a panic, a late answer and an argument that cannot be decoded
+    /// all reach it as [`Verification::NotVerified`]; the log has the error.
     fn verify_weight(
         &self,
         rollout: &Rollout,

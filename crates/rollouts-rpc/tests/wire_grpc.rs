@@ -6,6 +6,9 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "support/records.rs"]
+mod records;
+
 use std::future::pending;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +27,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+
+use crate::records::Records;
 
 /// A plugin that is being served, and one that calls it.
 struct Session {
@@ -145,15 +150,36 @@ async fn an_outcome_has_the_status_that_the_service_documents() {
         Code::DeadlineExceeded,
         "SetWeight took longer than 1 s and was cut short; the plugin's log has its progress",
     );
-    let request = proto::VerifyWeightRequest {
-        rollout: named("hangs").into(),
-        ..Default::default()
+}
+
+#[tokio::test]
+async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_record() {
+    use proto::Verification::{NotVerified, Verified};
+    let config = ServeConfig {
+        call_deadline: Duration::from_secs(1),
+        ..ServeConfig::TRAFFIC_ROUTER
     };
-    let reply = session.client.verify_weight(request).await.unwrap();
-    assert_eq!(
-        reply.into_inner().verification(),
-        proto::Verification::NotVerified
-    );
+    for (rollout, expect, record) in [
+        (named("works"), Verified, ""),
+        (named("panics"), NotVerified, "VerifyWeight panicked: at 0"),
+        (
+            named("hangs"),
+            NotVerified,
+            "VerifyWeight took longer than 1 s",
+        ),
+        (named("refuses"), NotVerified, "no 0 of 50"),
+        ("{".to_owned(), NotVerified, "rollout: EOF while parsing"),
+    ] {
+        let (log, _guard) = Records::start();
+        let mut session = Session::start(config).await;
+        let request = proto::VerifyWeightRequest {
+            rollout: rollout.clone().into(),
+            ..Default::default()
+        };
+        let reply = session.client.verify_weight(request).await.unwrap();
+        assert_eq!(reply.into_inner().verification(), expect, "{rollout}");
+        log.check_errors(record);
+    }
 }
 
 #[tokio::test]

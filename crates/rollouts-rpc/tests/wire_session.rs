@@ -6,6 +6,9 @@
     reason = "a test fails by panicking, and one router has to panic"
 )]
 
+#[path = "support/records.rs"]
+mod records;
+
 use std::sync::Arc;
 
 use gob::GobType;
@@ -16,6 +19,8 @@ use rollouts_rpc::{
 };
 use serde::Serialize;
 use tokio::sync::Barrier;
+
+use crate::records::Records;
 
 const CONFIG: ServeConfig = ServeConfig::TRAFFIC_ROUTER;
 
@@ -97,6 +102,12 @@ async fn an_unknown_method_is_refused_and_its_argument_skipped() {
 gob::gob_struct! {
     struct Odd as "OddArgs" {
         weight: String as "DesiredWeight",
+    }
+}
+
+gob::gob_struct! {
+    struct Verified as "VerifyWeightResponse" {
+        verified: i32 as "Verified",
     }
 }
 
@@ -226,12 +237,65 @@ async fn a_call_that_hangs_is_answered_at_its_deadline() {
     host.session().ping().await.unwrap();
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_verification_that_hangs_is_not_verified_rather_than_an_error() {
-    let host = serve(hanging()).await;
+/// Does what the Rollout is named after.
+fn obedient() -> impl TrafficRouter {
+    FnRouter(|call| async move {
+        let RouterCall::VerifyWeight(rollout, ..) = call else {
+            return Ok(Verification::Verified);
+        };
+        match rollout.name.as_str() {
+            "panics" => panic!("index 3"),
+            "hangs" => std::future::pending().await,
+            "refuses" => Err("no such table".into()),
+            _ => Ok(Verification::Verified),
+        }
+    })
+}
+
+async fn check_verification(rollout: &str, expect: Verification, record: &str) {
+    let (log, _guard) = Records::start();
+    let host = serve(obedient()).await;
     let router = host.router().await.unwrap();
-    let verification = router.verify_weight(&named("a"), 5, &[]).await.unwrap();
-    assert_eq!(verification, Verification::NotVerified);
+    let verification = router.verify_weight(&named(rollout), 5, &[]).await;
+    assert_eq!(verification.unwrap(), expect, "{rollout}");
+    log.check_errors(record);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_record() {
+    let refused = Verification::NotVerified;
+    check_verification("works", Verification::Verified, "").await;
+    check_verification("panics", refused, "VerifyWeight panicked: index 3").await;
+    check_verification("hangs", refused, "VerifyWeight took longer than 5 s").await;
+    check_verification("refuses", refused, "no such table").await;
+}
+
+async fn check_odd_verification(argument: Option<OddArgument>, record: &str) {
+    let (log, _guard) = Records::start();
+    let host = serve(willing()).await;
+    let router = host.router().await.unwrap();
+    let reply: Verified = router.call("Plugin.VerifyWeight", &argument).await.unwrap();
+    assert_eq!(reply.verified, 0);
+    log.check_errors(record);
+    assert_eq!(router.type_name().await.unwrap(), "FnRouter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_argument_of_verify_weight_that_cannot_be_decoded_is_not_verified() {
+    let odd = || Odd {
+        weight: "heavy".into(),
+    };
+    check_odd_verification(None, "it is nil").await;
+    check_odd_verification(
+        Some(OddArgument::Misnamed(odd())),
+        "does not fit at DesiredWeight",
+    )
+    .await;
+    check_odd_verification(
+        Some(OddArgument::OfAnotherMethod(odd())),
+        "it is RemoveManagedRoutesArgs",
+    )
+    .await;
 }
 
 #[tokio::test]

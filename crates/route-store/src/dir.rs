@@ -21,9 +21,10 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, StoreError,
+    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     error::label,
     rollout::{LiveRollout, Rollout},
+    service::{self, Service},
 };
 
 /// Namespace of a document that names none.
@@ -74,29 +75,15 @@ impl DirRouteStore {
 }
 
 impl RouteStore for DirRouteStore {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
         let selector = selector.clone();
-        self.blocking(move |inner| {
-            let mut tables = inner.all()?;
-            tables.sort_by(|a: &RouteTableDoc, b| a.key().cmp(b.key()));
-            Ok(selector.pick(tables)?)
-        })
-        .await
+        let selected = self.blocking(move |inner| inner.select(&selector)).await;
+        selected.unwrap_or_else(Selection::failed)
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         let key = key.clone();
-        self.blocking(move |inner| {
-            let found = inner
-                .all()?
-                .into_iter()
-                .find(|table: &RouteTableDoc| *table.key() == key);
-            found.ok_or_else(|| StoreError::not_found::<RouteTable>(&key))
-        })
-        .await
+        self.blocking(move |inner| Ok(inner.find(&key)?.2)).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
@@ -142,15 +129,46 @@ impl RolloutReader for DirRouteStore {
     }
 }
 
+impl ServiceReader for DirRouteStore {
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        let key = key.clone();
+        self.blocking(move |inner| match inner.find::<Service>(&key) {
+            Ok((_, _, service)) => Ok(service::first_port(service.raw())),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        })
+        .await
+    }
+}
+
 impl Inner {
     fn all<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
         let mut objects = Vec::new();
         for file in self.files()? {
+            let file = file?;
             for document in &file.documents {
                 objects.extend(file.parse(document)?);
             }
         }
         Ok(objects)
+    }
+
+    fn select(&self, selector: &RouteTableSelector) -> Result<Selection, StoreError> {
+        let (mut tables, mut errors) = (Vec::new(), Vec::new());
+        for file in self.files()? {
+            match file {
+                Ok(file) => {
+                    for document in &file.documents {
+                        match file.parse(document) {
+                            Ok(table) => tables.extend(table),
+                            Err(error) => errors.push(error),
+                        }
+                    }
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        Ok(Selection::of(selector, tables, errors))
     }
 
     fn patch<K: Resource>(
@@ -203,19 +221,28 @@ impl Inner {
         file.replace(&mut originals)
     }
 
-    /// The file that holds an object, and its position there.
+    /// The file that holds an object, and its position there. Files that cannot be read do not hide it.
     fn find<K: Resource>(&self, key: &ObjectKey) -> Result<(File, usize, Document<K>), StoreError> {
+        let mut unreadable = None;
         for file in self.files()? {
+            let file = match file {
+                Ok(file) => file,
+                Err(error) => {
+                    unreadable.get_or_insert(error);
+                    continue;
+                }
+            };
             for (at, document) in file.documents.iter().enumerate() {
-                if let Some(object) = file
-                    .parse::<K>(document)?
-                    .filter(|object| object.key() == key)
-                {
-                    return Ok((file, at, object));
+                match file.parse::<K>(document) {
+                    Ok(Some(object)) if object.key() == key => return Ok((file, at, object)),
+                    Ok(_) => {}
+                    Err(error) => {
+                        unreadable.get_or_insert(error);
+                    }
                 }
             }
         }
-        Err(StoreError::not_found::<K>(key))
+        Err(unreadable.unwrap_or_else(|| StoreError::not_found::<K>(key)))
     }
 
     fn originals(&self) -> MutexGuard<'_, HashMap<PathBuf, String>> {
@@ -224,7 +251,8 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn files(&self) -> Result<Vec<File>, StoreError> {
+    /// Each file, or why it cannot be read.
+    fn files(&self) -> Result<Vec<Result<File, StoreError>>, StoreError> {
         let mut paths = Vec::new();
         for entry in
             fs::read_dir(&self.dir).map_err(|error| unreachable_dir("list", &self.dir, error))?
@@ -240,7 +268,7 @@ impl Inner {
             }
         }
         paths.sort();
-        paths.into_iter().map(File::read).collect()
+        Ok(paths.into_iter().map(File::read).collect())
     }
 }
 

@@ -5,6 +5,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{self, BoxFuture},
+    stream,
+};
 use gloo_types::{
     Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTableDoc, RouteTableSelector,
 };
@@ -26,9 +31,10 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, StoreError,
+    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     error::label,
     rollout::{LiveRollout, Rollout},
+    service::{self, Service},
 };
 
 /// The name under which our writes appear in `metadata.managedFields`.
@@ -42,6 +48,9 @@ const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-r
 
 /// How many objects one list request may return.
 const PAGE: u32 = 250;
+
+/// How many tables of one selection are read at once.
+const READS_AT_ONCE: usize = 16;
 
 /// How to reach the cluster that holds the RouteTables.
 #[derive(Debug, Clone)]
@@ -237,34 +246,53 @@ impl KubeRouteStore {
     }
 }
 
+impl KubeRouteStore {
+    /// The tables of one name in the selector's namespaces.
+    async fn select_name(&self, selector: &RouteTableSelector, name: &str) -> Selection {
+        let namespaces = selector.namespaces.iter();
+        let reads =
+            namespaces.map(async |namespace| self.read(&ObjectKey::new(namespace, name)).await);
+        let mut selection = Selection::default();
+        for read in future::join_all(reads).await {
+            match read {
+                Ok(table) => selection.tables.push(table),
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => selection.errors.push(error),
+            }
+        }
+        if selection.tables.is_empty() && selection.errors.is_empty() {
+            selection.errors.push(selector.absent(name).into());
+        }
+        selection
+    }
+
+    async fn select_labels(&self, namespace: &str, params: ListParams) -> Selection {
+        match self.list(Some(namespace), params).await {
+            Ok(tables) => Selection {
+                tables,
+                errors: Vec::new(),
+            },
+            Err(error) => Selection::failed(error),
+        }
+    }
+}
+
 impl RouteStore for KubeRouteStore {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
-        let mut tables = Vec::new();
-        for name in &selector.names {
-            let before = tables.len();
-            for namespace in &selector.namespaces {
-                match self.read(&ObjectKey::new(namespace, name)).await {
-                    Ok(table) => tables.push(table),
-                    Err(StoreError::NotFound { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            if tables.len() == before {
-                return Err(selector.absent(name).into());
-            }
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+        let labels = selector.label_selector_string();
+        let names = selector.names.iter();
+        let mut parts: Vec<BoxFuture<'_, Selection>> = names
+            .map(|name| self.select_name(selector, name).boxed())
+            .collect();
+        for namespace in selector.namespaces.iter().filter(|_| labels.is_some()) {
+            let params = ListParams::default().labels(labels.as_deref().unwrap_or_default());
+            parts.push(self.select_labels(namespace, params).boxed());
         }
-        if let Some(labels) = selector.label_selector_string() {
-            for namespace in &selector.namespaces {
-                let params = ListParams::default().labels(&labels);
-                tables.extend(self.list(Some(namespace), params).await?);
-            }
-        }
-        tables.sort_by(|a, b| a.key().cmp(b.key()));
-        tables.dedup_by(|a, b| a.key() == b.key());
-        Ok(tables)
+        // In order, so that the same failures make the same text.
+        stream::iter(parts)
+            .buffered(READS_AT_ONCE)
+            .fold(Selection::default(), async |all, part| all.and(part))
+            .await
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
@@ -325,6 +353,16 @@ impl RolloutReader for KubeRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         match self.get_object::<Rollout>(key).await {
             Ok(rollout) => Ok(Some(LiveRollout::new(rollout.into_raw()))),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl ServiceReader for KubeRouteStore {
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        match self.get_object::<Service>(key).await {
+            Ok(service) => Ok(service::first_port(service.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -419,7 +457,9 @@ fn is_admission_denial(status: &Status) -> bool {
 }
 
 fn rbac_name<K: Resource>() -> String {
-    format!("{}.{}", K::PLURAL, K::GROUP)
+    let name = format!("{}.{}", K::PLURAL, K::GROUP);
+    // The core group has no name.
+    name.trim_end_matches('.').to_owned()
 }
 
 fn resource<K: Resource>(namespace: Option<&str>) -> Request {
@@ -427,7 +467,11 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
     let place = namespace
         .map(|name| format!("namespaces/{name}/"))
         .unwrap_or_default();
-    Request::new(format!("/apis/{group}/{version}/{place}{plural}"))
+    let root = match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    };
+    Request::new(format!("{root}/{place}{plural}"))
 }
 
 async fn connect(access: &KubeAccess) -> Result<Client, ConnectError> {

@@ -17,6 +17,8 @@ mod error;
 mod kube_api;
 mod memory;
 mod rollout;
+mod selection;
+mod service;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -27,18 +29,17 @@ pub use error::StoreError;
 pub use kube_api::{ConnectError, Event, FIELD_MANAGER, KubeAccess, KubeRouteStore, Watch};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use rollout::LiveRollout;
+pub use selection::Selection;
+
+/// Everything that a traffic router reads and writes.
+pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader {}
+
+impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader> Store for S {}
 
 /// Where RouteTables are read from and written to.
 pub trait RouteStore: Send + Sync + 'static {
-    /// The tables that `selector` selects, sorted by namespace and name.
-    ///
-    /// # Errors
-    /// [`StoreError::NotFound`] when a table selected by name is in none of the namespaces; labels
-    /// that match nothing are no error. Otherwise whatever kept the store from answering.
-    fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> impl Future<Output = Result<Vec<RouteTableDoc>, StoreError>> + Send;
+    /// The tables that `selector` selects, and an error for each that could not be read.
+    fn select(&self, selector: &RouteTableSelector) -> impl Future<Output = Selection> + Send;
 
     /// One table, as it is now.
     ///
@@ -131,12 +132,26 @@ pub trait RolloutReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<LiveRollout>, StoreError>> + Send;
 }
 
+/// Where Services can be looked up.
+pub trait ServiceReader: Send + Sync + 'static {
+    /// Whether Services are kept here at all. A copy of some tables has none, which says nothing about the cluster.
+    fn keeps_services(&self) -> bool {
+        true
+    }
+
+    /// The first port of a Service; `None` when there is no such Service here, or it has no port.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    fn service_port(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
+}
+
 /// A shared store is a store.
 impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
         S::select(self, selector).await
     }
 
@@ -180,5 +195,16 @@ impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
 impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         S::rollout(self, key).await
+    }
+}
+
+/// A shared reader is a reader.
+impl<S: ServiceReader> ServiceReader for std::sync::Arc<S> {
+    fn keeps_services(&self) -> bool {
+        S::keeps_services(self)
+    }
+
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        S::service_port(self, key).await
     }
 }

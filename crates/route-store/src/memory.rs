@@ -13,8 +13,9 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, StoreError,
+    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     rollout::{LiveRollout, Rollout},
+    service::{self, Service},
 };
 
 /// A store without a cluster. Every write gives the object a new `metadata.resourceVersion`.
@@ -88,6 +89,14 @@ impl MemoryRouteStore {
     /// When it is not a Rollout.
     pub fn put_rollout(&self, rollout: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<Rollout>(rollout)
+    }
+
+    /// Stores a Service as another client would, replacing one of the same name.
+    ///
+    /// # Errors
+    /// When it is not a Service.
+    pub fn put_service(&self, service: Value) -> Result<ObjectKey, StoreError> {
+        self.state().put::<Service>(service)
     }
 
     /// Removes a RouteTable as another client would.
@@ -180,11 +189,11 @@ impl State {
 }
 
 impl RouteStore for MemoryRouteStore {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
-        Ok(selector.pick(self.state().all()?)?)
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+        match self.tables() {
+            Ok(tables) => Selection::of(selector, tables, Vec::new()),
+            Err(error) => Selection::failed(error),
+        }
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
@@ -252,6 +261,22 @@ impl RolloutReader for MemoryRouteStore {
             .get(&id::<Rollout>(key))
             .cloned()
             .map(LiveRollout::new))
+    }
+}
+
+impl ServiceReader for MemoryRouteStore {
+    fn keeps_services(&self) -> bool {
+        let state = self.state();
+        let mut kinds = state.objects.keys().map(|(kind, _)| *kind);
+        kinds.any(|kind| kind == Service::KIND)
+    }
+
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        let state = self.state();
+        Ok(state
+            .objects
+            .get(&id::<Service>(key))
+            .and_then(service::first_port))
     }
 }
 

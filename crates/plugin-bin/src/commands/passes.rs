@@ -88,6 +88,8 @@ pub(super) struct Update<'a> {
     api: &'a Value,
     /// While the new version is rolled out.
     rollout: Rollout,
+    /// Whether the update is under way, so that the tables may be split.
+    is_under_way: bool,
 }
 
 impl<'a> Update<'a> {
@@ -95,6 +97,9 @@ impl<'a> Update<'a> {
     pub(super) fn new(subject: &'a Subject) -> Self {
         let mut rollout = subject.rollout.clone();
         let status = &mut rollout.status;
+        let is_under_way = !status.stable_rs.is_empty()
+            && !status.current_pod_hash.is_empty()
+            && status.stable_rs != status.current_pod_hash;
         if status.stable_rs.is_empty() {
             status.stable_rs = STABLE.to_owned();
             // The first deployment swaps the Services too, from an empty status, which counts as pong.
@@ -121,6 +126,7 @@ impl<'a> Update<'a> {
         Self {
             api: &subject.api,
             rollout,
+            is_under_way,
         }
     }
 
@@ -132,7 +138,11 @@ impl<'a> Update<'a> {
     /// Every pass of an update from rest to rest; with `abort_at`, that step is the last before an abort.
     pub(super) fn passes(&self, abort_at: Option<usize>) -> Vec<Pass> {
         let mut before = self.rollout.clone();
-        before.status.current_pod_hash = before.status.stable_rs.clone();
+        if self.is_under_way {
+            before.status.abort = true;
+        } else {
+            before.status.current_pod_hash = before.status.stable_rs.clone();
+        }
         let mut passes = vec![self.ending("at rest", before)];
         passes.push(self.ending("new version", self.at(0)));
         let steps = self.steps();

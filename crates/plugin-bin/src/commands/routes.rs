@@ -34,14 +34,23 @@ pub(super) struct Copies {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
     pub(super) destination: String,
-    /// Percent of the route's traffic.
-    pub(super) weight: u32,
+    /// Percent of the route's traffic; absent where the table says 0, which means no traffic to its owner and at least 1 to
+    /// Gloo's reference.
+    pub(super) weight: Option<u32>,
 }
 
 impl RouteState {
     pub(super) fn shares(&self) -> String {
         let shares = self.destinations.iter();
-        let shares = shares.map(|share| format!("{} {}", share.destination, share.weight));
+        let shares = shares.map(
+            |Share {
+                 destination,
+                 weight,
+             }| match weight {
+                Some(weight) => format!("{destination} {weight}"),
+                None => format!("{destination} unset"),
+            },
+        );
         let copies = self.copies.iter();
         let copies = copies.map(|it| format!("copies to {} {}", it.destination, it.percentage));
         shares.chain(copies).collect::<Vec<_>>().join(", ")
@@ -55,6 +64,9 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
     };
     let state = |route: String, destinations: &[DestinationReference]| {
         let weights = effective_weights(destinations);
+        let is_zero = |destination: &DestinationReference| destination.weight == Some(0);
+        let weights = destinations.iter().zip(weights);
+        let weights = weights.map(|(it, weight)| Some(weight).filter(|_| !is_zero(it)));
         let shares = names(destinations).into_iter().zip(weights);
         RouteState {
             table: table.key().to_string(),

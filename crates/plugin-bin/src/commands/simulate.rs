@@ -98,7 +98,7 @@ pub(super) async fn walk(
     passes: &[Pass],
 ) -> anyhow::Result<Report> {
     let mut reports = Vec::new();
-    let mut at_rest = None;
+    let before = objects(store, at_rest).await?;
     let mut is_stuck = false;
     for (index, pass) in passes.iter().enumerate() {
         let mut rollout = pass.rollout.clone();
@@ -128,17 +128,14 @@ pub(super) async fn walk(
         if is_stuck {
             break;
         }
-        if index == 0 {
-            at_rest = Some(objects(store).await?);
-        }
     }
     let is_ping_pong = passes.last().is_some_and(|pass| {
         let canary = pass.rollout.canary.as_ref();
         canary.is_some_and(|canary| canary.ping_pong.is_some()) && !pass.rollout.status.abort
     });
-    let end = match at_rest {
-        Some(at_rest) if !is_stuck => end(&at_rest, &objects(store).await?, is_ping_pong),
-        _ => End::Stuck,
+    let end = match is_stuck {
+        true => End::Stuck,
+        false => end(&before, &objects(store, |table| table).await?, is_ping_pong),
     };
     Ok(Report {
         rollout: String::new(),
@@ -147,9 +144,22 @@ pub(super) async fn walk(
     })
 }
 
-/// What owners write of the tables and policies, by name.
-async fn objects(store: &MemoryRouteStore) -> anyhow::Result<Vec<(String, Value)>> {
-    let tables = store.tables()?.into_iter().map(RouteTableDoc::into_raw);
+/// A table without what Rollouts changed in it, as far as that can be read.
+fn at_rest(table: RouteTableDoc) -> RouteTableDoc {
+    match route_planner::at_rest(&table) {
+        Ok(rest) => rest.into_owned(),
+        // The router says what is wrong with it.
+        Err(_) => table,
+    }
+}
+
+/// The tables, each as `view` shows it, and the policies, by name and without what only the store writes.
+async fn objects(
+    store: &MemoryRouteStore,
+    view: impl Fn(RouteTableDoc) -> RouteTableDoc,
+) -> anyhow::Result<Vec<(String, Value)>> {
+    let tables = store.tables()?.into_iter();
+    let tables = tables.map(|table| view(table).into_raw());
     let policies = store.policies().await?;
     let policies = policies.into_iter().map(MirrorPolicyDoc::into_raw);
     let named = tables.chain(policies).map(|mut object| {

@@ -200,7 +200,9 @@ async fn rollout_problems(
     };
     if source.is_live() {
         source.copy_tables(subject, store).await?;
-    } else if let Err(StoreError::NotFound { what }) = store.select(config.route_tables()).await {
+    } else if let Err(StoreError::NotFound { what }) =
+        store.select(config.route_tables()).await.complete()
+    {
         let message = format!("{label}: {what} is not among the files: its routes are not checked");
         return Ok(vec![Problem::warning(spot, message)]);
     }

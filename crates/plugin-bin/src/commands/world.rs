@@ -234,11 +234,15 @@ impl Source {
             return Ok(());
         };
         let cluster = self.cluster();
-        let tables = match cluster.select(config.route_tables()).await {
-            Err(StoreError::NotFound { .. }) => Vec::new(),
-            tables => tables?,
-        };
-        for table in tables
+        let selection = cluster.select(config.route_tables()).await;
+        for error in selection.errors {
+            // The router names a table that is not there.
+            if !matches!(error, StoreError::NotFound { .. }) {
+                return Err(error.into());
+            }
+        }
+        for table in selection
+            .tables
             .into_iter()
             .filter(|it| store.table(it.key()).is_none())
         {

@@ -8,13 +8,16 @@ use std::sync::{
 use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
-use route_store::{LiveRollout, PolicyStore, RolloutReader, RouteStore, StoreError};
+use route_store::{
+    LiveRollout, PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, Store,
+    StoreError,
+};
 use serde_json::Value;
 
 /// Somewhere that RouteTables can live, as their owners and Gloo see it.
 pub trait Place: Sync {
     /// How the plugin gets at the tables.
-    type Store: RouteStore + PolicyStore + RolloutReader;
+    type Store: Store;
 
     /// A store as a newly started plugin has it.
     fn store(&self) -> Self::Store;
@@ -78,10 +81,7 @@ impl<S: RouteStore> Watched<S> {
 }
 
 impl<S: RouteStore> RouteStore for Watched<S> {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
         self.store.select(selector).await
     }
 
@@ -131,5 +131,15 @@ impl<S: PolicyStore> PolicyStore for Watched<S> {
 impl<S: RolloutReader> RolloutReader for Watched<S> {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         self.store.rollout(key).await
+    }
+}
+
+impl<S: ServiceReader> ServiceReader for Watched<S> {
+    fn keeps_services(&self) -> bool {
+        self.store.keeps_services()
+    }
+
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        self.store.service_port(key).await
     }
 }

@@ -9,7 +9,7 @@ use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{PodHashes, ServeConfig, Verification, WeightDestination};
-use route_store::{PolicyStore, RolloutReader, RouteStore, StoreError};
+use route_store::{PolicyStore as _, RouteStore as _, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -219,14 +219,12 @@ struct Plugin {
 }
 
 impl Plugin {
-    async fn start(
-        scenario: &Scenario,
-        store: impl RouteStore + PolicyStore + RolloutReader,
-    ) -> Result<Self> {
+    async fn start(scenario: &Scenario, store: impl Store) -> Result<Self> {
         let policy = Policy {
             plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),
             destination_namespaces: scenario.flags.destination_namespaces.clone(),
+            allow_top_placement: scenario.flags.allow_top_placement,
         };
         let router = GlooRouter::new(store, policy);
         let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router).await?;

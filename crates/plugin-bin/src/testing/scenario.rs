@@ -34,6 +34,7 @@ pub(super) struct Scenario {
 pub(super) struct Flags {
     pub(super) route_table_namespaces: Vec<String>,
     pub(super) destination_namespaces: Vec<String>,
+    pub(super) allow_top_placement: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,7 +1,7 @@
 //! A traffic router's methods, and how each reaches the router.
 
 use gob::{EncodeError, Encoder};
-use tracing::warn;
+use tracing::error;
 
 use super::{Plugin, methods};
 use crate::error::PluginError;
@@ -9,6 +9,7 @@ use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
 use crate::netrpc::{Body, Fault};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::to_wire::error_chain;
 use crate::traffic_router::{
     DesiredWeight, PodHashes, TrafficRouter, Verification, WeightDestination,
 };
@@ -54,7 +55,8 @@ pub enum RouterCall {
 pub(crate) enum RouterReply {
     Type(String),
     Done(Result<(), PluginError>),
-    Verified(Result<Verification, PluginError>),
+    /// Never an error: after one the controller would not ask again, and would promote unverified.
+    Verified(Verification),
 }
 
 /// A traffic router as a plugin.
@@ -93,7 +95,15 @@ impl<R: TrafficRouter> Plugin for Router<R> {
                 Done(router.set_weight(&rollout, desired, &additional).await)
             }
             RouterCall::VerifyWeight(rollout, desired, additional) => {
-                Verified(router.verify_weight(&rollout, desired, &additional).await)
+                let answer = router.verify_weight(&rollout, desired, &additional).await;
+                Verified(answer.unwrap_or_else(|error| {
+                    let error = error_chain(error.as_error());
+                    error!(
+                        error,
+                        "call failed: answered that the weight is not verified"
+                    );
+                    Verification::NotVerified
+                }))
             }
             RouterCall::SetHeaderRoute(rollout, route) => {
                 Done(router.set_header_route(&rollout, &route).await)
@@ -107,24 +117,22 @@ impl<R: TrafficRouter> Plugin for Router<R> {
         }
     }
 
-    /// For VerifyWeight it is no error: after an error the controller would not ask again, and
-    /// would promote unverified.
     fn late(method: RouterMethod, late: Fault) -> Result<RouterReply, Fault> {
         match method {
-            RouterMethod::Type => Err(late),
-            RouterMethod::VerifyWeight => {
-                warn!(error = %late, "answered that the weight is not verified");
-                Ok(RouterReply::Verified(Ok(Verification::NotVerified)))
-            }
+            RouterMethod::Type | RouterMethod::VerifyWeight => Err(late),
             _ => Ok(RouterReply::Done(Err(late.into()))),
         }
     }
 
+    fn fail_closed(method: RouterMethod) -> Option<RouterReply> {
+        let is_verify = method == RouterMethod::VerifyWeight;
+        is_verify.then_some(RouterReply::Verified(Verification::NotVerified))
+    }
+
     fn refusal(reply: &RouterReply) -> Option<&PluginError> {
         match reply {
-            RouterReply::Type(_) => None,
+            RouterReply::Type(_) | RouterReply::Verified(_) => None,
             RouterReply::Done(outcome) => outcome.as_ref().err(),
-            RouterReply::Verified(outcome) => outcome.as_ref().err(),
         }
     }
 }
@@ -161,8 +169,8 @@ impl Body for RouterReply {
         match self {
             Self::Type(name) => encoder.encode(name, out),
             Self::Done(outcome) => encoder.encode(&wire::RpcError::from(outcome), out),
-            Self::Verified(outcome) => {
-                encoder.encode(&wire::VerifyWeightResponse::from(outcome), out)
+            Self::Verified(verification) => {
+                encoder.encode(&wire::VerifyWeightResponse::from(*verification), out)
             }
         }
     }

@@ -39,7 +39,7 @@ pub struct ServeConfig {
     /// The protocol versions to announce.
     pub handshake: HandshakeConfig,
     /// How long one call may take. The controller waits for ever, so a call that takes longer is
-    /// cut short and answered with an error (VerifyWeight: with "not verified").
+    /// cut short and answered with an error (VerifyWeight: "not verified").
     pub call_deadline: Duration,
     /// How long to wait for the host to open its session after the handshake line.
     pub session_timeout: Duration,

@@ -161,7 +161,10 @@ where
                     Ok(Err(lost @ SessionError::LostStream { .. })) => {
                         return after_loss(self.connection, control.quit_asked(), lost).await;
                     }
-                    Ok(Err(error)) => return Err(error),
+                    Ok(Err(error)) => {
+                        drain(&mut self.connection).await;
+                        return Err(error);
+                    }
                     Err(panic) => return Err(SessionError::Panicked(panic)),
                 },
                 () = control.quit_answered() => break,
@@ -302,16 +305,21 @@ async fn hang_up<IO>(mut connection: Connection<IO>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
-    let drained = timeout(GRACE, async {
-        while let Ok(Some(_)) = accept(&mut connection).await {}
-    })
-    .await;
-    if drained.is_err() {
+    if !drain(&mut connection).await {
         let close = poll_fn(|cx| connection.poll_close(cx));
         if !matches!(timeout(GRACE, close).await, Ok(Ok(()))) {
             debug!("the connection did not close in order");
         }
     }
+}
+
+/// Sends what is still to be sent; tells whether the host hung up meanwhile.
+async fn drain<IO>(connection: &mut Connection<IO>) -> bool
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    let hung_up = async { while let Ok(Some(_)) = accept(connection).await {} };
+    timeout(GRACE, hung_up).await.is_ok()
 }
 
 fn is_hang_up(error: &io::Error) -> bool {

@@ -102,12 +102,19 @@ impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
         request: Request<VerifyWeightRequest>,
     ) -> Result<Response<VerifyWeightResponse>, Status> {
         let request = request.into_inner();
-        let rollout = rollout("VerifyWeight", &request.rollout)?;
-        let desired = desired(&rollout, request.desired_weight);
-        let additional = all(request.additional_destinations);
-        let call = RouterCall::VerifyWeight(rollout, desired, additional);
-        match self.call(call).await? {
-            RouterReply::Verified(Ok(verification)) => {
+        let reply = match decode("VerifyWeight", "rollout", &request.rollout) {
+            Ok(rollout) => {
+                let rollout: Box<Rollout> = Box::new(rollout);
+                let desired = desired(&rollout, request.desired_weight);
+                let additional = all(request.additional_destinations);
+                self.call(RouterCall::VerifyWeight(rollout, desired, additional))
+                    .await?
+            }
+            Err(fault) => PluginService::<Router<R>>::refuse("Plugin.VerifyWeight", fault)
+                .map_err(|fault| status(&fault))?,
+        };
+        match reply {
+            RouterReply::Verified(verification) => {
                 let verification = WireVerification::from(verification).into();
                 Ok(Response::new(VerifyWeightResponse { verification }))
             }
@@ -159,11 +166,13 @@ fn rollout(method: &str, text: &[u8]) -> Result<Box<Rollout>, Status> {
 }
 
 fn json<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result<T, Status> {
-    serde_json::from_slice(text).map_err(|error| {
-        status(&Fault::Argument {
-            method: method.to_owned(),
-            reason: format!("{field}: {error}"),
-        })
+    decode(method, field, text).map_err(|fault| status(&fault))
+}
+
+fn decode<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result<T, Fault> {
+    serde_json::from_slice(text).map_err(|error| Fault::Argument {
+        method: method.to_owned(),
+        reason: format!("{field}: {error}"),
     })
 }
 

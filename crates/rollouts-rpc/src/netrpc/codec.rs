@@ -56,7 +56,7 @@ impl CallDecoder {
     ///
     /// # Errors
     ///
-    /// A stream that cannot be followed any further.
+    /// A stream that cannot be followed any further. A call whose argument is to blame comes before the error.
     pub(crate) fn poll_call<S: Service>(
         &mut self,
     ) -> Result<Option<Incoming<S::Call>>, DecodeError> {
@@ -78,7 +78,7 @@ impl CallDecoder {
                 self.header = Some(header);
                 Ok(None)
             }
-            Err(error) if error.is_fatal() => Err(error),
+            // After a fatal error the decoder returns it for every further value.
             Err(error) => {
                 let fault = Fault::Argument {
                     method: header.service_method.clone(),

@@ -67,29 +67,36 @@ where
     let mut decoder = CallDecoder::new(S::LIMITS);
     let mut calls = JoinSet::new();
     let mut chunk = vec![0; READ_SIZE];
-    loop {
-        while let Some(incoming) = decoder.poll_call::<S>().map_err(corrupt)? {
-            // Nobody closes the semaphore.
-            let permit = room.enter(incoming.bytes).await.map_err(corrupt)?;
-            calls.spawn(Arc::clone(&replies).answer(incoming, permit));
+    let end = loop {
+        match decoder.poll_call::<S>() {
+            Ok(Some(incoming)) => {
+                // Nobody closes the semaphore.
+                let permit = room.enter(incoming.bytes).await.map_err(corrupt)?;
+                calls.spawn(Arc::clone(&replies).answer(incoming, permit));
+                continue;
+            }
+            Ok(None) => {}
+            Err(error) => break Err(corrupt(error)),
         }
         tokio::select! {
             read = reader.read(&mut chunk) => match read.map_err(StreamError::Io)? {
-                0 => break,
-                n => decoder
-                    .handle_input(chunk.get(..n).unwrap_or_default())
-                    .map_err(corrupt)?,
+                0 if decoder.is_between_calls() => break Ok(()),
+                0 => return Err(StreamError::Io(io::ErrorKind::UnexpectedEof.into())),
+                n => {
+                    let read = chunk.get(..n).unwrap_or_default();
+                    if let Err(error) = decoder.handle_input(read) {
+                        break Err(corrupt(error));
+                    }
+                }
             },
             Some(answered) = calls.join_next() => finished(answered)?,
         }
-    }
-    if !decoder.is_between_calls() {
-        return Err(StreamError::Io(io::ErrorKind::UnexpectedEof.into()));
-    }
+    };
+    // The calls before a corrupt one are answered: to the host, a VerifyWeight without an answer is an error.
     while let Some(answered) = calls.join_next().await {
         finished(answered)?;
     }
-    Ok(())
+    end
 }
 
 /// Where calls go and their replies come from.
@@ -112,7 +119,7 @@ where
     ) -> Result<(), StreamError> {
         let outcome = match call {
             Ok(call) => self.service.call(call).await,
-            Err(fault) => Err(fault),
+            Err(fault) => S::refuse(&header.service_method, fault),
         };
         let outcome = outcome.map_err(|fault| to_wire::error_chain(&fault));
         if let Err(error) = &outcome {

@@ -145,6 +145,7 @@ pub(super) struct RolloutStatus {
     #[serde(rename = "stableRS")]
     stable_rs: String,
     current_step_index: Option<i32>,
+    replicas: i32,
     updated_replicas: i32,
     available_replicas: i32,
     canary: CanaryStatus,
@@ -170,6 +171,7 @@ impl From<RolloutStatus> for super::RolloutStatus {
             current_pod_hash: status.current_pod_hash,
             stable_rs: status.stable_rs,
             current_step_index: status.current_step_index,
+            replicas: status.replicas,
             updated_replicas: status.updated_replicas,
             available_replicas: status.available_replicas,
             weights: status.canary.weights,

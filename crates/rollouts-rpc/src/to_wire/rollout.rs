@@ -143,6 +143,7 @@ impl From<&RolloutStatus> for wire::RolloutStatus {
             abort: status.abort,
             controller_pause: status.controller_pause,
             current_pod_hash: status.current_pod_hash.clone(),
+            replicas: status.replicas,
             updated_replicas: status.updated_replicas,
             available_replicas: status.available_replicas,
             current_step_index: status.current_step_index,

@@ -104,6 +104,7 @@ gob::gob_struct! {
         pub(crate) abort: bool as "Abort",
         pub(crate) controller_pause: bool as "ControllerPause",
         pub(crate) current_pod_hash: String as "CurrentPodHash",
+        pub(crate) replicas: i32 as "Replicas",
         pub(crate) updated_replicas: i32 as "UpdatedReplicas",
         pub(crate) available_replicas: i32 as "AvailableReplicas",
         pub(crate) current_step_index: Option<i32> as "CurrentStepIndex",

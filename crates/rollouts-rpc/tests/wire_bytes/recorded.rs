@@ -250,6 +250,7 @@ fn demo(release: &Release) -> Rollout {
             current_pod_hash: "6d4f8b7c5".into(),
             stable_rs: "7c9d6b5f4".into(),
             current_step_index: Some(1),
+            replicas: 5,
             updated_replicas: 1,
             available_replicas: 5,
             current_experiment: "demo-7-1".into(),

@@ -183,6 +183,23 @@ async fn a_corrupt_stream_ends_the_session() {
     check_corrupt(host.ended().await, "plugin", "defined twice");
 }
 
+/// To the host, a VerifyWeight without an answer is an error, after which it promotes.
+#[tokio::test(start_paused = true)]
+async fn an_argument_that_corrupts_the_stream_is_answered_before_the_session_ends() {
+    let mut host = RawHost::with_router().await;
+    host.exchange(
+        7,
+        &format!("{REQUEST_DEF} [ff82 01 |Plugin.VerifyWeight| 00] {REQUEST_DEF}"),
+        &format!(
+            "{RESPONSE_DEF} [ff82 01 |Plugin.VerifyWeight| 00]
+             [ff83 03 01 01 |VerifyWeightResponse| 01 ff84 00 01 02 01 |Verified| 01 04 00 01 |Err| 01 ff86 00 00 00]
+             [ff85 03 01 01 |RpcError| 01 ff86 00 01 01 01 |ErrorString| 01 0c 00 00 00] [ff84 02 00 00]"
+        ),
+    )
+    .await;
+    check_corrupt(host.ended().await, "plugin", "defined twice");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_body_where_a_header_should_be_ends_the_session() {
     let mut host = RawHost::with_router().await;

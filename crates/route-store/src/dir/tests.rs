@@ -49,9 +49,52 @@ async fn selects_route_tables_and_nothing_else() {
         namespaces: vec!["mesh".to_owned()],
         ..RouteTableSelector::default()
     };
-    let tables = fixture.store.select(&selector).await.unwrap();
+    let tables = fixture.store.select(&selector).await.complete().unwrap();
     let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
     assert_eq!(keys, ["mesh/shop"]);
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_hides_no_other() {
+    let fixture = fixture(SHOP);
+    fs::write(fixture.dir.path().join("a.yaml"), "{broken").unwrap();
+    fs::write(
+        fixture.dir.path().join("b.yaml"),
+        "kind: RouteTable\nmetadata: {name: 7}\n",
+    )
+    .unwrap();
+    let selector = RouteTableSelector {
+        names: vec!["shop".to_owned(), "gone".to_owned()],
+        namespaces: vec!["mesh".to_owned()],
+        ..RouteTableSelector::default()
+    };
+    let selection = fixture.store.select(&selector).await;
+    assert_eq!(selection.tables.len(), 1);
+    let errors: Vec<String> = selection.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors[0].contains("a.yaml cannot be read"), "{errors:?}");
+    assert!(errors[1].contains("b.yaml cannot be read"), "{errors:?}");
+    assert!(errors[2].contains("mesh/gone not found"), "{errors:?}");
+
+    let key = ObjectKey::new("mesh", "shop");
+    fixture.store.read(&key).await.unwrap();
+    fixture
+        .patch(json!([{"op": "add", "path": "/spec/weight", "value": 1}]))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_port_of_a_service_is_its_first() {
+    let fixture = fixture(
+        "kind: Service\nmetadata: {name: a, namespace: shop}\nspec: {ports: [{port: 8080}, {port: 81}]}\n",
+    );
+    let port = async |name| {
+        let key = ObjectKey::new("shop", name);
+        fixture.store.service_port(&key).await.unwrap()
+    };
+    assert_eq!(port("a").await, Some(8080));
+    assert_eq!(port("b").await, None);
 }
 
 #[tokio::test]

@@ -87,7 +87,8 @@ fn lines(sent: &Sent) -> Vec<String> {
 #[tokio::test]
 async fn a_named_table_is_read_by_name_and_keeps_unknown_fields_in_order() {
     let (store, sent) = store(vec![(200, table("mesh", "web"))]);
-    let tables = store.select(&by_name(&["web"], &["mesh"])).await.unwrap();
+    let selection = store.select(&by_name(&["web"], &["mesh"])).await;
+    let tables = selection.complete().unwrap();
     assert_eq!(
         lines(&sent),
         ["GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables/web"]
@@ -103,7 +104,7 @@ async fn labels_are_selected_by_the_server_page_by_page() {
     let page =
         |name, token| json!({"metadata": {"continue": token}, "items": [table("mesh", name)]});
     let (store, sent) = store(vec![(200, page("b", "more")), (200, page("a", ""))]);
-    let tables = store.select(&by_label(&["mesh"])).await.unwrap();
+    let tables = store.select(&by_label(&["mesh"])).await.complete().unwrap();
     let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
     assert_eq!(keys, ["mesh/a", "mesh/b"]);
     let path = "GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables?&labelSelector=app%3Dshop&limit=250";
@@ -122,6 +123,7 @@ async fn a_name_may_live_in_one_of_several_namespaces() {
     let tables = store
         .select(&by_name(&["web"], &["edge", "mesh"]))
         .await
+        .complete()
         .unwrap();
     assert_eq!(tables.len(), 1);
 }
@@ -132,10 +134,55 @@ async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
     let error = store
         .select(&by_name(&["web"], &["edge", "mesh"]))
         .await
+        .complete()
         .unwrap_err();
     assert_eq!(
         error.to_string(),
         "RouteTable edge/web or mesh/web not found: create it or correct routeTableSelector"
+    );
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_hides_no_other() {
+    let selector = RouteTableSelector {
+        labels: [("app".to_owned(), "shop".to_owned())].into(),
+        ..by_name(&["a", "b", "c"], &["mesh"])
+    };
+    let forbidden = || (403, failure(403, "no", None));
+    let (store, _) = store(vec![
+        (404, failure(404, "no", None)),
+        forbidden(),
+        (200, table("mesh", "c")),
+        forbidden(),
+    ]);
+    let selection = store.select(&selector).await;
+    let keys: Vec<String> = selection
+        .tables
+        .iter()
+        .map(|table| table.key().to_string())
+        .collect();
+    assert_eq!(keys, ["mesh/c"]);
+    let errors: Vec<String> = selection.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        [
+            "RouteTable mesh/a not found: create it or correct routeTableSelector",
+            "not allowed to get RouteTable mesh/b: grant it on routetables.networking.gloo.solo.io (no)",
+            "not allowed to list routetables in namespace mesh: grant it on routetables.networking.gloo.solo.io (no)",
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_service_is_read_from_the_core_group() {
+    let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
+    let (store, sent) = store(vec![(200, service), (403, failure(403, "no", None))]);
+    let key = ObjectKey::new("shop", "exp");
+    assert_eq!(store.service_port(&key).await.unwrap(), Some(8080));
+    assert_eq!(lines(&sent), ["GET /api/v1/namespaces/shop/services/exp"]);
+    assert_eq!(
+        store.service_port(&key).await.unwrap_err().to_string(),
+        "not allowed to get Service shop/exp: grant it on services (no)"
     );
 }
 

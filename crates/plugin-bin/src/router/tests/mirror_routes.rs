@@ -1,12 +1,9 @@
 //! Mirror routes over the memory store: the policy behind them comes after the route and goes before it.
 
-use std::sync::Mutex;
-
 use rollouts_rpc::rollout::{CanaryStep, RouteMatch, StringMatch};
 use route_planner::ANNOTATION;
-use route_store::LiveRollout;
 
-use super::*;
+use super::{faulty::Fault, *};
 
 fn mirror(percentage: i32) -> SetMirrorRoute {
     let path = StringMatch {
@@ -23,7 +20,7 @@ fn mirror(percentage: i32) -> SetMirrorRoute {
     }
 }
 
-fn mirror_rollout(block: Value) -> Rollout {
+pub(super) fn mirror_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
     rollout.status.current_step_index = Some(0);
     let canary = rollout.canary.as_mut().unwrap();
@@ -35,95 +32,9 @@ fn mirror_rollout(block: Value) -> Rollout {
     rollout
 }
 
-/// What a store was asked to write, and whether it may read policies.
-struct Log {
-    store: MemoryRouteStore,
-    written: Mutex<Vec<String>>,
-    forbidden: bool,
-}
-
-impl Log {
-    fn router(forbidden: bool) -> (Arc<Self>, GlooRouter<Arc<Self>>) {
-        let log = Arc::new(Self {
-            store: MemoryRouteStore::new([shop()]).unwrap(),
-            written: Mutex::default(),
-            forbidden,
-        });
-        let policy = Policy {
-            plugin_names: vec!["solo-io/glooplatform".into()],
-            ..Policy::default()
-        };
-        (log.clone(), GlooRouter::new(log, policy))
-    }
-
-    fn note(&self, what: &str) {
-        self.written.lock().unwrap().push(what.to_owned());
-    }
-
-    fn taken(&self) -> Vec<String> {
-        std::mem::take(&mut self.written.lock().unwrap())
-    }
-}
-
-impl RouteStore for Log {
-    async fn select(
-        &self,
-        selector: &RouteTableSelector,
-    ) -> Result<Vec<RouteTableDoc>, StoreError> {
-        self.store.select(selector).await
-    }
-
-    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.store.read(key).await
-    }
-
-    async fn patch(
-        &self,
-        key: &ObjectKey,
-        patch: &json_patch::Patch,
-    ) -> Result<RouteTableDoc, StoreError> {
-        self.note("table");
-        self.store.patch(key, patch).await
-    }
-}
-
-impl PolicyStore for Log {
-    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        if self.forbidden {
-            return Err(StoreError::Forbidden {
-                verb: "list",
-                what: "MirrorPolicies".into(),
-                resource: "mirrorpolicies".into(),
-                reason: "no".into(),
-            });
-        }
-        self.store.policies().await
-    }
-
-    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        self.note("create");
-        self.store.create_policy(policy).await
-    }
-
-    async fn patch_policy(
-        &self,
-        key: &ObjectKey,
-        patch: &json_patch::Patch,
-    ) -> Result<MirrorPolicyDoc, StoreError> {
-        self.note("patch");
-        self.store.patch_policy(key, patch).await
-    }
-
-    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        self.note("delete");
-        self.store.delete_policy(policy).await
-    }
-}
-
-impl RolloutReader for Log {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
-        self.store.rollout(key).await
-    }
+fn store_and_router() -> (Arc<Faulty>, GlooRouter<Arc<Faulty>>) {
+    let Fixture { router, store } = Fixture::new([shop()]);
+    (store, router)
 }
 
 fn text(outcome: Result<(), RouterError>) -> String {
@@ -132,8 +43,8 @@ fn text(outcome: Result<(), RouterError>) -> String {
 
 #[tokio::test]
 async fn b18_the_policy_comes_after_its_route_and_goes_before_it() {
-    let (log, router) = Log::router(false);
-    let original = log.store.table(&key()).unwrap()["spec"].clone();
+    let (store, router) = store_and_router();
+    let original = store.table(&key()).unwrap()["spec"].clone();
     let rollout = mirror_rollout(select_shop());
     let nothing: [&str; 0] = [];
 
@@ -141,28 +52,28 @@ async fn b18_the_policy_comes_after_its_route_and_goes_before_it() {
         .set_mirror_route(&rollout, &mirror(30))
         .await
         .unwrap();
-    assert_eq!(log.taken(), ["table", "create"]);
+    assert_eq!(store.taken(), ["table", "create"]);
     router
         .set_mirror_route(&rollout, &mirror(30))
         .await
         .unwrap();
     router.set_weight(&rollout, desired(0), &[]).await.unwrap();
-    assert_eq!(log.taken(), nothing);
+    assert_eq!(store.taken(), nothing);
 
     router
         .set_mirror_route(&rollout, &mirror(40))
         .await
         .unwrap();
-    assert_eq!(log.taken(), ["patch"]);
+    assert_eq!(store.taken(), ["patch"]);
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
-    assert_eq!(log.taken(), ["table", "patch"], "the step says 30");
+    assert_eq!(store.taken(), ["table", "patch"], "the step says 30");
 
     router.remove_managed_routes(&rollout).await.unwrap();
-    assert_eq!(log.taken(), ["delete", "table"]);
+    assert_eq!(store.taken(), ["delete", "table"]);
     router.remove_managed_routes(&rollout).await.unwrap();
-    assert_eq!(log.taken(), nothing);
+    assert_eq!(store.taken(), nothing);
     router.set_weight(&rollout, desired(0), &[]).await.unwrap();
-    let table = log.store.table(&key()).unwrap();
+    let table = store.table(&key()).unwrap();
     assert_eq!(table["spec"], original);
     assert_eq!(
         table["metadata"]
@@ -174,86 +85,91 @@ async fn b18_the_policy_comes_after_its_route_and_goes_before_it() {
 
 #[tokio::test]
 async fn a_step_without_match_removes_the_policy_too() {
-    let (log, router) = Log::router(false);
+    let (store, router) = store_and_router();
     let rollout = mirror_rollout(select_shop());
     router
         .set_mirror_route(&rollout, &mirror(30))
         .await
         .unwrap();
-    log.taken();
+    store.taken();
     let none = SetMirrorRoute {
         matches: vec![],
         ..mirror(30)
     };
     router.set_mirror_route(&rollout, &none).await.unwrap();
-    assert_eq!(log.taken(), ["delete", "table"]);
+    assert_eq!(store.taken(), ["delete", "table"]);
 }
 
 #[tokio::test]
 async fn set_weight_brings_route_and_policy_back() {
-    let (log, router) = Log::router(false);
+    let (store, router) = store_and_router();
     let rollout = mirror_rollout(select_shop());
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
-    assert_eq!(log.taken(), ["table", "create"]);
-    log.store.put(shop()).unwrap();
+    assert_eq!(store.taken(), ["table", "create"]);
+    store.put(shop()).unwrap();
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
-    assert_eq!(log.taken(), ["table"]);
+    assert_eq!(store.taken(), ["table"]);
 }
 
 #[tokio::test]
 async fn a_policy_whose_route_is_gone_is_removed_all_the_same() {
-    let (log, router) = Log::router(false);
+    let (store, router) = store_and_router();
     let rollout = mirror_rollout(select_shop());
     router
         .set_mirror_route(&rollout, &mirror(30))
         .await
         .unwrap();
-    log.store.remove(&key());
-    log.taken();
+    store.remove(&key());
+    store.taken();
     router.remove_managed_routes(&rollout).await.unwrap();
-    assert_eq!(log.taken(), ["delete"]);
+    assert_eq!(store.taken(), ["delete"]);
 }
 
 #[tokio::test]
 async fn missing_rights_are_an_error_and_nothing_is_written() {
-    let (log, router) = Log::router(true);
+    let (store, router) = store_and_router();
+    store.fail("list policies", Fault::Forbidden);
     let rollout = mirror_rollout(select_shop());
-    let error = text(router.set_mirror_route(&rollout, &mirror(30)).await);
+    // T-20
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    let error = text(router.set_weight(&rollout, desired(25), &[]).await);
     assert!(
         error.starts_with("Rollout shop/web: mirror routes need MirrorPolicies: "),
         "{error}"
     );
-    assert!(
-        error.contains("not allowed to list MirrorPolicies"),
-        "{error}"
-    );
-    let again = text(router.set_weight(&rollout, desired(25), &[]).await);
-    assert_eq!(again, error);
+    assert!(error.contains("not allowed to list policies"), "{error}");
     // Nothing can be there to remove.
     router.remove_managed_routes(&rollout).await.unwrap();
-    assert_eq!(log.taken(), [""; 0]);
+    assert_eq!(store.taken(), [""; 0]);
 }
 
 #[tokio::test]
 async fn a_policy_of_somebody_else_is_named_before_anything_is_written() {
-    let (log, router) = Log::router(false);
+    let (store, router) = store_and_router();
     let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
-    log.store.put_policy(theirs).unwrap();
+    store.put_policy(theirs).unwrap();
     let rollout = mirror_rollout(select_shop());
-    let error = text(router.set_mirror_route(&rollout, &mirror(30)).await);
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    let error = text(router.set_weight(&rollout, desired(25), &[]).await);
     assert!(
         error.contains("would be mirrored by MirrorPolicy mesh/theirs too"),
         "{error}"
     );
-    assert_eq!(log.taken(), [""; 0]);
+    assert_eq!(store.taken(), [""; 0]);
 }
 
 /// SetMirrorRoute and SetWeight for a step whose percentage did not arrive, with what the live Rollout says.
 async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
-    let (log, router) = Log::router(false);
+    let (store, router) = store_and_router();
     if let Some(route) = live {
         let steps = json!([{"setMirrorRoute": route}]);
-        log.store
+        store
             .put_rollout(
                 json!({"kind": "Rollout", "metadata": {"namespace": "shop", "name": "web"},
                 "spec": {"strategy": {"canary": {"steps": steps}}}}),
@@ -278,7 +194,7 @@ async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
     rollout.status.current_pod_hash = "c1".into();
     let verified = router.verify_weight(&rollout, desired(25), &[]).await;
     assert_eq!(verified.unwrap(), Verification::Verified);
-    let policies = log.store.policies().await.unwrap();
+    let policies = store.policies().await.unwrap();
     let percentages = policies
         .iter()
         .map(|policy| policy.raw()["spec"]["config"]["percentage"].to_string());

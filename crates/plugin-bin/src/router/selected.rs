@@ -1,0 +1,150 @@
+//! What a call is about: the tables that the Rollout selects, the MirrorPolicies behind their mirror routes, and the ports
+//! of an experiment's Services.
+
+use std::collections::BTreeSet;
+
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use route_planner::IntentKind;
+use route_store::{Store, StoreError};
+use tracing::warn;
+
+use super::GlooRouter;
+use crate::{error::Failure, from_rpc::Request};
+
+/// The selected tables as they are now.
+pub(super) struct Selected {
+    /// Those that could be read, sorted.
+    pub(super) tables: Vec<RouteTableDoc>,
+    /// Why the rest of what the call needs could not be read.
+    pub(super) failures: Vec<Failure>,
+}
+
+impl Selected {
+    /// Tables that are not there have nothing that could be removed from them.
+    pub(super) fn without_absent_tables(mut self) -> Self {
+        let is_absent =
+            |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
+        self.failures.retain(|failure| !is_absent(failure));
+        self
+    }
+
+    pub(super) fn keys(&self) -> BTreeSet<ObjectKey> {
+        self.tables
+            .iter()
+            .map(|table| table.key().clone())
+            .collect()
+    }
+}
+
+impl<S: Store> GlooRouter<S> {
+    /// Reads the tables of a request.
+    pub(super) async fn selected(&self, request: &Request) -> Selected {
+        let selection = self.store.select(request.config.route_tables()).await;
+        Selected {
+            tables: selection.tables,
+            failures: selection.errors.into_iter().map(Failure::Store).collect(),
+        }
+    }
+
+    /// Reads the tables of a request that needs at least one: without a table nobody's traffic would move. Completes the
+    /// request with what the tables do not say.
+    pub(super) async fn selected_for_weights(&self, request: &mut Request) -> Selected {
+        let mut selected = self.selected(request).await;
+        if selected.tables.is_empty() && selected.failures.is_empty() {
+            selected.failures.push(Failure::NothingSelected {
+                rollout: request.intent.rollout.clone(),
+                selector: request.config.route_tables().to_string(),
+            });
+        }
+        let unread = self.find_ports(request, &selected.tables).await;
+        selected.failures.extend(unread);
+        selected
+    }
+
+    /// All MirrorPolicies there are.
+    pub(super) async fn policies(
+        &self,
+        request: &Request,
+    ) -> Result<Vec<MirrorPolicyDoc>, Failure> {
+        let policies = self.store.policies().await;
+        policies.map_err(|error| policies_unread(request, error))
+    }
+
+    /// Finds the port of each Service of an experiment that gets traffic: the controller makes the Service with the ports of
+    /// the Pods. A Service is read once.
+    async fn find_ports(&self, request: &mut Request, tables: &[RouteTableDoc]) -> Vec<Failure> {
+        let rollout = request.intent.rollout.clone();
+        let IntentKind::SetWeight(split) = &mut request.intent.kind else {
+            return Vec::new();
+        };
+        let mut failures = Vec::new();
+        for destination in &mut split.additional {
+            let name = &destination.service;
+            if destination.weight <= 0 || name.is_empty() || !self.store.keeps_services() {
+                continue;
+            }
+            destination.port = self.memory.port(&rollout, name);
+            if destination.port.is_some() {
+                continue;
+            }
+            let service = ObjectKey::new(&rollout.namespace, name);
+            let in_tables = tables.iter().flat_map(|table| ports_to(table, &service));
+            let in_tables: Vec<_> = in_tables.collect();
+            match self.store.service_port(&service).await {
+                Ok(Some(port)) => {
+                    self.memory.remember_port(&rollout, name, port);
+                    destination.port = Some(port);
+                }
+                // Elsewhere than in the controller's own cluster there is none, and nobody has a reason to grant it.
+                Ok(None) | Err(StoreError::Forbidden { .. }) if in_tables.is_empty() => {
+                    warn!(%rollout, "the port of Service {service} of the experiment is not known: it gets the port of the stable destination");
+                }
+                Ok(None) | Err(StoreError::Forbidden { .. }) => {}
+                Err(source) if in_tables.is_empty() => failures.push(Failure::Read {
+                    rollout: rollout.clone(),
+                    source: Box::new(source),
+                }),
+                Err(_) => destination.port = in_tables.into_iter().flatten().next(),
+            }
+        }
+        failures
+    }
+}
+
+/// The port of each destination of a table that leads to a Service.
+fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
+    let Ok(spec) = table.spec() else {
+        return Vec::new();
+    };
+    let http = spec
+        .http
+        .iter()
+        .flat_map(|route| spec.destinations_of(route));
+    let tcp = spec
+        .tcp
+        .iter()
+        .filter_map(|route| route.forward_to.as_ref());
+    let tcp = tcp.filter_map(|action| action.destinations.as_deref());
+    let tls = spec
+        .tls
+        .iter()
+        .filter_map(|route| route.forward_to.as_ref());
+    let tls = tls.filter_map(|action| action.destinations.as_deref());
+    let leads_there = http.chain(tcp.flatten()).chain(tls.flatten()).filter(|to| {
+        to.reference.as_ref().is_some_and(|reference| {
+            let namespace = reference.namespace_from(&table.key().namespace);
+            reference.name == service.name && namespace == service.namespace
+        })
+    });
+    leads_there
+        .map(|to| to.port.as_ref().and_then(|port| port.number))
+        .collect()
+}
+
+/// Why mirror routes cannot be looked after.
+pub(super) fn policies_unread(request: &Request, error: StoreError) -> Failure {
+    Failure::Policies {
+        rollout: request.intent.rollout.clone(),
+        source: Box::new(error),
+    }
+}

@@ -1,0 +1,183 @@
+//! A memory store that fails on demand and says what was written.
+
+use std::{
+    collections::BTreeMap,
+    ops::Deref,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
+use json_patch::Patch;
+use route_store::{
+    LiveRollout, MemoryRouteStore, PolicyStore, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError,
+};
+
+use super::*;
+
+/// How a request fails.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fault {
+    Forbidden,
+    Timeout,
+    /// There is no answer at all.
+    Silence,
+}
+
+pub(super) struct Faulty {
+    store: MemoryRouteStore,
+    /// By request, for example `patch shop`.
+    faults: Mutex<BTreeMap<String, Fault>>,
+    written: Mutex<Vec<String>>,
+    services_read: Mutex<usize>,
+    before_next_patch: Mutex<Option<Value>>,
+}
+
+impl Faulty {
+    pub(super) fn new(tables: impl IntoIterator<Item = Value>) -> Arc<Self> {
+        Arc::new(Self {
+            store: MemoryRouteStore::new(tables).unwrap(),
+            faults: Mutex::default(),
+            written: Mutex::default(),
+            services_read: Mutex::default(),
+            before_next_patch: Mutex::default(),
+        })
+    }
+
+    /// Makes every request `what` fail: `get shop`, `select shop` (not when it is read alone), `patch shop`, `list policies`, `delete policy`, `get rollout` or
+    /// `get service`.
+    pub(super) fn fail(&self, what: &str, fault: Fault) {
+        self.faults().insert(what.to_owned(), fault);
+    }
+
+    /// The owner of a table replaces it right before the next patch.
+    pub(super) fn put_before_next_patch(&self, table: Value) {
+        *self.before_next_patch.lock().unwrap() = Some(table);
+    }
+
+    pub(super) fn heal(&self) {
+        self.faults().clear();
+    }
+
+    /// What was written since the last time: `table`, `create`, `patch` or `delete`.
+    pub(super) fn taken(&self) -> Vec<String> {
+        std::mem::take(&mut self.written.lock().unwrap())
+    }
+
+    pub(super) fn services_read(&self) -> usize {
+        *self.services_read.lock().unwrap()
+    }
+
+    fn note(&self, what: &str) {
+        self.written.lock().unwrap().push(what.to_owned());
+    }
+
+    fn faults(&self) -> MutexGuard<'_, BTreeMap<String, Fault>> {
+        self.faults.lock().unwrap()
+    }
+
+    async fn reach(&self, verb: &'static str, name: &str) -> Result<(), StoreError> {
+        let what = name.to_owned();
+        let fault = self.faults().get(&format!("{verb} {name}")).copied();
+        Err(match fault {
+            None => return Ok(()),
+            Some(Fault::Forbidden) => StoreError::Forbidden {
+                verb,
+                what,
+                resource: "it".into(),
+                reason: "no".into(),
+            },
+            Some(Fault::Timeout) => StoreError::Timeout {
+                verb,
+                what,
+                after: Duration::from_secs(3),
+            },
+            Some(Fault::Silence) => std::future::pending().await,
+        })
+    }
+}
+
+impl Deref for Faulty {
+    type Target = MemoryRouteStore;
+
+    fn deref(&self) -> &MemoryRouteStore {
+        &self.store
+    }
+}
+
+impl RouteStore for Faulty {
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+        let Selection { tables, mut errors } = self.store.select(selector).await;
+        let mut reached = Vec::new();
+        for table in tables {
+            let name = &table.key().name;
+            let selected = self.reach("select", name).await;
+            match selected.and(self.reach("get", name).await) {
+                Ok(()) => reached.push(table),
+                Err(error) => errors.push(error),
+            }
+        }
+        Selection {
+            tables: reached,
+            errors,
+        }
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        self.reach("get", &key.name).await?;
+        self.store.read(key).await
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        self.reach("patch", &key.name).await?;
+        if let Some(table) = self.before_next_patch.lock().unwrap().take() {
+            self.store.put(table)?;
+        }
+        let patched = self.store.patch(key, patch).await?;
+        self.note("table");
+        Ok(patched)
+    }
+}
+
+impl PolicyStore for Faulty {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.reach("list", "policies").await?;
+        self.store.policies().await
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        self.note("create");
+        self.store.create_policy(policy).await
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        self.note("patch");
+        self.store.patch_policy(key, patch).await
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        self.reach("delete", "policy").await?;
+        self.note("delete");
+        self.store.delete_policy(policy).await
+    }
+}
+
+impl RolloutReader for Faulty {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+        self.reach("get", "rollout").await?;
+        self.store.rollout(key).await
+    }
+}
+
+impl ServiceReader for Faulty {
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        *self.services_read.lock().unwrap() += 1;
+        self.reach("get", "service").await?;
+        self.store.service_port(key).await
+    }
+}

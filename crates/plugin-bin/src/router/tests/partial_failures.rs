@@ -1,0 +1,341 @@
+//! Down always lands: what is written while a part of the call fails, and what the answer names.
+
+use rollouts_rpc::rollout::{CanaryStep, SetMirrorRoute};
+
+use super::{faulty::Fault, mirror_routes::mirror_rollout, *};
+
+fn tables(names: &[&str]) -> Fixture {
+    Fixture::new(names.iter().map(|name| table(name, vec![route_to("web")])))
+}
+
+fn select(names: &[&str]) -> Rollout {
+    rollout(json!({"routeTableSelector": {"names": names, "namespace": "mesh"}}))
+}
+
+fn at(name: &str) -> ObjectKey {
+    ObjectKey::new("mesh", name)
+}
+
+impl Fixture {
+    /// The canary's weight in a table.
+    fn canary(&self, name: &str) -> u64 {
+        let weights = self.weights(&at(name));
+        let canary = weights.iter().find(|(name, _)| name == "web-canary");
+        canary.map_or(0, |(_, weight)| weight.unwrap())
+    }
+
+    /// Another process sets the weight of one table.
+    async fn prepare(&self, name: &str, weight: i32) {
+        let router = GlooRouter::new(self.store.clone(), self.router.policy.clone());
+        let rollout = select(&[name]);
+        let set = router.set_weight(&rollout, desired(weight), &[]);
+        set.await.unwrap();
+    }
+
+    async fn refuses_weight(&self, rollout: &Rollout, weight: i32, expect: &[&str]) {
+        let error = self.set_weight(rollout, weight).await.unwrap_err();
+        for part in expect {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+/// Tables in trouble, each in another way.
+fn break_tables(fixture: &Fixture) {
+    fixture.store.remove(&at("gone"));
+    let odd = table("odd", vec![json!("odd")]);
+    fixture.store.put(odd).unwrap();
+    let elsewhere = table("elsewhere", vec![route_to("other")]);
+    fixture.store.put(elsewhere).unwrap();
+    fixture.store.fail("get forbidden", Fault::Forbidden);
+    fixture.store.fail("get slow", Fault::Timeout);
+    fixture.store.fail("patch locked", Fault::Forbidden);
+}
+
+const TROUBLED: [&str; 8] = [
+    "a",
+    "gone",
+    "odd",
+    "elsewhere",
+    "forbidden",
+    "slow",
+    "locked",
+    "z",
+];
+
+#[tokio::test]
+async fn t1_weight_0_lands_in_every_table_that_can_be_written() {
+    let fixture = tables(&TROUBLED);
+    let rollout = select(&TROUBLED);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    break_tables(&fixture);
+    // T-3
+    let named = [
+        "RouteTable mesh/gone not found",
+        "RouteTable mesh/odd: route http[0] cannot be read",
+        "RouteTable mesh/elsewhere: ",
+        "not allowed to get forbidden",
+        "no answer to get slow",
+        "not allowed to patch locked",
+    ];
+    fixture.refuses_weight(&rollout, 0, &named).await;
+    assert_eq!((fixture.canary("a"), fixture.canary("z")), (0, 0));
+}
+
+#[tokio::test]
+async fn t1_no_share_grows_while_a_table_cannot_be_planned() {
+    for bad in ["gone", "odd", "elsewhere", "forbidden", "slow"] {
+        let fixture = tables(&["a", bad]);
+        let rollout = select(&["a", bad]);
+        break_tables(&fixture);
+        fixture.refuses_weight(&rollout, 25, &[bad]).await;
+        assert_eq!(fixture.store.writes(), 0, "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn t1_one_call_moves_down_where_another_table_may_not_grow() {
+    let fixture = tables(&["high", "low", "gone"]);
+    fixture.prepare("high", 50).await;
+    fixture.prepare("low", 10).await;
+    fixture.store.remove(&at("gone"));
+    let rollout = select(&["high", "low", "gone"]);
+    fixture.refuses_weight(&rollout, 25, &["mesh/gone"]).await;
+    assert_eq!((fixture.canary("high"), fixture.canary("low")), (25, 10));
+}
+
+#[tokio::test]
+async fn t1_nothing_grows_after_a_table_that_moves_down_has_failed() {
+    let fixture = tables(&["high", "low"]);
+    fixture.prepare("high", 50).await;
+    fixture.prepare("low", 10).await;
+    fixture.store.fail("patch high", Fault::Forbidden);
+    let rollout = select(&["high", "low"]);
+    fixture.refuses_weight(&rollout, 25, &["patch high"]).await;
+    assert_eq!((fixture.canary("high"), fixture.canary("low")), (50, 10));
+}
+
+#[tokio::test]
+async fn t1_a_table_that_is_planned_again_does_not_grow_either() {
+    let fixture = tables(&["a", "gone"]);
+    let rollout = select(&["a", "gone"]);
+    fixture.set_weight(&rollout, 50).await.unwrap();
+    fixture.store.remove(&at("gone"));
+    // The owner applies the table again, right before it is written.
+    let original = table("a", vec![route_to("web")]);
+    fixture.store.put_before_next_patch(original);
+    fixture.refuses_weight(&rollout, 25, &["mesh/gone"]).await;
+    assert_eq!(fixture.canary("a"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn t6_a_table_that_does_not_answer_is_named_and_the_others_are_written() {
+    let fixture = tables(&["a", "silent", "z"]).with_call_timeout();
+    let rollout = select(&["a", "silent", "z"]);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    fixture.store.fail("patch silent", Fault::Silence);
+    let late =
+        "RouteTable mesh/silent: not written in time: check the API server or raise --call-timeout";
+    let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
+    assert_eq!(error, late);
+    assert_eq!((fixture.canary("a"), fixture.canary("z")), (0, 0));
+}
+
+#[tokio::test]
+async fn a_rollout_that_cannot_be_read_does_not_stop_weight_0() {
+    let fixture = Fixture::new([shop()]);
+    let mut rollout = rollout(select_shop());
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    let mirror = SetMirrorRoute {
+        name: "mir".into(),
+        matches: vec![rollouts_rpc::rollout::RouteMatch::default()],
+        percentage: None,
+    };
+    rollout.canary.as_mut().unwrap().steps = vec![CanaryStep {
+        set_mirror_route: Some(mirror),
+        ..CanaryStep::default()
+    }];
+    fixture.store.fail("get rollout", Fault::Timeout);
+    let named = ["Rollout shop/web: no answer to get rollout"];
+    fixture.refuses_weight(&rollout, 50, &named).await;
+    assert_eq!(fixture.canary("shop"), 25);
+    fixture.refuses_weight(&rollout, 0, &named).await;
+    assert_eq!(fixture.canary("shop"), 0);
+}
+
+#[tokio::test]
+async fn policies_that_cannot_be_read_do_not_stop_weight_0() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = mirror_rollout(select_shop());
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    fixture.store.fail("list policies", Fault::Timeout);
+    let named = ["no answer to list policies"];
+    fixture.refuses_weight(&rollout, 50, &named).await;
+    assert_eq!(fixture.canary("shop"), 25);
+    fixture.refuses_weight(&rollout, 0, &named).await;
+    assert_eq!(fixture.canary("shop"), 0);
+}
+
+#[tokio::test]
+async fn t5_what_a_removal_leaves_is_tried_again_and_reported_by_set_weight() {
+    for fault in ["list policies", "delete policy"] {
+        let fixture = Fixture::new([shop()]);
+        let mut rollout = mirror_rollout(select_shop());
+        fixture.set_weight(&rollout, 25).await.unwrap();
+        rollout.status.abort = true;
+        fixture.store.fail(fault, Fault::Forbidden);
+        let router = &fixture.router;
+        router.remove_managed_routes(&rollout).await.unwrap();
+        let named = format!("not allowed to {fault}");
+        fixture.refuses_weight(&rollout, 0, &[&named]).await;
+        assert_eq!(fixture.canary("shop"), 0);
+
+        fixture.store.heal();
+        fixture.set_weight(&rollout, 0).await.unwrap();
+        assert_eq!(fixture.store.policies().await.unwrap(), []);
+        let taken = fixture.store.taken();
+        fixture.set_weight(&rollout, 0).await.unwrap();
+        assert_eq!(fixture.store.taken(), [""; 0], "after {taken:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_table_that_is_no_longer_selected_is_named_until_it_is_restored() {
+    let fixture = tables(&["a", "left"]);
+    let original = fixture.spec(&at("left"));
+    fixture
+        .set_weight(&select(&["a", "left"]), 25)
+        .await
+        .unwrap();
+    fixture.store.fail("patch left", Fault::Timeout);
+    let named = ["RouteTable mesh/left is no longer selected and not restored yet: no answer"];
+    fixture.refuses_weight(&select(&["a"]), 25, &named).await;
+    fixture.refuses_weight(&select(&["a"]), 50, &named).await;
+    assert_eq!(fixture.canary("a"), 50);
+    fixture.store.heal();
+    fixture.set_weight(&select(&["a"]), 50).await.unwrap();
+    assert_eq!(fixture.spec(&at("left")), original);
+}
+
+#[tokio::test]
+async fn a_table_that_cannot_be_read_is_not_taken_for_one_that_is_no_longer_selected() {
+    let fixture = tables(&["a", "b"]);
+    let rollout = select(&["a", "b"]);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    fixture.store.fail("select b", Fault::Timeout);
+    fixture.refuses_weight(&rollout, 25, &["select b"]).await;
+    assert_eq!(fixture.canary("b"), 25);
+}
+
+#[tokio::test]
+async fn a_table_that_loses_its_label_is_restored_though_none_is_selected() {
+    let labelled = |labels: Value| {
+        let mut table = shop();
+        table["metadata"]["labels"] = labels;
+        table
+    };
+    let fixture = Fixture::new([labelled(json!({"app": "web"}))]);
+    let block = json!({"routeTableSelector": {"labels": {"app": "web"}, "namespace": "mesh"}});
+    let rollout = rollout(block);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    let mut table = fixture.store.table(&key()).unwrap();
+    table["metadata"]["labels"] = json!({});
+    fixture.store.put(table).unwrap();
+    let named = ["selects no RouteTable"];
+    fixture.refuses_weight(&rollout, 25, &named).await;
+    assert_eq!(fixture.canary("shop"), 0);
+}
+
+#[tokio::test]
+async fn at_rest_nothing_is_remembered() {
+    let fixture = Fixture::new([shop()]);
+    let rollout = rollout(select_shop());
+    for weight in [25, 0] {
+        fixture
+            .router
+            .remove_managed_routes(&rollout)
+            .await
+            .unwrap();
+        fixture.set_weight(&rollout, weight).await.unwrap();
+        let verified = fixture.router.verify_weight(&rollout, desired(weight), &[]);
+        verified.await.unwrap();
+    }
+    assert!(fixture.router.memory.is_empty());
+}
+
+/// The port that the experiment's destination is planned with.
+async fn check_port(fixture: &Fixture, expect: Result<Option<u32>, &str>) {
+    let experiment = WeightDestination {
+        weight: 5,
+        service_name: "exp".into(),
+        ..WeightDestination::default()
+    };
+    let kind = from_rpc::weight(desired(0), &[experiment]);
+    let rollout = rollout(select_shop());
+    let mut request = fixture.router.request(&rollout, kind).unwrap();
+    let selected = fixture.router.selected_for_weights(&mut request).await;
+    let IntentKind::SetWeight(split) = request.intent.kind else {
+        panic!("{request:?}");
+    };
+    let port = Failures::check(selected.failures).map(|()| split.additional[0].port);
+    match (port, expect) {
+        (Ok(port), Ok(expect)) => assert_eq!(port, expect),
+        (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+        (port, _) => panic!("{port:?}"),
+    }
+}
+
+#[tokio::test]
+async fn t18_the_port_of_an_experiment_is_that_of_its_service() {
+    let fixture = Fixture::new([shop()]);
+    check_port(&fixture, Ok(None)).await;
+    fixture.store.fail("get service", Fault::Forbidden);
+    check_port(&fixture, Ok(None)).await;
+    fixture.store.fail("get service", Fault::Timeout);
+    check_port(&fixture, Err("Rollout shop/web: no answer to get service")).await;
+    fixture.store.heal();
+    let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
+    fixture.store.put_service(service).unwrap();
+    for _ in 0..2 {
+        check_port(&fixture, Ok(Some(8080))).await;
+        assert_eq!(fixture.store.services_read(), 4);
+    }
+}
+
+#[tokio::test]
+async fn t18_a_service_that_cannot_be_read_leaves_the_port_as_it_is() {
+    let mut known = shop();
+    known["spec"]["http"][0]["forwardTo"]["destinations"] = json!([
+        {"ref": {"name": "exp"}, "port": {"number": 1}},
+        {"ref": {"name": "exp", "namespace": "shop"}, "port": {"number": 9090}},
+    ]);
+    let fixture = Fixture::new([known]);
+    fixture.store.fail("get service", Fault::Timeout);
+    check_port(&fixture, Ok(Some(9090))).await;
+}
+
+#[tokio::test]
+async fn t18_the_port_of_an_experiment_stays_with_later_calls() {
+    let fixture = Fixture::new([shop()]);
+    let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
+    fixture.store.put_service(service).unwrap();
+    let experiment = [WeightDestination {
+        weight: 5,
+        service_name: "exp".into(),
+        ..WeightDestination::default()
+    }];
+    let rollout = rollout(select_shop());
+    for weight in [0, 0, 10] {
+        let set = fixture
+            .router
+            .set_weight(&rollout, desired(weight), &experiment);
+        set.await.unwrap();
+        let table = fixture.store.table(&key()).unwrap();
+        let destinations = table["spec"]["http"][0]["forwardTo"]["destinations"].clone();
+        let added = destinations.as_array().unwrap().last().unwrap().clone();
+        assert_eq!(added["port"], json!({"number": 8080}), "{destinations}");
+    }
+    assert_eq!(fixture.store.writes(), 2);
+    assert_eq!(fixture.store.services_read(), 1);
+}
