@@ -9,7 +9,10 @@ use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::TrafficRouter as _;
-use route_store::{LiveRollout, MemoryRouteStore, PolicyStore, RolloutReader, RouteStore, StoreError};
+use route_store::{
+    LiveRollout, MemoryRouteStore, PolicyStore, RolloutReader, RouteStore, Selection,
+    ServiceReader, Store, StoreError,
+};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -104,7 +107,11 @@ impl Api {
 
     /// The MirrorPolicies, without asking as the plugin does.
     pub(crate) async fn policies_there(&self) -> usize {
-        self.0.memory.policies().await.map_or(0, |policies| policies.len())
+        self.0
+            .memory
+            .policies()
+            .await
+            .map_or(0, |policies| policies.len())
     }
 
     /// Ends when the process of the plugin is to end.
@@ -148,9 +155,16 @@ impl Api {
         }
         let live = self.live(index);
         let mut world = self.world();
-        let World { tables, statuses, met, .. } = &mut *world;
+        let World {
+            tables,
+            statuses,
+            met,
+            ..
+        } = &mut *world;
         let table = &mut tables[index];
-        let Some(edited) = table.edit(edit, live, statuses) else { return };
+        let Some(edited) = table.edit(edit, live, statuses) else {
+            return;
+        };
         met.changed.insert(index);
         if table.is_deleted {
             self.0.memory.remove(&table.key);
@@ -165,12 +179,21 @@ impl Api {
         let everything = 0..self.world().tables.len();
         self.world().met.changed.extend(everything);
         // Whoever asked for it is gone.
-        let _ = router.update_hash(&pass.rollout, &pass.hashes, &pass.additional).await;
-        let _ = router.set_weight(&pass.rollout, pass.desired, &pass.additional).await;
+        let _ = router
+            .update_hash(&pass.rollout, &pass.hashes, &pass.additional)
+            .await;
+        let _ = router
+            .set_weight(&pass.rollout, pass.desired, &pass.additional)
+            .await;
     }
 
     /// One request: lets happen what is due, and fails if it is to fail.
-    async fn request(&self, target: Target, verb: &'static str, what: &str) -> Result<Fate, StoreError> {
+    async fn request(
+        &self,
+        target: Target,
+        verb: &'static str,
+        what: &str,
+    ) -> Result<Fate, StoreError> {
         for event in self.due() {
             match event {
                 Event::Edit(table, edit) => self.edit(table, edit),
@@ -198,11 +221,13 @@ impl Api {
                 tokio::time::sleep(SLOW).await;
                 Err(timeout(verb, what))
             }
-            Fault::Unreachable | Fault::Conflict | Fault::AnswerLost => Err(StoreError::Unreachable {
-                verb,
-                what,
-                source: "connection refused".into(),
-            }),
+            Fault::Unreachable | Fault::Conflict | Fault::AnswerLost => {
+                Err(StoreError::Unreachable {
+                    verb,
+                    what,
+                    source: "connection refused".into(),
+                })
+            }
         }
     }
 
@@ -213,7 +238,9 @@ impl Api {
         }
         let (due, later) = world.events.drain(..).partition(|(when, _)| *when == 0);
         world.events = later;
-        due.into_iter().map(|(_, event): (u8, Event)| event).collect()
+        due.into_iter()
+            .map(|(_, event): (u8, Event)| event)
+            .collect()
     }
 
     fn fault(&self, target: Target) -> Option<Fault> {
@@ -225,7 +252,7 @@ impl Api {
         }
         world.faults.retain(|(_, _, times)| *times > 0);
         match target {
-            Target::Table(table) => {
+            Target::Table(table) | Target::Read(table) => {
                 world.met.failed.insert(table);
             }
             Target::Reads => world.met.reads_failed = true,
@@ -234,9 +261,13 @@ impl Api {
         Some(kind)
     }
 
-    fn target(&self, key: &ObjectKey) -> Target {
-        let position = self.world().tables.iter().position(|table| table.key == *key);
-        position.map_or(Target::Reads, Target::Table)
+    fn target(&self, key: &ObjectKey, target: fn(usize) -> Target) -> Target {
+        let position = self
+            .world()
+            .tables
+            .iter()
+            .position(|table| table.key == *key);
+        position.map_or(Target::Reads, target)
     }
 
     fn memory(&self) -> &Arc<MemoryRouteStore> {
@@ -245,7 +276,7 @@ impl Api {
 }
 
 /// A new process of the plugin.
-pub(crate) fn router<S: RouteStore + PolicyStore + RolloutReader>(store: S) -> GlooRouter<S> {
+pub(crate) fn router<S: Store>(store: S) -> GlooRouter<S> {
     let policy = Policy {
         plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
         ..Policy::default()
@@ -266,18 +297,38 @@ fn label(key: &ObjectKey) -> String {
 }
 
 impl RouteStore for Api {
-    async fn select(&self, selector: &RouteTableSelector) -> Result<Vec<RouteTableDoc>, StoreError> {
-        self.request(Target::Reads, "list", "RouteTables").await?;
-        self.memory().select(selector).await
+    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+        let mut selection = Selection::default();
+        if let Err(error) = self.request(Target::Reads, "list", "RouteTables").await {
+            selection.errors.push(error);
+            return selection;
+        }
+        let found = self.memory().select(selector).await;
+        selection.errors = found.errors;
+        for table in found.tables {
+            let what = label(table.key());
+            match self
+                .request(self.target(table.key(), Target::Read), "get", &what)
+                .await
+            {
+                Ok(_) => selection.tables.push(table),
+                Err(error) => selection.errors.push(error),
+            }
+        }
+        selection
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.request(Target::Reads, "get", &label(key)).await?;
+        self.request(self.target(key, Target::Read), "get", &label(key))
+            .await?;
         self.memory().read(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        match self.request(self.target(key), "patch", &label(key)).await? {
+        match self
+            .request(self.target(key, Target::Table), "patch", &label(key))
+            .await?
+        {
             Fate::CarriedOut => self.memory().patch(key, patch).await,
             Fate::Lost => {
                 self.memory().patch(key, patch).await?;
@@ -289,22 +340,30 @@ impl RouteStore for Api {
 
 impl PolicyStore for Api {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        self.request(Target::Policies, "list", "MirrorPolicies").await?;
+        self.request(Target::Policies, "list", "MirrorPolicies")
+            .await?;
         self.memory().policies().await
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        self.request(Target::Policies, "create", "MirrorPolicy").await?;
+        self.request(Target::Policies, "create", "MirrorPolicy")
+            .await?;
         self.memory().create_policy(policy).await
     }
 
-    async fn patch_policy(&self, key: &ObjectKey, patch: &Patch) -> Result<MirrorPolicyDoc, StoreError> {
-        self.request(Target::Policies, "patch", "MirrorPolicy").await?;
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        self.request(Target::Policies, "patch", "MirrorPolicy")
+            .await?;
         self.memory().patch_policy(key, patch).await
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        self.request(Target::Policies, "delete", "MirrorPolicy").await?;
+        self.request(Target::Policies, "delete", "MirrorPolicy")
+            .await?;
         self.memory().delete_policy(policy).await
     }
 }
@@ -312,5 +371,11 @@ impl PolicyStore for Api {
 impl RolloutReader for Api {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
         self.memory().rollout(key).await
+    }
+}
+
+impl ServiceReader for Api {
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        self.memory().service_port(key).await
     }
 }

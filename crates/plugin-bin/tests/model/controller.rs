@@ -165,13 +165,33 @@ pub(crate) fn mirror_route(is_set: bool) -> Value {
 
 fn steps(steps: Steps) -> Vec<Step> {
     let weight = Step::weight;
-    let pause = Step { pause: true, ..Step::default() };
-    let header = |is_set| Step { header: Some(is_set), ..Step::default() };
-    let mirror = Step { mirror: Some(true), ..Step::default() };
-    let experiment = Step { experiment: true, ..Step::default() };
+    let pause = Step {
+        pause: true,
+        ..Step::default()
+    };
+    let header = |is_set| Step {
+        header: Some(is_set),
+        ..Step::default()
+    };
+    let mirror = Step {
+        mirror: Some(true),
+        ..Step::default()
+    };
+    let experiment = Step {
+        experiment: true,
+        ..Step::default()
+    };
     match steps {
         Steps::Plain => vec![weight(25), pause, weight(50), pause],
-        Steps::Header => vec![weight(20), header(true), weight(40), pause, header(false), weight(60), pause],
+        Steps::Header => vec![
+            weight(20),
+            header(true),
+            weight(40),
+            pause,
+            header(false),
+            weight(60),
+            pause,
+        ],
         Steps::Experiment => vec![header(true), weight(10), experiment, pause, weight(50)],
         Steps::Mirror => vec![weight(30), mirror, pause, weight(70), pause],
     }
@@ -180,12 +200,31 @@ fn steps(steps: Steps) -> Vec<Step> {
 impl Controller {
     /// The Rollout `reviews` of a setup.
     pub(crate) fn first(setup: &Setup, plugin: Value) -> Self {
-        Self::new("reviews", "reviews", setup.services, steps(setup.steps), setup, plugin)
+        Self::new(
+            "reviews",
+            "reviews",
+            setup.services,
+            steps(setup.steps),
+            setup,
+            plugin,
+        )
     }
 
     /// A second Rollout, with plain steps and two Services.
-    pub(crate) fn second(name: &'static str, stable_service: &'static str, setup: &Setup, plugin: Value) -> Self {
-        Self::new(name, stable_service, Services::Pair, steps(Steps::Plain), setup, plugin)
+    pub(crate) fn second(
+        name: &'static str,
+        stable_service: &'static str,
+        setup: &Setup,
+        plugin: Value,
+    ) -> Self {
+        Self::new(
+            name,
+            stable_service,
+            Services::Pair,
+            steps(Steps::Plain),
+            setup,
+            plugin,
+        )
     }
 
     fn new(
@@ -338,7 +377,11 @@ impl Controller {
             calls.extend([Call::UpdateHash, Call::SetWeight, Call::VerifyWeight]);
         }
         let is_back_to_stable = self.goes_back_to_stable();
-        let canary = if is_back_to_stable { self.told.hash } else { self.current };
+        let canary = if is_back_to_stable {
+            self.told.hash
+        } else {
+            self.current
+        };
         Pass {
             rollout: self.rollout(),
             desired: DesiredWeight {
@@ -376,7 +419,11 @@ impl Controller {
         }
         if self.promote_full {
             let scaled = self.max * i32::from(self.canary_pods()) / 3;
-            let desired = if self.is_dynamic { scaled } else { self.told.canary };
+            let desired = if self.is_dynamic {
+                scaled
+            } else {
+                self.told.canary
+            };
             return (desired, true, false);
         }
         let is_scaled = self.pods >= ALL_PODS;
@@ -425,7 +472,11 @@ impl Controller {
             if !is_verified && desired == self.max {
                 return;
             }
-            let canary = if self.goes_back_to_stable() { self.told.hash } else { self.current };
+            let canary = if self.goes_back_to_stable() {
+                self.told.hash
+            } else {
+                self.current
+            };
             let told = Told {
                 canary: desired,
                 hash: canary,
@@ -545,7 +596,11 @@ impl Controller {
 
     /// The object as the API server shows it.
     pub(crate) fn object(&self) -> Value {
-        let steps: Vec<Value> = self.steps.iter().map(|step| step.to_json(self.max)).collect();
+        let steps: Vec<Value> = self
+            .steps
+            .iter()
+            .map(|step| step.to_json(self.max))
+            .collect();
         let mut canary = json!({
             "dynamicStableScale": self.is_dynamic,
             "steps": steps,

@@ -17,12 +17,18 @@ pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Va
     let route = |name: &str, path: &str, destinations: Vec<Value>| {
         let mut route = json!({"name": name, "matchers": [{"uri": {"prefix": path}}], "forwardTo": {"destinations": destinations}});
         if name.is_empty() {
-            route.as_object_mut().map(|route| route.shift_remove("name"));
+            route
+                .as_object_mut()
+                .map(|route| route.shift_remove("name"));
         }
         route
     };
     let health = json!({"name": "health", "matchers": [{"uri": {"exact": "/healthz"}}], "directResponse": {"status": 200}});
-    let mut list = route("list", "/a", vec![to(anchor, Some(80)), to("legacy", Some(20))]);
+    let mut list = route(
+        "list",
+        "/a",
+        vec![to(anchor, Some(80)), to("legacy", Some(20))],
+    );
     list["labels"] = json!({"route": "api"});
     list["forwardTo"]["pathRewrite"] = json!("/");
     let mut a = vec![
@@ -38,7 +44,11 @@ pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Va
         route("root", "/", vec![to(anchor, Some(100))]),
     ];
     let c = vec![
-        route("ratings", "/r", vec![to("ratings", Some(60)), to("legacy", Some(40))]),
+        route(
+            "ratings",
+            "/r",
+            vec![to("ratings", Some(60)), to("legacy", Some(40))],
+        ),
         route("root", "/", vec![to(anchor, None)]),
     ];
     [("a", a), ("b", b), ("c", c)].map(|(name, http)| {
@@ -59,7 +69,8 @@ pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Va
 }
 
 pub(crate) fn destination(name: &str, weight: Option<u32>) -> Value {
-    let mut destination = json!({"ref": {"name": name, "namespace": "shop"}, "port": {"number": 80}});
+    let mut destination =
+        json!({"ref": {"name": name, "namespace": "shop"}, "port": {"number": 80}});
     if let Some(weight) = weight {
         destination["weight"] = json!(weight);
     }
@@ -71,18 +82,25 @@ pub(crate) fn http(table: &Value) -> &[Value] {
 }
 
 pub(crate) fn http_mut(table: &mut Value) -> &mut Vec<Value> {
-    table["spec"]["http"].as_array_mut().expect("every table has http routes")
+    table["spec"]["http"]
+        .as_array_mut()
+        .expect("every table has http routes")
 }
 
 /// Whether the plugin added a route.
 pub(crate) fn is_managed(route: &Value) -> bool {
-    route["labels"].as_object().is_some_and(|labels| labels.keys().any(|key| key.starts_with(OURS)))
+    route["labels"]
+        .as_object()
+        .is_some_and(|labels| labels.keys().any(|key| key.starts_with(OURS)))
 }
 
 /// The positions of the owner's routes.
 pub(crate) fn owned(table: &Value) -> Vec<usize> {
     let routes = http(table).iter().enumerate();
-    routes.filter(|(_, route)| !is_managed(route)).map(|(at, _)| at).collect()
+    routes
+        .filter(|(_, route)| !is_managed(route))
+        .map(|(at, _)| at)
+        .collect()
 }
 
 /// The table without the plugin's annotation, and without the version that the API server counts. Metadata are maps to the
@@ -113,7 +131,9 @@ pub(crate) fn annotation(table: &Value) -> Option<&str> {
 
 /// Removes the plugin's labels from a route.
 pub(crate) fn drop_labels(route: &mut Value) {
-    let Some(route) = route.as_object_mut() else { return };
+    let Some(route) = route.as_object_mut() else {
+        return;
+    };
     if let Some(Value::Object(labels)) = route.get_mut("labels") {
         labels.retain(|key, _| !key.starts_with(OURS));
         if labels.is_empty() {
@@ -123,11 +143,16 @@ pub(crate) fn drop_labels(route: &mut Value) {
 }
 
 pub(crate) fn destinations(route: &Value) -> &[Value] {
-    route["forwardTo"]["destinations"].as_array().map_or(&[], Vec::as_slice)
+    route["forwardTo"]["destinations"]
+        .as_array()
+        .map_or(&[], Vec::as_slice)
 }
 
 pub(crate) fn destinations_mut(route: &mut Value) -> Option<&mut Vec<Value>> {
-    route.get_mut("forwardTo")?.get_mut("destinations")?.as_array_mut()
+    route
+        .get_mut("forwardTo")?
+        .get_mut("destinations")?
+        .as_array_mut()
 }
 
 /// A route without its destinations.
@@ -168,16 +193,26 @@ pub(crate) fn shares(list: &[Value]) -> Vec<i64> {
     let set: i64 = list.iter().filter_map(weight).sum();
     let unset = list.iter().filter(|it| weight(it).is_none()).count();
     let unset = i64::try_from(unset).unwrap_or(i64::MAX);
-    list.iter().map(|it| weight(it).unwrap_or_else(|| (100 - set) / unset)).collect()
+    list.iter()
+        .map(|it| weight(it).unwrap_or_else(|| (100 - set) / unset))
+        .collect()
 }
 
 /// What the destinations that `is_meant` get together.
 pub(crate) fn share(list: &[Value], is_meant: impl Fn(&Value) -> bool) -> i64 {
     let both = list.iter().zip(shares(list));
-    both.filter(|(it, _)| is_meant(it)).map(|(_, share)| share).sum()
+    both.filter(|(it, _)| is_meant(it))
+        .map(|(_, share)| share)
+        .sum()
 }
 
 /// Whether a route was added for that Rollout.
 pub(crate) fn managed_for(route: &Value, rollout: &str) -> bool {
     route["labels"][format!("{OURS}rollout")] == rollout
+}
+
+/// Whether both are the same text: unlike `==`, with their keys in the same order.
+pub(crate) fn has_same_bytes(a: &Value, b: &Value) -> bool {
+    let (a, b) = (a.to_string(), b.to_string());
+    a == b
 }

@@ -97,7 +97,11 @@ pub(crate) enum Action {
     /// A stable pod is missing for two passes.
     StableDown(Who),
     /// The owner of a table edits it.
-    Edit { table: usize, edit: Edit, when: When },
+    Edit {
+        table: usize,
+        edit: Edit,
+        when: When,
+    },
     /// A request fails.
     Fault {
         on: Target,
@@ -108,9 +112,15 @@ pub(crate) enum Action {
     /// Every request succeeds again.
     Heal,
     /// The process of the plugin ends, and a new one starts.
-    Restart { when: When },
+    Restart {
+        when: When,
+    },
     /// Another process of the plugin carries out the last SetWeight but `ago`, as after a change of the leader.
-    Late { who: Who, ago: usize, when: When },
+    Late {
+        who: Who,
+        ago: usize,
+        when: When,
+    },
 }
 
 /// After how many more requests to the API server; 0 is now.
@@ -122,7 +132,9 @@ pub(crate) type When = u8;
 pub(crate) enum Target {
     /// Writing a RouteTable.
     Table(usize),
-    /// Reading RouteTables.
+    /// Reading one RouteTable.
+    Read(usize),
+    /// Reading any RouteTable.
     Reads,
     /// Anything with MirrorPolicies.
     Policies,
@@ -237,7 +249,15 @@ impl ReferenceStateMachine for History {
             second,
         )
             .prop_map(
-                |(tables, services, steps, max, by_label, (dynamic_stable_scale, has_preview), second)| Setup {
+                |(
+                    tables,
+                    services,
+                    steps,
+                    max,
+                    by_label,
+                    (dynamic_stable_scale, has_preview),
+                    second,
+                )| Setup {
                     tables,
                     services,
                     steps,
@@ -270,10 +290,14 @@ impl ReferenceStateMachine for History {
             1 => Just(Action::StableDown as fn(Who) -> Action),
         ];
         let controller = (simple, who.clone()).prop_map(|(action, who)| action(who));
-        let owner = (0..tables, edit(setup), when())
-            .prop_map(|(table, edit, when)| Action::Edit { table, edit, when });
+        let owner = (0..tables, edit(setup), when()).prop_map(|(table, edit, when)| Action::Edit {
+            table,
+            edit,
+            when,
+        });
         let target = prop_oneof![
             4 => (0..tables).prop_map(Target::Table),
+            1 => (0..tables).prop_map(Target::Read),
             1 => Just(Target::Reads),
             1 => Just(Target::Policies),
         ];
@@ -284,13 +308,13 @@ impl ReferenceStateMachine for History {
             (Some(Rule::T6), Fault::Slow),
             (None, Fault::AnswerLost),
         ]));
-        let fault = (target, fault, 1..5_u8)
-            .prop_map(|(on, fault, times)| Action::Fault { on, fault, times });
-        let late = (who, 1..4_usize, when()).prop_map(|(who, ago, when)| Action::Late {
-            who,
-            ago,
-            when,
+        let fault = (target, fault, 1..5_u8).prop_map(|(on, fault, times)| Action::Fault {
+            on,
+            fault,
+            times,
         });
+        let late =
+            (who, 1..4_usize, when()).prop_map(|(who, ago, when)| Action::Late { who, ago, when });
         prop_oneof![
             24 => controller,
             9 => owner,
@@ -312,13 +336,23 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
     let route = || 0..5_usize;
     let mut kinds: Vec<(Option<Rule>, BoxedStrategy<Edit>)> = vec![
         (Some(Rule::T8), route().prop_map(Edit::Rename).boxed()),
-        (Some(Rule::T8), (route(), route()).prop_map(|(from, to)| Edit::Move(from, to)).boxed()),
-        (Some(Rule::T8), (route(), route()).prop_map(|(from, to)| Edit::Rework(from, to)).boxed()),
+        (
+            Some(Rule::T8),
+            (route(), route())
+                .prop_map(|(from, to)| Edit::Move(from, to))
+                .boxed(),
+        ),
+        (
+            Some(Rule::Bare),
+            (route(), route())
+                .prop_map(|(from, to)| Edit::Rework(from, to))
+                .boxed(),
+        ),
         (Some(Rule::T11), route().prop_map(Edit::Copy).boxed()),
         (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
-        (Some(Rule::T1), route().prop_map(Edit::Cut).boxed()),
+        (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
         (Some(Rule::T9), Just(Edit::Paste).boxed()),
-        (Some(Rule::T8), route().prop_map(Edit::Matchers).boxed()),
+        (Some(Rule::Bare), route().prop_map(Edit::Matchers).boxed()),
         (
             Some(Rule::T12),
             (
@@ -333,11 +367,19 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
                 .prop_map(|(route, attribute)| Edit::Stable(route, attribute))
                 .boxed(),
         ),
-        (None, (route(), select(vec![10, 20, 30])).prop_map(|(route, weight)| Edit::Legacy(route, weight)).boxed()),
-        (Some(Rule::T14), route().prop_map(|route| Edit::Legacy(route, 0)).boxed()),
+        (
+            None,
+            (route(), select(vec![10, 20, 30]))
+                .prop_map(|(route, weight)| Edit::Legacy(route, weight))
+                .boxed(),
+        ),
+        (
+            Some(Rule::T14),
+            route().prop_map(|route| Edit::Legacy(route, 0)).boxed(),
+        ),
         (None, route().prop_map(Edit::NoLegacy).boxed()),
-        (Some(Rule::T1), route().prop_map(Edit::Repoint).boxed()),
-        (Some(Rule::T1), route().prop_map(Edit::PointBack).boxed()),
+        (Some(Rule::T13), route().prop_map(Edit::Repoint).boxed()),
+        (Some(Rule::T13), route().prop_map(Edit::PointBack).boxed()),
         (Some(Rule::T1), route().prop_map(Edit::Replace).boxed()),
         (None, route().prop_map(Edit::Drift).boxed()),
         (Some(Rule::T2), route().prop_map(Edit::Break).boxed()),

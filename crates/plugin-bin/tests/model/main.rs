@@ -9,7 +9,6 @@
 //! A history that fails is shrunk and printed, one action a line. Saved as `histories/<what it shows>.yaml`, it is played in
 //! every run from then on.
 #![expect(
-    clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::print_stdout,
@@ -152,7 +151,11 @@ fn shortest(mut history: History) -> History {
 
 /// A number in the environment.
 fn number(name: &str) -> Result<Option<u64>> {
-    let Ok(text) = env::var(name) else { return Ok(None) };
-    let number = text.parse().with_context(|| format!("{name}={text} is no number"))?;
+    let Ok(text) = env::var(name) else {
+        return Ok(None);
+    };
+    let number = text
+        .parse()
+        .with_context(|| format!("{name}={text} is no number"))?;
     Ok(Some(number))
 }

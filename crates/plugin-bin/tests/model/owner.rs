@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 
 use crate::controller::{Controller, Roles};
 use crate::documents::{
-    ANNOTATION, annotation, attributes, destination, destinations, destinations_mut, drop_annotation, drop_labels, frame,
-    http, http_mut, id, is_managed, name, owned, share, weight,
+    ANNOTATION, annotation, attributes, destination, destinations, destinations_mut,
+    drop_annotation, drop_labels, frame, has_same_bytes, http, http_mut, id, is_managed, name,
+    owned, share, weight,
 };
 use crate::history::{Attribute, Edit};
 
@@ -89,7 +90,12 @@ impl Table {
     }
 
     /// Makes an edit, and returns the live table after it; `None` when it is not possible.
-    pub(crate) fn edit(&mut self, edit: Edit, live: Option<Value>, statuses: &[Status]) -> Option<Value> {
+    pub(crate) fn edit(
+        &mut self,
+        edit: Edit,
+        live: Option<Value>,
+        statuses: &[Status],
+    ) -> Option<Value> {
         let Some(live) = live else {
             // All that can be done with a table that is not there.
             return match edit {
@@ -153,7 +159,10 @@ pub(crate) fn is_broken(route: &Value) -> bool {
 /// Whether a destination has a name that owners do not write.
 fn is_plugins(destination: &Value) -> bool {
     let (name, hash) = id(destination);
-    name.ends_with("-canary") || name.ends_with("-pong") || name == crate::controller::EXPERIMENT || hash.is_some()
+    name.ends_with("-canary")
+        || name.ends_with("-pong")
+        || name == crate::controller::EXPERIMENT
+        || hash.is_some()
 }
 
 /// The live table and the owner's document.
@@ -197,13 +206,17 @@ impl Both<'_> {
             }
             Edit::Paste => {
                 let cut = self.table.cut.take()?;
-                let untouched = cut.live.to_string() == cut.owners.to_string();
+                let untouched = has_same_bytes(&cut.live, &cut.owners);
                 let trust = match self.trust_without_record(&cut.live, &cut.owners) {
                     _ if untouched => cut.trust,
                     _ if !cut.is_forgotten && !self.table.is_spoiled => cut.trust,
                     trust => trust,
                 };
-                let owners = if trust == Trust::Nothing { cut.live.clone() } else { cut.owners };
+                let owners = if trust == Trust::Nothing {
+                    cut.live.clone()
+                } else {
+                    cut.owners
+                };
                 self.insert(0, cut.live, owners, trust);
                 Some(())
             }
@@ -220,10 +233,14 @@ impl Both<'_> {
                 self.stable(route, |stable| match attribute {
                     Attribute::Port => stable["port"]["number"] = json!(8000 + count),
                     Attribute::Kind if stable.get("kind").is_some() => {
-                        stable.as_object_mut().map(|stable| stable.shift_remove("kind"));
+                        stable
+                            .as_object_mut()
+                            .map(|stable| stable.shift_remove("kind"));
                     }
                     Attribute::Kind => stable["kind"] = json!("SERVICE"),
-                    Attribute::Cluster => stable["ref"]["cluster"] = json!(format!("cluster-{count}")),
+                    Attribute::Cluster => {
+                        stable["ref"]["cluster"] = json!(format!("cluster-{count}"));
+                    }
                     Attribute::Filter => stable["filters"] = json!({"count": count}),
                 })
             }
@@ -238,7 +255,9 @@ impl Both<'_> {
                 }
                 self.stable(route, |stable| {
                     stable["ref"]["name"] = json!(ELSEWHERE);
-                    stable.as_object_mut().map(|stable| stable.shift_remove("subset"));
+                    stable
+                        .as_object_mut()
+                        .map(|stable| stable.shift_remove("subset"));
                 })?;
                 if is_split {
                     self.table.trust[at] = self.table.trust[at].max_loss(Trust::Traffic);
@@ -414,13 +433,18 @@ impl Both<'_> {
     /// The Rollout that an owner's route leads to.
     fn leads_to(&self, owners: &Value) -> Option<&Status> {
         let leads = |status: &&Status| {
-            destinations(owners).iter().any(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)))
+            destinations(owners)
+                .iter()
+                .any(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)))
         };
         self.statuses.iter().find(leads)
     }
 
     fn is_split(&self, route: usize) -> bool {
-        http(&self.live)[self.at[route]].to_string() != http(&self.table.document)[route].to_string()
+        !has_same_bytes(
+            &http(&self.live)[self.at[route]],
+            &http(&self.table.document)[route],
+        )
     }
 
     /// Changes the stable destination in both, where the live route has it.
@@ -489,7 +513,11 @@ impl Both<'_> {
         } else {
             self.table.trust[at]
         };
-        let owners = if trust == Trust::Nothing { live.clone() } else { owners };
+        let owners = if trust == Trust::Nothing {
+            live.clone()
+        } else {
+            owners
+        };
         self.insert(at + 1, live, owners, trust);
         Some(())
     }
@@ -512,13 +540,22 @@ impl Both<'_> {
         let owners = &http(&self.table.document)[route];
         let status = self.leads_to(owners)?.clone();
         let is_split = self.is_split(route);
-        let has = |route: &Value| destinations(route).iter().find(|it| name(it) == "legacy").map(weight);
+        let has = |route: &Value| {
+            destinations(route)
+                .iter()
+                .find(|it| name(it) == "legacy")
+                .map(weight)
+        };
         let before = has(owners);
         // One that gets nothing is out of sight while the route is split.
         if is_split && before != has(&http(&self.live)[self.at[route]]) {
             return None;
         }
         if to.is_none() && before.is_none() {
+            return None;
+        }
+        // Applied again over a split that the record still tells: nobody can tell whether the plugin has taken it out.
+        if before == Some(Some(0)) && !is_split && annotation(&self.live).is_some() {
             return None;
         }
         // `[reviews, legacy]` without weights: half of it, and not a number.
@@ -535,14 +572,21 @@ impl Both<'_> {
             Some(())
         };
         self.each(route, change)?;
-        for (table, at) in [(&mut self.table.document, route), (&mut self.live, self.at[route])] {
+        for (table, at) in [
+            (&mut self.table.document, route),
+            (&mut self.live, self.at[route]),
+        ] {
             let list = destinations_mut(&mut http_mut(table)[at])?;
-            let is_stable = |it: &Value| status.roles.anchors.iter().any(|anchor| anchor == name(it));
+            let is_stable =
+                |it: &Value| status.roles.anchors.iter().any(|anchor| anchor == name(it));
             let others = share(list, |it| !is_stable(it) && !is_plugins(it));
             if list.iter().any(is_plugins) {
                 continue;
             }
-            for stable in list.iter_mut().filter(|it| is_stable(it) && weight(it).is_some()) {
+            for stable in list
+                .iter_mut()
+                .filter(|it| is_stable(it) && weight(it).is_some())
+            {
                 stable["weight"] = json!(100 - others);
             }
         }
@@ -570,12 +614,18 @@ impl Both<'_> {
         for route in 0..self.at.len().min(self.table.trust.len()) {
             if !self.is_split(route) {
                 // A route to the canary alone could be one that was split at 100 %.
-                if destinations(&http(&self.table.document)[route]).iter().any(is_plugins) {
+                if destinations(&http(&self.table.document)[route])
+                    .iter()
+                    .any(is_plugins)
+                {
                     self.table.trust[route] = Trust::Nothing;
                 }
                 continue;
             }
-            let trust = self.trust_without_record(&http(&self.live)[self.at[route]], &http(&self.table.document)[route]);
+            let trust = self.trust_without_record(
+                &http(&self.live)[self.at[route]],
+                &http(&self.table.document)[route],
+            );
             self.table.trust[route] = self.table.trust[route].max_loss(trust);
             if self.table.trust[route] == Trust::Nothing {
                 self.take_over(route);
@@ -605,7 +655,9 @@ impl Both<'_> {
         if status.has_experiment || others.iter().any(|it| is_plugins(it)) {
             return Trust::Nothing;
         }
-        let in_place = destinations(owners).iter().find(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)));
+        let in_place = destinations(owners)
+            .iter()
+            .find(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)));
         let Some(in_place) = in_place else {
             return Trust::Nothing;
         };
@@ -614,8 +666,14 @@ impl Both<'_> {
             (Some(_), Some(canary)) => {
                 let told = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;
-                let is_told = (told - there).abs() <= status.max && status.canary > 0 && status.canary < status.max;
-                if is_told { Trust::Traffic } else { Trust::Nothing }
+                let is_told = (told - there).abs() <= status.max
+                    && status.canary > 0
+                    && status.canary < status.max;
+                if is_told {
+                    Trust::Traffic
+                } else {
+                    Trust::Nothing
+                }
             }
             _ => Trust::Nothing,
         }
