@@ -20,6 +20,9 @@ use crate::controller::Pass;
 use crate::history::{Edit, Fault, Target};
 use crate::owner::{Status, Table};
 
+/// `--call-timeout` of the plugin.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How long a slow request takes: `--request-timeout` of the plugin.
 const SLOW: Duration = Duration::from_secs(3);
 
@@ -281,7 +284,7 @@ pub(crate) fn router<S: Store>(store: S) -> GlooRouter<S> {
         plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
         ..Policy::default()
     };
-    GlooRouter::new(store, policy)
+    GlooRouter::new(store, policy).with_call_timeout(CALL_TIMEOUT)
 }
 
 fn timeout(verb: &'static str, what: String) -> StoreError {

@@ -11,7 +11,7 @@ use crate::controller::{Controller, Roles};
 use crate::documents::{
     ANNOTATION, annotation, attributes, destination, destinations, destinations_mut,
     drop_annotation, drop_labels, frame, has_same_bytes, http, http_mut, id, is_managed, name,
-    owned, share, weight,
+    owned, share, shares, weight,
 };
 use crate::history::{Attribute, Edit};
 
@@ -260,7 +260,13 @@ impl Both<'_> {
                         .map(|stable| stable.shift_remove("subset"));
                 })?;
                 if is_split {
-                    self.table.trust[at] = self.table.trust[at].max_loss(Trust::Traffic);
+                    let has_record = annotation(&self.live).is_some() && !self.table.is_spoiled;
+                    let trust = if has_record {
+                        Trust::Traffic
+                    } else {
+                        Trust::Nothing
+                    };
+                    self.table.trust[at] = self.table.trust[at].max_loss(trust);
                 }
                 Some(())
             }
@@ -384,7 +390,10 @@ impl Both<'_> {
             Edit::Reapply => {
                 // `kubectl apply` of a document without our annotation leaves that as it is.
                 self.live["spec"] = self.table.document["spec"].clone();
-                self.table.in_step();
+                // A record that was rebuilt tells other bytes than the document.
+                if annotation(&self.live).is_none() {
+                    self.table.in_step();
+                }
                 Some(())
             }
             Edit::Recreate => {
@@ -662,7 +671,16 @@ impl Both<'_> {
             return Trust::Nothing;
         };
         match (of(&status.roles.stable), of(&status.roles.canary)) {
-            (None, Some(canary)) if attributes(canary) == attributes(in_place) => Trust::Traffic,
+            (None, Some(canary)) => {
+                let is_full =
+                    status.canary >= status.max && shares(list).iter().sum::<i64>() == 100;
+                let is_alike = attributes(canary) == attributes(in_place);
+                if is_full && is_alike {
+                    Trust::Traffic
+                } else {
+                    Trust::Nothing
+                }
+            }
             (Some(_), Some(canary)) => {
                 let told = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
 
 use plugin_bin::GlooRouter;
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
@@ -11,16 +10,13 @@ use rollouts_rpc::{TrafficRouter as _, Verification};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::api::{Api, Event, Met, router};
+use crate::api::{Api, CALL_TIMEOUT, Event, Met, router};
 use crate::controller::{Call, Controller, Pass, Roles, header_route, mirror_route};
 use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
 use crate::owner::{Status, Table, Trust};
 use crate::rules::{Rule, is_enforced};
-
-/// The deadline of a call: `--call-timeout` of the plugin.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Passes of each Rollout until nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
@@ -254,6 +250,10 @@ impl Play {
             Call::SetWeight | Call::SetHeaderRoute(_) | Call::SetMirrorRoute(_)
         );
         if was_calm && (asks_for_writes || self.api.writes() > writes) {
+            if matches!(outcome, Outcome::Refused(_)) {
+                // What one part of a call has to wait for, another part of it may have done.
+                self.ask(pass, call).await;
+            }
             let writes = self.api.writes();
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
