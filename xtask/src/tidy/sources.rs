@@ -27,12 +27,8 @@ const IMPURE: &[&str] = &[
     ".await",
 ];
 
-/// Longest file without, and with, an entry in [`LONG_FILES`].
-const LONG: usize = 500;
-const TOO_LONG: usize = 800;
-
-/// Files above [`LONG`] lines, each with the reason why one file is better than two.
-const LONG_FILES: &[(&str, &str)] = &[];
+/// Longest file: above this one file is likely two ideas.
+const LONG: usize = 800;
 
 /// `main.rs` parses and calls; it owns no logic.
 const MAIN_LINES: usize = 50;
@@ -77,12 +73,8 @@ fn check_file(path: &Path, text: &str) -> Vec<Violation> {
             format!("main.rs has {lines} lines; it parses and calls, the rest belongs elsewhere"),
         );
     }
-    let excused = LONG_FILES.iter().any(|(long, _)| path == Path::new(long));
-    if lines > TOO_LONG || (lines > LONG && !excused) {
-        refuse(
-            lines,
-            format!("{lines} lines: split it, or say in xtask/src/tidy/sources.rs why not"),
-        );
+    if lines > LONG {
+        refuse(lines, format!("{lines} lines: divide it by its ideas"));
     }
     if path.starts_with("tests/tests") && !E2E_TIERS.iter().any(|tier| name.starts_with(tier)) {
         refuse(1, format!("names its tier first: one of {E2E_TIERS:?}"));

@@ -2,14 +2,14 @@
 
 use std::{convert::Infallible, sync::Mutex};
 
-use http::{Response, StatusCode};
+use http::{Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body as HttpBody;
 use serde_json::json;
 
 use gloo_types::RouteTable;
 
-use super::*;
+use super::{connect::is_exempt, *};
 
 mod watch;
 
