@@ -348,7 +348,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
                 .prop_map(|(from, to)| Edit::Rework(from, to))
                 .boxed(),
         ),
-        (Some(Rule::T11), route().prop_map(Edit::Copy).boxed()),
+        (Some(Rule::Bare), route().prop_map(Edit::Copy).boxed()),
         (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
         (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
         (Some(Rule::T9), Just(Edit::Paste).boxed()),

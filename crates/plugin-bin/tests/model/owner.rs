@@ -148,7 +148,7 @@ impl Table {
 
     /// Whether a route, or the table, is such that the plugin cannot read it.
     pub(crate) fn is_broken(&self) -> bool {
-        self.is_spoiled || http(&self.document).iter().any(is_broken)
+        !self.is_deleted && (self.is_spoiled || http(&self.document).iter().any(is_broken))
     }
 }
 
@@ -581,6 +581,9 @@ impl Both<'_> {
             Some(())
         };
         self.each(route, change)?;
+        if is_split && (self.table.is_spoiled || annotation(&self.live).is_none()) {
+            self.table.trust[route] = Trust::Nothing;
+        }
         for (table, at) in [
             (&mut self.table.document, route),
             (&mut self.live, self.at[route]),
@@ -650,7 +653,8 @@ impl Both<'_> {
 
     /// What can be expected of a route that has no record (any more).
     fn trust_without_record(&self, live: &Value, owners: &Value) -> Trust {
-        if frame(live) != frame(owners) {
+        let sum: i64 = shares(destinations(owners)).iter().sum();
+        if sum != 100 || frame(live) != frame(owners) {
             return Trust::Nothing;
         }
         let Some(status) = self.leads_to(owners) else {

@@ -379,6 +379,9 @@ impl Play {
         let name = self.controllers[who].key().name;
         let others = self.roles_but(who);
         let mut world = self.api.world();
+        if world.tables.iter().all(|table| table.is_selected) && oracle::is_down(pass) {
+            self.known.retain(|(of, _)| *of != who);
+        }
         for (index, table) in world.tables.iter_mut().enumerate() {
             let Some(live) = after[index]
                 .as_ref()
@@ -396,7 +399,10 @@ impl Play {
                 }
                 continue;
             }
-            self.known.insert((who, index));
+            // At rest there is nothing to remember.
+            if !oracle::is_down(pass) {
+                self.known.insert((who, index));
+            }
             none(oracle::wrong_routes(table, live, pass, &others))?;
             if !self.changed.contains(&index) && !table.is_broken() {
                 oracle::managed_routes(table, live, &name, pass)?;
