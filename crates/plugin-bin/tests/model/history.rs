@@ -352,6 +352,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
         (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
         (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
         (Some(Rule::T9), Just(Edit::Paste).boxed()),
+        (Some(Rule::T9), Just(Edit::Paste).boxed()),
         (Some(Rule::Bare), route().prop_map(Edit::Matchers).boxed()),
         (
             Some(Rule::T12),
@@ -387,6 +388,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
         (Some(Rule::Bare), route().prop_map(Edit::NoCanary).boxed()),
         (None, Just(Edit::NoManaged).boxed()),
         (Some(Rule::Bare), Just(Edit::NoLabels).boxed()),
+        (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
         (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
         (Some(Rule::T4), Just(Edit::SpoilAnnotation).boxed()),
         (Some(Rule::T10), Just(Edit::NothingOfOurs).boxed()),

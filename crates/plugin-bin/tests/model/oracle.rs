@@ -93,6 +93,15 @@ pub(crate) fn wrong_routes(
         else {
             break;
         };
+        let is_disputed = others.iter().any(|roles| is_split_by(there, roles));
+        if is_disputed && leads_to(owners, &pass.roles) && !is_down(pass) {
+            wrong.push(format!(
+                "{} route {route}: another Rollout splits it: {}",
+                table.key,
+                show(there)
+            ));
+            continue;
+        }
         // What another Rollout has changed is for that one to see to.
         let is_changed = !is_split_by(there, &pass.roles) && !has_same_bytes(there, owners);
         let of_another = others.iter().any(|roles| {
