@@ -56,6 +56,12 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
             figures.nanoseconds
         ));
     }
+    say("planning, median of 5 rounds:");
+    cmd!(
+        sh,
+        "cargo run --locked --release --package route-planner --example plan_times"
+    )
+    .run()?;
     go::figures(sh, &plugin::build(sh)?)
 }
 

@@ -82,7 +82,7 @@
 //! | `same` | all tables are as after the call of that `name` |
 //! | `unchanged` | no table was written |
 //! | `restored` | every table equals the original byte for byte in spec, labels and annotations; there is no MirrorPolicy |
-//! | `error` | the call fails with a text that contains this, and no table is written |
+//! | `error` | the call fails with a text that contains this; no table is written, unless one of the others says so |
 //! | `clean` | no table has an annotation of the plugin |
 //! | `policies` | the number of MirrorPolicies |
 //! | `writes` | the number of successful writes of this call |

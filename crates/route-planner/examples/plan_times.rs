@@ -3,6 +3,13 @@
 //! `cargo run --release --package route-planner --example plan_times [rounds]`; numbers are medians. Memory is the peak of
 //! the process so far, so the largest table comes last.
 
+#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "it reads only what it made itself"
+)]
+
 use std::hint::black_box;
 
 use gloo_types::{ObjectKey, RouteTableDoc};

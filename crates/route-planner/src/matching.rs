@@ -45,26 +45,25 @@ pub(crate) fn matched(
     let name = |record: &RouteRecord| Some(record.0.clone()).filter(|name| !name.is_empty());
     let foreign = Foreign::of(record, reading);
     let own_name = |it: &Candidate<'_, '_>| it.route.is_named.then(|| it.route.name.to_owned());
-    let matchers =
-        |record: &RouteRecord| Some(record.2.clone()).filter(|hash| *hash != Hash::default());
+    let matchers = |record: &RouteRecord| Some(record.2).filter(|hash| *hash != Hash::default());
 
     pairs.pair_in_order();
     pairs.pair(
         true,
         |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
-        |it| Some((own_name(it), it.matchers.clone(), foreign.live(it))),
+        |it| Some((own_name(it), *it.matchers, foreign.live(it))),
     );
     pairs.pair(
         true,
         |it| Some((matchers(it)?, foreign.recorded(it))),
-        |it| Some((it.matchers.clone(), foreign.live(it))),
+        |it| Some((*it.matchers, foreign.live(it))),
     );
-    pairs.pair(true, matchers, |it| Some(it.matchers.clone()));
+    pairs.pair(true, matchers, |it| Some(*it.matchers));
     pairs.pair(true, name, own_name);
     pairs.pair(
         false,
         |it| Some((name(it)?, matchers(it)?)),
-        |it| Some((own_name(it)?, it.matchers.clone())),
+        |it| Some((own_name(it)?, *it.matchers)),
     );
     pairs.pair(true, |it| Some(it.1), |it| Some(it.route.at));
     pairs.pair(true, |_| Some(()), |_| Some(()));
@@ -72,7 +71,7 @@ pub(crate) fn matched(
     pairs.pair(
         false,
         |it| matchers(it).filter(|_| it.0.is_empty()),
-        |it| Some(it.matchers.clone()).filter(|_| !it.route.is_named),
+        |it| Some(*it.matchers).filter(|_| !it.route.is_named),
     );
     pairs.found
 }

@@ -539,7 +539,7 @@ fn check_lists(table: &RouteTableDoc) -> Result<(), DocumentError> {
     let lists = [Protocol::Http, Protocol::Tcp, Protocol::Tls];
     let are_lists = lists.iter().all(|list| {
         let routes = spec.and_then(|spec| spec.get(list.key()));
-        routes.is_none_or(|routes| routes.is_array())
+        routes.is_none_or(serde_json::Value::is_array)
     });
     let is_object = spec.is_none_or(|spec| spec.is_object() || spec.is_null());
     if are_lists && is_object {

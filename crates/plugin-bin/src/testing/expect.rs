@@ -24,7 +24,8 @@ pub(super) fn check(
     after: &Tables,
     named: &BTreeMap<String, Tables>,
 ) -> Result<()> {
-    if call.unchanged || call.error.is_some() {
+    let says_tables = call.routes.is_some() || call.http.is_some() || call.tables.is_some();
+    if call.unchanged || (call.error.is_some() && !says_tables && !call.restored) {
         for (key, after) in after {
             let before = before.get(key).and_then(Option::as_ref);
             ensure!(
