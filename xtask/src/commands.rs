@@ -2,7 +2,7 @@
 
 use xshell::Shell;
 
-use crate::{bench, book, demo, deny, dist, fuzz, go, record, test, tidy};
+use crate::{bench, book, demo, deny, dist, fuzz, go, record, soak, test, tidy};
 
 /// Build, test and demo commands of this repository.
 #[derive(clap::Parser)]
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Record,
     /// Send the plugin everything that nobody should send it.
     Fuzz(fuzz::Args),
+    /// Play random histories of owners, failures and a controller against the plugin, for a given time.
+    Soak(soak::Args),
     /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
     Tidy,
     /// Check the licences and origins of all dependencies, and that no banned one is among them.
@@ -43,6 +45,7 @@ impl Command {
             Self::Bench => bench::run(sh),
             Self::Record => record::run(sh),
             Self::Fuzz(args) => fuzz::run(sh, &args),
+            Self::Soak(args) => soak::run(sh, &args),
             Self::Tidy => tidy::run(sh),
             Self::Deny(args) => deny::run(sh, &args),
             Self::Docs => book::run(sh),

@@ -13,6 +13,7 @@ mod plugin;
 mod record;
 mod report;
 mod restart;
+mod soak;
 mod test;
 mod tidy;
 mod toolchain;

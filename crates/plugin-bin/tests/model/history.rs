@@ -1,0 +1,444 @@
+//! What can happen: the setups of a world, the actions in it, how often each is tried, and histories as text.
+
+use std::fmt;
+
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest_state_machine::ReferenceStateMachine;
+use serde::{Deserialize, Serialize};
+
+use crate::rules::{Rule, is_enforced};
+
+/// A setup and the actions that follow it. As text it is YAML with one action a line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct History {
+    pub(crate) setup: Setup,
+    pub(crate) actions: Vec<Action>,
+}
+
+/// What does not change within a history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Setup {
+    /// How many RouteTables there are: `shop/a`, `shop/b` and so on.
+    pub(crate) tables: usize,
+    pub(crate) services: Services,
+    pub(crate) steps: Steps,
+    /// `maxTrafficWeight`; the weights of the steps are percentages of it.
+    pub(crate) max: i32,
+    /// The tables are selected by a label instead of by name.
+    pub(crate) by_label: bool,
+    pub(crate) dynamic_stable_scale: bool,
+    /// The owner of `shop/a` has a route to the canary's Service.
+    #[serde(default)]
+    pub(crate) has_preview: bool,
+    /// The second Rollout.
+    pub(crate) second: Second,
+}
+
+/// How pods of the two versions are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Services {
+    /// By two Services.
+    Pair,
+    /// By two Services that change roles with every promotion.
+    PingPong,
+    /// By subsets of one Service.
+    Subsets,
+}
+
+/// The steps of the first Rollout. The second one has `Plain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Steps {
+    /// 25 %, pause, 50 %, pause.
+    Plain,
+    /// 20 %, header route, 40 %, pause, header route removed, 60 %, pause.
+    Header,
+    /// Header route, 10 %, experiment, pause, 50 %.
+    Experiment,
+    /// 30 %, mirror route, pause, 70 %, pause.
+    Mirror,
+}
+
+/// The Rollout beside `reviews`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Second {
+    Absent,
+    /// It has routes of its own in the same tables.
+    Neighbour,
+    /// It has the same stable Service.
+    Rival,
+}
+
+/// Which Rollout: 0 is `reviews`, 1 the [second](Second) one.
+pub(crate) type Who = usize;
+
+/// Something that happens between two requests to the API server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) enum Action {
+    /// The controller makes one pass.
+    Reconcile(Who),
+    /// A new pod template.
+    Update(Who),
+    /// The pod template of the stable version again.
+    Rollback(Who),
+    Abort(Who),
+    Retry(Who),
+    /// `promote`: ends a pause.
+    Promote(Who),
+    PromoteFull(Who),
+    /// The canary loses its pods for two passes.
+    CanaryDown(Who),
+    /// A stable pod is missing for two passes.
+    StableDown(Who),
+    /// The owner of a table edits it.
+    Edit {
+        table: usize,
+        edit: Edit,
+        when: When,
+    },
+    /// A request fails.
+    Fault {
+        on: Target,
+        fault: Fault,
+        /// How often.
+        times: u8,
+    },
+    /// Every request succeeds again.
+    Heal,
+    /// The process of the plugin ends, and a new one starts.
+    Restart {
+        when: When,
+    },
+    /// Another process of the plugin carries out the last SetWeight but `ago`, as after a change of the leader.
+    Late {
+        who: Who,
+        ago: usize,
+        when: When,
+    },
+}
+
+/// After how many more requests to the API server; 0 is now.
+pub(crate) type When = u8;
+
+/// Where a request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Target {
+    /// Writing a RouteTable.
+    Table(usize),
+    /// Reading one RouteTable.
+    Read(usize),
+    /// Reading any RouteTable.
+    Reads,
+    /// Anything with MirrorPolicies.
+    Policies,
+}
+
+/// How a request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Fault {
+    Unreachable,
+    Conflict,
+    Forbidden,
+    /// It takes three seconds, and fails.
+    Slow,
+    /// It is carried out, and then reported as failed.
+    AnswerLost,
+}
+
+/// What an owner does to a table. Routes and positions count the owner's own routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Edit {
+    Rename(usize),
+    Move(usize, usize),
+    /// Renamed, moved and with other matchers at once.
+    Rework(usize, usize),
+    Copy(usize),
+    Remove(usize),
+    /// Removed, to be pasted later.
+    Cut(usize),
+    Paste,
+    Matchers(usize),
+    /// A port, kind, cluster or filter of the stable destination.
+    Stable(usize, Attribute),
+    /// `legacy` gets that weight, beside the stable destination.
+    Legacy(usize, u8),
+    NoLegacy(usize),
+    /// The stable destination becomes `elsewhere`; the others stay.
+    Repoint(usize),
+    /// `elsewhere` becomes the stable destination again.
+    PointBack(usize),
+    /// The route leads to `elsewhere` alone.
+    Replace(usize),
+    /// The weights between stable and canary are set to others.
+    Drift(usize),
+    /// A destination that cannot be read is added.
+    Break(usize),
+    Mend,
+    /// The destinations that the plugin added go.
+    NoCanary(usize),
+    /// A route that the plugin added goes.
+    NoManaged,
+    /// A route that the plugin added loses the plugin's labels.
+    NoLabels,
+    NoAnnotation,
+    /// The annotation becomes a text that cannot be read.
+    SpoilAnnotation,
+    /// `NoCanary` for all routes, `NoManaged` and `NoAnnotation`.
+    NothingOfOurs,
+    /// A label, an annotation and a field of the spec that are none of the plugin's business.
+    Metadata,
+    /// The owner's document is applied over what is there.
+    Reapply,
+    /// Deleted, and created from the owner's document.
+    Recreate,
+    Delete,
+    Deselect,
+    Select,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Attribute {
+    Port,
+    Kind,
+    Cluster,
+    Filter,
+}
+
+impl ReferenceStateMachine for History {
+    // What is possible depends on what the plugin did, so an action that is not possible does nothing.
+    type State = Setup;
+    type Transition = Action;
+
+    fn init_state() -> BoxedStrategy<Setup> {
+        let services = select(enforced(&[
+            (None, Services::Pair),
+            (None, Services::Pair),
+            (Some(Rule::T15), Services::PingPong),
+            (Some(Rule::T17), Services::Subsets),
+        ]));
+        let steps = select(vec![
+            Steps::Plain,
+            Steps::Header,
+            Steps::Experiment,
+            Steps::Mirror,
+        ]);
+        let second = select(enforced(&[
+            (None, Second::Absent),
+            (None, Second::Neighbour),
+            (Some(Rule::T16), Second::Rival),
+        ]));
+        let max = select(vec![100, 1000]);
+        let has_preview = select(enforced(&[(None, false), (Some(Rule::Preview), true)]));
+        (
+            1..=3_usize,
+            services,
+            steps,
+            max,
+            any::<bool>(),
+            (any::<bool>(), has_preview),
+            second,
+        )
+            .prop_map(
+                |(
+                    tables,
+                    services,
+                    steps,
+                    max,
+                    by_label,
+                    (dynamic_stable_scale, has_preview),
+                    second,
+                )| Setup {
+                    tables,
+                    services,
+                    steps,
+                    max,
+                    by_label,
+                    dynamic_stable_scale,
+                    has_preview,
+                    second,
+                },
+            )
+            .boxed()
+    }
+
+    fn transitions(setup: &Setup) -> BoxedStrategy<Action> {
+        let who = match setup.second {
+            Second::Absent => Just(0).boxed(),
+            Second::Neighbour | Second::Rival => prop_oneof![3 => Just(0), 1 => Just(1)].boxed(),
+        };
+        let tables = setup.tables;
+        let when = || prop_oneof![3 => Just(0_u8), 2 => 1..6_u8];
+        let simple = prop_oneof![
+            12 => Just(Action::Reconcile as fn(Who) -> Action),
+            3 => Just(Action::Update as fn(Who) -> Action),
+            1 => Just(Action::Rollback as fn(Who) -> Action),
+            2 => Just(Action::Abort as fn(Who) -> Action),
+            1 => Just(Action::Retry as fn(Who) -> Action),
+            4 => Just(Action::Promote as fn(Who) -> Action),
+            1 => Just(Action::PromoteFull as fn(Who) -> Action),
+            1 => Just(Action::CanaryDown as fn(Who) -> Action),
+            1 => Just(Action::StableDown as fn(Who) -> Action),
+        ];
+        let controller = (simple, who.clone()).prop_map(|(action, who)| action(who));
+        let owner = (0..tables, edit(setup), when()).prop_map(|(table, edit, when)| Action::Edit {
+            table,
+            edit,
+            when,
+        });
+        let target = prop_oneof![
+            4 => (0..tables).prop_map(Target::Table),
+            1 => (0..tables).prop_map(Target::Read),
+            1 => Just(Target::Reads),
+            1 => Just(Target::Policies),
+        ];
+        let fault = select(enforced(&[
+            (None, Fault::Unreachable),
+            (None, Fault::Conflict),
+            (None, Fault::Forbidden),
+            (Some(Rule::T6), Fault::Slow),
+            (None, Fault::AnswerLost),
+        ]));
+        let fault = (target, fault, 1..5_u8).prop_map(|(on, fault, times)| Action::Fault {
+            on,
+            fault,
+            times,
+        });
+        let late =
+            (who, 1..4_usize, when()).prop_map(|(who, ago, when)| Action::Late { who, ago, when });
+        prop_oneof![
+            24 => controller,
+            9 => owner,
+            2 => fault,
+            2 => Just(Action::Heal),
+            1 => when().prop_map(|when| Action::Restart { when }),
+            1 => late,
+        ]
+        .boxed()
+    }
+
+    fn apply(setup: Setup, _: &Action) -> Setup {
+        setup
+    }
+}
+
+fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
+    // Positions beyond the last route wrap.
+    let route = || 0..5_usize;
+    let mut kinds: Vec<(Option<Rule>, BoxedStrategy<Edit>)> = vec![
+        (Some(Rule::T8), route().prop_map(Edit::Rename).boxed()),
+        (
+            Some(Rule::T8),
+            (route(), route())
+                .prop_map(|(from, to)| Edit::Move(from, to))
+                .boxed(),
+        ),
+        (
+            Some(Rule::Bare),
+            (route(), route())
+                .prop_map(|(from, to)| Edit::Rework(from, to))
+                .boxed(),
+        ),
+        (Some(Rule::Bare), route().prop_map(Edit::Copy).boxed()),
+        (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
+        (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
+        (Some(Rule::T9), Just(Edit::Paste).boxed()),
+        (Some(Rule::T9), Just(Edit::Paste).boxed()),
+        (Some(Rule::Bare), route().prop_map(Edit::Matchers).boxed()),
+        (
+            Some(Rule::T12),
+            (
+                route(),
+                select(vec![
+                    Attribute::Port,
+                    Attribute::Kind,
+                    Attribute::Cluster,
+                    Attribute::Filter,
+                ]),
+            )
+                .prop_map(|(route, attribute)| Edit::Stable(route, attribute))
+                .boxed(),
+        ),
+        (
+            None,
+            (route(), select(vec![10, 20, 30]))
+                .prop_map(|(route, weight)| Edit::Legacy(route, weight))
+                .boxed(),
+        ),
+        (
+            Some(Rule::T14),
+            route().prop_map(|route| Edit::Legacy(route, 0)).boxed(),
+        ),
+        (None, route().prop_map(Edit::NoLegacy).boxed()),
+        (Some(Rule::T13), route().prop_map(Edit::Repoint).boxed()),
+        (Some(Rule::T13), route().prop_map(Edit::PointBack).boxed()),
+        (Some(Rule::T1), route().prop_map(Edit::Replace).boxed()),
+        (None, route().prop_map(Edit::Drift).boxed()),
+        (Some(Rule::T2), route().prop_map(Edit::Break).boxed()),
+        (Some(Rule::T2), Just(Edit::Mend).boxed()),
+        (Some(Rule::Bare), route().prop_map(Edit::NoCanary).boxed()),
+        (None, Just(Edit::NoManaged).boxed()),
+        (Some(Rule::Bare), Just(Edit::NoLabels).boxed()),
+        (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
+        (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
+        (Some(Rule::T4), Just(Edit::SpoilAnnotation).boxed()),
+        (Some(Rule::T10), Just(Edit::NothingOfOurs).boxed()),
+        (None, Just(Edit::Metadata).boxed()),
+        (None, Just(Edit::Reapply).boxed()),
+        (None, Just(Edit::Recreate).boxed()),
+        (Some(Rule::T1), Just(Edit::Delete).boxed()),
+    ];
+    if setup.by_label {
+        kinds.push((None, Just(Edit::Deselect).boxed()));
+        kinds.push((None, Just(Edit::Select).boxed()));
+    }
+    proptest::strategy::Union::new(enforced(&kinds)).boxed()
+}
+
+/// Those of a list whose rule the code keeps already.
+fn enforced<T: Clone>(all: &[(Option<Rule>, T)]) -> Vec<T> {
+    all.iter()
+        .filter(|(rule, _)| rule.is_none_or(is_enforced))
+        .map(|(_, item)| item.clone())
+        .collect()
+}
+
+impl History {
+    /// # Errors
+    /// The text is not a history.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        Ok(serde_saphyr::from_str(text)?)
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "setup: {}", flow(&self.setup))?;
+        writeln!(f, "actions:")?;
+        for action in &self.actions {
+            writeln!(f, "- {}", flow(action))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&flow(self))
+    }
+}
+
+/// YAML on one line. Every text in a history is a plain word, so JSON without its quotes will do.
+fn flow(value: &impl Serialize) -> String {
+    let json = serde_json::to_string(value).unwrap_or_default();
+    json.replace('"', "").replace(':', ": ").replace(',', ", ")
+}

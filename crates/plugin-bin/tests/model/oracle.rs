@@ -1,0 +1,394 @@
+//! What must hold of a live table: against the owner's document, and against what the controller asked for.
+
+use gloo_types::{RouteTableDoc, violations};
+use serde_json::Value;
+
+use crate::controller::{HEADER_ROUTE, Id, MIRROR_ROUTE, Pass, Roles};
+use crate::documents::{
+    annotation, attributes, destinations, frame, has_same_bytes, http, id, is_managed, managed_for,
+    name, owned, share, shares, weight, without_ours,
+};
+use crate::owner::{Table, Trust, is_broken};
+
+/// That nothing but destinations, managed routes and the annotation differs from the owner's document.
+pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), String> {
+    let at = owned(live);
+    let routes = http(&table.document);
+    if at.len() != routes.len() {
+        return Err(format!(
+            "{}: {} routes of the owner, not {}",
+            table.key,
+            at.len(),
+            routes.len()
+        ));
+    }
+    for (route, at) in routes.iter().zip(at) {
+        let there = &http(live)[at];
+        same("route", &frame(there), &frame(route))?;
+    }
+    let rest = |table: &Value| {
+        let mut table = without_ours(table);
+        table["spec"]["http"] = Value::Null;
+        table
+    };
+    same("table", &rest(live), &rest(&table.document))
+}
+
+/// That the table is the owner's document, byte for byte.
+pub(crate) fn is_handed_back(table: &Table, live: &Value) -> Result<(), String> {
+    if let Some(text) = annotation(live) {
+        return Err(format!(
+            "{}: the annotation is still there: {text}",
+            table.key
+        ));
+    }
+    same("table", &without_ours(live), &without_ours(&table.document))
+}
+
+/// Why Gloo would refuse the table.
+pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
+    let spec = RouteTableDoc::from_value(live.clone())
+        .ok()
+        .and_then(|table| table.spec().ok());
+    let broken = spec.map(|spec| violations(&spec)).unwrap_or_default();
+    broken.iter().map(ToString::to_string).collect()
+}
+
+/// Whether an owner's route leads to a Rollout.
+pub(crate) fn leads_to(route: &Value, roles: &Roles) -> bool {
+    destinations(route).iter().any(|it| is_anchor(it, roles))
+}
+
+/// Whether a live route has destinations that only that Rollout can have put in.
+pub(crate) fn is_split_by(route: &Value, roles: &Roles) -> bool {
+    destinations(route).iter().any(|it| {
+        let id = id(it);
+        id == roles.canary && !roles.anchors.contains(&id.0)
+            || roles.anchors.contains(&id.0) && id.1.is_some()
+    })
+}
+
+/// The canary's percentage of each owner's route.
+pub(crate) fn canary_shares(live: &Value, roles: &Roles) -> Vec<i64> {
+    let routes = owned(live)
+        .into_iter()
+        .map(|at| destinations(&http(live)[at]));
+    routes
+        .map(|list| share(list, |it| id(it) == roles.canary))
+        .collect()
+}
+
+/// The routes that are not as the SetWeight of a pass asked for. `others` are the roles of the other Rollouts.
+pub(crate) fn wrong_routes(
+    table: &Table,
+    live: &Value,
+    pass: &Pass,
+    others: &[Roles],
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for (route, at) in owned(live).into_iter().enumerate() {
+        let there = &http(live)[at];
+        let (Some(owners), Some(trust)) =
+            (http(&table.document).get(route), table.trust.get(route))
+        else {
+            break;
+        };
+        let is_disputed = others.iter().any(|roles| is_split_by(there, roles));
+        if is_disputed && leads_to(owners, &pass.roles) && !is_down(pass) {
+            wrong.push(format!(
+                "{} route {route}: another Rollout splits it: {}",
+                table.key,
+                show(there)
+            ));
+            continue;
+        }
+        // What another Rollout has changed is for that one to see to.
+        let is_changed = !is_split_by(there, &pass.roles) && !has_same_bytes(there, owners);
+        let of_another = others.iter().any(|roles| {
+            is_split_by(there, roles)
+                || leads_to(owners, roles) && (is_changed || !leads_to(owners, &pass.roles))
+        });
+        if is_broken(owners) || *trust == Trust::Nothing || of_another {
+            continue;
+        }
+        if let Err(why) = check_route(owners, there, *trust, pass) {
+            wrong.push(format!("{} route {route}: {why}", table.key));
+        }
+    }
+    wrong
+}
+
+/// Whether the owner's text is to be there as it is.
+pub(crate) fn is_rest(owners: &Value, pass: &Pass) -> bool {
+    let is_down = is_down(pass);
+    let stable = &pass.roles.stable.0;
+    let is_owners =
+        !leads_to(owners, &pass.roles) || destinations(owners).iter().any(|it| name(it) == stable);
+    is_down && pass.roles.is_one_version && is_owners
+}
+
+/// Whether all traffic is to go to stable.
+pub(crate) fn is_down(pass: &Pass) -> bool {
+    pass.desired.value == 0 && pass.additional.iter().all(|it| it.weight == 0)
+}
+
+fn check_route(owners: &Value, live: &Value, trust: Trust, pass: &Pass) -> Result<(), String> {
+    if !leads_to(owners, &pass.roles) {
+        return match trust {
+            Trust::Bytes => same("foreign route", live, owners),
+            Trust::Traffic if is_down(pass) => same_traffic(live, owners, &pass.roles),
+            _ => Ok(()),
+        };
+    }
+    if is_rest(owners, pass) {
+        return match trust {
+            Trust::Bytes => same("route", live, owners),
+            _ => same_traffic(live, owners, &pass.roles),
+        };
+    }
+    is_divided(live, owners, pass)
+}
+
+/// That a route sends the shares to stable, canary and experiment that a pass asks for, and others what their owner gave.
+fn is_divided(live: &Value, owners: &Value, pass: &Pass) -> Result<(), String> {
+    let roles = &pass.roles;
+    let list = destinations(live);
+    let experiments: Vec<Id> = pass
+        .additional
+        .iter()
+        .map(|it| (it.service_name.clone(), None))
+        .collect();
+    let is_ours = |it: &Value| {
+        let id = id(it);
+        id == roles.stable || id == roles.canary || experiments.contains(&id)
+    };
+    let of_owner = |it: &&Value| !is_anchor(it, roles);
+    let others: Vec<&Value> = destinations(owners)
+        .iter()
+        .filter(of_owner)
+        .filter(|it| weight(it) != Some(0))
+        .collect();
+    let left: Vec<&Value> = list.iter().filter(|it| !is_ours(it)).collect();
+    if others != left {
+        return Err(format!(
+            "other destinations are {}, not {}: {}",
+            texts(&left),
+            texts(&others),
+            show(live)
+        ));
+    }
+    let share_of_ours = 100 - share(destinations(owners), |it| !is_anchor(it, roles));
+
+    let max = i64::from(pass.desired.max);
+    let mut wanted = Vec::new();
+    if roles.canary != roles.stable {
+        wanted.push((roles.canary.clone(), i64::from(pass.desired.value).min(max)));
+    }
+    wanted.extend(
+        experiments
+            .iter()
+            .cloned()
+            .zip(pass.additional.iter().map(|it| i64::from(it.weight))),
+    );
+    let sum: i64 = wanted.iter().map(|(_, weight)| weight).sum();
+    let total = sum.max(max);
+    wanted.push((roles.stable.clone(), total - sum));
+    for (id, weight) in wanted {
+        let found = share(list, |it| crate::documents::id(it) == id);
+        let exact = share_of_ours * weight;
+        // Rounded, and none that is wanted goes empty.
+        let is_right = if weight == 0 || weight == total {
+            found * total == exact
+        } else {
+            (found * total - exact).abs() <= total
+        };
+        let is_there = list.iter().any(|it| crate::documents::id(it) == id);
+        if !is_right || is_there != (weight > 0) {
+            return Err(format!(
+                "{} gets {found} %, not {weight}/{total} of {share_of_ours} %: {}",
+                id.0,
+                show(live)
+            ));
+        }
+    }
+    let sum: i64 = shares(list).iter().sum();
+    if sum != 100 {
+        return Err(format!("the shares sum to {sum}: {}", show(live)));
+    }
+    let anchor = destinations(owners)
+        .iter()
+        .find(|it| is_anchor(it, roles))
+        .map(attributes);
+    let odd = list
+        .iter()
+        .find(|it| is_ours(it) && Some(attributes(it)) != anchor);
+    if let Some(odd) = odd {
+        return Err(format!(
+            "{odd} has other attributes than the owner's destination: {}",
+            show(owners)
+        ));
+    }
+    Ok(())
+}
+
+/// That the same destinations get the same traffic, whatever their weights are written like.
+fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), String> {
+    let traffic = |route: &Value| {
+        let list = destinations(route);
+        let mut all: Vec<(String, i64)> = list
+            .iter()
+            .zip(shares(list))
+            .filter(|(it, _)| weight(it) != Some(0))
+            .map(|(it, share)| {
+                let name = if is_anchor(it, roles) && id(it).1.is_none() {
+                    &roles.stable.0
+                } else {
+                    name(it)
+                };
+                (format!("{name} {} {:?}", attributes(it), id(it).1), share)
+            })
+            .collect();
+        if let [(_, share)] = all.as_mut_slice() {
+            *share = 100;
+        }
+        all.sort();
+        all
+    };
+    let (there, expected) = (traffic(live), traffic(owners));
+    if there == expected {
+        Ok(())
+    } else {
+        Err(format!("traffic is {there:?}, not {expected:?}"))
+    }
+}
+
+/// That the managed routes of a Rollout are those of the pass.
+pub(crate) fn managed_routes(
+    table: &Table,
+    live: &Value,
+    rollout: &str,
+    pass: &Pass,
+) -> Result<(), String> {
+    let Some(expected) = pass.managed else {
+        return Ok(());
+    };
+    let sources = http(&table.document)
+        .iter()
+        .zip(&table.trust)
+        .filter(|(route, _)| leads_to(route, &pass.roles));
+    if sources.clone().any(|(_, trust)| *trust == Trust::Nothing)
+        || table.trust.contains(&Trust::Traffic)
+    {
+        return Ok(());
+    }
+    let sources = sources.count();
+    for (prefix, is_set) in [
+        (HEADER_ROUTE, expected.header),
+        (MIRROR_ROUTE, expected.mirror),
+    ] {
+        let named = |route: &&Value| {
+            route["name"]
+                .as_str()
+                .is_some_and(|name| name.starts_with(prefix))
+        };
+        let routes = http(live)
+            .iter()
+            .filter(|route| managed_for(route, rollout))
+            .filter(named);
+        let count = routes.clone().count();
+        let wanted = if is_set { sources } else { 0 };
+        if count != wanted {
+            return Err(format!(
+                "{}: {count} routes {prefix}, not {wanted}",
+                table.key
+            ));
+        }
+        for route in routes {
+            let list = destinations(route);
+            let canary = share(list, |it| id(it) == pass.roles.canary);
+            let is_right = match prefix {
+                HEADER_ROUTE => list.len() == 1 && canary == 100,
+                _ => pass.desired.value > 0 || canary == 0,
+            };
+            if !is_right {
+                return Err(format!("{}: {}", table.key, show(route)));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// That a call for one Rollout changed nothing that belongs to others.
+pub(crate) fn keeps_out(
+    table: &Table,
+    before: &Value,
+    after: &Value,
+    rollout: &str,
+    roles: &Roles,
+    others: &[Roles],
+) -> Result<(), String> {
+    let managed = |table: &Value| -> Vec<String> {
+        let routes = http(table)
+            .iter()
+            .filter(|route| is_managed(route) && !managed_for(route, rollout));
+        routes.map(Value::to_string).collect()
+    };
+    if managed(before) != managed(after) {
+        return Err(format!(
+            "{}: managed routes of another Rollout changed",
+            table.key
+        ));
+    }
+    let routes = owned(before).into_iter().zip(owned(after)).enumerate();
+    for (route, (before_at, after_at)) in routes {
+        let (was, is) = (&http(before)[before_at], &http(after)[after_at]);
+        let Some(owners) = http(&table.document).get(route) else {
+            break;
+        };
+        let is_others = others.iter().any(|roles| is_split_by(was, roles));
+        let is_mine = leads_to(owners, roles)
+            || table.trust.get(route) != Some(&Trust::Bytes)
+            || !has_same_bytes(was, owners);
+        if is_others || !is_mine {
+            same("route that is not the Rollout's", is, was)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_anchor(destination: &Value, roles: &Roles) -> bool {
+    roles
+        .anchors
+        .iter()
+        .any(|anchor| anchor == name(destination))
+}
+
+fn same(what: &str, live: &Value, expected: &Value) -> Result<(), String> {
+    let (live, expected) = (live.to_string(), expected.to_string());
+    if live == expected {
+        Ok(())
+    } else {
+        Err(format!("{what} is\n    {live}\n  not\n    {expected}"))
+    }
+}
+
+fn texts(list: &[&Value]) -> String {
+    let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
+    format!("[{}]", texts.join(", "))
+}
+
+/// The destinations of a route, in short.
+pub(crate) fn show(route: &Value) -> String {
+    let list = destinations(route).iter();
+    let all: Vec<String> = list
+        .map(|it| {
+            let (name, hash) = id(it);
+            let hash = hash.map(|hash| format!("@{hash}")).unwrap_or_default();
+            let weight = weight(it)
+                .map(|weight| format!(" {weight}"))
+                .unwrap_or_default();
+            format!("{name}{hash}{weight}")
+        })
+        .collect();
+    format!("[{}]", all.join(", "))
+}

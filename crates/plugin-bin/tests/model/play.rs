@@ -1,0 +1,635 @@
+//! Plays a history: every action in turn, what must hold after each call, and how the world comes to rest.
+
+use std::collections::BTreeSet;
+use std::mem::discriminant;
+use std::panic::AssertUnwindSafe;
+
+use plugin_bin::GlooRouter;
+use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
+use rollouts_rpc::{TrafficRouter as _, Verification};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::api::{Api, CALL_TIMEOUT, Event, Met, router};
+use crate::controller::{Call, Controller, Pass, Roles, header_route, mirror_route};
+use crate::documents::{annotation, http, owned, tables};
+use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
+use crate::oracle;
+use crate::owner::{Status, Table, Trust};
+use crate::rules::{Rule, is_enforced};
+
+/// Passes of each Rollout until nothing may be left to do.
+const PASSES_TO_REST: usize = 14;
+
+/// Plays a history. `seen` is told of every action that is played.
+///
+/// # Errors
+/// What does not hold, and after which action; also when the plugin panics.
+pub(crate) fn play(history: &History, seen: &dyn Fn()) -> Result<(), String> {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play_all(history, seen)));
+    outcome.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("a panic: {}", text.unwrap_or_default()))
+    })
+}
+
+fn play_all(history: &History, seen: &dyn Fn()) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let mut play = Play::new(&history.setup);
+        for (index, action) in history.actions.iter().enumerate() {
+            seen();
+            if play.is_traced {
+                println!("- {action}");
+            }
+            let outcome = play.act(action).await;
+            outcome.map_err(|why| format!("after action {} ({action}): {why}", index + 1))?;
+        }
+        play.rest().await.map_err(|why| format!("at rest: {why}"))
+    })
+}
+
+struct Play {
+    api: Api,
+    router: GlooRouter<Api>,
+    controllers: Vec<Controller>,
+    /// The passes of each Rollout that set a weight, for processes that come late.
+    passes: Vec<Vec<Pass>>,
+    /// Tables on which this process set a weight, by Rollout.
+    known: BTreeSet<(Who, usize)>,
+    /// Tables that somebody else changed since the pass began.
+    changed: BTreeSet<usize>,
+    /// Whether tables can be selected and deselected.
+    by_label: bool,
+    is_traced: bool,
+}
+
+/// How a call ended.
+#[derive(Clone, Debug, PartialEq)]
+enum Outcome {
+    Done(Option<Verification>),
+    Refused(String),
+    /// The process ended.
+    Killed,
+}
+
+impl Play {
+    fn new(setup: &Setup) -> Self {
+        let anchor = match setup.services {
+            Services::PingPong => "reviews-ping",
+            Services::Pair | Services::Subsets => "reviews",
+        };
+        let preview =
+            (setup.has_preview && setup.services == Services::Pair).then_some("reviews-canary");
+        let documents = tables(anchor, preview, setup.by_label)
+            .into_iter()
+            .take(setup.tables);
+        let tables: Vec<Table> = documents.map(Table::new).collect();
+        let mut selector = json!({"namespace": "shop", "labels": {"canary": "on"}});
+        if !setup.by_label {
+            let names: Vec<&str> = tables.iter().map(|table| table.key.name.as_str()).collect();
+            selector = json!({"namespace": "shop", "names": names});
+        }
+        let mut plugin = json!({"routeTableSelector": selector});
+        let plain = plugin.clone();
+        if setup.services == Services::Subsets {
+            plugin["subset"] = json!({"service": anchor});
+        }
+        let mut controllers = vec![Controller::first(setup, plugin)];
+        match setup.second {
+            Second::Absent => {}
+            Second::Neighbour => {
+                controllers.push(Controller::second("ratings", "ratings", setup, plain));
+            }
+            // Subsets are told by one label, whoever splits.
+            Second::Rival if setup.services == Services::Subsets => {}
+            Second::Rival => controllers.push(Controller::second("rival", anchor, setup, plain)),
+        }
+        let api = Api::new(tables, controllers.iter().map(Status::of).collect());
+        let play = Self {
+            router: router(api.clone()),
+            api,
+            passes: vec![Vec::new(); controllers.len()],
+            controllers,
+            known: BTreeSet::new(),
+            changed: BTreeSet::new(),
+            by_label: setup.by_label,
+            is_traced: std::env::var_os("MODEL_TRACE").is_some(),
+        };
+        play.tell();
+        play
+    }
+
+    /// Shows the Rollouts to everybody.
+    fn tell(&self) {
+        self.api.world().statuses = self.controllers.iter().map(Status::of).collect();
+        for controller in &self.controllers {
+            self.api.show_rollout(controller.object());
+        }
+    }
+
+    async fn act(&mut self, action: &Action) -> Result<(), String> {
+        let at = |who: &Who| who % self.controllers.len();
+        match action {
+            Action::Reconcile(who) => {
+                self.reconcile(at(who)).await?;
+            }
+            Action::Update(who) => self.change(*who, Controller::update),
+            Action::Rollback(who) => self.change(*who, Controller::rollback),
+            Action::Abort(who) => self.change(*who, Controller::abort),
+            Action::Retry(who) => self.change(*who, Controller::retry),
+            Action::Promote(who) => self.change(*who, Controller::promote),
+            Action::PromoteFull(who) => self.change(*who, Controller::promote_full),
+            Action::CanaryDown(who) => self.change(*who, Controller::canary_down),
+            Action::StableDown(who) => self.change(*who, Controller::stable_down),
+            Action::Edit {
+                edit: Edit::Select | Edit::Deselect,
+                ..
+            } if !self.by_label => {}
+            Action::Edit {
+                table,
+                edit,
+                when: 0,
+            } => self.api.edit(*table, *edit),
+            Action::Edit { table, edit, when } => {
+                self.api.schedule(*when, Event::Edit(*table, *edit));
+            }
+            Action::Fault { on, fault, times } => self.api.fail(*on, *fault, *times),
+            Action::Heal => self.api.heal(),
+            Action::Restart { when: 0 } => self.restart(),
+            Action::Restart { when } => self.api.schedule(*when, Event::Restart),
+            Action::Late { who, ago, when } => {
+                let passes = &self.passes[at(who)];
+                let pass = passes
+                    .len()
+                    .checked_sub(*ago + 1)
+                    .map(|index| passes[index].clone());
+                match pass {
+                    Some(pass) if *when == 0 => self.api.late(&pass).await,
+                    Some(pass) => self.api.schedule(*when, Event::Late(Box::new(pass))),
+                    None => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, who: Who, change: impl Fn(&mut Controller)) {
+        let who = who % self.controllers.len();
+        change(&mut self.controllers[who]);
+        self.tell();
+    }
+
+    fn restart(&mut self) {
+        self.router = router(self.api.clone());
+        self.known.clear();
+    }
+
+    /// One pass of the controller.
+    async fn reconcile(&mut self, who: Who) -> Result<(), String> {
+        let pass = self.controllers[who].pass();
+        self.changed.clear();
+        let mut is_verified = true;
+        let mut is_done = true;
+        for call in &pass.calls {
+            match self.call(who, &pass, call).await? {
+                Outcome::Done(verification) => {
+                    is_verified &= verification != Some(Verification::NotVerified);
+                }
+                Outcome::Refused(_) | Outcome::Killed => {
+                    is_done = false;
+                    break;
+                }
+            }
+        }
+        if pass.calls.contains(&Call::SetWeight) {
+            self.passes[who].push(pass.clone());
+        }
+        if is_done {
+            self.controllers[who].finish(&pass, is_verified);
+        }
+        self.controllers[who].wait();
+        self.tell();
+        Ok(())
+    }
+
+    /// One call, and what must hold after it.
+    async fn call(&mut self, who: Who, pass: &Pass, call: &Call) -> Result<Outcome, String> {
+        let said = |why: String| {
+            format!(
+                "{call:?} {} of {}: {why}",
+                pass.desired.value, pass.desired.max
+            )
+        };
+        let before = self.live();
+        self.api.world().met = Met::default();
+        let was_calm = self.api.is_calm();
+        let writes = self.api.writes();
+        let outcome = self.ask(pass, call).await;
+        if self.is_traced {
+            println!("{call:?} {} for {who}: {outcome:?}", pass.desired.value);
+            self.print_tables();
+        }
+        if outcome == Outcome::Killed {
+            self.restart();
+        }
+        let met = self.api.world().met.clone();
+        self.changed.extend(&met.changed);
+        let is_idle = self.api.writes() == writes && met.changed.is_empty();
+        if *call == Call::SetWeight || !is_idle || matches!(outcome, Outcome::Refused(_)) {
+            self.check(who, pass, call, &outcome, &before, &met)
+                .map_err(said)?;
+        }
+        let asks_for_writes = matches!(
+            call,
+            Call::SetWeight | Call::SetHeaderRoute(_) | Call::SetMirrorRoute(_)
+        );
+        if was_calm && (asks_for_writes || self.api.writes() > writes) {
+            if matches!(outcome, Outcome::Refused(_)) {
+                // What one part of a call has to wait for, another part of it may have done.
+                self.ask(pass, call).await;
+            }
+            let writes = self.api.writes();
+            let again = self.ask(pass, call).await;
+            let written = self.api.writes() - writes;
+            // What was handed back once leads to the Rollout no longer, which is refused from then on.
+            let leads_nowhere = self
+                .api
+                .world()
+                .tables
+                .iter()
+                .any(|table| leads_nowhere(table, &pass.roles));
+            if written > 0 || discriminant(&again) != discriminant(&outcome) && !leads_nowhere {
+                return Err(said(format!(
+                    "the second time it wrote {written} times: {again:?} after {outcome:?}"
+                )));
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// One call, without a look at what it did.
+    async fn ask(&self, pass: &Pass, call: &Call) -> Outcome {
+        let Pass {
+            rollout,
+            desired,
+            hashes,
+            additional,
+            ..
+        } = pass;
+        let router = &self.router;
+        let answer = async {
+            match call {
+                Call::RemoveManagedRoutes => router.remove_managed_routes(rollout).await,
+                Call::SetHeaderRoute(is_set) => {
+                    let route =
+                        SetHeaderRoute::deserialize(header_route(*is_set)).expect("a header route");
+                    router.set_header_route(rollout, &route).await
+                }
+                Call::SetMirrorRoute(is_set) => {
+                    let route =
+                        SetMirrorRoute::deserialize(mirror_route(*is_set)).expect("a mirror route");
+                    router.set_mirror_route(rollout, &route).await
+                }
+                Call::UpdateHash => router.update_hash(rollout, hashes, additional).await,
+                Call::SetWeight => router.set_weight(rollout, *desired, additional).await,
+                Call::VerifyWeight => {
+                    return router
+                        .verify_weight(rollout, *desired, additional)
+                        .await
+                        .map(Some);
+                }
+            }
+            .map(|()| None)
+        };
+        tokio::select! {
+            biased;
+            () = self.api.killed() => Outcome::Killed,
+            answer = tokio::time::timeout(CALL_TIMEOUT, answer) => match answer {
+                Ok(Ok(verification)) => Outcome::Done(verification),
+                Ok(Err(error)) => Outcome::Refused(rollouts_rpc::error_chain(error.as_error())),
+                Err(_) => Outcome::Refused("no answer in time".to_owned()),
+            },
+        }
+    }
+
+    fn check(
+        &mut self,
+        who: Who,
+        pass: &Pass,
+        call: &Call,
+        outcome: &Outcome,
+        before: &[Option<Value>],
+        met: &Met,
+    ) -> Result<(), String> {
+        let after = self.live();
+        let name = self.controllers[who].key().name;
+        let others = self.roles_but(who);
+        {
+            let mut world = self.api.world();
+            for (index, table) in world.tables.iter_mut().enumerate() {
+                let Some(after) = &after[index] else { continue };
+                oracle::keeps_the_owners_parts(table, after)?;
+                table.see(after);
+                let Some(before) = before[index]
+                    .as_ref()
+                    .filter(|_| !met.changed.contains(&index))
+                else {
+                    continue;
+                };
+                oracle::keeps_out(table, before, after, &name, &pass.roles, &others)?;
+                let broken = oracle::broken_rules(after);
+                let was_broken = [before, &table.document]
+                    .into_iter()
+                    .any(|it| !oracle::broken_rules(it).is_empty());
+                if !broken.is_empty() && !was_broken {
+                    return Err(format!(
+                        "{} is not valid to Gloo: {}",
+                        table.key,
+                        broken.join("; ")
+                    ));
+                }
+            }
+        }
+        match (call, outcome) {
+            (Call::RemoveManagedRoutes, Outcome::Refused(why)) if is_enforced(Rule::T5) => {
+                Err(format!("it keeps SetWeight from being called: {why}"))
+            }
+            (Call::SetWeight, Outcome::Done(_)) => self.check_done(who, pass, &after, met),
+            (Call::SetWeight, Outcome::Refused(why)) => {
+                self.check_refused(who, pass, before, &after, met, why)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// After a SetWeight that succeeded.
+    fn check_done(
+        &mut self,
+        who: Who,
+        pass: &Pass,
+        after: &[Option<Value>],
+        met: &Met,
+    ) -> Result<(), String> {
+        let name = self.controllers[who].key().name;
+        let others = self.roles_but(who);
+        let mut world = self.api.world();
+        if world.tables.iter().all(|table| table.is_selected) && oracle::is_down(pass) {
+            self.known.retain(|(of, _)| *of != who);
+        }
+        for (index, table) in world.tables.iter_mut().enumerate() {
+            let Some(live) = after[index]
+                .as_ref()
+                .filter(|_| !met.changed.contains(&index))
+            else {
+                continue;
+            };
+            if !table.is_selected {
+                // With ping-pong, the owner's text may lead to the Service that is the canary's now.
+                let is_ping_pong = pass.roles.anchors.len() > 1;
+                let met_failure = !met.failed.is_empty() || met.reads_failed || met.policies_failed;
+                if self.known.remove(&(who, index)) && !met_failure && !is_ping_pong {
+                    let resting = resting(pass);
+                    none(oracle::wrong_routes(table, live, &resting, &others))?;
+                }
+                continue;
+            }
+            // At rest there is nothing to remember.
+            if !oracle::is_down(pass) {
+                self.known.insert((who, index));
+            }
+            none(oracle::wrong_routes(table, live, pass, &others))?;
+            if !self.changed.contains(&index) && !table.is_broken() {
+                oracle::managed_routes(table, live, &name, pass)?;
+            }
+            for (route, at) in owned(live).into_iter().enumerate() {
+                let owners = http(&table.document)[route].clone();
+                let is_rest = annotation(live).is_none() && oracle::is_rest(&owners, pass);
+                if is_rest && oracle::leads_to(&owners, &pass.roles) {
+                    table.adopt(route, &http(live)[at]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// After a SetWeight that failed.
+    fn check_refused(
+        &self,
+        who: Who,
+        pass: &Pass,
+        before: &[Option<Value>],
+        after: &[Option<Value>],
+        met: &Met,
+        why: &str,
+    ) -> Result<(), String> {
+        if why.contains(['\n', '%']) {
+            return Err(format!("not one plain line: {why:?}"));
+        }
+        let others = self.roles_but(who);
+        let world = self.api.world();
+        let selected = || {
+            world
+                .tables
+                .iter()
+                .enumerate()
+                .filter(|(_, table)| table.is_selected)
+        };
+        let is_unplannable = |table: &Table| {
+            table.is_broken() || table.is_deleted || leads_nowhere(table, &pass.roles)
+        };
+        let has_reason = met.reads_failed
+            || met.policies_failed
+            || !met.failed.is_empty()
+            || !met.changed.is_empty()
+            // One that is selected no longer may wait to be handed back.
+            || world.tables.iter().any(|table| !table.is_selected)
+            || selected().any(|(_, table)| is_unplannable(table) || table.trust.iter().any(|trust| *trust != Trust::Bytes))
+            || self.is_disputed(pass, &others);
+        if !has_reason {
+            return Err(format!("refused without a reason: {why}"));
+        }
+        for (index, table) in selected() {
+            let (Some(before), Some(after)) = (&before[index], &after[index]) else {
+                continue;
+            };
+            if met.changed.contains(&index) {
+                continue;
+            }
+            let wrong = oracle::wrong_routes(table, after, pass, &others);
+            let grows = |table: &(Value, Value)| {
+                let shares =
+                    [&table.0, &table.1].map(|table| oracle::canary_shares(table, &pass.roles));
+                shares[0]
+                    .iter()
+                    .zip(&shares[1])
+                    .any(|(before, after)| after > before)
+            };
+            let plans_fail = selected()
+                .any(|(_, table)| table.is_broken() || table.is_deleted && !self.by_label);
+            if plans_fail
+                && met.changed.is_empty()
+                && !oracle::is_down(pass)
+                && grows(&(before.clone(), after.clone()))
+            {
+                return Err(format!(
+                    "{} got more canary although another table cannot be planned: {why}",
+                    table.key
+                ));
+            }
+            if wrong.is_empty() || !oracle::is_down(pass) {
+                continue;
+            }
+            let is_excused = met.reads_failed
+                || met.failed.contains(&index)
+                || leads_nowhere(table, &pass.roles);
+            let is_excused =
+                is_excused || !is_enforced(Rule::T1) || table.is_broken() && !is_enforced(Rule::T2);
+            if !is_excused {
+                return Err(format!(
+                    "weight 0 did not land: {}; the error is {why}",
+                    wrong.join("; ")
+                ));
+            }
+            if is_enforced(Rule::T3) && !met.reads_failed && !why.contains(&table.key.to_string()) {
+                return Err(format!(
+                    "{} was left, and the error does not say so: {why}",
+                    table.key
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether another Rollout splits a route that leads to this one.
+    fn is_disputed(&self, pass: &Pass, others: &[Roles]) -> bool {
+        others.iter().any(|roles| {
+            roles
+                .anchors
+                .iter()
+                .any(|anchor| pass.roles.anchors.contains(anchor))
+        })
+    }
+
+    /// Brings the world to rest: everybody mends what is broken, and nothing is rolled out.
+    async fn rest(&mut self) -> Result<(), String> {
+        self.api.heal();
+        self.api.forget_events();
+        let tables = self.live().len();
+        for table in 0..tables {
+            if self.live()[table].is_none() {
+                self.api.edit(table, Edit::Recreate);
+            }
+            self.api.edit(table, Edit::Mend);
+            if !self.api.world().tables[table].is_selected {
+                self.api.edit(table, Edit::Select);
+            }
+        }
+        for who in 0..self.controllers.len() {
+            if self.controllers[who].is_pong() {
+                // The owner's text is back when ping is stable again.
+                self.change(who, Controller::update);
+                self.change(who, Controller::promote_full);
+                for _ in 0..PASSES_TO_REST {
+                    self.reconcile(who).await?;
+                }
+            }
+            self.change(who, Controller::abort);
+        }
+        let mut quiet_passes = 0;
+        for _ in 0..PASSES_TO_REST {
+            let writes = self.api.writes();
+            for who in 0..self.controllers.len() {
+                self.reconcile(who).await?;
+            }
+            quiet_passes = if self.api.writes() == writes {
+                quiet_passes + 1
+            } else {
+                0
+            };
+            if quiet_passes > 3 {
+                break;
+            }
+        }
+        if quiet_passes < 2 {
+            return Err("it never stops writing".to_owned());
+        }
+        let policies = self.api.policies_there().await;
+        let live = self.live();
+        let world = self.api.world();
+        for (table, live) in world.tables.iter().zip(&live) {
+            let Some(live) = live else { continue };
+            for who in 0..self.controllers.len() {
+                let mut pass = self.controllers[who].pass();
+                pass = resting(&pass);
+                none(oracle::wrong_routes(table, live, &pass, &[]))?;
+            }
+            // With ping-pong the owner's text is back when ping is stable, which takes a rollout that nothing refuses.
+            let is_owners = !self.controllers.iter().any(Controller::is_pong);
+            if is_owners && table.trust.iter().all(|trust| *trust == Trust::Bytes) {
+                oracle::is_handed_back(table, live)?;
+            }
+        }
+        if policies > 0 {
+            return Err(format!("{policies} MirrorPolicies are left"));
+        }
+        Ok(())
+    }
+
+    fn print_tables(&self) {
+        for table in self.live().iter().flatten() {
+            println!(
+                "  {}: {}",
+                table["metadata"]["name"],
+                annotation(table).unwrap_or("at rest")
+            );
+            for route in http(table) {
+                println!("    {} {}", route["name"], oracle::show(route));
+            }
+        }
+    }
+
+    fn live(&self) -> Vec<Option<Value>> {
+        let tables = self.api.world().tables.len();
+        (0..tables).map(|table| self.api.live(table)).collect()
+    }
+
+    fn roles_but(&self, who: Who) -> Vec<Roles> {
+        let others = self
+            .controllers
+            .iter()
+            .enumerate()
+            .filter(|(index, _)| *index != who);
+        others
+            .map(|(_, controller)| controller.pass().roles)
+            .collect()
+    }
+}
+
+/// The pass that hands a table back.
+fn resting(pass: &Pass) -> Pass {
+    let mut pass = pass.clone();
+    pass.desired.value = 0;
+    pass.additional.clear();
+    pass.roles.is_one_version = true;
+    pass
+}
+
+fn leads_nowhere(table: &Table, roles: &Roles) -> bool {
+    !http(&table.document)
+        .iter()
+        .any(|route| oracle::leads_to(route, roles))
+}
+
+fn none(wrong: Vec<String>) -> Result<(), String> {
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(wrong.join("; "))
+    }
+}
