@@ -133,7 +133,8 @@ pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
             list.slots.iter().any(is)
         });
     }
-    slots.any(|slot| split.added.iter().any(|id| slot.is(id)))
+    // Planning always writes a weight; an owner's own route to the canary and a header route mostly have none.
+    slots.any(|slot| slot.weight().is_some() && split.added.iter().any(|id| slot.is(id)))
 }
 
 struct Pairs<'p, 'r, 'a> {

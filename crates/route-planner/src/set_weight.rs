@@ -12,6 +12,8 @@
 
 use std::collections::HashSet;
 
+use gloo_types::broken_weight_rule;
+
 use crate::destinations::{DestinationId, DestinationList, Distinction, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
@@ -515,8 +517,11 @@ impl<'w, 'a> Wish<'w, 'a> {
             slots,
             form: ListForm::Listed,
         };
-        // While roles are exchanged the record is also what says that the route is split.
-        if list.equals(owners) && self.roles.stable.is(anchor) {
+        // While roles are exchanged the record is also what says that the route is split. Where the owner lists the canary
+        // with these very weights, it says that they are the owner's.
+        let mut others = ours.iter().filter(|(_, mine, _)| !mine.is_same(anchor));
+        let lists_canary = others.any(|(_, mine, _)| owners.holds(mine));
+        if list.equals(owners) && self.roles.stable.is(anchor) && !lists_canary {
             return Ok(Target { list, split: None });
         }
         let changed = Changed {
@@ -615,7 +620,9 @@ fn rebalanced<'a>(
     let Some((anchor, rest)) = ours.split_first() else {
         return owners;
     };
-    if as_written || owners.broken_rule().is_none() {
+    let active = owners.slots.iter().filter(|slot| !slot.is_explicit_zero());
+    let weights: Vec<Option<u32>> = active.map(Slot::weight).collect();
+    if as_written || broken_weight_rule(&weights).is_none() {
         return owners;
     }
     let others: u32 = owners
