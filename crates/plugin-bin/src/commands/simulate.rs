@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use route_store::{MemoryRouteStore, PolicyStore as _};
 use serde::Serialize;
 use serde_json::Value;
@@ -98,7 +98,13 @@ pub(super) async fn walk(
     passes: &[Pass],
 ) -> anyhow::Result<Report> {
     let mut reports = Vec::new();
-    let before = objects(store, at_rest).await?;
+    let rollout = passes.first().map(|pass| &pass.rollout);
+    let rollout = rollout.map(|it| ObjectKey::new(&it.namespace, &it.name));
+    let before = objects(store, |table| match &rollout {
+        Some(rollout) => at_rest(rollout, table),
+        None => table,
+    });
+    let before = before.await?;
     let mut is_stuck = false;
     for (index, pass) in passes.iter().enumerate() {
         let mut rollout = pass.rollout.clone();
@@ -144,13 +150,12 @@ pub(super) async fn walk(
     })
 }
 
-/// A table without what Rollouts changed in it, as far as that can be read.
-fn at_rest(table: RouteTableDoc) -> RouteTableDoc {
-    match route_planner::at_rest(&table) {
-        Ok(rest) => rest.into_owned(),
-        // The router says what is wrong with it.
-        Err(_) => table,
-    }
+/// A table without what the Rollout changed in it, as far as that can be read. What other Rollouts changed stays.
+fn at_rest(rollout: &ObjectKey, table: RouteTableDoc) -> RouteTableDoc {
+    let plan = route_planner::restore(rollout, &table);
+    // The router says what is wrong with a table that cannot be read.
+    let rest = plan.ok().and_then(|plan| plan.applied_to(&table));
+    rest.unwrap_or(table)
 }
 
 /// The tables, each as `view` shows it, and the policies, by name and without what only the store writes.
