@@ -167,10 +167,11 @@ impl Records {
             return Err(unreadable("a route without its split"));
         }
         for split in &record.splits {
+            let has_ref = |it: &Original| it.1.get("ref").is_some_and(Value::is_object);
+            let have_refs = split.originals.iter().all(has_ref);
             let originals = split.originals.iter().chain(&split.idle);
             for Original(_, destination) in originals {
-                let has_ref = destination.get("ref").is_some_and(Value::is_object);
-                if !has_ref || crate::destinations::check_destination(destination).is_err() {
+                if !have_refs || crate::destinations::check_destination(destination).is_err() {
                     return Err(unreadable("an original that is no destination"));
                 }
             }
