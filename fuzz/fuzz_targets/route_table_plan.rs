@@ -166,6 +166,13 @@ fn play(scenario: Scenario) -> Option<()> {
     let mut owner_is_valid = is_valid(&table) && !keeps_zeros;
     for call in scenario.calls {
         if let Some(edit) = &call.edit {
+            // json-patch 4.2 panics on a `move` past the end of a list.
+            let moves = |operation: &json_patch::PatchOperation| {
+                matches!(operation, json_patch::PatchOperation::Move(_))
+            };
+            if edit.iter().any(moves) {
+                return None;
+            }
             // The owner may write any spec.
             let mut edited = table.document().clone();
             json_patch::patch(&mut edited, edit).ok()?;
