@@ -105,6 +105,10 @@ impl Table {
             let Ok(plan) = restore(&rollout, &doc(&table)) else {
                 return;
             };
+            // So is a route that cannot be read, for which the record stays.
+            if plan.left().next().is_some() {
+                return;
+            }
             is_kept |= plan.warnings.contains(&Warning::OnlyManagedRoutes);
             json_patch::patch(&mut table, &plan.to_json_patch()).unwrap();
         }
