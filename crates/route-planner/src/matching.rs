@@ -1,6 +1,7 @@
 //! Which route a record is about, after the owner renamed, moved, copied or edited routes.
 //!
-//! What only planning can have inserted counts first, together with the route's matchers. Name and position only decide between routes that are alike so far:
+//! What only planning can have inserted counts first, together with the route's matchers. Name and position only decide
+//! between routes that are alike so far:
 //!
 //! ```text
 //! recorded                          live                              matched by

@@ -87,11 +87,32 @@ pub(crate) fn label_value(text: &str) -> String {
     format!("x{start}-{:016x}", fnv1a(text))
 }
 
-/// FNV-1a, 64 bits: a short stand-in for a text. It must never change, since labels in tables hold it.
+/// FNV-1a of a text, 64 bits. It must never change, since labels in tables hold it.
 pub fn fnv1a(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    let mut hash = Fnv::default();
+    hash.bytes(text.as_bytes());
+    hash.finish()
+}
+
+/// FNV-1a, 64 bits. Records in tables hold hashes of it too.
+pub(crate) struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fnv {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    }
+
+    pub(crate) fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use serde_json::{Map, Value};
 use crate::destinations::{DestinationId, Distinction, ListForm};
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
+use crate::ownership::Fnv;
 use crate::route::{Protocol, Route};
 
 /// Key of the annotation that holds what was changed. A table at rest has no such annotation.
@@ -332,7 +333,7 @@ impl Hash {
         if let Some(matchers) = route.matchers() {
             hash.value(matchers);
         }
-        Self(hash.0)
+        Self(hash.finish())
     }
 
     /// The hash of a route's name and matchers, of which `self` is the latter's.
@@ -340,26 +341,12 @@ impl Hash {
         let mut hash = Fnv::default();
         hash.bytes(&self.0.to_be_bytes());
         hash.bytes(name.as_bytes());
-        Self(hash.0)
-    }
-}
-
-/// FNV-1a, 64 bits.
-struct Fnv(u64);
-
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
+        Self(hash.finish())
     }
 }
 
 impl Fnv {
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.0 = bytes.iter().fold(self.0, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    }
-
+    /// Adds JSON with the keys of objects in order.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {

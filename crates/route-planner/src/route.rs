@@ -77,37 +77,32 @@ impl<'a> Route<'a> {
             route.is_named = !route.name.is_empty() && uses.get(route.name) == Some(&1);
             routes.push((route, problem));
         }
-        if !selector.tcp_ports.is_empty() {
-            for (index, raw) in raw_routes(table, Protocol::Tcp).iter().enumerate() {
-                let mut route = Self::unnamed(Protocol::Tcp, index, raw);
-                let view = TcpRoute::deserialize(raw);
-                route.is_selected = view
-                    .as_ref()
-                    .map_or(true, |view| selector.matches_tcp(view));
-                let problem = view
-                    .err()
-                    .map(|_| Malformed::new("matchers", "a list of TCP matchers"));
-                routes.push((route, problem));
-            }
-        } else {
-            routes.extend(unselected(table, Protocol::Tcp));
-        }
-        if !selector.tls.is_empty() {
-            for (index, raw) in raw_routes(table, Protocol::Tls).iter().enumerate() {
-                let mut route = Self::unnamed(Protocol::Tls, index, raw);
-                let view = TlsRoute::deserialize(raw);
-                route.is_selected = view
-                    .as_ref()
-                    .map_or(true, |view| selector.matches_tls(view));
-                let problem = view
-                    .err()
-                    .map(|_| Malformed::new("matchers", "a list of TLS matchers"));
-                routes.push((route, problem));
-            }
-        } else {
-            routes.extend(unselected(table, Protocol::Tls));
-        }
+        let tcp = |raw| TcpRoute::deserialize(raw).map(|view| selector.matches_tcp(&view));
+        let tcp = (!selector.tcp_ports.is_empty()).then_some(tcp);
+        let expected = "a list of TCP matchers";
+        routes.extend(Self::unnamed_all(table, Protocol::Tcp, tcp, expected));
+        let tls = |raw| TlsRoute::deserialize(raw).map(|view| selector.matches_tls(&view));
+        let tls = (!selector.tls.is_empty()).then_some(tls);
+        let expected = "a list of TLS matchers";
+        routes.extend(Self::unnamed_all(table, Protocol::Tls, tls, expected));
         routes
+    }
+
+    /// The routes of a list without names. Those that `is_selected` cannot read count as selected; without `is_selected` none is.
+    fn unnamed_all(
+        table: &'a RouteTableDoc,
+        protocol: Protocol,
+        is_selected: Option<impl Fn(&'a Value) -> Result<bool, serde_json::Error>>,
+        expected: &'static str,
+    ) -> impl Iterator<Item = (Self, Option<Malformed>)> {
+        let routes = raw_routes(table, protocol).iter().enumerate();
+        routes.map(move |(index, raw)| {
+            let selected = is_selected.as_ref().map_or(Ok(false), |it| it(raw));
+            let mut route = Self::unnamed(protocol, index, raw);
+            route.is_selected = selected.as_ref().copied().unwrap_or(true);
+            let problem = selected.err();
+            (route, problem.map(|_| Malformed::new("matchers", expected)))
+        })
     }
 
     fn unnamed(protocol: Protocol, index: usize, raw: &'a Value) -> Self {
@@ -209,14 +204,6 @@ pub(crate) fn raw_routes(table: &RouteTableDoc, list: Protocol) -> &[Value] {
         .get("spec")
         .and_then(|spec| spec.get(list.key()));
     routes.and_then(Value::as_array).map_or(&[], Vec::as_slice)
-}
-
-fn unselected(
-    table: &RouteTableDoc,
-    list: Protocol,
-) -> impl Iterator<Item = (Route<'_>, Option<Malformed>)> {
-    let routes = raw_routes(table, list).iter().enumerate();
-    routes.map(move |(index, raw)| (Route::unnamed(list, index, raw), None))
 }
 
 fn selector_text(selector: &ObjectSelector) -> String {

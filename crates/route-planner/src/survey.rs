@@ -4,7 +4,7 @@
 //! For each route that its owner wrote, the survey tells which record is about it, what its owner's list of destinations is,
 //! and whether that leads to the Rollout. A route that cannot be understood carries its reason and stops no other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use gloo_types::{DocumentError, RouteTableDoc};
 
@@ -188,7 +188,7 @@ impl<'a> Survey<'a> {
         for ((index, read), record_index) in read.into_iter().enumerate().zip(own) {
             let found = record_index.and_then(|index| record.routes.get(index));
             let mut split = found.and_then(|found| record.split_of(found));
-            let claim = claims.iter().find(|(route, _)| *route == index);
+            let claim = claims.get(&index);
             if split.is_none()
                 && let Ok(Some(live)) = &read.list
                 && is_ours(&&read)
@@ -198,7 +198,7 @@ impl<'a> Survey<'a> {
             let finding = match (read.list, claim) {
                 (Err(refusal), _) => Finding::Unknown(refusal),
                 (Ok(None), _) => Finding::Other(read.route.other_action()),
-                (Ok(Some(live)), Some((_, rollout))) if split.is_none() => Finding::Forward {
+                (Ok(Some(live)), Some(rollout)) if split.is_none() => Finding::Forward {
                     live,
                     leads: Leads::SplitBy(rollout.clone()),
                 },
@@ -222,10 +222,13 @@ impl<'a> Survey<'a> {
     }
 
     /// Routes that another Rollout with the same stable destination splits, by their position among all.
-    fn claims(&self, read: &[Read<'a>], reader: &Reader<'a>) -> Vec<(usize, String)> {
-        let mut claims = Vec::new();
+    fn claims(&self, read: &[Read<'a>], reader: &Reader<'a>) -> HashMap<usize, String> {
+        let mut claims = HashMap::new();
+        if self.memory.others.is_empty() {
+            return claims;
+        }
+        let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
         for (rollout, record) in &self.memory.others {
-            let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
             for (index, found) in matched(record, &candidates, reader.reading)
                 .into_iter()
                 .enumerate()
@@ -238,7 +241,7 @@ impl<'a> Survey<'a> {
                     self.roles.stable.is_owners(&stable)
                 });
                 if is_same {
-                    claims.push((index, rollout.clone()));
+                    claims.entry(index).or_insert_with(|| rollout.clone());
                 }
             }
         }
