@@ -66,7 +66,11 @@ pub(crate) fn matched(
         |it| Some((name(it)?, matchers(it)?)),
         |it| Some((own_name(it)?, *it.matchers)),
     );
-    pairs.pair(true, |it| Some(it.1), |it| Some(it.route.at));
+    pairs.pair(
+        true,
+        |it| Some(foreign.recorded(it)),
+        |it| Some(foreign.live(it)),
+    );
     pairs.pair(true, |_| Some(()), |_| Some(()));
     pairs.pair(false, name, own_name);
     pairs.pair(

@@ -2,7 +2,7 @@
 
 use gloo_types::weight_shares;
 
-use crate::destinations::{DestinationList, ListForm, Reading, Slot};
+use crate::destinations::{DestinationId, DestinationList, ListForm, Object, Reading, Slot};
 use crate::intent::AppliedWeights;
 use crate::record::{Original, Split};
 use crate::roles::{Role, Roles};
@@ -52,7 +52,9 @@ pub(crate) fn recover<'a>(
     };
     let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
     let mut ours = live.slots.iter();
-    if !was_reapplied && !ours.any(|slot| is_added(slot) || is_original(slot)) {
+    let is_ours =
+        |slot: &Slot<'a>| is_added(slot) || is_original(slot) || roles.stable.selects_pods(slot);
+    if !was_reapplied && !ours.any(is_ours) {
         return Recovered::Repointed;
     }
 
@@ -61,14 +63,25 @@ pub(crate) fn recover<'a>(
     let mut slots: Vec<Slot<'a>> = kept.cloned().collect();
     let mut replaced = None;
     for (index, (at, original)) in originals.iter().enumerate() {
-        let mut found = slots.iter().position(|slot| slot.is_same(original));
+        let mut original = original.clone();
+        let mut found = slots.iter().position(|slot| slot.is_same(&original));
         if index == 0 && found.is_none() {
-            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !roles.canary.is_owners(slot);
-            // The owner led the stable destination to another cluster, for example.
-            found = slots
-                .iter()
-                .position(|slot| is_foreign(&slot) && roles.stable.is_owners(slot));
-            if found.is_none() && split.has_stable && stand_in.is_some() {
+            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !roles.canary.is(slot);
+            let made = split.made_stable();
+            let is_made = |slot: &&Slot<'a>| made.is_some_and(|id| slot.is(id));
+            if let Some((id, there)) = made.zip(live.slots.iter().find(is_made)) {
+                original = following(&original, id, there, roles);
+            } else {
+                // The owner led the stable destination to another cluster, for example.
+                found = slots
+                    .iter()
+                    .position(|slot| is_foreign(&slot) && roles.stable.is_owners(slot));
+                if let Some((id, slot)) = made.zip(found.and_then(|it| slots.get_mut(it))) {
+                    *slot = following(&original, id, slot, roles);
+                }
+            }
+            let is_there = found.is_some() || live.slots.iter().any(|slot| is_made(&slot));
+            if !is_there && !split.stable.is_absent() && stand_in.is_some() {
                 found = slots
                     .iter()
                     .position(|slot| is_foreign(&slot) && is_new(slot));
@@ -78,7 +91,7 @@ pub(crate) fn recover<'a>(
             }
         }
         if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {
-            *slot = slot.clone().weighing_as(original);
+            *slot = slot.clone().weighing_as(&original);
             stand_in = None;
             continue;
         }
@@ -86,7 +99,7 @@ pub(crate) fn recover<'a>(
             Some(index) => index,
             None => position(*at, &originals, &slots),
         };
-        slots.insert(position.min(slots.len()), original.clone());
+        slots.insert(position.min(slots.len()), original);
     }
     // As many as were foreign then, and those of them that are present again: their owner wrote them since.
     let mut present: Vec<String> = {
@@ -108,6 +121,37 @@ pub(crate) fn recover<'a>(
         Some((stable, by)) => Recovered::Replaced { owners, stable, by },
         None => Recovered::Owners(owners),
     }
+}
+
+/// `original` with what its owner changed since in `there`, which was made from it as `id`.
+fn following<'a>(
+    original: &Slot<'a>,
+    id: &'a DestinationId,
+    there: &Slot<'a>,
+    roles: &Roles<'_>,
+) -> Slot<'a> {
+    let (Some(then), Some(now)) = (original.object(), there.object()) else {
+        return original.clone();
+    };
+    let made = original.leading_to(id.object(), id.port.as_ref(), id.subset.as_ref());
+    if made.has_content_of(there) {
+        return original.clone();
+    }
+    let object = Object {
+        cluster: match now.cluster == id.cluster {
+            true => then.cluster,
+            false => now.cluster,
+        },
+        ..then
+    };
+    let port = original.port().filter(|_| id.port == there.port());
+    let is_as_made = id.subset.as_ref().is_some_and(|it| there.has_subset(it));
+    let subset = is_as_made.then(|| original.subset());
+    roles
+        .stable
+        .listed_as(there)
+        .leading_to(object, port.as_ref(), subset.as_ref())
+        .weighing_as(original)
 }
 
 fn remove_first(texts: &mut Vec<String>, text: &str) -> bool {
@@ -217,17 +261,20 @@ pub(crate) fn stable_from_canary<'a>(
     })
 }
 
-/// The live list without canary and experiment, whose shares go to the stable destination: what can be done while the record
-/// cannot be read. `None` if the list has neither.
+/// The live list without canary and experiment, whose shares go to the stable destination: what can be done without a record.
+/// `None` if the list has neither. Where subsets by Pods distinguish the roles, the subset of stable goes too unless
+/// `keeps_subset`.
 pub(crate) fn without_canary<'a>(
     live: &DestinationList<'a>,
     roles: &Roles<'a>,
     applied: Option<&'a AppliedWeights>,
+    keeps_subset: bool,
 ) -> Option<DestinationList<'a>> {
     let additional = applied.map(|applied| additional_roles(roles, applied));
     let additional = additional.unwrap_or_default();
     let is_ours = |slot: &Slot<'_>| {
         (roles.canary.is(slot) && !roles.stable.is(slot))
+            || (roles.stable.selects_pods(slot) && !(keeps_subset && roles.stable.is(slot)))
             || additional.iter().any(|(role, _)| role.is(slot))
     };
     let first = live.slots.iter().find(|slot| is_ours(slot))?;
@@ -243,7 +290,10 @@ pub(crate) fn without_canary<'a>(
         .any(|slot| roles.stable.is_owners(slot) && !is_ours(slot));
     for (slot, effective) in live.slots.iter().zip(&effective) {
         if !has_stable && std::ptr::eq(slot, first) {
-            let stable = roles.stable.copy_of(slot);
+            let mut stable = roles.stable.copy_of(slot);
+            if !keeps_subset {
+                stable = roles.stable.listed_as(&stable);
+            }
             slots.push(stable.weighing(slot.weight().map(|_| freed)));
         } else if is_ours(slot) {
             // Its share is the stable destination's.
@@ -253,6 +303,9 @@ pub(crate) fn without_canary<'a>(
         } else {
             slots.push(slot.clone());
         }
+    }
+    if let ([_], false) = (&*slots, keeps_subset) {
+        slots = slots.into_iter().map(Slot::without_weight).collect();
     }
     Some(DestinationList {
         slots,

@@ -100,9 +100,28 @@ pub(crate) struct Split {
     /// What the owner wrote in place of a list.
     #[serde(default, skip_serializing_if = "ListForm::is_listed")]
     pub(crate) list: ListForm,
-    /// Whether the stable destination is still in the list. When it is and then disappears, its owner removed it.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) has_stable: bool,
+    /// What of the stable destination is in the list. When that disappears, its owner removed it.
+    #[serde(default, skip_serializing_if = "StableIs::is_absent")]
+    pub(crate) stable: StableIs,
+}
+
+/// What a split leaves of the stable destination in the list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StableIs {
+    /// Nothing: the canary gets its share.
+    #[default]
+    Absent,
+    /// The owner's own.
+    Listed,
+    /// One that was made from it, the first of `added`: the subset of its Pods, or the other Service of a ping-pong pair.
+    Made,
+}
+
+impl StableIs {
+    pub(crate) fn is_absent(&self) -> bool {
+        *self == Self::Absent
+    }
 }
 
 /// A destination as the owner wrote it, and its position in the owner's list.
@@ -221,6 +240,14 @@ impl Record {
     /// The split of a route.
     pub(crate) fn split_of(&self, route: &RouteRecord) -> Option<&Split> {
         self.splits.get(route.3)
+    }
+}
+
+impl Split {
+    /// The destination that was made in place of the owner's stable one.
+    pub(crate) fn made_stable(&self) -> Option<&DestinationId> {
+        let is_made = self.stable == StableIs::Made;
+        self.added.first().filter(|_| is_made)
     }
 }
 
@@ -391,7 +418,7 @@ fn unreadable(reason: impl ToString) -> Refusal {
 mod version_1 {
     use super::{
         Deserialize, DestinationId, Distinction, Hash, ListForm, Original, Protocol, Record,
-        RouteRecord, Split, Value,
+        RouteRecord, Split, StableIs, Value,
     };
 
     pub(super) const FORMAT: u32 = 1;
@@ -461,7 +488,7 @@ mod version_1 {
                 added,
                 by,
                 list,
-                has_stable: false,
+                stable: StableIs::Absent,
             };
             let known = read.splits.iter().position(|other| *other == split);
             let index = known.unwrap_or(read.splits.len());

@@ -328,6 +328,24 @@ impl<'a> Role<'a> {
         anchor.leading_to(object, port, subset.as_ref())
     }
 
+    /// Whether a destination of the Service selects Pods of one version, which only planning asks for.
+    pub(crate) fn selects_pods(&self, slot: &Slot<'_>) -> bool {
+        let label = self.pattern.pods.map(|(label, _)| label);
+        label.is_some_and(|label| self.is_owners(slot) && slot.subset_label(label).is_some())
+    }
+
+    /// A destination of this role as its owner lists it: without the label that selects Pods of one version.
+    pub(crate) fn listed_as<'d>(&self, slot: &Slot<'d>) -> Slot<'d> {
+        match (self.pattern.pods, slot.object()) {
+            (Some((label, _)), Some(object)) => {
+                let mut subset = slot.subset();
+                subset.remove(label);
+                slot.leading_to(object, None, Some(&subset))
+            }
+            _ => slot.clone(),
+        }
+    }
+
     /// The role in messages.
     pub(crate) fn label(&self) -> String {
         self.pattern.to_string()

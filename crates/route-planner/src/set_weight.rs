@@ -19,7 +19,7 @@ use crate::edit::Warning;
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, AppliedWeights, WeightSplit};
 use crate::originals::{share_of, taken_by_others, without_canary};
-use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split};
+use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split, StableIs};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
 use crate::survey::{Finding, Leads, Survey, Surveyed};
@@ -59,7 +59,7 @@ pub(crate) fn weights<'a>(
 ) -> Result<Weights<'a>, Refusal> {
     let wish = Wish::new(survey, split)?;
     if let Some(problem) = &survey.memory.problem
-        && !wish.is_rest()
+        && !wish.is_down()
     {
         return Err(problem.clone());
     }
@@ -167,7 +167,7 @@ impl<'a> Weights<'a> {
             }
             Leads::Unrecorded => {
                 let applied = wish.applied;
-                let list = without_canary(live, wish.roles, applied)
+                let list = without_canary(live, wish.roles, applied, !wish.is_rest())
                     .filter(|_| surveyed.route.is_selected);
                 self.is_led_to |= surveyed.route.is_selected
                     && live
@@ -336,10 +336,15 @@ impl<'w, 'a> Wish<'w, 'a> {
         })
     }
 
+    /// Whether all traffic goes to the stable destination.
+    fn is_down(&self) -> bool {
+        self.desired == 0 && self.additional.is_empty()
+    }
+
     /// Whether nothing is rolled out: all traffic goes to the stable destination, as the owner wrote it.
     fn is_rest(&self) -> bool {
         let keeps_apart = self.roles.share_a_service() && !self.is_single_version;
-        self.desired == 0 && self.additional.is_empty() && !keeps_apart
+        self.is_down() && !keeps_apart
     }
 
     /// Whether a route that cannot be planned would get a larger canary share.
@@ -472,7 +477,7 @@ impl<'w, 'a> Wish<'w, 'a> {
         let mut idle: Vec<(usize, &Slot<'a>)> = Vec::new();
         let mut foreign: Vec<&Slot<'a>> = Vec::new();
         let mut added: Vec<Slot<'a>> = Vec::new();
-        let mut has_stable = false;
+        let mut stable = StableIs::Absent;
         for (at, slot) in owners.slots.iter().enumerate() {
             let is_anchor = slot.is_same(anchor);
             let mine = ours.iter().find(|(_, mine, _)| slot.is_same(mine));
@@ -492,7 +497,9 @@ impl<'w, 'a> Wish<'w, 'a> {
             let first = if is_anchor { 0 } else { originals.len() };
             originals.insert(first, (at, slot));
             if weight > 0 || (self.keeps_zero && mine.is_some()) {
-                has_stable |= is_anchor;
+                if is_anchor {
+                    stable = StableIs::Listed;
+                }
                 slots.push(slot.clone().weighing(Some(weight)));
             }
             if !is_anchor {
@@ -503,6 +510,9 @@ impl<'w, 'a> Wish<'w, 'a> {
                 .filter(|(_, mine, weight)| *weight > 0 && !owners.holds(mine));
             for (role, _, weight) in missing {
                 let made = role.made_from(slot, &surveyed.route)?;
+                if stable.is_absent() && std::ptr::eq(*role, &self.roles.stable) {
+                    stable = StableIs::Made;
+                }
                 slots.push(made.clone().weighing(Some(*weight)));
                 added.push(made);
             }
@@ -510,6 +520,7 @@ impl<'w, 'a> Wish<'w, 'a> {
         if !owners.form.is_listed() {
             // The owner wrote no list at all, so every destination in it is inserted by us.
             originals.clear();
+            stable = StableIs::Absent;
             let present = ours.iter().filter(|(_, _, weight)| *weight > 0);
             added = present.map(|(_, mine, _)| (*mine).clone()).collect();
         }
@@ -527,7 +538,7 @@ impl<'w, 'a> Wish<'w, 'a> {
         let changed = Changed {
             // Later on the owner may give others more or less; what counts is what the originals were written for.
             share: surveyed.split.map_or(share, |split| split.share),
-            has_stable: has_stable && !originals.is_empty(),
+            stable,
             originals,
             idle,
             foreign,
@@ -555,7 +566,7 @@ struct Changed<'s, 'a> {
     added: Vec<Slot<'a>>,
     by: Distinction,
     list: ListForm,
-    has_stable: bool,
+    stable: StableIs,
 }
 
 impl Changed<'_, '_> {
@@ -574,7 +585,7 @@ impl Changed<'_, '_> {
             slot.is(id) && id.port.is_some() == (self.by.port && slot.port().is_some())
         };
         self.share == old.share
-            && self.has_stable == old.has_stable
+            && self.stable == old.stable
             && self.by == old.by
             && self.list == old.list
             && self.added.len() == old.added.len()
@@ -601,7 +612,7 @@ impl Changed<'_, '_> {
                 .collect(),
             by: self.by,
             list: self.list,
-            has_stable: self.has_stable,
+            stable: self.stable,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::Intent;
 use crate::matching::{Candidate, holds, matched};
-use crate::originals::{Recovered, recover, stable_from_canary, without_applied};
+use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
@@ -193,7 +193,7 @@ impl<'a> Survey<'a> {
                 && let Ok(Some(live)) = &read.list
                 && is_ours(&&read)
             {
-                split = copies.split_of(record, live);
+                split = copies.split_of(record, live, &self.roles);
             }
             let finding = match (read.list, claim) {
                 (Err(refusal), _) => Finding::Unknown(refusal),
@@ -300,8 +300,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The owner's list of a route without record: the live one, unless the record of the whole table is lost and the
-    /// weights are those that were set last.
+    /// The owner's list of a route without record: the live one, unless the list itself tells that it was split, or the
+    /// record of the whole table is lost and the weights are those that were set last.
     fn unrecorded(
         &mut self,
         route: &Route<'a>,
@@ -310,9 +310,15 @@ impl<'a> Survey<'a> {
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
         let is_record_lost = self.memory.own.routes.is_empty();
-        let rebuilt = applied
-            .filter(|_| is_record_lost && route.is_selected)
-            .and_then(|applied| without_applied(live, &self.roles, applied));
+        let mut slots = live.slots.iter();
+        let rebuilt = if !route.is_selected {
+            None
+        } else if slots.any(|slot| self.roles.stable.selects_pods(slot)) {
+            without_canary(live, &self.roles, applied, false)
+        } else {
+            let applied = applied.filter(|_| is_record_lost);
+            applied.and_then(|applied| without_applied(live, &self.roles, applied))
+        };
         if let Some(owners) = rebuilt {
             self.warnings.push(Warning::Rebuilt {
                 route: route.label(),
@@ -498,10 +504,17 @@ impl Copies {
         Self { weights }
     }
 
-    fn split_of<'a>(&self, record: &'a Record, list: &DestinationList<'_>) -> Option<&'a Split> {
+    fn split_of<'a>(
+        &self,
+        record: &'a Record,
+        list: &DestinationList<'_>,
+        roles: &Roles<'_>,
+    ) -> Option<&'a Split> {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index)?;
-            let is_copy = holds(list, split) && seen.contains(&weights_of(list, split));
+            // An owner may lead a route to stable in the same words.
+            let is_split = ours(list, split).any(|slot| !roles.stable.is(slot));
+            let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
             is_copy.then_some(split)
         })
     }
@@ -509,11 +522,17 @@ impl Copies {
 
 /// Where the destinations of a split lead in a list, with their weights.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    let is_ours = |slot: &&Slot<'_>| !split.foreign.contains(&slot.place());
-    let slots = list.slots.iter().filter(is_ours);
-    slots
+    ours(list, split)
         .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
         .collect()
+}
+
+fn ours<'l, 'd>(
+    list: &'l DestinationList<'d>,
+    split: &'l Split,
+) -> impl Iterator<Item = &'l Slot<'d>> {
+    let is_ours = |slot: &&Slot<'_>| !split.foreign.contains(&slot.place());
+    list.slots.iter().filter(is_ours)
 }
 
 fn default_destination(
