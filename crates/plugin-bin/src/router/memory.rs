@@ -54,11 +54,14 @@ struct Pass {
     unfinished: Vec<IntentKind>,
 }
 
-/// What UpdateHash said last.
+/// What UpdateHash said last. It holds as long as the status names the same versions: the controller may call SetWeight
+/// before UpdateHash when they have changed.
 #[derive(Debug)]
 struct Hashes {
     /// Of the Rollout, which another one of the same name does not share.
     uid: String,
+    status_stable: String,
+    status_canary: String,
     stable: String,
     canary: String,
 }
@@ -129,6 +132,8 @@ impl Memory {
             && told.canary == status.current_pod_hash;
         let hashes = (!is_rest).then(|| Hashes {
             uid: rollout.uid.clone(),
+            status_stable: status.stable_rs.clone(),
+            status_canary: status.current_pod_hash.clone(),
             stable: told.stable.clone(),
             canary: told.canary.clone(),
         });
@@ -140,8 +145,12 @@ impl Memory {
         let status = &rollout.status;
         let (mut stable, mut canary) = (status.stable_rs.clone(), status.current_pod_hash.clone());
         self.change(&key(rollout), |facts| {
-            let told = facts.hashes.as_ref();
-            if let Some(told) = told.filter(|told| told.uid == rollout.uid) {
+            let is_current = |told: &&Hashes| {
+                told.uid == rollout.uid
+                    && told.status_stable == status.stable_rs
+                    && told.status_canary == status.current_pod_hash
+            };
+            if let Some(told) = facts.hashes.as_ref().filter(is_current) {
                 stable.clone_from(&told.stable);
                 canary.clone_from(&told.canary);
             }
@@ -285,6 +294,10 @@ mod tests {
         check(&memory, &rollout("a", false, 1), "s1", "c0");
         // Another Rollout of that name.
         check(&memory, &rollout("b", false, 1), "s1", "c1");
+        let mut promoted = rollout("a", false, 1);
+        promoted.status.stable_rs = "c1".into();
+        promoted.status.current_pod_hash = "n1".into();
+        check(&memory, &promoted, "c1", "n1");
     }
 
     #[test]
