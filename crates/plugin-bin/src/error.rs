@@ -44,9 +44,12 @@ pub enum Failure {
     /// A table cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The time of the call was over before a table was written.
-    #[error("RouteTable {0}: not written in time: check the API server or raise --call-timeout")]
-    Late(ObjectKey),
+    /// The time of the call was over before an object was written. Holds its kind and name.
+    #[error("{0}: not written in time: check the API server or raise --call-timeout")]
+    NotWritten(String),
+    /// Most of the time of the call was over before an object was read. Holds its kind and name.
+    #[error("{0}: not read in time: check the API server or raise --call-timeout")]
+    NotRead(String),
     /// Labels matched no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
     NothingSelected {

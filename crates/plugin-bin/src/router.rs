@@ -3,6 +3,7 @@
 //! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
 //! [`write`] carries one plan out.
 
+mod deadline;
 mod live_rollout;
 mod memory;
 mod partial;
@@ -12,6 +13,7 @@ mod write;
 
 use std::{borrow::Cow, time::Duration};
 
+use futures::future::join;
 use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, Verification, WeightDestination,
@@ -20,11 +22,11 @@ use rollouts_rpc::{
 };
 use route_planner::{IntentKind, Observation, Plan, belongs_to, observe};
 use route_store::{Store, StoreError};
-use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 pub(crate) use self::write::carry_out;
 use self::{
+    deadline::Deadline,
     memory::Memory,
     partial::{decide, plan_all, toward_stable},
     selected::{Selected, policies_unread},
@@ -63,18 +65,17 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Bounds each call: tables that are not written after nine tenths of `call_timeout` are named in the answer, which has the
-    /// last tenth.
+    /// Bounds each call: tables that are not written by then are named in the answer.
     #[must_use]
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
         Self {
-            call_timeout: Some(call_timeout.mul_f32(0.9)),
+            call_timeout: Some(call_timeout),
             ..self
         }
     }
 
-    fn deadline(&self) -> Option<Instant> {
-        self.call_timeout.map(|timeout| Instant::now() + timeout)
+    fn deadline(&self) -> Deadline {
+        Deadline::of_call(self.call_timeout)
     }
 
     fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
@@ -84,12 +85,20 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// The Rollout with what the wire left out.
-    async fn complete<'r>(&self, rollout: &'r Rollout) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = live_rollout::with_zero_percentages(&self.store, rollout).await;
-        complete.map_err(|source| Failure::Read {
-            rollout: ObjectKey::new(&rollout.namespace, &rollout.name),
-            source: Box::new(source),
-        })
+    async fn complete<'r>(
+        &self,
+        rollout: &'r Rollout,
+        deadline: Deadline,
+    ) -> Result<Cow<'r, Rollout>, Failure> {
+        let complete = live_rollout::with_zero_percentages(&self.store, rollout);
+        let rollout = ObjectKey::new(&rollout.namespace, &rollout.name);
+        match deadline.reading(complete).await {
+            Some(complete) => complete.map_err(|source| Failure::Read {
+                rollout,
+                source: Box::new(source),
+            }),
+            None => Err(Failure::NotRead(format!("Rollout {rollout}"))),
+        }
     }
 
     /// Puts the request into force as far as its tables can be planned.
@@ -97,7 +106,7 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         selected: Selected,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Vec<Failure> {
         let Selected {
             tables,
@@ -106,7 +115,7 @@ impl<S: Store> GlooRouter<S> {
         let plans = plan_all(request, &tables);
         let mut live = Some(Vec::new());
         if plans.iter().flatten().any(Plan::needs_policies) {
-            live = match self.policies(request).await {
+            live = match self.policies(request, deadline).await {
                 Ok(live) => Some(live),
                 Err(failure) => {
                     failures.push(failure);
@@ -138,7 +147,13 @@ impl<S: Store> GlooRouter<S> {
     /// SetWeight, with everything that was left over in the pass so far.
     async fn set_weights(&self, rollout: &Rollout, weight: IntentKind) -> Result<(), ShiftError> {
         let deadline = self.deadline();
-        let (complete, unread) = match self.complete(rollout).await {
+        let request = self.request(rollout, weight.clone())?;
+        let (complete, selected) = join(
+            self.complete(rollout, deadline),
+            self.selected(&request, deadline),
+        )
+        .await;
+        let (complete, unread) = match complete {
             Ok(complete) => (complete, None),
             Err(failure) => (Cow::Borrowed(rollout), Some(failure)),
         };
@@ -146,12 +161,9 @@ impl<S: Store> GlooRouter<S> {
         if unread.is_some() {
             request = request.without_new_routes();
         }
-        let mut selected = self.selected_for_weights(&mut request).await;
         // An incomplete selection says nothing about the tables that were selected before.
-        let is_complete = !selected
-            .failures
-            .iter()
-            .any(|failure| matches!(failure, Failure::Store(_)));
+        let is_complete = selected.failures.is_empty();
+        let mut selected = self.for_weights(&mut request, selected, deadline).await;
         let keys = selected.keys();
         selected.failures.extend(unread);
         let mut failures = self.shift(&request, selected, deadline).await;
@@ -160,7 +172,9 @@ impl<S: Store> GlooRouter<S> {
         let left_behind = self.memory.left_behind(key, &keys);
         if is_complete {
             for table in left_behind {
-                match self.release(&request, &table, deadline).await {
+                let released = deadline.tables(self.release(&request, &table, deadline));
+                let late = || Err(Failure::NotWritten(format!("RouteTable {table}")));
+                match released.await.unwrap_or_else(late) {
                     Ok(()) => self.memory.restored(key, &table),
                     Err(source) => failures.push(Failure::NotRestored {
                         table,
@@ -186,7 +200,7 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         table: &ObjectKey,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Result<(), Failure> {
         let request = request.resting();
         let table = match self.store.read(table).await {
@@ -213,12 +227,15 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         attempt: Attempt,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Vec<Failure> {
         let Selected {
             tables,
             mut failures,
-        } = self.selected(request).await.without_absent_tables();
+        } = self
+            .selected(request, deadline)
+            .await
+            .without_absent_tables();
         let mut plans = Vec::new();
         for plan in plan_all(request, &tables) {
             match plan {
@@ -226,7 +243,9 @@ impl<S: Store> GlooRouter<S> {
                 Err(error) => failures.push(error.into()),
             }
         }
-        let policies = self.remove_policies(request, attempt, &plans).await;
+        let policies = self
+            .remove_policies(request, attempt, &plans, deadline)
+            .await;
         if !policies.is_empty() {
             // A policy goes before the routes it is about.
             plans.retain(|plan| !plan.needs_policies());
@@ -249,13 +268,17 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         attempt: Attempt,
         plans: &[Plan],
+        deadline: Deadline,
     ) -> Vec<Failure> {
         let has_routes = plans.iter().any(Plan::needs_policies);
         if !has_routes && !request.has_mirrors {
             return Vec::new();
         }
         let rollout = &request.intent.rollout;
-        let live = match self.store.policies().await {
+        let Some(live) = deadline.reading(self.store.policies()).await else {
+            return vec![Failure::NotRead("MirrorPolicies".to_owned())];
+        };
+        let live = match live {
             Ok(live) => live,
             Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
                 if !has_routes && attempt == Attempt::First =>
@@ -268,15 +291,26 @@ impl<S: Store> GlooRouter<S> {
         };
         let mut failures = Vec::new();
         for policy in live.iter().filter(|policy| belongs_to(policy, rollout)) {
-            failures.extend(self.delete_policy(request, policy).await.err());
+            let late = || {
+                Err(Failure::NotWritten(format!(
+                    "MirrorPolicy {}",
+                    policy.key()
+                )))
+            };
+            let deleted = deadline.tables(self.delete_policy(request, policy)).await;
+            failures.extend(deleted.unwrap_or_else(late).err());
         }
         failures
     }
 
     /// The complete Rollout, for a call about a managed route. SetWeight of the same pass reads it too, and reports what
     /// fails.
-    async fn complete_or_leave<'r>(&self, rollout: &'r Rollout) -> Option<Cow<'r, Rollout>> {
-        match self.complete(rollout).await {
+    async fn complete_or_leave<'r>(
+        &self,
+        rollout: &'r Rollout,
+        deadline: Deadline,
+    ) -> Option<Cow<'r, Rollout>> {
+        match self.complete(rollout, deadline).await {
             Ok(complete) => Some(complete),
             Err(failure) => {
                 info!("left to SetWeight: {}", error_chain(&failure));
@@ -288,8 +322,7 @@ impl<S: Store> GlooRouter<S> {
     /// Carries out a call about managed routes. What fails is left to SetWeight of the same pass, which tries it again and
     /// reports it: an error here would keep the controller from calling SetWeight, and only the errors of SetWeight become
     /// events (upstream `rollout/trafficrouting.go`).
-    async fn manage_or_leave(&self, rollout: &Rollout, kind: IntentKind) {
-        let deadline = self.deadline();
+    async fn manage_or_leave(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
         let failed = match self.manage(rollout, kind, Attempt::First, deadline).await {
             Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
             Err(error) => Err(error),
@@ -306,7 +339,7 @@ impl<S: Store> GlooRouter<S> {
         rollout: &Rollout,
         call: IntentKind,
         attempt: Attempt,
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Result<Vec<Failure>, ShiftError> {
         let request = self.request(rollout, call)?;
         let failures = match &request.intent.kind {
@@ -319,7 +352,7 @@ impl<S: Store> GlooRouter<S> {
                 Vec::new()
             }
             IntentKind::SetManagedRoute(_) => {
-                let selected = self.selected(&request).await;
+                let selected = self.selected(&request, deadline).await;
                 self.shift(&request, selected, deadline).await
             }
             IntentKind::RemoveManagedRoutes | IntentKind::SetWeight(_) => {
@@ -338,9 +371,13 @@ impl<S: Store> GlooRouter<S> {
         rollout: &Rollout,
         weight: IntentKind,
     ) -> Result<Verification, ShiftError> {
-        let complete = self.complete(rollout).await.map_err(Failures::from)?;
+        let deadline = self.deadline();
+        let complete = self.complete(rollout, deadline).await;
+        let complete = complete.map_err(Failures::from)?;
         let mut request = self.request(&complete, weight)?;
-        let Selected { tables, failures } = self.selected_for_weights(&mut request).await;
+        let selected = self.selected(&request, deadline).await;
+        let selected = self.for_weights(&mut request, selected, deadline).await;
+        let Selected { tables, failures } = selected;
         Failures::check(failures)?;
         let mut verification = Verification::Verified;
         for table in &tables {
@@ -422,8 +459,9 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        if let Some(complete) = self.complete_or_leave(rollout).await {
-            self.manage_or_leave(&complete, from_rpc::header_route(route))
+        let deadline = self.deadline();
+        if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
+            self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
                 .await;
         }
         Ok(())
@@ -434,9 +472,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        if let Some(complete) = self.complete_or_leave(rollout).await {
+        let deadline = self.deadline();
+        if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
             let route = live_rollout::current(&complete, route);
-            self.manage_or_leave(&complete, from_rpc::mirror_route(route))
+            self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
                 .await;
         }
         Ok(())
@@ -444,7 +483,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
         self.memory.begin_removal(rollout);
-        self.manage_or_leave(rollout, IntentKind::RemoveManagedRoutes)
+        self.manage_or_leave(rollout, IntentKind::RemoveManagedRoutes, self.deadline())
             .await;
         Ok(())
     }

@@ -8,7 +8,7 @@ use route_planner::IntentKind;
 use route_store::{Store, StoreError};
 use tracing::warn;
 
-use super::GlooRouter;
+use super::{GlooRouter, deadline::Deadline};
 use crate::{error::Failure, from_rpc::Request};
 
 /// The selected tables as they are now.
@@ -38,25 +38,35 @@ impl Selected {
 
 impl<S: Store> GlooRouter<S> {
     /// Reads the tables of a request.
-    pub(super) async fn selected(&self, request: &Request) -> Selected {
-        let selection = self.store.select(request.config.route_tables()).await;
+    pub(super) async fn selected(&self, request: &Request, deadline: Deadline) -> Selected {
+        let selector = request.config.route_tables();
+        let Some(selection) = deadline.tables(self.store.select(selector)).await else {
+            return Selected {
+                tables: Vec::new(),
+                failures: vec![Failure::NotRead(format!("RouteTables ({selector})"))],
+            };
+        };
         Selected {
             tables: selection.tables,
             failures: selection.errors.into_iter().map(Failure::Store).collect(),
         }
     }
 
-    /// Reads the tables of a request that needs at least one: without a table nobody's traffic would move. Completes the
+    /// Checks that a request that needs at least one table has one: without it nobody's traffic would move. Completes the
     /// request with what the tables do not say.
-    pub(super) async fn selected_for_weights(&self, request: &mut Request) -> Selected {
-        let mut selected = self.selected(request).await;
+    pub(super) async fn for_weights(
+        &self,
+        request: &mut Request,
+        mut selected: Selected,
+        deadline: Deadline,
+    ) -> Selected {
         if selected.tables.is_empty() && selected.failures.is_empty() {
             selected.failures.push(Failure::NothingSelected {
                 rollout: request.intent.rollout.clone(),
                 selector: request.config.route_tables().to_string(),
             });
         }
-        let unread = self.find_ports(request, &selected.tables).await;
+        let unread = self.find_ports(request, &selected.tables, deadline).await;
         selected.failures.extend(unread);
         selected
     }
@@ -65,14 +75,22 @@ impl<S: Store> GlooRouter<S> {
     pub(super) async fn policies(
         &self,
         request: &Request,
+        deadline: Deadline,
     ) -> Result<Vec<MirrorPolicyDoc>, Failure> {
-        let policies = self.store.policies().await;
-        policies.map_err(|error| policies_unread(request, error))
+        match deadline.reading(self.store.policies()).await {
+            Some(policies) => policies.map_err(|error| policies_unread(request, error)),
+            None => Err(Failure::NotRead("MirrorPolicies".to_owned())),
+        }
     }
 
     /// Finds the port of each Service of an experiment that gets traffic: the controller makes the Service with the ports of
     /// the Pods. A Service is read once.
-    async fn find_ports(&self, request: &mut Request, tables: &[RouteTableDoc]) -> Vec<Failure> {
+    async fn find_ports(
+        &self,
+        request: &mut Request,
+        tables: &[RouteTableDoc],
+        deadline: Deadline,
+    ) -> Vec<Failure> {
         let rollout = request.intent.rollout.clone();
         let IntentKind::SetWeight(split) = &mut request.intent.kind else {
             return Vec::new();
@@ -90,7 +108,12 @@ impl<S: Store> GlooRouter<S> {
             let service = ObjectKey::new(&rollout.namespace, name);
             let in_tables = tables.iter().flat_map(|table| ports_to(table, &service));
             let in_tables: Vec<_> = in_tables.collect();
-            match self.store.service_port(&service).await {
+            let read = deadline.reading(self.store.service_port(&service));
+            let Some(read) = read.await else {
+                failures.push(Failure::NotRead(format!("Service {service}")));
+                continue;
+            };
+            match read {
                 Ok(Some(port)) => {
                     self.memory.remember_port(&rollout, name, port);
                     destination.port = Some(port);

@@ -6,10 +6,9 @@ use futures::{StreamExt as _, stream};
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
 use route_planner::{Plan, PlanError, PolicyChange, plan};
 use route_store::{RouteStore, Store, StoreError};
-use tokio::time::{Instant, timeout_at};
 use tracing::{debug, info, warn};
 
-use super::{GlooRouter, memory::Urgency, partial::plan_again_toward_stable};
+use super::{GlooRouter, deadline::Deadline, memory::Urgency, partial::plan_again_toward_stable};
 use crate::{error::Failure, from_rpc::Request};
 
 /// How often one table is written before a conflict becomes an error.
@@ -65,7 +64,7 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         writes: Vec<Write>,
         live: &[MirrorPolicyDoc],
-        deadline: Option<Instant>,
+        deadline: Deadline,
     ) -> Vec<Failure> {
         let mut running = Vec::new();
         for (index, write) in writes.into_iter().enumerate() {
@@ -73,13 +72,13 @@ impl<S: Store> GlooRouter<S> {
             running.push(async move {
                 let table = write.plan.table.clone();
                 let written = self.write(request, write, live);
-                let written = match deadline {
-                    Some(deadline) => timeout_at(deadline, written)
-                        .await
-                        .unwrap_or_else(|_| vec![Failure::Late(table)]),
-                    None => written.await,
-                };
-                (index, written)
+                let written = deadline.tables(written).await;
+                (
+                    index,
+                    written.unwrap_or_else(|| {
+                        vec![Failure::NotWritten(format!("RouteTable {table}"))]
+                    }),
+                )
             });
         }
         let done = stream::iter(running).buffer_unordered(WRITES_AT_ONCE);

@@ -273,8 +273,11 @@ async fn check_port(fixture: &Fixture, expect: Result<Option<u32>, &str>) {
     };
     let kind = from_rpc::weight(desired(0), &[experiment]);
     let rollout = rollout(select_shop());
-    let mut request = fixture.router.request(&rollout, kind).unwrap();
-    let selected = fixture.router.selected_for_weights(&mut request).await;
+    let router = &fixture.router;
+    let mut request = router.request(&rollout, kind).unwrap();
+    let deadline = router.deadline();
+    let selected = router.selected(&request, deadline).await;
+    let selected = router.for_weights(&mut request, selected, deadline).await;
     let IntentKind::SetWeight(split) = request.intent.kind else {
         panic!("{request:?}");
     };
