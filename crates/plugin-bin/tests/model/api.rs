@@ -5,6 +5,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
@@ -180,6 +181,11 @@ impl Api {
     pub(crate) async fn late(&self, pass: &Pass) {
         let router = router(Arc::clone(&self.0.memory));
         let everything = 0..self.world().tables.len();
+        for table in everything.clone() {
+            let live = self.live(table);
+            let table = &mut self.world().tables[table];
+            live.iter().for_each(|live| table.meet_older_status(live));
+        }
         self.world().met.changed.extend(everything);
         // Whoever asked for it is gone.
         let _ = router
@@ -308,13 +314,13 @@ impl RouteStore for Api {
         }
         let found = self.memory().select(selector).await;
         selection.errors = found.errors;
-        for table in found.tables {
-            let what = label(table.key());
-            match self
-                .request(self.target(table.key(), Target::Read), "get", &what)
-                .await
-            {
-                Ok(_) => selection.tables.push(table),
+        let reads = found.tables.into_iter().map(async |table| {
+            let (target, what) = (self.target(table.key(), Target::Read), label(table.key()));
+            self.request(target, "get", &what).await.map(|_| table)
+        });
+        for read in join_all(reads).await {
+            match read {
+                Ok(table) => selection.tables.push(table),
                 Err(error) => selection.errors.push(error),
             }
         }

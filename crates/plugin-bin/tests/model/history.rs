@@ -7,8 +7,6 @@ use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{Rule, is_enforced};
-
 /// A setup and the actions that follow it. As text it is YAML with one action a line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -220,32 +218,28 @@ impl ReferenceStateMachine for History {
     type Transition = Action;
 
     fn init_state() -> BoxedStrategy<Setup> {
-        let services = select(enforced(&[
-            (None, Services::Pair),
-            (None, Services::Pair),
-            (Some(Rule::T15), Services::PingPong),
-            (Some(Rule::T17), Services::Subsets),
-        ]));
+        let services = select(vec![
+            Services::Pair,
+            Services::Pair,
+            Services::PingPong,
+            Services::Subsets,
+        ]);
         let steps = select(vec![
             Steps::Plain,
             Steps::Header,
             Steps::Experiment,
             Steps::Mirror,
         ]);
-        let second = select(enforced(&[
-            (None, Second::Absent),
-            (None, Second::Neighbour),
-            (Some(Rule::T16), Second::Rival),
-        ]));
+        let second = select(vec![Second::Absent, Second::Neighbour, Second::Rival]);
         let max = select(vec![100, 1000]);
-        let has_preview = select(enforced(&[(None, false), (Some(Rule::Preview), true)]));
+
         (
             1..=3_usize,
             services,
             steps,
             max,
             any::<bool>(),
-            (any::<bool>(), has_preview),
+            (any::<bool>(), any::<bool>()),
             second,
         )
             .prop_map(
@@ -301,13 +295,13 @@ impl ReferenceStateMachine for History {
             1 => Just(Target::Reads),
             1 => Just(Target::Policies),
         ];
-        let fault = select(enforced(&[
-            (None, Fault::Unreachable),
-            (None, Fault::Conflict),
-            (None, Fault::Forbidden),
-            (Some(Rule::T6), Fault::Slow),
-            (None, Fault::AnswerLost),
-        ]));
+        let fault = select(vec![
+            Fault::Unreachable,
+            Fault::Conflict,
+            Fault::Forbidden,
+            Fault::Slow,
+            Fault::AnswerLost,
+        ]);
         let fault = (target, fault, 1..5_u8).prop_map(|(on, fault, times)| Action::Fault {
             on,
             fault,
@@ -334,82 +328,59 @@ impl ReferenceStateMachine for History {
 fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
     // Positions beyond the last route wrap.
     let route = || 0..5_usize;
-    let mut kinds: Vec<(Option<Rule>, BoxedStrategy<Edit>)> = vec![
-        (Some(Rule::T8), route().prop_map(Edit::Rename).boxed()),
+    let mut kinds: Vec<BoxedStrategy<Edit>> = vec![
+        route().prop_map(Edit::Rename).boxed(),
+        (route(), route())
+            .prop_map(|(from, to)| Edit::Move(from, to))
+            .boxed(),
+        (route(), route())
+            .prop_map(|(from, to)| Edit::Rework(from, to))
+            .boxed(),
+        route().prop_map(Edit::Copy).boxed(),
+        route().prop_map(Edit::Remove).boxed(),
+        route().prop_map(Edit::Cut).boxed(),
+        Just(Edit::Paste).boxed(),
+        Just(Edit::Paste).boxed(),
+        route().prop_map(Edit::Matchers).boxed(),
         (
-            Some(Rule::T8),
-            (route(), route())
-                .prop_map(|(from, to)| Edit::Move(from, to))
-                .boxed(),
-        ),
-        (
-            Some(Rule::Bare),
-            (route(), route())
-                .prop_map(|(from, to)| Edit::Rework(from, to))
-                .boxed(),
-        ),
-        (Some(Rule::Bare), route().prop_map(Edit::Copy).boxed()),
-        (Some(Rule::T1), route().prop_map(Edit::Remove).boxed()),
-        (Some(Rule::T9), route().prop_map(Edit::Cut).boxed()),
-        (Some(Rule::T9), Just(Edit::Paste).boxed()),
-        (Some(Rule::T9), Just(Edit::Paste).boxed()),
-        (Some(Rule::Bare), route().prop_map(Edit::Matchers).boxed()),
-        (
-            Some(Rule::T12),
-            (
-                route(),
-                select(vec![
-                    Attribute::Port,
-                    Attribute::Kind,
-                    Attribute::Cluster,
-                    Attribute::Filter,
-                ]),
-            )
-                .prop_map(|(route, attribute)| Edit::Stable(route, attribute))
-                .boxed(),
-        ),
-        (
-            None,
-            (route(), select(vec![10, 20, 30]))
-                .prop_map(|(route, weight)| Edit::Legacy(route, weight))
-                .boxed(),
-        ),
-        (
-            Some(Rule::T14),
-            route().prop_map(|route| Edit::Legacy(route, 0)).boxed(),
-        ),
-        (None, route().prop_map(Edit::NoLegacy).boxed()),
-        (Some(Rule::T13), route().prop_map(Edit::Repoint).boxed()),
-        (Some(Rule::T13), route().prop_map(Edit::PointBack).boxed()),
-        (Some(Rule::T1), route().prop_map(Edit::Replace).boxed()),
-        (None, route().prop_map(Edit::Drift).boxed()),
-        (Some(Rule::T2), route().prop_map(Edit::Break).boxed()),
-        (Some(Rule::T2), Just(Edit::Mend).boxed()),
-        (Some(Rule::Bare), route().prop_map(Edit::NoCanary).boxed()),
-        (None, Just(Edit::NoManaged).boxed()),
-        (Some(Rule::Bare), Just(Edit::NoLabels).boxed()),
-        (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
-        (Some(Rule::T11), Just(Edit::NoAnnotation).boxed()),
-        (Some(Rule::T4), Just(Edit::SpoilAnnotation).boxed()),
-        (Some(Rule::T10), Just(Edit::NothingOfOurs).boxed()),
-        (None, Just(Edit::Metadata).boxed()),
-        (None, Just(Edit::Reapply).boxed()),
-        (None, Just(Edit::Recreate).boxed()),
-        (Some(Rule::T1), Just(Edit::Delete).boxed()),
+            route(),
+            select(vec![
+                Attribute::Port,
+                Attribute::Kind,
+                Attribute::Cluster,
+                Attribute::Filter,
+            ]),
+        )
+            .prop_map(|(route, attribute)| Edit::Stable(route, attribute))
+            .boxed(),
+        (route(), select(vec![10, 20, 30]))
+            .prop_map(|(route, weight)| Edit::Legacy(route, weight))
+            .boxed(),
+        route().prop_map(|route| Edit::Legacy(route, 0)).boxed(),
+        route().prop_map(Edit::NoLegacy).boxed(),
+        route().prop_map(Edit::Repoint).boxed(),
+        route().prop_map(Edit::PointBack).boxed(),
+        route().prop_map(Edit::Replace).boxed(),
+        route().prop_map(Edit::Drift).boxed(),
+        route().prop_map(Edit::Break).boxed(),
+        Just(Edit::Mend).boxed(),
+        route().prop_map(Edit::NoCanary).boxed(),
+        Just(Edit::NoManaged).boxed(),
+        Just(Edit::NoLabels).boxed(),
+        Just(Edit::NoAnnotation).boxed(),
+        Just(Edit::NoAnnotation).boxed(),
+        Just(Edit::SpoilAnnotation).boxed(),
+        Just(Edit::NothingOfOurs).boxed(),
+        Just(Edit::Metadata).boxed(),
+        Just(Edit::Reapply).boxed(),
+        Just(Edit::Recreate).boxed(),
+        Just(Edit::Delete).boxed(),
     ];
     if setup.by_label {
-        kinds.push((None, Just(Edit::Deselect).boxed()));
-        kinds.push((None, Just(Edit::Select).boxed()));
+        kinds.push(Just(Edit::Deselect).boxed());
+        kinds.push(Just(Edit::Select).boxed());
     }
-    proptest::strategy::Union::new(enforced(&kinds)).boxed()
-}
-
-/// Those of a list whose rule the code keeps already.
-fn enforced<T: Clone>(all: &[(Option<Rule>, T)]) -> Vec<T> {
-    all.iter()
-        .filter(|(rule, _)| rule.is_none_or(is_enforced))
-        .map(|(_, item)| item.clone())
-        .collect()
+    proptest::strategy::Union::new(kinds).boxed()
 }
 
 impl History {

@@ -17,7 +17,6 @@ mod history;
 mod oracle;
 mod owner;
 mod play;
-mod rules;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -146,6 +146,20 @@ impl Table {
         }
     }
 
+    /// A process that goes by an older status takes weights for the owner's where the record is lost.
+    pub(crate) fn meet_older_status(&mut self, live: &Value) {
+        if annotation(live).is_some() {
+            return;
+        }
+        let at = owned(live);
+        for (route, trust) in self.trust.iter_mut().enumerate() {
+            if *trust == Trust::Traffic {
+                *trust = Trust::Nothing;
+                http_mut(&mut self.document)[route] = http(live)[at[route]].clone();
+            }
+        }
+    }
+
     /// Whether a route, or the table, is such that the plugin cannot read it.
     pub(crate) fn is_broken(&self) -> bool {
         !self.is_deleted && (self.is_spoiled || http(&self.document).iter().any(is_broken))

@@ -16,7 +16,6 @@ use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
 use crate::owner::{Status, Table, Trust};
-use crate::rules::{Rule, is_enforced};
 
 /// Passes of each Rollout until nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
@@ -357,7 +356,7 @@ impl Play {
             }
         }
         match (call, outcome) {
-            (Call::RemoveManagedRoutes, Outcome::Refused(why)) if is_enforced(Rule::T5) => {
+            (Call::RemoveManagedRoutes, Outcome::Refused(why)) => {
                 Err(format!("it keeps SetWeight from being called: {why}"))
             }
             (Call::SetWeight, Outcome::Done(_)) => self.check_done(who, pass, &after, met),
@@ -488,15 +487,13 @@ impl Play {
             let is_excused = met.reads_failed
                 || met.failed.contains(&index)
                 || leads_nowhere(table, &pass.roles);
-            let is_excused =
-                is_excused || !is_enforced(Rule::T1) || table.is_broken() && !is_enforced(Rule::T2);
             if !is_excused {
                 return Err(format!(
                     "weight 0 did not land: {}; the error is {why}",
                     wrong.join("; ")
                 ));
             }
-            if is_enforced(Rule::T3) && !met.reads_failed && !why.contains(&table.key.to_string()) {
+            if !met.reads_failed && !why.contains(&table.key.to_string()) {
                 return Err(format!(
                     "{} was left, and the error does not say so: {why}",
                     table.key
