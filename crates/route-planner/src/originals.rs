@@ -66,7 +66,8 @@ pub(crate) fn recover<'a>(
         let mut original = original.clone();
         let mut found = slots.iter().position(|slot| slot.is_same(&original));
         if index == 0 && found.is_none() {
-            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !roles.canary.is(slot);
+            let is_canarys = |slot: &Slot<'a>| roles.canary.is(slot) && !roles.stable.is(slot);
+            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !is_canarys(slot);
             let made = split.made_stable();
             let is_made = |slot: &&Slot<'a>| made.is_some_and(|id| slot.is(id));
             if let Some((id, there)) = made.zip(live.slots.iter().find(is_made)) {
