@@ -273,38 +273,37 @@ pub(crate) fn without_canary<'a>(
 ) -> Option<DestinationList<'a>> {
     let additional = applied.map(|applied| additional_roles(roles, applied));
     let additional = additional.unwrap_or_default();
+    let stable_like = |slot: &Slot<'a>| {
+        let stable = roles.stable.copy_of(slot);
+        match keeps_subset {
+            true => stable,
+            false => roles.stable.listed_as(&stable),
+        }
+    };
     let is_ours = |slot: &Slot<'_>| {
         (roles.canary.is(slot) && !roles.stable.is(slot))
             || (roles.stable.selects_pods(slot) && !(keeps_subset && roles.stable.is(slot)))
             || additional.iter().any(|(role, _)| role.is(slot))
     };
     let first = live.slots.iter().find(|slot| is_ours(slot))?;
-    let effective = live.effective_weights();
-    let freed = live.slots.iter().zip(&effective);
-    let freed: u32 = freed
-        .filter(|(slot, _)| is_ours(slot))
-        .fold(0, |sum, (_, weight)| sum.saturating_add(*weight));
-    let mut slots: Vec<Slot<'a>> = Vec::new();
-    let has_stable = live
-        .slots
-        .iter()
-        .any(|slot| roles.stable.is_owners(slot) && !is_ours(slot));
-    for (slot, effective) in live.slots.iter().zip(&effective) {
-        if !has_stable && std::ptr::eq(slot, first) {
-            let mut stable = roles.stable.copy_of(slot);
-            if !keeps_subset {
-                stable = roles.stable.listed_as(&stable);
-            }
-            slots.push(stable.weighing(slot.weight().map(|_| freed)));
-        } else if is_ours(slot) {
-            // Its share is the stable destination's.
-        } else if roles.stable.is_owners(slot) {
-            let weight = slot.set_weight().map(|_| effective.saturating_add(freed));
-            slots.push(slot.clone().weighing(weight));
-        } else {
-            slots.push(slot.clone());
+    let is_stable = |slot: &Slot<'_>| roles.stable.is_owners(slot) && !is_ours(slot);
+    let place = live.slots.iter().find(|slot| is_stable(slot));
+    let place = place.unwrap_or(first);
+    let share = share_of(live, |slot| is_ours(slot) || std::ptr::eq(slot, place));
+    let slots = live.slots.iter().filter_map(|slot| {
+        if std::ptr::eq(slot, place) {
+            let stable = if is_stable(slot) {
+                slot.clone()
+            } else {
+                stable_like(slot)
+            };
+            let weight = slot.weight().map(|_| share);
+            return Some(stable.weighing(weight));
         }
-    }
+        // The share of the others of ours is the stable destination's.
+        (!is_ours(slot)).then(|| slot.clone())
+    });
+    let mut slots: Vec<Slot<'a>> = slots.collect();
     if let ([_], false) = (&*slots, keeps_subset) {
         slots = slots.into_iter().map(Slot::without_weight).collect();
     }

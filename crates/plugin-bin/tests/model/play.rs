@@ -564,7 +564,11 @@ impl Play {
             for who in 0..self.controllers.len() {
                 let mut pass = self.controllers[who].pass();
                 pass = resting(&pass);
-                none(oracle::wrong_routes(table, live, &pass, &[]))?;
+                // While pong is stable, the routes of that Rollout are not as their owner wrote them.
+                let others = self.controllers.iter().enumerate();
+                let others = others.filter(|(index, other)| *index != who && other.is_pong());
+                let others: Vec<Roles> = others.map(|(_, other)| other.pass().roles).collect();
+                none(oracle::wrong_routes(table, live, &pass, &others))?;
             }
             // With ping-pong the owner's text is back when ping is stable, which takes a rollout that nothing refuses.
             let is_owners = !self.controllers.iter().any(Controller::is_pong);
