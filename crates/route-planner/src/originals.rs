@@ -69,10 +69,14 @@ pub(crate) fn recover<'a>(
             let is_canarys = |slot: &Slot<'a>| roles.canary.is(slot) && !roles.stable.is(slot);
             let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !is_canarys(slot);
             let made = split.made_stable();
-            let is_made = |slot: &&Slot<'a>| made.is_some_and(|id| slot.is(id));
-            if let Some((id, there)) = made.zip(live.slots.iter().find(is_made)) {
-                original = following(&original, id, there, roles);
-            } else {
+            let in_place = made_in_place(split, live, roles);
+            let edited = in_place
+                .iter()
+                .map(|(id, there)| following(&original, id, there, roles))
+                .find(|edited| !edited.has_content_of(&original));
+            if let Some(edited) = edited {
+                original = edited;
+            } else if in_place.is_empty() {
                 // The owner led the stable destination to another cluster, for example.
                 found = slots
                     .iter()
@@ -81,7 +85,7 @@ pub(crate) fn recover<'a>(
                     *slot = following(&original, id, slot, roles);
                 }
             }
-            let is_there = found.is_some() || live.slots.iter().any(|slot| is_made(&slot));
+            let is_there = found.is_some() || !in_place.is_empty();
             if !is_there && !split.stable.is_absent() && stand_in.is_some() {
                 found = slots
                     .iter()
@@ -122,6 +126,23 @@ pub(crate) fn recover<'a>(
         Some((stable, by)) => Recovered::Replaced { owners, stable, by },
         None => Recovered::Owners(owners),
     }
+}
+
+/// The destinations of a live list that stand for the owner's stable one, with what is recorded of them: the one that is stable
+/// now, and the one that was when the record was written.
+fn made_in_place<'l, 'a>(
+    split: &'a Split,
+    live: &'l DestinationList<'a>,
+    roles: &Roles<'_>,
+) -> Vec<(&'a DestinationId, &'l Slot<'a>)> {
+    let there = |id: &'a DestinationId| {
+        let mut slots = live.slots.iter();
+        Some((id, slots.find(|slot| slot.is(id))?))
+    };
+    let is_stable = |(_, slot): &(&DestinationId, &Slot<'a>)| roles.stable.is(slot);
+    let now = split.added.iter().filter_map(there).find(is_stable);
+    let then = split.made_stable().and_then(there);
+    now.into_iter().chain(then).collect()
 }
 
 /// `original` with what its owner changed since in `there`, which was made from it as `id`.
@@ -273,35 +294,31 @@ pub(crate) fn without_canary<'a>(
 ) -> Option<DestinationList<'a>> {
     let additional = applied.map(|applied| additional_roles(roles, applied));
     let additional = additional.unwrap_or_default();
-    let stable_like = |slot: &Slot<'a>| {
-        let stable = roles.stable.copy_of(slot);
-        match keeps_subset {
-            true => stable,
-            false => roles.stable.listed_as(&stable),
-        }
-    };
     let is_ours = |slot: &Slot<'_>| {
         (roles.canary.is(slot) && !roles.stable.is(slot))
             || (roles.stable.selects_pods(slot) && !(keeps_subset && roles.stable.is(slot)))
             || additional.iter().any(|(role, _)| role.is(slot))
     };
-    let first = live.slots.iter().find(|slot| is_ours(slot))?;
     let is_stable = |slot: &Slot<'_>| roles.stable.is_owners(slot) && !is_ours(slot);
-    let place = live.slots.iter().find(|slot| is_stable(slot));
-    let place = place.unwrap_or(first);
+    let first = |is: &dyn Fn(&Slot<'_>) -> bool| live.slots.iter().find(|slot| is(slot));
+    let place = match (first(&is_stable), first(&is_ours)) {
+        (Some(stable), None) if !keeps_subset || roles.stable.is(stable) => return None,
+        (stable, ours) => stable.or(ours)?,
+    };
     let share = share_of(live, |slot| is_ours(slot) || std::ptr::eq(slot, place));
     let slots = live.slots.iter().filter_map(|slot| {
-        if std::ptr::eq(slot, place) {
-            let stable = if is_stable(slot) {
-                slot.clone()
-            } else {
-                stable_like(slot)
-            };
-            let weight = slot.weight().map(|_| share);
-            return Some(stable.weighing(weight));
+        if !std::ptr::eq(slot, place) {
+            // The share of the others of ours is the stable destination's.
+            return (!is_ours(slot)).then(|| slot.clone());
         }
-        // The share of the others of ours is the stable destination's.
-        (!is_ours(slot)).then(|| slot.clone())
+        let stable = match keeps_subset {
+            true if roles.stable.is(slot) => slot.clone(),
+            true => roles.stable.copy_of(slot),
+            false if is_stable(slot) => slot.clone(),
+            false => roles.stable.listed_as(&roles.stable.copy_of(slot)),
+        };
+        let weight = slot.weight().map(|_| share);
+        Some(stable.weighing(weight))
     });
     let mut slots: Vec<Slot<'a>> = slots.collect();
     if let ([_], false) = (&*slots, keeps_subset) {

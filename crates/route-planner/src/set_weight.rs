@@ -145,7 +145,7 @@ impl<'a> Weights<'a> {
             }
             Leads::Replaced { owners, refusal } => {
                 self.is_led_to = true;
-                if wish.is_rest() || !surveyed.route.is_selected {
+                if wish.is_down() || !surveyed.route.is_selected {
                     self.warnings.push(Warning::Repointed {
                         route: surveyed.route.label(),
                     });

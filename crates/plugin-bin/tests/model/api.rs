@@ -186,7 +186,7 @@ impl Api {
             let table = &mut self.world().tables[table];
             live.iter().for_each(|live| table.meet_older_status(live));
         }
-        self.world().met.changed.extend(everything);
+        self.world().met.changed.extend(everything.clone());
         // Whoever asked for it is gone.
         let _ = router
             .update_hash(&pass.rollout, &pass.hashes, &pass.additional)
@@ -194,6 +194,11 @@ impl Api {
         let _ = router
             .set_weight(&pass.rollout, pass.desired, &pass.additional)
             .await;
+        for table in everything {
+            let live = self.live(table);
+            let table = &mut self.world().tables[table];
+            live.iter().for_each(|live| table.see(live));
+        }
     }
 
     /// One request: lets happen what is due, and fails if it is to fail.

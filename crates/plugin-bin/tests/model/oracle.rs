@@ -277,16 +277,11 @@ pub(crate) fn managed_routes(
     let Some(expected) = pass.managed else {
         return Ok(());
     };
-    let sources = http(&table.document)
-        .iter()
-        .zip(&table.trust)
-        .filter(|(route, _)| leads_to(route, &pass.roles));
-    if sources.clone().any(|(_, trust)| *trust == Trust::Nothing)
-        || table.trust.contains(&Trust::Traffic)
-    {
+    if table.trust.iter().any(|trust| *trust != Trust::Bytes) {
         return Ok(());
     }
-    let sources = sources.count();
+    let leads_there = |route: &&Value| leads_to(route, &pass.roles);
+    let sources = http(&table.document).iter().filter(leads_there).count();
     for (prefix, is_set) in [
         (HEADER_ROUTE, expected.header),
         (MIRROR_ROUTE, expected.mirror),
@@ -344,13 +339,15 @@ pub(crate) fn keeps_out(
             table.key
         ));
     }
+    // Without the annotation nobody can tell who splits a route.
+    let is_recorded = annotation(before).is_some();
     let routes = owned(before).into_iter().zip(owned(after)).enumerate();
     for (route, (before_at, after_at)) in routes {
         let (was, is) = (&http(before)[before_at], &http(after)[after_at]);
         let Some(owners) = http(&table.document).get(route) else {
             break;
         };
-        let is_others = others.iter().any(|roles| is_split_by(was, roles));
+        let is_others = is_recorded && others.iter().any(|roles| is_split_by(was, roles));
         let is_mine = leads_to(owners, roles)
             || table.trust.get(route) != Some(&Trust::Bytes)
             || !has_same_bytes(was, owners);

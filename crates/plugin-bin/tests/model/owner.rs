@@ -200,6 +200,12 @@ impl Both<'_> {
             }
             Edit::Move(from, to) => self.shift(from, to),
             Edit::Rework(from, to) => {
+                let route = self.wrap(from)?;
+                if self.is_split(route) {
+                    // Only the plugin's destinations are left to tell which record is about it, and another edit or route
+                    // may contradict them.
+                    self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+                }
                 self.edit(Edit::Rename(from))?;
                 self.edit(Edit::Matchers(from))?;
                 self.shift(from, to)
@@ -221,9 +227,10 @@ impl Both<'_> {
             Edit::Paste => {
                 let cut = self.table.cut.take()?;
                 let untouched = has_same_bytes(&cut.live, &cut.owners);
+                let is_forgotten = cut.is_forgotten || annotation(&self.live).is_none();
                 let trust = match self.trust_without_record(&cut.live, &cut.owners) {
                     _ if untouched => cut.trust,
-                    _ if !cut.is_forgotten && !self.table.is_spoiled => cut.trust,
+                    _ if !is_forgotten && !self.table.is_spoiled => cut.trust,
                     trust => trust,
                 };
                 let owners = if trust == Trust::Nothing {
@@ -357,6 +364,10 @@ impl Both<'_> {
                 Some(())
             }
             Edit::NoLabels => {
+                if self.statuses.iter().any(|it| it.roles.anchors.len() > 1) {
+                    // Of ping and pong, both are the owner's to lead routes to.
+                    return None;
+                }
                 let managed = http(&self.live).iter().position(is_managed)?;
                 let before = owned(&self.live).iter().filter(|at| **at < managed).count();
                 let route = &mut http_mut(&mut self.live)[managed];

@@ -248,7 +248,8 @@ impl Play {
             call,
             Call::SetWeight | Call::SetHeaderRoute(_) | Call::SetMirrorRoute(_)
         );
-        if was_calm && (asks_for_writes || self.api.writes() > writes) {
+        let is_answered = outcome != Outcome::Killed;
+        if was_calm && is_answered && (asks_for_writes || self.api.writes() > writes) {
             if matches!(outcome, Outcome::Refused(_)) {
                 // What one part of a call has to wait for, another part of it may have done.
                 self.ask(pass, call).await;

@@ -9,6 +9,7 @@
 )]
 
 mod configuration;
+mod limits;
 mod mirror_policies;
 mod observations;
 mod patches;
