@@ -15,7 +15,10 @@ use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use gloo_types::{MirrorPolicy, Resource as _, RouteTable};
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams,
+    PostParams,
+};
 use kube::core::GroupVersionKind;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
@@ -28,6 +31,10 @@ const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const SECOND: &str = include_str!("../testdata/ratings.yaml");
 /// The Rollout and the RouteTable have the same name.
 const NAME: &str = "demo";
+/// The line of [`MANIFESTS`] that names the RouteTable.
+const TABLE_NAME: &str = "\n  name: demo\n";
+/// How the Rollout of [`MANIFESTS`] selects it.
+const TABLE_SELECTOR: &str = "routeTableSelector: {name: demo}";
 /// The Rollout of [`SECOND`].
 const SECOND_NAME: &str = "ratings";
 
@@ -45,10 +52,12 @@ metadata: {name: gloo-mesh}
 ";
 
 /// A canary in its own namespace.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Canary {
     name: &'static str,
     namespace: String,
+    /// Name of the RouteTable that the methods read and write.
+    table: String,
     controller_log: PathBuf,
     rollouts: Api<DynamicObject>,
     tables: Api<DynamicObject>,
@@ -78,6 +87,43 @@ impl Canary {
             "canary.yaml names its Services otherwise"
         );
         Self::apply(cluster, namespace, NAME, &manifests).await
+    }
+
+    /// The same with several RouteTables that differ in their names only. The methods use the first one.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_with_tables(
+        cluster: &Cluster,
+        namespace: &str,
+        tables: &[&str],
+    ) -> Result<Self> {
+        let selector = format!("routeTableSelector: {{names: [{}]}}", tables.join(", "));
+        let mut manifests = Vec::new();
+        for document in MANIFESTS.split("---\n") {
+            if document.contains("kind: RouteTable") {
+                let named = tables.iter().map(|table| format!("\n  name: {table}\n"));
+                manifests.extend(named.map(|name| document.replace(TABLE_NAME, &name)));
+            } else {
+                manifests.push(document.replace(TABLE_SELECTOR, &selector));
+            }
+        }
+        let manifests = manifests.join("---\n");
+        ensure!(
+            !manifests.contains(TABLE_SELECTOR) && manifests.contains(&selector),
+            "canary.yaml selects its RouteTable otherwise"
+        );
+        let canary = Self::apply(cluster, namespace, NAME, &manifests).await?;
+        Ok(canary.with_table(tables.first().context("no tables")?))
+    }
+
+    /// The same canary, whose methods use another of its RouteTables.
+    #[must_use]
+    pub fn with_table(&self, table: &str) -> Self {
+        Self {
+            table: table.to_owned(),
+            ..self.clone()
+        }
     }
 
     /// Creates the objects of a folder of `examples/manifests` in a namespace named after it.
@@ -116,6 +162,7 @@ impl Canary {
         let canary = Self {
             name,
             namespace: namespace.to_owned(),
+            table: NAME.to_owned(),
             controller_log: cluster.controller_log(),
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
             tables: api(
@@ -154,6 +201,22 @@ impl Canary {
         self.settled(&format!("the Rollout pauses at step {step}"), |rollout| {
             let status = &rollout.data["status"];
             status["currentStepIndex"] == step && status["pauseConditions"].is_array()
+        })
+        .await
+    }
+
+    /// Waits until the controller has aborted the update and has seen the last change. It writes the weights into the
+    /// status at the end of a reconcile in which every call of the plugin succeeded.
+    ///
+    /// # Errors
+    /// It never happens.
+    pub async fn aborted(&self) -> Result<()> {
+        self.settled("the Rollout is aborted", |rollout| {
+            let status = &rollout.data["status"];
+            let generation = rollout.metadata.generation.unwrap_or_default().to_string();
+            status["phase"] == "Degraded"
+                && status["canary"]["weights"]["canary"]["weight"] == 0
+                && status["observedGeneration"] == generation
         })
         .await
     }
@@ -265,12 +328,47 @@ impl Canary {
         Ok(())
     }
 
+    /// Name of the RouteTable that the methods use.
+    pub fn table_name(&self) -> &str {
+        &self.table
+    }
+
     /// The RouteTable as it is now.
     ///
     /// # Errors
     /// The API server refuses.
     pub async fn table(&self) -> Result<DynamicObject> {
-        Ok(self.tables.get(NAME).await?)
+        Ok(self.tables.get(&self.table).await?)
+    }
+
+    /// Deletes the RouteTable.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn delete_table(&self) -> Result<()> {
+        self.tables
+            .delete(&self.table, &DeleteParams::default())
+            .await?;
+        Ok(())
+    }
+
+    /// Creates the RouteTable as its owner wrote it.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn create_table(&self, owners: &DynamicObject) -> Result<()> {
+        let written = owners.metadata.clone();
+        let table = DynamicObject {
+            metadata: ObjectMeta {
+                name: written.name,
+                labels: written.labels,
+                annotations: written.annotations,
+                ..ObjectMeta::default()
+            },
+            ..owners.clone()
+        };
+        self.tables.create(&PostParams::default(), &table).await?;
+        Ok(())
     }
 
     /// Whose the RouteTable's list of routes is, as the API server tells its writers apart.
@@ -326,14 +424,23 @@ impl Canary {
     /// It never is.
     pub async fn restores(&self, owners: &DynamicObject) -> Result<()> {
         eventually("the RouteTable is its owner's again", async || {
-            let (actual, expected) = (written(&self.table().await?), written(owners));
-            ensure!(
-                actual == expected,
-                "\nactual:   {actual:#}\nexpected: {expected:#}"
-            );
-            Ok(())
+            self.is_restored(owners).await
         })
         .await
+    }
+
+    /// Checks, without waiting, that the RouteTable is what its owner wrote.
+    ///
+    /// # Errors
+    /// It is not, or the API server refuses.
+    pub async fn is_restored(&self, owners: &DynamicObject) -> Result<()> {
+        let (actual, expected) = (written(&self.table().await?), written(owners));
+        ensure!(
+            actual == expected,
+            "RouteTable {}\nactual:   {actual:#}\nexpected: {expected:#}",
+            self.table
+        );
+        Ok(())
     }
 
     /// Edits the RouteTable as another client does: read, change, replace.
@@ -344,7 +451,7 @@ impl Canary {
         let mut table = self.table().await?;
         edit(&mut table);
         self.tables
-            .replace(NAME, &Default::default(), &table)
+            .replace(&self.table, &Default::default(), &table)
             .await?;
         Ok(())
     }
@@ -354,7 +461,7 @@ impl Canary {
     /// # Errors
     /// The watch does not start.
     pub async fn watch_table(&self) -> Result<History> {
-        let history = History::of(self.tables.clone());
+        let history = History::of(self.tables.clone(), &self.table);
         eventually("the watch has started", async || {
             history.splits().pop().context("nothing yet")
         })
@@ -367,15 +474,30 @@ impl Canary {
     /// # Errors
     /// There never is one.
     pub async fn event(&self, reason: &str) -> Result<String> {
+        self.event_after(&[], reason).await
+    }
+
+    /// The events of the namespace so far.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn events(&self) -> Result<Vec<Event>> {
+        Ok(self.events.list(&ListParams::default()).await?.items)
+    }
+
+    /// Waits for an event that is not among the `earlier` ones, or that has occurred again since, and returns its message.
+    ///
+    /// # Errors
+    /// There never is one.
+    pub async fn event_after(&self, earlier: &[Event], reason: &str) -> Result<String> {
         eventually(&format!("an event {reason}"), async || {
-            let events = self.events.list(&ListParams::default()).await?;
+            let mut events = self.events().await?;
+            events.retain(|event| !earlier.contains(event));
             let reasons: BTreeSet<_> = events
-                .items
                 .iter()
                 .filter_map(|event| event.reason.clone())
                 .collect();
             let event = events
-                .items
                 .into_iter()
                 .find(|event| event.reason.as_deref() == Some(reason));
             event
@@ -402,18 +524,19 @@ impl History {
             .clone()
     }
 
-    fn of(tables: Api<DynamicObject>) -> Self {
+    fn of(tables: Api<DynamicObject>, name: &str) -> Self {
         let splits = Arc::default();
-        let watch = tokio::spawn(Self::record(tables, Arc::clone(&splits)));
+        let only = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let watch = tokio::spawn(Self::record(tables, only, Arc::clone(&splits)));
         Self { splits, watch }
     }
 
-    async fn record(tables: Api<DynamicObject>, splits: Arc<Mutex<Vec<String>>>) {
-        let mut revisions = pin!(
-            watcher(tables, watcher::Config::default())
-                .default_backoff()
-                .applied_objects()
-        );
+    async fn record(
+        tables: Api<DynamicObject>,
+        only: watcher::Config,
+        splits: Arc<Mutex<Vec<String>>>,
+    ) {
+        let mut revisions = pin!(watcher(tables, only).default_backoff().applied_objects());
         while let Some(revision) = revisions.next().await {
             if let Ok(table) = revision {
                 splits
