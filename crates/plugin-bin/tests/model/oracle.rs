@@ -117,7 +117,7 @@ pub(crate) fn wrong_routes(
             continue;
         }
         if let Err(why) = check_route(owners, there, *trust, pass) {
-            wrong.push(format!("{} route {route}: {why}", table.key));
+            wrong.push(format!("{} route {route}: {why} ({trust:?})", table.key));
         }
     }
     wrong

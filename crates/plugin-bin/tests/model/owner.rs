@@ -380,6 +380,12 @@ impl Both<'_> {
                 self.table.trust.insert(before, Trust::Nothing);
                 Some(())
             }
+            // Without the record nobody can tell which of two Rollouts has split a route.
+            Edit::NoAnnotation | Edit::SpoilAnnotation | Edit::NothingOfOurs
+                if self.are_rivals() =>
+            {
+                None
+            }
             Edit::NoAnnotation => {
                 annotation(&self.live)?;
                 self.forget();
@@ -439,6 +445,12 @@ impl Both<'_> {
                 Some(())
             }
         }
+    }
+
+    fn are_rivals(&self) -> bool {
+        let mut anchors = self.statuses.iter().flat_map(|it| &it.roles.anchors);
+        let mut seen = std::collections::HashSet::new();
+        !anchors.all(|anchor| seen.insert(anchor))
     }
 
     fn fresh(&mut self) -> String {
@@ -541,6 +553,7 @@ impl Both<'_> {
         let owners = copy(&http(&self.table.document)[at]);
         let trust = if self.is_split(at) {
             let trust = self.trust_without_record(&live, &owners);
+            let trust = trust.max_loss(self.table.trust[at]);
             // The one record may be taken for the copy's.
             self.table.trust[at] = self.table.trust[at].max_loss(trust);
             trust
@@ -640,7 +653,8 @@ impl Both<'_> {
         }
         *destinations_mut(&mut http_mut(&mut self.live)[at])? = kept;
         let leads_nowhere = self.leads_to(&http(&self.live)[at]).is_none();
-        if leads_nowhere || annotation(&self.live).is_none() {
+        let is_unrecorded = self.table.trust[route] != Trust::Bytes;
+        if leads_nowhere || is_unrecorded || annotation(&self.live).is_none() {
             self.take_over(route);
         }
         Some(())
