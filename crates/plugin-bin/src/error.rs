@@ -3,7 +3,7 @@
 use std::{error::Error, fmt};
 
 use gloo_types::ObjectKey;
-use rollouts_rpc::error_chain;
+use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
 use route_store::StoreError;
 
@@ -89,7 +89,8 @@ pub enum Failure {
     },
 }
 
-/// What a call left undone; one line, whatever the number.
+/// What a call left undone. One line, short enough for an event: long reasons are cut off so that the name of every object
+/// is shown.
 #[derive(Debug)]
 pub struct Failures(Vec<Failure>);
 
@@ -120,8 +121,86 @@ impl fmt::Display for Failures {
                 shown.push(text);
             }
         }
-        f.write_str(&shown.join("; "))
+        let (shown, more) = fitting(shown, MAX_ERROR);
+        f.write_str(&shown.join("; "))?;
+        match more {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
     }
 }
 
 impl Error for Failures {}
+
+/// Characters that are left of a text at least: they tell the kind and the name of the object.
+const SHORTEST: usize = 100;
+/// Characters for what separates the texts, and for the number of those that are left out.
+const BETWEEN: usize = 2;
+const MORE: usize = 20;
+
+/// Cuts the longest of the `texts` so that all of them fit into `limit` characters. If there are too many, returns how many
+/// are left out.
+fn fitting(mut texts: Vec<String>, limit: usize) -> (Vec<String>, usize) {
+    let count = texts.len();
+    let all: usize = texts
+        .iter()
+        .map(|text| text.chars().count() + BETWEEN)
+        .sum();
+    if all <= limit {
+        return (texts, 0);
+    }
+    let limit = limit.saturating_sub(MORE);
+    texts.truncate(limit / (SHORTEST + BETWEEN));
+    let mut lengths: Vec<usize> = texts.iter().map(|text| text.chars().count()).collect();
+    lengths.sort_unstable();
+    let mut left = limit.saturating_sub(BETWEEN * lengths.len());
+    let mut sharing = lengths.len();
+    for length in lengths {
+        let share = left / sharing;
+        if length > share {
+            texts.iter_mut().for_each(|text| cut(text, share));
+            break;
+        }
+        left -= length;
+        sharing -= 1;
+    }
+    let more = count - texts.len();
+    (texts, more)
+}
+
+fn cut(text: &mut String, length: usize) {
+    if text.chars().nth(length).is_some() {
+        *text = text.chars().take(length.saturating_sub(1)).collect();
+        text.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lengths of what is left of texts of the given lengths, and how many are left out.
+    #[track_caller]
+    fn check(lengths: &[usize], expect: &[usize], more: usize) {
+        let texts = lengths.iter().map(|length| "x".repeat(*length)).collect();
+        let (shown, left_out) = fitting(texts, MAX_ERROR);
+        let all: usize = shown
+            .iter()
+            .map(|text| text.chars().count() + BETWEEN)
+            .sum();
+        assert!(all <= MAX_ERROR);
+        let shown: Vec<usize> = shown.iter().map(|text| text.chars().count()).collect();
+        assert_eq!((&*shown, left_out), (expect, more));
+    }
+
+    #[test]
+    fn every_failure_is_shown_as_long_as_its_name_fits() {
+        check(&[], &[], 0);
+        check(&[300, 300], &[300, 300], 0);
+        check(&[300, 100, 900], &[300, 100, 474], 0);
+        check(&[250; 6], &[144; 6], 0);
+        check(&[90; 9], &[90; 9], 0);
+        check(&[110; 9], &[108; 8], 1);
+        check(&[250; 100], &[108; 8], 92);
+    }
+}

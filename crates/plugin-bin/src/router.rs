@@ -192,6 +192,12 @@ impl<S: Store> GlooRouter<S> {
         if failures.is_empty() && request.is_rest() {
             self.memory.all_restored(key);
         }
+        if failures.len() > 1 {
+            // The one line of the answer has no room for long reasons.
+            for failure in &failures {
+                warn!(rollout = %key, "{}", error_chain(failure));
+            }
+        }
         Ok(Failures::check(failures)?)
     }
 

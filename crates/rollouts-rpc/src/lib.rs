@@ -214,7 +214,7 @@ pub use metric_provider::{
 };
 pub use rollout::Rollout;
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
-pub use to_wire::error_chain;
+pub use to_wire::{MAX_ERROR, error_chain};
 pub use traffic_router::{
     DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
 };

@@ -15,8 +15,9 @@ use crate::error::PluginError;
 use crate::traffic_router::Verification;
 use crate::wire::{RpcError, VerifyWeightResponse};
 
-/// Characters of an error text. It ends up in a Kubernetes event, which holds about 1000.
-const MAX_ERROR: usize = 900;
+/// Characters of an error text; what is longer is cut off at its end. The text becomes the message of a Kubernetes event,
+/// which holds about 1000.
+pub const MAX_ERROR: usize = 900;
 
 /// `%` as Go must not see it: the controller uses error texts as format strings
 /// (`TrafficRoutingError` in `rollout/trafficrouting.go`). The full-width form reads the same.
