@@ -106,6 +106,8 @@ pub(crate) fn recover<'a>(
         };
         slots.insert(position.min(slots.len()), original);
     }
+    // Subsets of other versions, which a table from Git or an older record may bring back.
+    slots.retain(|slot| !roles.stable.selects_pods(slot));
     // As many as were foreign then, and those of them that are present again: their owner wrote them since.
     let mut present: Vec<String> = {
         let foreign = slots.iter().filter(|slot| !is_original(slot));

@@ -537,7 +537,10 @@ impl<'w, 'a> Wish<'w, 'a> {
         }
         let changed = Changed {
             // Later on the owner may give others more or less; what counts is what the originals were written for.
-            share: surveyed.split.map_or(share, |split| split.share),
+            share: match surveyed.split {
+                Some(old) if old.originals.len() == originals.len() => old.share,
+                _ => share,
+            },
             stable,
             originals,
             idle,

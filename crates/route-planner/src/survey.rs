@@ -193,7 +193,7 @@ impl<'a> Survey<'a> {
                 && let Ok(Some(live)) = &read.list
                 && is_ours(&&read)
             {
-                split = copies.split_of(record, live, &self.roles);
+                split = copies.split_of(record, read.route.protocol, live, &self.roles);
             }
             let finding = match (read.list, claim) {
                 (Err(refusal), _) => Finding::Unknown(refusal),
@@ -507,11 +507,13 @@ impl Copies {
     fn split_of<'a>(
         &self,
         record: &'a Record,
+        protocol: Protocol,
         list: &DestinationList<'_>,
         roles: &Roles<'_>,
     ) -> Option<&'a Split> {
         self.weights.iter().find_map(|(index, seen)| {
-            let split = record.splits.get(*index)?;
+            let split = record.splits.get(*index);
+            let split = split.filter(|split| split.protocol == protocol)?;
             // An owner may lead a route to stable in the same words.
             let is_split = ours(list, split).any(|slot| !roles.stable.is(slot));
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));

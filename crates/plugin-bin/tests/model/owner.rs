@@ -144,6 +144,15 @@ impl Table {
         if let Some(cut) = &mut self.cut {
             cut.is_forgotten |= annotation(live).is_none();
         }
+        if self.is_spoiled {
+            // What is written now is remembered nowhere.
+            let routes = http(&self.document).iter().zip(owned(live));
+            for ((owners, at), trust) in routes.zip(&mut self.trust) {
+                if !has_same_bytes(&http(live)[at], owners) {
+                    *trust = trust.max_loss(Trust::Traffic);
+                }
+            }
+        }
     }
 
     /// A process that goes by an older status takes weights for the owner's where the record is lost.
@@ -585,6 +594,9 @@ impl Both<'_> {
     fn legacy(&mut self, route: usize, to: Option<i64>) -> Option<()> {
         let route = self.wrap(route)?;
         let owners = &http(&self.table.document)[route];
+        if is_broken(owners) {
+            return None;
+        }
         let status = self.leads_to(owners)?.clone();
         let is_split = self.is_split(route);
         let has = |route: &Value| {
