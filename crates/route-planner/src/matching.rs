@@ -66,12 +66,14 @@ pub(crate) fn matched(
         |it| Some((name(it)?, matchers(it)?)),
         |it| Some((own_name(it)?, *it.matchers)),
     );
+    // Where nothing was inserted, nothing else tells whose the record is.
+    let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
         true,
-        |it| Some(foreign.recorded(it)),
+        |it| has_added(it).then(|| foreign.recorded(it)),
         |it| Some(foreign.live(it)),
     );
-    pairs.pair(true, |_| Some(()), |_| Some(()));
+    pairs.pair(true, |it| has_added(it).then_some(()), |_| Some(()));
     pairs.pair(false, name, own_name);
     pairs.pair(
         false,
