@@ -75,6 +75,10 @@ pub(crate) fn matched(
     );
     pairs.pair(true, |it| has_added(it).then_some(()), |_| Some(()));
     pairs.pair(false, name, own_name);
+    // What is in a route that cannot be read is not known.
+    pairs.pair(false, matchers, |it| {
+        Some(*it.matchers).filter(|_| it.list.is_none())
+    });
     pairs.pair(
         false,
         |it| matchers(it).filter(|_| it.0.is_empty()),

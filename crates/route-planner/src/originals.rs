@@ -21,7 +21,7 @@ pub(crate) enum Recovered<'a> {
         /// The stable destination.
         stable: String,
         /// What replaced it.
-        by: String,
+        by: Slot<'a>,
     },
 }
 
@@ -81,8 +81,12 @@ pub(crate) fn recover<'a>(
                 found = slots
                     .iter()
                     .position(|slot| is_foreign(&slot) && roles.stable.is_owners(slot));
-                if let Some((id, slot)) = made.zip(found.and_then(|it| slots.get_mut(it))) {
-                    *slot = following(&original, id, slot, roles);
+                if let Some(slot) = found.and_then(|it| slots.get_mut(it)) {
+                    *slot = match made {
+                        Some(id) => following(&original, id, slot, roles),
+                        None if roles.stable.selects_pods(slot) => roles.stable.listed_as(slot),
+                        None => slot.clone(),
+                    };
                 }
             }
             let is_there = found.is_some() || !in_place.is_empty();
@@ -92,7 +96,7 @@ pub(crate) fn recover<'a>(
                     .position(|slot| is_foreign(&slot) && is_new(slot));
                 replaced = found
                     .and_then(|found| slots.get(found))
-                    .map(|by| (original.label(), by.label()));
+                    .map(|by| (original.label(), by.clone()));
             }
         }
         if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {

@@ -95,8 +95,10 @@ pub(crate) fn weights<'a>(
                 route: lost.label(protocol(&lost)),
             });
         }
-        // The record of a route that is not found stays as long as anything of ours is in the table.
-        if !record.is_empty() {
+        // The record of a route that is not found stays as long as anything of ours is in the table, or may be in a route that
+        // cannot be read.
+        let is_unread = |it: &Surveyed<'_>| matches!(it.finding, Finding::Unknown(_));
+        if !record.is_empty() || survey.routes.iter().any(is_unread) {
             for lost in lost {
                 record.keep(lost);
             }
@@ -135,7 +137,7 @@ impl<'a> Weights<'a> {
         };
         let target = match leads {
             Leads::Elsewhere { owners, .. } => Ok(match surveyed.split {
-                Some(split) => Target::released(owners.clone(), split),
+                Some(split) => Target::released(owners.clone(), split, None),
                 None => Target::owners(owners.clone()),
             }),
             Leads::Here { owners, anchor } => {
@@ -143,13 +145,22 @@ impl<'a> Weights<'a> {
                 let warnings = &mut self.warnings;
                 wish.target(surveyed, owners, anchor, warnings)
             }
-            Leads::Replaced { owners, refusal } => {
+            Leads::Replaced {
+                owners,
+                by,
+                refusal,
+            } => {
                 self.is_led_to = true;
                 if wish.is_down() || !surveyed.route.is_selected {
                     self.warnings.push(Warning::Repointed {
                         route: surveyed.route.label(),
                     });
-                    Ok(Target::owners(owners.clone()))
+                    let share = share_of(owners, |slot| slot.is_same(by));
+                    let split = surveyed.split;
+                    Ok(Target::owners(match split {
+                        Some(split) => rebalanced(owners.clone(), &[by], share, split),
+                        None => owners.clone(),
+                    }))
                 } else {
                     Err(refusal.clone())
                 }
@@ -263,16 +274,17 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The same for a route that no longer leads to the Rollout, or whose Rollout is gone: only the record tells which
-    /// destinations were split.
-    fn released(list: DestinationList<'a>, split: &Split) -> Self {
+    /// The same for a route that was split. Its owner may have changed the `anchor` since; where the route no longer leads to
+    /// the Rollout, only the record tells which destinations were split.
+    fn released(list: DestinationList<'a>, split: &Split, anchor: Option<&Slot<'a>>) -> Self {
         let originals: Vec<Slot<'a>> = {
-            let find = |original: &Original| {
-                let slots = list.slots.iter();
-                let mut slots = slots.filter(|slot| slot.is_recorded_as(&original.1, split.by));
-                slots.next().cloned()
+            let find = |(index, original): (usize, &Original)| {
+                let mut slots = list.slots.iter();
+                let found = slots.find(|slot| slot.is_recorded_as(&original.1, split.by));
+                found.or(anchor.filter(|_| index == 0)).cloned()
             };
-            split.originals.iter().filter_map(find).collect()
+            let originals = split.originals.iter().enumerate();
+            originals.filter_map(find).collect()
         };
         let ours: Vec<&Slot<'a>> = originals.iter().collect();
         let share = share_of(&list, |slot| ours.iter().any(|mine| slot.is_same(mine)));
@@ -393,7 +405,7 @@ impl<'w, 'a> Wish<'w, 'a> {
         let share = share_of(owners, is_ours);
         if self.is_rest() && (share == 0 || !self.canary_has_share(owners)) {
             return Ok(match split {
-                Some(split) => Target::released(owners.clone(), split),
+                Some(split) => Target::released(owners.clone(), split, Some(anchor)),
                 None => Target::owners(owners.clone()),
             });
         }

@@ -87,6 +87,8 @@ pub(crate) enum Leads<'a> {
     /// Its owner replaced the stable destination while it was split.
     Replaced {
         owners: DestinationList<'a>,
+        /// What the owner put in its place.
+        by: Slot<'a>,
         refusal: Refusal,
     },
     /// Another Rollout with the same stable destination splits it.
@@ -271,9 +273,13 @@ impl<'a> Survey<'a> {
                 let refusal = Refusal::Replaced {
                     route: route.label(),
                     stable,
-                    by,
+                    by: by.label(),
                 };
-                return Leads::Replaced { owners, refusal };
+                return Leads::Replaced {
+                    owners,
+                    by,
+                    refusal,
+                };
             }
             Some(Recovered::Repointed) => {
                 is_split = false;

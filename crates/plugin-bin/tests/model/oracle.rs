@@ -151,11 +151,11 @@ fn check_route(owners: &Value, live: &Value, trust: Trust, pass: &Pass) -> Resul
             _ => same_traffic(live, owners, &pass.roles),
         };
     }
-    is_divided(live, owners, pass)
+    is_divided(live, owners, trust, pass)
 }
 
 /// That a route sends the shares to stable, canary and experiment that a pass asks for, and others what their owner gave.
-fn is_divided(live: &Value, owners: &Value, pass: &Pass) -> Result<(), String> {
+fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result<(), String> {
     let roles = &pass.roles;
     let list = destinations(live);
     let experiments: Vec<Id> = pass
@@ -173,7 +173,10 @@ fn is_divided(live: &Value, owners: &Value, pass: &Pass) -> Result<(), String> {
         .filter(of_owner)
         .filter(|it| weight(it) != Some(0))
         .collect();
-    let left: Vec<&Value> = list.iter().filter(|it| !is_ours(it)).collect();
+    // Without a record, a destination without traffic stays where it is.
+    let is_gone = |it: &&Value| trust != Trust::Bytes && weight(it) == Some(0);
+    let left = list.iter().filter(|it| !is_ours(it) && !is_gone(it));
+    let left: Vec<&Value> = left.collect();
     if others != left {
         return Err(format!(
             "other destinations are {}, not {}: {}",

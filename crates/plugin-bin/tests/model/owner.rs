@@ -211,9 +211,13 @@ impl Both<'_> {
             Edit::Rework(from, to) => {
                 let route = self.wrap(from)?;
                 if self.is_split(route) {
-                    // Only the plugin's destinations are left to tell which record is about it, and another edit or route
-                    // may contradict them.
-                    self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+                    // Only the plugin's destinations are left to tell which record is about it.
+                    let list = destinations(&http(&self.live)[self.at[route]]);
+                    if list.iter().any(is_plugins) {
+                        self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+                    } else {
+                        self.take_over(route);
+                    }
                 }
                 self.edit(Edit::Rename(from))?;
                 self.edit(Edit::Matchers(from))?;
@@ -280,6 +284,16 @@ impl Both<'_> {
                 let at = self.wrap(route)?;
                 let is_split = self.is_split(at);
                 let status = self.leads_to(&http(&self.table.document)[at])?.clone();
+                let is_of_another_version = |it: &Value| {
+                    let (_, hash) = id(it);
+                    let roles = &status.roles;
+                    hash.is_some() && hash != roles.stable.1 && hash != roles.canary.1
+                };
+                let list = destinations(&http(&self.live)[self.at[at]]);
+                if list.iter().any(is_of_another_version) {
+                    // The next call would have moved it: nobody can tell what the owner means to replace.
+                    return None;
+                }
                 if is_split && status.has_experiment {
                     return None;
                 }
@@ -290,13 +304,19 @@ impl Both<'_> {
                         .map(|stable| stable.shift_remove("subset"));
                 })?;
                 if is_split {
-                    let has_record = annotation(&self.live).is_some() && !self.table.is_spoiled;
+                    let has_record = annotation(&self.live).is_some()
+                        && !self.table.is_spoiled
+                        && self.table.trust[at] == Trust::Bytes;
                     let trust = if has_record {
                         Trust::Traffic
                     } else {
                         Trust::Nothing
                     };
                     self.table.trust[at] = self.table.trust[at].max_loss(trust);
+                    let list = destinations(&http(&self.live)[self.at[at]]);
+                    if !list.iter().any(is_plugins) {
+                        self.take_over(at);
+                    }
                 }
                 Some(())
             }
@@ -631,7 +651,9 @@ impl Both<'_> {
             Some(())
         };
         self.each(route, change)?;
-        if is_split && (self.table.is_spoiled || annotation(&self.live).is_none()) {
+        let is_unrecorded = self.table.trust[route] != Trust::Bytes;
+        if is_split && (is_unrecorded || self.table.is_spoiled || annotation(&self.live).is_none())
+        {
             self.table.trust[route] = Trust::Nothing;
         }
         for (table, at) in [
