@@ -70,20 +70,17 @@ pub(crate) fn matched(
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
         true,
+        |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
+        |it| Some((foreign.live(it), foreign.live_share(it))),
+    );
+    pairs.pair(
+        true,
         |it| has_added(it).then(|| foreign.recorded(it)),
         |it| Some(foreign.live(it)),
     );
     pairs.pair(true, |it| has_added(it).then_some(()), |_| Some(()));
     pairs.pair(false, name, own_name);
-    // What is in a route that cannot be read is not known.
-    pairs.pair(false, matchers, |it| {
-        Some(*it.matchers).filter(|_| it.list.is_none())
-    });
-    pairs.pair(
-        false,
-        |it| matchers(it).filter(|_| it.0.is_empty()),
-        |it| Some(*it.matchers).filter(|_| !it.route.is_named),
-    );
+    pairs.pair(false, matchers, |it| Some(*it.matchers));
     pairs.found
 }
 
@@ -116,6 +113,19 @@ impl<'p> Foreign<'p> {
     fn recorded(&self, route: &RouteRecord) -> Vec<String> {
         let split = self.record.split_of(route).filter(|_| self.is_used);
         split.map(|split| split.foreign.clone()).unwrap_or_default()
+    }
+
+    /// Percent that the others leave, where the record has any others.
+    fn recorded_share(&self, route: &RouteRecord) -> u32 {
+        let split = self.record.split_of(route).filter(|_| self.is_used);
+        split.map_or(0, |split| split.share)
+    }
+
+    fn live_share(&self, candidate: &Candidate<'_, '_>) -> u32 {
+        let list = candidate.list.filter(|_| self.is_used);
+        let slots = list.into_iter().flat_map(|list| &list.slots);
+        let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
+        ours.filter_map(Slot::weight).sum()
     }
 
     fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {

@@ -182,6 +182,11 @@ impl<'a> Roles<'a> {
         stable
     }
 
+    /// Whether an owner's destination leads to the Rollout.
+    pub(crate) fn is_anchor(&self, slot: &Slot<'_>) -> bool {
+        self.stable.is_owners(slot) || (self.are_exchanged && self.canary.is_owners(slot))
+    }
+
     /// Checks that the owner's list leaves no choice between several anchors.
     pub(crate) fn check_anchor(
         &self,

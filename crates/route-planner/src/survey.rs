@@ -240,7 +240,7 @@ impl<'a> Survey<'a> {
                 let stable = split.and_then(|split| split.originals.first());
                 let is_same = stable.is_some_and(|stable| {
                     let stable = Slot::new(&stable.1, reader.reading);
-                    self.roles.stable.is_owners(&stable)
+                    self.roles.is_anchor(&stable)
                 });
                 if is_same {
                     claims.entry(index).or_insert_with(|| rollout.clone());

@@ -255,6 +255,11 @@ impl Both<'_> {
                 Some(())
             }
             Edit::Matchers(route) => {
+                let at = self.wrap(route)?;
+                if http(&self.table.document)[at].get("name").is_none() && self.is_split(at) {
+                    // As with a route that gets another name too.
+                    self.table.trust[at] = self.table.trust[at].max_loss(Trust::Traffic);
+                }
                 let path = format!("/{}", self.fresh());
                 self.each(route, |route| {
                     route["matchers"] = json!([{"uri": {"prefix": path}}]);
@@ -361,13 +366,21 @@ impl Both<'_> {
                 list[canary]["weight"] = json!(3);
                 Some(())
             }
-            Edit::Break(route) => self.each(route, |route| {
-                if is_broken(route) {
-                    return None;
+            Edit::Break(route) => {
+                self.each(route, |route| {
+                    if is_broken(route) {
+                        return None;
+                    }
+                    destinations_mut(route)?.push(json!("unreadable"));
+                    Some(())
+                })?;
+                let at = self.wrap(route)?;
+                if self.table.trust[at] == Trust::Traffic {
+                    // What the record does not tell cannot be read either.
+                    self.take_over(at);
                 }
-                destinations_mut(route)?.push(json!("unreadable"));
                 Some(())
-            }),
+            }
             Edit::Mend => {
                 if self.table.is_spoiled {
                     // The error asks for it.
@@ -727,7 +740,7 @@ impl Both<'_> {
     /// What can be expected of a route that has no record (any more).
     fn trust_without_record(&self, live: &Value, owners: &Value) -> Trust {
         let sum: i64 = shares(destinations(owners)).iter().sum();
-        if sum != 100 || frame(live) != frame(owners) {
+        if sum != 100 || frame(live) != frame(owners) || is_broken(live) {
             return Trust::Nothing;
         }
         let Some(status) = self.leads_to(owners) else {

@@ -168,6 +168,11 @@ impl Play {
                     .len()
                     .checked_sub(*ago + 1)
                     .map(|index| passes[index].clone());
+                // To a process from before a promotion, the subset that is stable now is the canary's.
+                let pass = pass.filter(|pass| {
+                    let now = self.controllers[at(who)].pass().roles.stable;
+                    now.1.is_none() || now == pass.roles.stable
+                });
                 match pass {
                     Some(pass) if *when == 0 => self.api.late(&pass).await,
                     Some(pass) => self.api.schedule(*when, Event::Late(Box::new(pass))),
