@@ -79,12 +79,6 @@ impl Request {
 }
 
 impl Request {
-    /// Whether nothing is rolled out, so that tables are as their owners wrote them.
-    pub(crate) fn is_rest(&self) -> bool {
-        let has_others = self.intent.hashes.as_ref().is_some_and(|it| it.others);
-        matches!(&self.intent.kind, IntentKind::SetWeight(split) if split.is_rest()) && !has_others
-    }
-
     /// The same without managed routes that are not there yet.
     pub(crate) fn without_new_routes(&self) -> Self {
         let mut request = self.clone();

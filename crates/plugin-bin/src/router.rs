@@ -20,7 +20,7 @@ use rollouts_rpc::{
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, belongs_to, observe};
+use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
 use route_store::{Store, StoreError};
 use tracing::{debug, info, warn};
 
@@ -189,7 +189,7 @@ impl<S: Store> GlooRouter<S> {
                     .await?,
             );
         }
-        if failures.is_empty() && request.is_rest() {
+        if failures.is_empty() && is_rest(&request.config, &request.intent) {
             self.memory.all_restored(key);
         }
         if failures.len() > 1 {

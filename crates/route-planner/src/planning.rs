@@ -17,6 +17,7 @@ use crate::intent::{Intent, IntentKind, ManagedRoute, WeightSplit};
 use crate::limits;
 use crate::managed_routes::{self, Managed};
 use crate::ownership::{Owner, Ownership};
+use crate::roles::Roles;
 use crate::route::{Protocol, raw_routes};
 use crate::set_weight::{Growth, Weights, weights};
 use crate::survey::{Finding, Memory, Survey};
@@ -47,6 +48,13 @@ pub(crate) fn plan(
         }
         IntentKind::SetWeight(split) => set_weight(config, intent, table, &memory, split, growth),
     }
+}
+
+/// Whether nothing is rolled out, so that tables become what their owners wrote. Where subsets distinguish the versions, they
+/// are kept as long as there may be Pods of two.
+pub fn is_rest(config: &PluginConfig, intent: &Intent) -> bool {
+    let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
+    is_down && Roles::new(config, intent).is_ok_and(|roles| !roles.keep_apart(intent))
 }
 
 fn set_managed_route(

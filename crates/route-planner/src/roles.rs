@@ -9,7 +9,7 @@ use std::fmt;
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{DestinationList, Distinction, Object, Port, Slot};
 use crate::error::Refusal;
-use crate::intent::{Intent, ServicePair};
+use crate::intent::{Intent, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
@@ -162,9 +162,12 @@ impl<'a> Roles<'a> {
         self.canary.check_hash()
     }
 
-    /// Whether both roles are subsets of one Service, so that even a canary without weight has to be kept apart.
-    pub(crate) fn share_a_service(&self) -> bool {
-        self.stable.pattern.pods.is_some()
+    /// Whether both roles are subsets of one Service with Pods of two versions, so that even a canary without weight has to
+    /// be kept apart. The Pods of a version may be there longer than its hash is in the Rollout.
+    pub(crate) fn keep_apart(&self, intent: &Intent) -> bool {
+        let has_others = |hashes: &PodHashes| hashes.others && !hashes.stable.is_empty();
+        let has_others = intent.hashes.as_ref().is_some_and(has_others);
+        self.stable.pattern.pods.is_some() && (self.are_two() || has_others)
     }
 
     /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that `is_split`

@@ -17,7 +17,7 @@ use gloo_types::broken_weight_rule;
 use crate::destinations::{DestinationId, DestinationList, Distinction, ListForm, Slot};
 use crate::edit::Warning;
 use crate::error::Refusal;
-use crate::intent::{AdditionalDestination, AppliedWeights, WeightSplit};
+use crate::intent::{AdditionalDestination, Intent, WeightSplit};
 use crate::originals::{share_of, taken_by_others, without_canary};
 use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split, StableIs};
 use crate::roles::{Role, Roles};
@@ -166,7 +166,8 @@ impl<'a> Weights<'a> {
                 }
             }
             Leads::SplitBy(rollout) => {
-                if wish.is_rest() {
+                let managed = &wish.intent.managed;
+                if wish.is_rest() && (managed.in_force.is_empty() || managed.is_ending) {
                     self.is_led_to = true;
                     return None;
                 }
@@ -177,7 +178,7 @@ impl<'a> Weights<'a> {
                 })
             }
             Leads::Unrecorded => {
-                let applied = wish.applied;
+                let applied = wish.intent.applied.as_ref();
                 let list = without_canary(live, wish.roles, applied, !wish.is_rest())
                     .filter(|_| surveyed.route.is_selected);
                 self.is_led_to |= surveyed.route.is_selected
@@ -295,14 +296,13 @@ impl<'a> Target<'a> {
 /// A checked intent.
 struct Wish<'w, 'a> {
     roles: &'w Roles<'a>,
-    applied: Option<&'a AppliedWeights>,
+    intent: &'a Intent,
     desired: u32,
     max: u32,
     /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
     additional: Vec<(Role<'a>, u32)>,
     /// Whether the owner's destinations stay in the list with weight 0 while they get nothing.
     keeps_zero: bool,
-    is_single_version: bool,
 }
 
 impl<'w, 'a> Wish<'w, 'a> {
@@ -334,17 +334,13 @@ impl<'w, 'a> Wish<'w, 'a> {
                 desired = 0;
             }
         }
-        let hashes = survey.intent.hashes.as_ref();
-        let has_others = hashes.is_some_and(|hashes| hashes.others && !hashes.stable.is_empty());
         Ok(Self {
             roles,
-            applied: survey.intent.applied.as_ref(),
+            intent: survey.intent,
             desired,
             max,
             additional,
             keeps_zero: survey.config.keeps_zero_weights(),
-            // Pods of the other version may still be behind the Service after its hash is gone from the Rollout.
-            is_single_version: !roles.are_two() && !has_others,
         })
     }
 
@@ -355,8 +351,7 @@ impl<'w, 'a> Wish<'w, 'a> {
 
     /// Whether nothing is rolled out: all traffic goes to the stable destination, as the owner wrote it.
     fn is_rest(&self) -> bool {
-        let keeps_apart = self.roles.share_a_service() && !self.is_single_version;
-        self.is_down() && !keeps_apart
+        self.is_down() && !self.roles.keep_apart(self.intent)
     }
 
     /// Whether a route that cannot be planned would get a larger canary share.

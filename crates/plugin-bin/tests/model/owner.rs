@@ -110,7 +110,11 @@ impl Table {
             table: self,
         };
         both.edit(edit)?;
-        Some(both.live)
+        let live = both.live;
+        if let Some(cut) = &mut self.cut {
+            cut.is_forgotten |= annotation(&live).is_none();
+        }
+        Some(live)
     }
 
     fn recreate(&mut self) -> Value {
@@ -762,8 +766,16 @@ impl Both<'_> {
         };
         match (of(&status.roles.stable), of(&status.roles.canary)) {
             (None, Some(canary)) => {
-                let is_full =
-                    status.canary >= status.max && shares(list).iter().sum::<i64>() == 100;
+                let mut routes = owned(&self.live)
+                    .into_iter()
+                    .map(|at| &http(&self.live)[at]);
+                let is_led_to = routes.any(|route| {
+                    let mut list = destinations(route).iter();
+                    list.any(|it| id(it) == status.roles.stable)
+                });
+                let is_full = status.canary >= status.max
+                    && shares(list).iter().sum::<i64>() == 100
+                    && !is_led_to;
                 let is_alike = attributes(canary) == attributes(in_place);
                 if is_full && is_alike {
                     Trust::Traffic
