@@ -21,7 +21,7 @@ pub(crate) enum Recovered<'a> {
         /// The stable destination.
         stable: String,
         /// What replaced it.
-        by: Slot<'a>,
+        by: Box<Slot<'a>>,
     },
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn recover<'a>(
                     .position(|slot| is_foreign(&slot) && is_new(slot));
                 replaced = found
                     .and_then(|found| slots.get(found))
-                    .map(|by| (original.label(), by.clone()));
+                    .map(|by| (original.label(), Box::new(by.clone())));
             }
         }
         if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {

@@ -88,7 +88,7 @@ pub(crate) enum Leads<'a> {
     Replaced {
         owners: DestinationList<'a>,
         /// What the owner put in its place.
-        by: Slot<'a>,
+        by: Box<Slot<'a>>,
         refusal: Refusal,
     },
     /// Another Rollout with the same stable destination splits it.

@@ -19,7 +19,8 @@ use tokio::sync::Notify;
 
 use crate::controller::Pass;
 use crate::history::{Edit, Fault, Target};
-use crate::owner::{Status, Table};
+use crate::owner::Table;
+use crate::trust::Status;
 
 /// `--call-timeout` of the plugin.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -17,6 +17,7 @@ mod history;
 mod oracle;
 mod owner;
 mod play;
+mod trust;
 
 use std::path::Path;
 use std::process::ExitCode;

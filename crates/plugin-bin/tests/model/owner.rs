@@ -7,26 +7,15 @@
 use gloo_types::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::controller::{Controller, Roles};
 use crate::documents::{
     ANNOTATION, annotation, attributes, destination, destinations, destinations_mut,
     drop_annotation, drop_labels, frame, has_same_bytes, http, http_mut, id, is_managed, name,
     owned, share, shares, weight,
 };
 use crate::history::{Attribute, Edit};
+use crate::trust::{Status, Trust};
 
 const ELSEWHERE: &str = "elsewhere";
-
-/// What may be expected of a route when it is handed back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// The owner's document, byte for byte.
-    Bytes,
-    /// The same division of traffic: the record of the route was destroyed, but the live table told enough.
-    Traffic,
-    /// Nothing: nobody can tell the plugin's weights from the owner's.
-    Nothing,
-}
 
 /// One RouteTable, as its owner sees it.
 #[derive(Debug)]
@@ -52,26 +41,6 @@ struct Cut {
     trust: Trust,
     /// Whether the annotation went away since: the route's record is gone.
     is_forgotten: bool,
-}
-
-/// What tells the plugin's weights from the owner's where the record is gone.
-#[derive(Clone, Debug)]
-pub(crate) struct Status {
-    pub(crate) roles: Roles,
-    pub(crate) canary: i64,
-    pub(crate) max: i64,
-    pub(crate) has_experiment: bool,
-}
-
-impl Status {
-    pub(crate) fn of(controller: &Controller) -> Self {
-        Self {
-            roles: controller.pass().roles,
-            canary: controller.told.canary.into(),
-            max: controller.max.into(),
-            has_experiment: !controller.told.additional.is_empty(),
-        }
-    }
 }
 
 impl Table {
@@ -796,17 +765,6 @@ impl Both<'_> {
                 }
             }
             _ => Trust::Nothing,
-        }
-    }
-}
-
-impl Trust {
-    /// The lesser of two.
-    fn max_loss(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::Nothing, _) | (_, Self::Nothing) => Self::Nothing,
-            (Self::Traffic, _) | (_, Self::Traffic) => Self::Traffic,
-            (Self::Bytes, Self::Bytes) => Self::Bytes,
         }
     }
 }

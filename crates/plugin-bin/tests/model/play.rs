@@ -15,7 +15,8 @@ use crate::controller::{Call, Controller, Pass, Roles, header_route, mirror_rout
 use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
-use crate::owner::{Status, Table, Trust};
+use crate::owner::Table;
+use crate::trust::{Status, Trust};
 
 /// Passes of each Rollout until nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
