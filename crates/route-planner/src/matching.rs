@@ -63,8 +63,8 @@ pub(crate) fn matched(
     pairs.pair(true, name, own_name);
     pairs.pair(
         false,
-        |it| Some((name(it)?, matchers(it)?)),
-        |it| Some((own_name(it)?, *it.matchers)),
+        |it| Some((name(it), matchers(it)?)),
+        |it| Some((own_name(it), *it.matchers)),
     );
     // Where nothing was inserted, nothing else tells whose the record is.
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());

@@ -53,7 +53,7 @@ pub(crate) fn recover<'a>(
     let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
     let mut ours = live.slots.iter();
     let is_ours =
-        |slot: &Slot<'a>| is_added(slot) || is_original(slot) || roles.stable.selects_pods(slot);
+        |slot: &Slot<'a>| is_added(slot) || is_original(slot) || roles.stable.is_owners(slot);
     if !was_reapplied && !ours.any(is_ours) {
         return Recovered::Repointed;
     }

@@ -566,6 +566,10 @@ impl Both<'_> {
         };
         let live = copy(&http(&self.live)[self.at[at]]);
         let owners = copy(&http(&self.table.document)[at]);
+        if let Some(cut) = &mut self.table.cut {
+            // Its record may be taken for the copy's.
+            cut.is_forgotten = true;
+        }
         let trust = if self.is_split(at) {
             let trust = self.trust_without_record(&live, &owners);
             let trust = trust.max_loss(self.table.trust[at]);
