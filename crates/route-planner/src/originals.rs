@@ -66,37 +66,33 @@ pub(crate) fn recover<'a>(
         let mut original = original.clone();
         let mut found = slots.iter().position(|slot| slot.is_same(&original));
         if index == 0 && found.is_none() {
-            let is_canarys = |slot: &Slot<'a>| roles.canary.is(slot) && !roles.stable.is(slot);
-            let is_foreign = |slot: &&Slot<'a>| !is_original(slot) && !is_canarys(slot);
-            let made = split.made_stable();
-            let in_place = made_in_place(split, live, roles);
-            let edited = in_place
-                .iter()
-                .map(|(id, there)| following(&original, id, there, roles))
-                .find(|edited| !edited.has_content_of(&original));
-            if let Some(edited) = edited {
+            let is_candidate = |slot: &Slot<'a>| {
+                let is_canarys = roles.canary.is(slot) && !roles.stable.is(slot);
+                !is_original(slot) && !is_canarys
+            };
+            let replacement = || {
+                let is_replacement = |slot: &Slot<'a>| is_candidate(slot) && is_new(slot);
+                let may_be = !split.stable.is_absent() && stand_in.is_some();
+                slots.iter().position(is_replacement).filter(|_| may_be)
+            };
+            if let Some(edited) = edited_in_place(&original, split, live, roles) {
                 original = edited;
-            } else if in_place.is_empty() {
+            } else if let Some(at) = slots
+                .iter()
+                .position(|slot| is_candidate(slot) && roles.stable.is_owners(slot))
+            {
                 // The owner led the stable destination to another cluster, for example.
-                found = slots
-                    .iter()
-                    .position(|slot| is_foreign(&slot) && roles.stable.is_owners(slot));
-                if let Some(slot) = found.and_then(|it| slots.get_mut(it)) {
-                    *slot = match made {
+                if let Some(slot) = slots.get_mut(at) {
+                    *slot = match split.made_stable() {
                         Some(id) => following(&original, id, slot, roles),
-                        None if roles.stable.selects_pods(slot) => roles.stable.listed_as(slot),
-                        None => slot.clone(),
+                        None => roles.stable.listed_as(slot),
                     };
                 }
-            }
-            let is_there = found.is_some() || !in_place.is_empty();
-            if !is_there && !split.stable.is_absent() && stand_in.is_some() {
-                found = slots
-                    .iter()
-                    .position(|slot| is_foreign(&slot) && is_new(slot));
-                replaced = found
-                    .and_then(|found| slots.get(found))
-                    .map(|by| (original.label(), Box::new(by.clone())));
+                found = Some(at);
+            } else if let Some(at) = replacement() {
+                let by = slots.get(at).cloned();
+                replaced = by.map(|by| (original.label(), Box::new(by)));
+                found = Some(at);
             }
         }
         if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {
@@ -134,13 +130,14 @@ pub(crate) fn recover<'a>(
     }
 }
 
-/// The destinations of a live list that stand for the owner's stable one, with what is recorded of them: the one that is stable
-/// now, and the one that was when the record was written.
-fn made_in_place<'l, 'a>(
+/// The owner's stable destination with what its owner changed in a destination that stands for it: the one that is stable now,
+/// or the one that was when the record was written. `None` if there is no such destination.
+fn edited_in_place<'a>(
+    original: &Slot<'a>,
     split: &'a Split,
-    live: &'l DestinationList<'a>,
+    live: &DestinationList<'a>,
     roles: &Roles<'_>,
-) -> Vec<(&'a DestinationId, &'l Slot<'a>)> {
+) -> Option<Slot<'a>> {
     let there = |id: &'a DestinationId| {
         let mut slots = live.slots.iter();
         Some((id, slots.find(|slot| slot.is(id))?))
@@ -148,7 +145,14 @@ fn made_in_place<'l, 'a>(
     let is_stable = |(_, slot): &(&DestinationId, &Slot<'a>)| roles.stable.is(slot);
     let now = split.added.iter().filter_map(there).find(is_stable);
     let then = split.made_stable().and_then(there);
-    now.into_iter().chain(then).collect()
+    let in_place = now.into_iter().chain(then);
+    let mut edited = in_place.map(|(id, there)| following(original, id, there, roles));
+    let first = edited.next()?;
+    let is_edited = |slot: &Slot<'a>| !slot.has_content_of(original);
+    Some(match is_edited(&first) {
+        true => first,
+        false => edited.find(is_edited).unwrap_or(first),
+    })
 }
 
 /// `original` with what its owner changed since in `there`, which was made from it as `id`.

@@ -345,7 +345,7 @@ impl<'a> Role<'a> {
     /// A destination of this role as its owner lists it: without the label that selects Pods of one version.
     pub(crate) fn listed_as<'d>(&self, slot: &Slot<'d>) -> Slot<'d> {
         match (self.pattern.pods, slot.object()) {
-            (Some((label, _)), Some(object)) => {
+            (Some((label, _)), Some(object)) if slot.subset_label(label).is_some() => {
                 let mut subset = slot.subset();
                 subset.remove(label);
                 slot.leading_to(object, None, Some(&subset))
