@@ -23,6 +23,8 @@ pub(super) enum Fault {
     Timeout,
     /// There is no answer at all.
     Silence,
+    /// The answer takes a second.
+    Slowness,
 }
 
 pub(super) struct Faulty {
@@ -94,6 +96,10 @@ impl Faulty {
                 after: Duration::from_secs(3),
             },
             Some(Fault::Silence) => std::future::pending().await,
+            Some(Fault::Slowness) => {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                return Ok(());
+            }
         })
     }
 }

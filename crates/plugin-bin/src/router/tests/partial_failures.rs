@@ -142,6 +142,34 @@ async fn t6_a_table_that_does_not_answer_is_named_and_the_others_are_written() {
     assert_eq!((fixture.canary("a"), fixture.canary("z")), (0, 0));
 }
 
+/// One after the other, six tables would take six of five seconds.
+#[tokio::test(start_paused = true)]
+async fn t6_slow_tables_are_written_side_by_side() {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let fixture = tables(&names).with_call_timeout();
+    let rollout = select(&names);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    for name in names {
+        fixture
+            .store
+            .fail(&format!("patch {name}"), Fault::Slowness);
+    }
+    fixture.set_weight(&rollout, 0).await.unwrap();
+    assert!(names.iter().all(|name| fixture.canary(name) == 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn t6_policies_that_are_not_listed_in_time_leave_time_to_write() {
+    let fixture = Fixture::new([shop()]).with_call_timeout();
+    let rollout = mirror_rollout(select_shop());
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    fixture.store.fail("list policies", Fault::Silence);
+    fixture.store.fail("patch shop", Fault::Slowness);
+    let named = ["MirrorPolicies: not read in time"];
+    fixture.refuses_weight(&rollout, 0, &named).await;
+    assert_eq!(fixture.canary("shop"), 0);
+}
+
 #[tokio::test]
 async fn a_rollout_that_cannot_be_read_does_not_stop_weight_0() {
     let fixture = Fixture::new([shop()]);
