@@ -66,33 +66,32 @@ pub(crate) fn recover<'a>(
         let mut original = original.clone();
         let mut found = slots.iter().position(|slot| slot.is_same(&original));
         if index == 0 && found.is_none() {
-            let is_candidate = |slot: &Slot<'a>| {
+            let changed = |slot: &Slot<'a>| !is_original(slot) && roles.is_anchor(slot);
+            let replacement = |slot: &Slot<'a>| {
                 let is_canarys = roles.canary.is(slot) && !roles.stable.is(slot);
-                !is_original(slot) && !is_canarys
+                !is_original(slot) && !is_canarys && is_new(slot)
             };
-            let replacement = || {
-                let is_replacement = |slot: &Slot<'a>| is_candidate(slot) && is_new(slot);
-                let may_be = !split.stable.is_absent() && stand_in.is_some();
-                slots.iter().position(is_replacement).filter(|_| may_be)
-            };
-            if let Some(edited) = edited_in_place(&original, split, live, roles) {
-                original = edited;
-            } else if let Some(at) = slots
-                .iter()
-                .position(|slot| is_candidate(slot) && roles.stable.is_owners(slot))
-            {
+            let may_be_replaced = !split.stable.is_absent() && stand_in.is_some();
+            let in_place = edited_in_place(&original, split, live, roles);
+            let made = split.made_stable();
+            let is_made = |slot: &Slot<'a>| made.is_some_and(|id| slot.is(id));
+            if live.slots.iter().any(is_made) {
+                original = in_place.unwrap_or(original);
+            } else if let Some(at) = slots.iter().position(changed) {
                 // The owner led the stable destination to another cluster, for example.
                 if let Some(slot) = slots.get_mut(at) {
-                    *slot = match split.made_stable() {
+                    *slot = match made {
                         Some(id) => following(&original, id, slot, roles),
                         None => roles.stable.listed_as(slot),
                     };
                 }
                 found = Some(at);
-            } else if let Some(at) = replacement() {
+            } else if may_be_replaced && let Some(at) = slots.iter().position(replacement) {
                 let by = slots.get(at).cloned();
                 replaced = by.map(|by| (original.label(), Box::new(by)));
                 found = Some(at);
+            } else {
+                original = in_place.unwrap_or(original);
             }
         }
         if let Some(slot) = found.and_then(|found| slots.get_mut(found)) {

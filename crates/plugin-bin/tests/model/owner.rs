@@ -308,9 +308,9 @@ impl Both<'_> {
                     found["ref"]["name"] = json!(anchor);
                     Some(())
                 };
-                let split_once = self.is_split(at);
+                let may_be_remembered = self.is_split(at) || annotation(&self.live).is_some();
                 self.each(at, back)?;
-                if split_once {
+                if may_be_remembered {
                     self.table.trust[at] = self.table.trust[at].max_loss(Trust::Nothing);
                 }
                 Some(())
