@@ -195,7 +195,7 @@ impl<S: Store> GlooRouter<S> {
         if failures.len() > 1 {
             // The one line of the answer has no room for long reasons.
             for failure in &failures {
-                warn!(rollout = %key, "{}", error_chain(failure));
+                info!(rollout = %key, "left: {}", error_chain(failure));
             }
         }
         Ok(Failures::check(failures)?)
