@@ -204,12 +204,14 @@ impl Both<'_> {
             Edit::Cut(route) => {
                 let route = self.wrap(route)?;
                 let trust = self.table.trust[route];
+                // The record may be taken for that of a copy which has none yet.
+                let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
                 let (live, owners) = self.remove(route)?;
                 self.table.cut = Some(Cut {
                     live,
                     owners,
                     trust,
-                    is_forgotten: annotation(&self.live).is_none(),
+                    is_forgotten: has_copies || annotation(&self.live).is_none(),
                 });
                 Some(())
             }
