@@ -1,7 +1,7 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 //!
 //! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
-//! [`write`] carries one plan out.
+//! [`write`] carries one plan out. [`deadline`] divides the time of a call between them.
 
 mod deadline;
 mod live_rollout;
@@ -157,7 +157,10 @@ impl<S: Store> GlooRouter<S> {
             Ok(complete) => (complete, None),
             Err(failure) => (Cow::Borrowed(rollout), Some(failure)),
         };
-        let mut request = self.request(&complete, weight)?;
+        let mut request = match &complete {
+            Cow::Owned(complete) => self.request(complete, weight)?,
+            Cow::Borrowed(_) => request,
+        };
         if unread.is_some() {
             request = request.without_new_routes();
         }

@@ -66,7 +66,7 @@ pub(crate) fn matched(
         |it| Some((name(it), matchers(it)?)),
         |it| Some((own_name(it), *it.matchers)),
     );
-    // Where nothing was inserted, nothing else tells whose the record is.
+    // Without an inserted destination, only name and matchers identify the route.
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
         true,
@@ -115,7 +115,7 @@ impl<'p> Foreign<'p> {
         split.map(|split| split.foreign.clone()).unwrap_or_default()
     }
 
-    /// Percent that the others leave, where the record has any others.
+    /// Percent of the traffic that was split; 0 if the record has no foreign destinations.
     fn recorded_share(&self, route: &RouteRecord) -> u32 {
         let split = self.record.split_of(route).filter(|_| self.is_used);
         split.map_or(0, |split| split.share)

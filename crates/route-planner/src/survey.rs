@@ -520,7 +520,7 @@ impl Copies {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            // An owner may lead a route to stable in the same words.
+            // An owner's own route to stable may look the same.
             let is_split = ours(list, split).any(|slot| !roles.stable.is(slot));
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
             is_copy.then_some(split)

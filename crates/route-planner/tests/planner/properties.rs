@@ -332,7 +332,7 @@ fn comes_back(table: &Value) -> bool {
             list.iter()
                 .any(|destination| destination["ref"]["name"] == name)
         };
-        // A weight of 0 is valid to Gloo, but to each Rollout it says another share of the other's.
+        // A weight of 0 is valid to Gloo, but it gives each of the two Rollouts another share to split.
         let is_valid = weight_rule(&views(list)).is_none();
         let is_valid = is_valid && list.iter().all(|it| it["weight"] != 0);
         !leads_to("reviews-canary") && (is_valid || !(leads_to("reviews") && leads_to("ratings")))
