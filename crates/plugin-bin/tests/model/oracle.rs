@@ -254,7 +254,10 @@ fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), Strin
                 } else {
                     name(it)
                 };
-                (format!("{name} {} {:?}", attributes(it), id(it).1), share)
+                // The API server does not keep the order of keys.
+                let mut attributes = attributes(it);
+                attributes.sort_all_objects();
+                (format!("{name} {attributes} {:?}", id(it).1), share)
             })
             .collect();
         if let [(_, share)] = all.as_mut_slice() {
