@@ -137,9 +137,13 @@ fn edited_in_place<'a>(
     live: &DestinationList<'a>,
     roles: &Roles<'_>,
 ) -> Option<Slot<'a>> {
+    let find = |is: &dyn Fn(&Slot<'a>) -> bool| live.slots.iter().find(|slot| is(slot));
     let there = |id: &'a DestinationId| {
-        let mut slots = live.slots.iter();
-        Some((id, slots.find(|slot| slot.is(id))?))
+        // A subset that its owner led to another cluster, for example, is told by its labels.
+        let is_moved =
+            |slot: &Slot<'a>| roles.stable.selects_pods(slot) && Some(slot.subset()) == id.subset;
+        let found = find(&|slot| slot.is(id)).or_else(|| find(&is_moved))?;
+        Some((id, found))
     };
     let is_stable = |(_, slot): &(&DestinationId, &Slot<'a>)| roles.stable.is(slot);
     let now = split.added.iter().filter_map(there).find(is_stable);

@@ -195,7 +195,8 @@ impl<'a> Survey<'a> {
                 && let Ok(Some(live)) = &read.list
                 && is_ours(&&read)
             {
-                split = copies.split_of(record, read.route.protocol, live, &self.roles);
+                let is_stable = |slot: &Slot<'_>| self.roles.stable.is(slot);
+                split = copies.split_of(record, read.route.protocol, live, is_stable);
             }
             let finding = match (read.list, claim) {
                 (Err(refusal), _) => Finding::Unknown(refusal),
@@ -231,12 +232,18 @@ impl<'a> Survey<'a> {
         }
         let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
         for (rollout, record) in &self.memory.others {
-            for (index, found) in matched(record, &candidates, reader.reading)
-                .into_iter()
-                .enumerate()
-            {
+            let found = matched(record, &candidates, reader.reading);
+            let copies = Copies::of(record, read, &found);
+            for (index, (it, found)) in read.iter().zip(found).enumerate() {
                 let found = found.and_then(|found| record.routes.get(found));
-                let split = found.and_then(|found| record.split_of(found));
+                let split = match (found, &it.list) {
+                    (Some(found), _) => record.split_of(found),
+                    (None, Ok(Some(live))) => {
+                        let is_stable = |slot: &Slot<'_>| self.roles.is_anchor(slot);
+                        copies.split_of(record, it.route.protocol, live, is_stable)
+                    }
+                    _ => None,
+                };
                 let stable = split.and_then(|split| split.originals.first());
                 let is_same = stable.is_some_and(|stable| {
                     let stable = Slot::new(&stable.1, reader.reading);
@@ -515,24 +522,27 @@ impl Copies {
         record: &'a Record,
         protocol: Protocol,
         list: &DestinationList<'_>,
-        roles: &Roles<'_>,
+        is_stable: impl Fn(&Slot<'_>) -> bool,
     ) -> Option<&'a Split> {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
             // An owner's own route to stable may look the same.
-            let is_split = ours(list, split).any(|slot| !roles.stable.is(slot));
+            let is_split = ours(list, split).any(|slot| !is_stable(slot));
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
             is_copy.then_some(split)
         })
     }
 }
 
-/// Where the destinations of a split lead in a list, with their weights.
+/// The weights of a split in a list: with the names of what was inserted, since an owner may have replaced the rest.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    ours(list, split)
-        .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
-        .collect()
+    let is_added = |slot: &Slot<'_>| split.added.iter().any(|id| slot.is(id));
+    let shown = |slot: &Slot<'_>| match is_added(slot) {
+        true => format!("{} {:?}", slot.label(), slot.weight()),
+        false => format!("{:?}", slot.weight()),
+    };
+    ours(list, split).map(shown).collect()
 }
 
 fn ours<'l, 'd>(

@@ -13,6 +13,7 @@ use crate::documents::{
     owned, share, shares, weight,
 };
 use crate::history::{Attribute, Edit};
+use crate::oracle::broken_rules;
 use crate::trust::{Status, Trust};
 
 const ELSEWHERE: &str = "elsewhere";
@@ -29,6 +30,10 @@ pub(crate) struct Table {
     pub(crate) is_selected: bool,
     /// Whether the annotation is one that the owner made unreadable.
     pub(crate) is_spoiled: bool,
+    /// Whether the owner has ever left weights that Gloo refuses: they are restored as any others, also in a copy.
+    pub(crate) was_invalid: bool,
+    /// Names and matchers of the routes when the plugin was called last.
+    known: Vec<(Value, Value)>,
     cut: Option<Cut>,
     /// Counts what gets a new name.
     count: usize,
@@ -53,6 +58,8 @@ impl Table {
             is_deleted: false,
             is_selected: true,
             is_spoiled: false,
+            was_invalid: false,
+            known: Vec::new(),
             cut: None,
             count: 0,
         }
@@ -80,6 +87,7 @@ impl Table {
         };
         both.edit(edit)?;
         let live = both.live;
+        self.was_invalid |= !broken_rules(&self.document).is_empty();
         if let Some(cut) = &mut self.cut {
             cut.is_forgotten |= annotation(&live).is_none();
         }
@@ -114,6 +122,9 @@ impl Table {
 
     /// Takes notice of the live table after a call.
     pub(crate) fn see(&mut self, live: &Value) {
+        let routes = http(live).iter();
+        let known = routes.map(|route| (route["name"].clone(), route["matchers"].clone()));
+        self.known = known.collect();
         if let Some(cut) = &mut self.cut {
             cut.is_forgotten |= annotation(live).is_none();
         }
@@ -177,6 +188,7 @@ impl Both<'_> {
     fn edit(&mut self, edit: Edit) -> Option<()> {
         match edit {
             Edit::Rename(route) => {
+                self.lose_identity(route, |(_, matchers), route| *matchers == route["matchers"])?;
                 let name = self.fresh();
                 self.each(route, |route| {
                     route["name"] = json!(name);
@@ -233,11 +245,9 @@ impl Both<'_> {
                 Some(())
             }
             Edit::Matchers(route) => {
-                let at = self.wrap(route)?;
-                if http(&self.table.document)[at].get("name").is_none() && self.is_split(at) {
-                    // As with a route that gets another name too.
-                    self.table.trust[at] = self.table.trust[at].max_loss(Trust::Traffic);
-                }
+                self.lose_identity(route, |(name, _), route| {
+                    !name.is_null() && *name == route["name"]
+                })?;
                 let path = format!("/{}", self.fresh());
                 self.each(route, |route| {
                     route["matchers"] = json!([{"uri": {"prefix": path}}]);
@@ -484,6 +494,21 @@ impl Both<'_> {
         route.checked_rem(routes)
     }
 
+    /// A route that is split is about to lose what tells which record is about it, unless one of those known `is_left`: what
+    /// is left then is what the plugin inserted, which other routes have too.
+    fn lose_identity(
+        &mut self,
+        route: usize,
+        is_left: impl Fn(&(Value, Value), &Value) -> bool,
+    ) -> Option<()> {
+        let route = self.wrap(route)?;
+        let live = &http(&self.live)[self.at[route]];
+        if self.is_split(route) && !self.table.known.iter().any(|known| is_left(known, live)) {
+            self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+        }
+        Some(())
+    }
+
     /// Changes one route in both.
     fn each(&mut self, route: usize, change: impl Fn(&mut Value) -> Option<()>) -> Option<()> {
         let route = self.wrap(route)?;
@@ -626,6 +651,10 @@ impl Both<'_> {
             return None;
         }
         if to.is_none() && before.is_none() {
+            return None;
+        }
+        // The live route tells no difference, so the weight of stable does not follow.
+        if is_split && before == Some(to) {
             return None;
         }
         // Applied again over a split that the record still tells: nobody can tell whether the plugin has taken it out.
