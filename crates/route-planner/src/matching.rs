@@ -21,8 +21,9 @@ use crate::route::{Protocol, Route};
 /// A route as matching sees it.
 pub(crate) struct Candidate<'r, 'a> {
     pub(crate) route: &'r Route<'a>,
-    /// `None` for a route that does not forward.
+    /// `None` for a route that does not forward, or cannot be read.
     pub(crate) list: Option<&'r DestinationList<'a>>,
+    pub(crate) is_readable: bool,
     pub(crate) matchers: &'r Hash,
 }
 
@@ -66,6 +67,11 @@ pub(crate) fn matched(
         |it| Some((name(it), matchers(it)?)),
         |it| Some((own_name(it), *it.matchers)),
     );
+    // What is in an unreadable route is not known.
+    let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
+    pairs.pair(false, matchers, unread);
+    let unread = |it: &Candidate<'_, '_>| own_name(it).filter(|_| !it.is_readable);
+    pairs.pair(false, name, unread);
     // Without an inserted destination, only name and matchers identify the route.
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(

@@ -428,6 +428,7 @@ impl<'a> Read<'a> {
         Candidate {
             route: &self.route,
             list: self.list.as_ref().ok().and_then(Option::as_ref),
+            is_readable: self.list.is_ok(),
             matchers: &self.matchers,
         }
     }

@@ -197,16 +197,6 @@ impl Both<'_> {
             }
             Edit::Move(from, to) => self.shift(from, to),
             Edit::Rework(from, to) => {
-                let route = self.wrap(from)?;
-                if self.is_split(route) {
-                    // Only the plugin's destinations are left to tell which record is about it.
-                    let list = destinations(&http(&self.live)[self.at[route]]);
-                    if list.iter().any(is_plugins) {
-                        self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
-                    } else {
-                        self.take_over(route);
-                    }
-                }
                 self.edit(Edit::Rename(from))?;
                 self.edit(Edit::Matchers(from))?;
                 self.shift(from, to)
@@ -494,8 +484,8 @@ impl Both<'_> {
         route.checked_rem(routes)
     }
 
-    /// A route that is split is about to lose what tells which record is about it, unless one of those known `is_left`: what
-    /// is left then is what the plugin inserted, which other routes have too.
+    /// A route is about to lose what tells which record is about it, unless one of those known `is_left`. What the plugin
+    /// inserted is left then, which other routes have too.
     fn lose_identity(
         &mut self,
         route: usize,
@@ -503,8 +493,13 @@ impl Both<'_> {
     ) -> Option<()> {
         let route = self.wrap(route)?;
         let live = &http(&self.live)[self.at[route]];
-        if self.is_split(route) && !self.table.known.iter().any(|known| is_left(known, live)) {
+        if !self.is_split(route) || self.table.known.iter().any(|known| is_left(known, live)) {
+            return Some(());
+        }
+        if destinations(live).iter().any(is_plugins) {
             self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+        } else {
+            self.take_over(route);
         }
         Some(())
     }
