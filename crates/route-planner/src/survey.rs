@@ -14,9 +14,11 @@ use crate::destinations::{
 };
 use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
-use crate::intent::Intent;
+use crate::intent::{Intent, IntentKind};
 use crate::matching::{Candidate, holds, matched};
-use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
+use crate::originals::{
+    Recovered, recover, stable_from_canary, without_applied, without_canary, without_experiment,
+};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
@@ -237,6 +239,10 @@ impl<'a> Survey<'a> {
             for (index, (it, found)) in read.iter().zip(found).enumerate() {
                 let found = found.and_then(|found| record.routes.get(found));
                 let split = match (found, &it.list) {
+                    (Some(found), Ok(Some(live))) => {
+                        // What Git has restored, for example, is split no longer.
+                        record.split_of(found).filter(|split| holds(live, split))
+                    }
                     (Some(found), _) => record.split_of(found),
                     (None, Ok(Some(live))) => {
                         let is_stable = |slot: &Slot<'_>| self.roles.is_anchor(slot);
@@ -323,6 +329,13 @@ impl<'a> Survey<'a> {
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
         let is_record_lost = self.memory.own.routes.is_empty();
+        let without = match &self.intent.kind {
+            IntentKind::SetWeight(split) if route.is_selected => {
+                without_experiment(live, &self.roles, &split.additional)
+            }
+            _ => None,
+        };
+        let live = without.as_ref().unwrap_or(live);
         let mut slots = live.slots.iter();
         let rebuilt = if !route.is_selected {
             None
