@@ -190,6 +190,11 @@ impl<'a> Roles<'a> {
         self.stable.is_owners(slot) || (self.are_exchanged && self.canary.is_owners(slot))
     }
 
+    /// Whether a destination is the stable one or, where the two exchange their roles, was that or will be.
+    pub(crate) fn is_or_was_stable(&self, slot: &Slot<'_>) -> bool {
+        self.stable.is(slot) || (self.are_exchanged && self.canary.is(slot))
+    }
+
     /// Checks that the owner's list leaves no choice between several anchors.
     pub(crate) fn check_anchor(
         &self,

@@ -197,7 +197,7 @@ impl<'a> Survey<'a> {
                 && let Ok(Some(live)) = &read.list
                 && is_ours(&&read)
             {
-                let is_stable = |slot: &Slot<'_>| self.roles.stable.is(slot);
+                let is_stable = |slot: &Slot<'_>| self.roles.is_or_was_stable(slot);
                 split = copies.split_of(record, read.route.protocol, live, is_stable);
             }
             let finding = match (read.list, claim) {
@@ -542,7 +542,8 @@ impl Copies {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
             // An owner's own route to stable may look the same.
-            let is_split = ours(list, split).any(|slot| !is_stable(slot));
+            let is_split =
+                ours(list, split).any(|slot| !is_stable(slot)) || ours(list, split).count() > 1;
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
             is_copy.then_some(split)
         })

@@ -12,6 +12,7 @@
 mod api;
 mod controller;
 mod documents;
+mod edit;
 mod explore;
 mod history;
 mod oracle;

@@ -1,0 +1,661 @@
+//! What owners do to a table.
+//!
+//! An owner edits what is there, with the plugin's parts in it. The same edit is made to the owner's document, which has none
+//! of them.
+
+use serde_json::{Value, json};
+
+use crate::documents::{
+    ANNOTATION, annotation, attributes, destination, destinations, destinations_mut,
+    drop_annotation, drop_labels, frame, has_same_bytes, http, http_mut, id, is_managed, name,
+    owned, share, shares, weight,
+};
+use crate::history::{Attribute, Edit};
+use crate::owner::{Cut, Table, is_broken, is_plugins};
+use crate::trust::{Status, Trust};
+
+const ELSEWHERE: &str = "elsewhere";
+
+/// Makes an edit to the owner's document and to the `live` table, which is returned; `None` when it is not possible.
+pub(crate) fn make(
+    table: &mut Table,
+    edit: Edit,
+    live: Value,
+    statuses: &[Status],
+) -> Option<Value> {
+    let mut both = Both {
+        at: owned(&live),
+        live,
+        statuses,
+        table,
+    };
+    both.edit(edit)?;
+    Some(both.live)
+}
+
+/// The live table and the owner's document.
+struct Both<'a> {
+    table: &'a mut Table,
+    live: Value,
+    /// Positions of the owner's routes in the live table.
+    at: Vec<usize>,
+    statuses: &'a [Status],
+}
+
+impl Both<'_> {
+    fn edit(&mut self, edit: Edit) -> Option<()> {
+        match edit {
+            Edit::Rename(route) => {
+                self.lose_identity(route, |(_, matchers), route| *matchers == route["matchers"])?;
+                let name = self.fresh();
+                self.each(route, |route| {
+                    route["name"] = json!(name);
+                    Some(())
+                })
+            }
+            Edit::Move(from, to) => self.shift(from, to),
+            Edit::Rework(from, to) => {
+                self.edit(Edit::Rename(from))?;
+                self.edit(Edit::Matchers(from))?;
+                self.shift(from, to)
+            }
+            Edit::Copy(route) => self.copy(route),
+            Edit::Remove(route) => self.remove(route).map(|_| ()),
+            Edit::Cut(route) => {
+                let route = self.wrap(route)?;
+                let trust = self.table.trust[route];
+                // The record may be taken for that of a copy which has none yet.
+                let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
+                let (live, owners) = self.remove(route)?;
+                self.table.cut = Some(Cut {
+                    live,
+                    owners,
+                    trust,
+                    is_forgotten: has_copies || annotation(&self.live).is_none(),
+                });
+                Some(())
+            }
+            Edit::Paste => {
+                let cut = self.table.cut.take()?;
+                let untouched = has_same_bytes(&cut.live, &cut.owners);
+                let is_forgotten = cut.is_forgotten || annotation(&self.live).is_none();
+                let trust = match self.trust_without_record(&cut.live, &cut.owners) {
+                    _ if untouched => cut.trust,
+                    _ if !is_forgotten && !self.table.is_spoiled => cut.trust,
+                    trust => trust,
+                };
+                let owners = if trust == Trust::Nothing {
+                    cut.live.clone()
+                } else {
+                    cut.owners
+                };
+                self.insert(0, cut.live, owners, trust);
+                Some(())
+            }
+            Edit::Matchers(route) => {
+                self.lose_identity(route, |(name, _), route| {
+                    !name.is_null() && *name == route["name"]
+                })?;
+                let path = format!("/{}", self.fresh());
+                self.each(route, |route| {
+                    route["matchers"] = json!([{"uri": {"prefix": path}}]);
+                    Some(())
+                })
+            }
+            Edit::Stable(route, attribute) => {
+                let count = self.table.count + 1;
+                self.table.count = count;
+                self.stable(route, |stable| match attribute {
+                    Attribute::Port => stable["port"]["number"] = json!(8000 + count),
+                    Attribute::Kind if stable.get("kind").is_some() => {
+                        stable
+                            .as_object_mut()
+                            .map(|stable| stable.shift_remove("kind"));
+                    }
+                    Attribute::Kind => stable["kind"] = json!("SERVICE"),
+                    Attribute::Cluster => {
+                        stable["ref"]["cluster"] = json!(format!("cluster-{count}"));
+                    }
+                    Attribute::Filter => stable["filters"] = json!({"count": count}),
+                })
+            }
+            Edit::Legacy(route, weight) => self.legacy(route, Some(weight.into())),
+            Edit::NoLegacy(route) => self.legacy(route, None),
+            Edit::Repoint(route) => {
+                let at = self.wrap(route)?;
+                let is_split = self.is_split(at);
+                let status = self.leads_to(&http(&self.table.document)[at])?.clone();
+                let is_of_another_version = |it: &Value| {
+                    let (_, hash) = id(it);
+                    let roles = &status.roles;
+                    hash.is_some() && hash != roles.stable.1 && hash != roles.canary.1
+                };
+                let list = destinations(&http(&self.live)[self.at[at]]);
+                if list.iter().any(is_of_another_version) {
+                    // The next call would have moved it: nobody can tell what the owner means to replace.
+                    return None;
+                }
+                if is_split && status.has_experiment {
+                    return None;
+                }
+                self.stable(route, |stable| {
+                    stable["ref"]["name"] = json!(ELSEWHERE);
+                    stable
+                        .as_object_mut()
+                        .map(|stable| stable.shift_remove("subset"));
+                })?;
+                if is_split {
+                    let has_record = annotation(&self.live).is_some()
+                        && !self.table.is_spoiled
+                        && self.table.trust[at] == Trust::Bytes;
+                    let trust = if has_record {
+                        Trust::Traffic
+                    } else {
+                        Trust::Nothing
+                    };
+                    self.table.trust[at] = self.table.trust[at].max_loss(trust);
+                    let list = destinations(&http(&self.live)[self.at[at]]);
+                    if !list.iter().any(is_plugins) {
+                        self.take_over(at);
+                    }
+                }
+                Some(())
+            }
+            Edit::PointBack(route) => {
+                let at = self.wrap(route)?;
+                // Of ping and pong, ping is what owners write.
+                let anchor = self.statuses.first()?.roles.anchors.iter().min()?.clone();
+                let back = |route: &mut Value| {
+                    let mut list = destinations_mut(route)?.iter_mut();
+                    let found = list.find(|it| name(it) == ELSEWHERE)?;
+                    found["ref"]["name"] = json!(anchor);
+                    Some(())
+                };
+                let may_be_remembered = self.is_split(at) || annotation(&self.live).is_some();
+                self.each(at, back)?;
+                if may_be_remembered {
+                    self.table.trust[at] = self.table.trust[at].max_loss(Trust::Nothing);
+                }
+                Some(())
+            }
+            Edit::Replace(route) => {
+                let at = self.wrap(route)?;
+                self.each(at, |route| {
+                    *destinations_mut(route)? = vec![destination(ELSEWHERE, None)];
+                    Some(())
+                })?;
+                self.table.trust[at] = Trust::Bytes;
+                Some(())
+            }
+            Edit::Drift(route) => {
+                let at = self.wrap(route)?;
+                let status = self.leads_to(&http(&self.table.document)[at])?.clone();
+                let list = destinations_mut(&mut http_mut(&mut self.live)[self.at[at]])?;
+                let position = |wanted| list.iter().position(|it| id(it) == wanted);
+                let stable = position(status.roles.stable)?;
+                let canary = position(status.roles.canary)?;
+                let sum = weight(&list[stable])? + weight(&list[canary])?;
+                if sum < 4 {
+                    return None;
+                }
+                list[stable]["weight"] = json!(sum - 3);
+                list[canary]["weight"] = json!(3);
+                Some(())
+            }
+            Edit::Break(route) => {
+                self.each(route, |route| {
+                    if is_broken(route) {
+                        return None;
+                    }
+                    destinations_mut(route)?.push(json!("unreadable"));
+                    Some(())
+                })?;
+                let at = self.wrap(route)?;
+                if self.table.trust[at] == Trust::Traffic {
+                    // What the record does not tell cannot be read either.
+                    self.take_over(at);
+                }
+                Some(())
+            }
+            Edit::Mend => {
+                if self.table.is_spoiled {
+                    // The error asks for it.
+                    self.table.is_spoiled = false;
+                    drop_annotation(self.live["metadata"].as_object_mut()?);
+                }
+                for table in [&mut self.live, &mut self.table.document] {
+                    for route in http_mut(table) {
+                        if let Some(list) = destinations_mut(route) {
+                            list.retain(|it| !it.is_string());
+                        }
+                    }
+                }
+                Some(())
+            }
+            Edit::NoCanary(route) => {
+                let at = self.wrap(route)?;
+                self.drop_canary(at)
+            }
+            Edit::NoManaged => {
+                let managed = http(&self.live).iter().position(is_managed)?;
+                http_mut(&mut self.live).remove(managed);
+                Some(())
+            }
+            Edit::NoLabels => {
+                if self.statuses.iter().any(|it| it.roles.anchors.len() > 1) {
+                    // Of ping and pong, both are the owner's to lead routes to.
+                    return None;
+                }
+                let managed = http(&self.live).iter().position(is_managed)?;
+                let before = owned(&self.live).iter().filter(|at| **at < managed).count();
+                let route = &mut http_mut(&mut self.live)[managed];
+                drop_labels(route);
+                // Its name is the owner's now, so that the plugin may use its own again.
+                route["name"] = json!(format!("{}-kept", self.table.count));
+                self.table.count += 1;
+                let route = route.clone();
+                http_mut(&mut self.table.document).insert(before, route);
+                self.table.trust.insert(before, Trust::Nothing);
+                Some(())
+            }
+            // Without the record nobody can tell which of two Rollouts has split a route.
+            Edit::NoAnnotation | Edit::SpoilAnnotation | Edit::NothingOfOurs
+                if self.are_rivals() =>
+            {
+                None
+            }
+            Edit::NoAnnotation => {
+                annotation(&self.live)?;
+                self.forget();
+                drop_annotation(self.live["metadata"].as_object_mut()?);
+                self.table.is_spoiled = false;
+                Some(())
+            }
+            Edit::SpoilAnnotation => {
+                annotation(&self.live)?;
+                self.forget();
+                self.table.is_spoiled = true;
+                self.live["metadata"]["annotations"][ANNOTATION] = json!("{unreadable");
+                Some(())
+            }
+            Edit::NothingOfOurs => {
+                annotation(&self.live)?;
+                for at in 0..self.at.len() {
+                    self.drop_canary(at);
+                }
+                http_mut(&mut self.live).retain(|route| !is_managed(route));
+                self.at = owned(&self.live);
+                self.edit(Edit::NoAnnotation)
+            }
+            Edit::Metadata => {
+                let value = json!(self.fresh());
+                for table in [&mut self.live, &mut self.table.document] {
+                    table["metadata"]["labels"]["owner"] = value.clone();
+                    table["metadata"]["annotations"]["owner"] = value.clone();
+                    table["spec"]["weight"] = json!(value.to_string().len());
+                }
+                Some(())
+            }
+            Edit::Reapply => {
+                // `kubectl apply` of a document without our annotation leaves that as it is.
+                self.live["spec"] = self.table.document["spec"].clone();
+                // A record that was rebuilt tells other bytes than the document.
+                if annotation(&self.live).is_none() {
+                    self.table.in_step();
+                }
+                Some(())
+            }
+            Edit::Recreate => {
+                self.live = self.table.recreate();
+                Some(())
+            }
+            Edit::Delete => {
+                self.table.is_deleted = true;
+                Some(())
+            }
+            Edit::Deselect | Edit::Select => {
+                let is_selected = edit == Edit::Select;
+                self.table.is_selected = is_selected;
+                let value = if is_selected { "on" } else { "off" };
+                for table in [&mut self.live, &mut self.table.document] {
+                    table["metadata"]["labels"]["canary"] = json!(value);
+                }
+                Some(())
+            }
+        }
+    }
+
+    fn are_rivals(&self) -> bool {
+        let mut anchors = self.statuses.iter().flat_map(|it| &it.roles.anchors);
+        let mut seen = std::collections::HashSet::new();
+        !anchors.all(|anchor| seen.insert(anchor))
+    }
+
+    fn fresh(&mut self) -> String {
+        self.table.count += 1;
+        format!("n{}", self.table.count)
+    }
+
+    fn wrap(&self, route: usize) -> Option<usize> {
+        // Whatever lost or added a route is reported as a violation of its own.
+        let routes = self.at.len().min(self.table.trust.len());
+        route.checked_rem(routes)
+    }
+
+    /// A route is about to lose what tells which record is about it, unless one of those known `is_left`. What the plugin
+    /// inserted is left then, which other routes have too.
+    fn lose_identity(
+        &mut self,
+        route: usize,
+        is_left: impl Fn(&(Value, Value), &Value) -> bool,
+    ) -> Option<()> {
+        let route = self.wrap(route)?;
+        let live = &http(&self.live)[self.at[route]];
+        if !self.is_split(route) || self.table.known.iter().any(|known| is_left(known, live)) {
+            return Some(());
+        }
+        if destinations(live).iter().any(is_plugins) {
+            self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+        } else {
+            self.take_over(route);
+        }
+        Some(())
+    }
+
+    /// Changes one route in both.
+    fn each(&mut self, route: usize, change: impl Fn(&mut Value) -> Option<()>) -> Option<()> {
+        let route = self.wrap(route)?;
+        let mut live = http(&self.live)[self.at[route]].clone();
+        let mut owners = http(&self.table.document)[route].clone();
+        change(&mut live)?;
+        change(&mut owners)?;
+        http_mut(&mut self.live)[self.at[route]] = live;
+        http_mut(&mut self.table.document)[route] = owners;
+        Some(())
+    }
+
+    /// The Rollout that an owner's route leads to.
+    fn leads_to(&self, owners: &Value) -> Option<&Status> {
+        let leads = |status: &&Status| {
+            destinations(owners)
+                .iter()
+                .any(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)))
+        };
+        self.statuses.iter().find(leads)
+    }
+
+    fn is_split(&self, route: usize) -> bool {
+        !has_same_bytes(
+            &http(&self.live)[self.at[route]],
+            &http(&self.table.document)[route],
+        )
+    }
+
+    /// Changes the stable destination in both, where the live route has it.
+    fn stable(&mut self, route: usize, change: impl Fn(&mut Value)) -> Option<()> {
+        let route = self.wrap(route)?;
+        let status = self.leads_to(&http(&self.table.document)[route])?.clone();
+        let is_split = self.is_split(route);
+        let mut live = http(&self.live)[self.at[route]].clone();
+        let mut owners = http(&self.table.document)[route].clone();
+        for (route, is_live) in [(&mut live, true), (&mut owners, false)] {
+            let list = destinations_mut(route)?;
+            let found = list.iter().position(|it| {
+                if is_live && is_split {
+                    id(it) == status.roles.stable
+                } else {
+                    status.roles.anchors.iter().any(|anchor| anchor == name(it))
+                }
+            });
+            change(&mut list[found?]);
+        }
+        // With ping-pong the destination that is there is not the one that the owner wrote.
+        if is_split && status.roles.anchors.first() != status.roles.anchors.last() {
+            self.table.trust[route] = self.table.trust[route].max_loss(Trust::Nothing);
+        }
+        http_mut(&mut self.live)[self.at[route]] = live;
+        http_mut(&mut self.table.document)[route] = owners;
+        Some(())
+    }
+
+    fn shift(&mut self, from: usize, to: usize) -> Option<()> {
+        let (from, to) = (self.wrap(from)?, self.wrap(to)?);
+        let live = http_mut(&mut self.live).remove(self.at[from]);
+        let owners = http_mut(&mut self.table.document).remove(from);
+        let trust = self.table.trust.remove(from);
+        self.at = owned(&self.live);
+        self.insert(to, live, owners, trust);
+        Some(())
+    }
+
+    fn insert(&mut self, at: usize, live: Value, owners: Value, trust: Trust) {
+        let end = http(&self.live).len();
+        let there = self.at.get(at).copied().unwrap_or(end);
+        http_mut(&mut self.live).insert(there, live);
+        let at = at.min(self.table.trust.len());
+        http_mut(&mut self.table.document).insert(at, owners);
+        self.table.trust.insert(at, trust);
+        self.at = owned(&self.live);
+    }
+
+    fn copy(&mut self, route: usize) -> Option<()> {
+        let at = self.wrap(route)?;
+        let name = self.fresh();
+        let copy = |route: &Value| {
+            let mut copy = route.clone();
+            copy["name"] = json!(name);
+            copy["matchers"] = json!([{"uri": {"prefix": format!("/{name}")}}]);
+            copy
+        };
+        let live = copy(&http(&self.live)[self.at[at]]);
+        let owners = copy(&http(&self.table.document)[at]);
+        if let Some(cut) = &mut self.table.cut {
+            // Its record may be taken for the copy's.
+            cut.is_forgotten = true;
+        }
+        let trust = if self.is_split(at) {
+            let trust = self.trust_without_record(&live, &owners);
+            let trust = trust.max_loss(self.table.trust[at]);
+            // The one record may be taken for the copy's.
+            self.table.trust[at] = self.table.trust[at].max_loss(trust);
+            trust
+        } else {
+            self.table.trust[at]
+        };
+        let owners = if trust == Trust::Nothing {
+            live.clone()
+        } else {
+            owners
+        };
+        self.insert(at + 1, live, owners, trust);
+        Some(())
+    }
+
+    fn remove(&mut self, route: usize) -> Option<(Value, Value)> {
+        if self.at.len() < 2 {
+            return None;
+        }
+        let route = self.wrap(route)?;
+        let live = http_mut(&mut self.live).remove(self.at[route]);
+        let owners = http_mut(&mut self.table.document).remove(route);
+        self.table.trust.remove(route);
+        self.at = owned(&self.live);
+        Some((live, owners))
+    }
+
+    /// `legacy` gets that weight; in the document, a stable destination with a weight of its own gets the rest.
+    fn legacy(&mut self, route: usize, to: Option<i64>) -> Option<()> {
+        let route = self.wrap(route)?;
+        let owners = &http(&self.table.document)[route];
+        if is_broken(owners) {
+            return None;
+        }
+        let status = self.leads_to(owners)?.clone();
+        let is_split = self.is_split(route);
+        let has = |route: &Value| {
+            destinations(route)
+                .iter()
+                .find(|it| name(it) == "legacy")
+                .map(weight)
+        };
+        let before = has(owners);
+        // One that gets nothing is out of sight while the route is split.
+        if is_split && before != has(&http(&self.live)[self.at[route]]) {
+            return None;
+        }
+        if to.is_none() && before.is_none() {
+            return None;
+        }
+        // The live route tells no difference, so the weight of stable does not follow.
+        if is_split && before == Some(to) {
+            return None;
+        }
+        // Applied again over a split that the record still tells: nobody can tell whether the plugin has taken it out.
+        if before == Some(Some(0)) && !is_split && annotation(&self.live).is_some() {
+            return None;
+        }
+        // `[reviews, legacy]` without weights: half of it, and not a number.
+        let change = |route: &mut Value| {
+            let list = destinations_mut(route)?;
+            match (list.iter().position(|it| name(it) == "legacy"), to) {
+                (Some(at), None) => {
+                    list.remove(at);
+                }
+                (Some(at), Some(to)) => list[at]["weight"] = json!(to),
+                (None, Some(to)) => list.push(destination("legacy", u32::try_from(to).ok())),
+                (None, None) => {}
+            }
+            Some(())
+        };
+        self.each(route, change)?;
+        let is_unrecorded = self.table.trust[route] != Trust::Bytes;
+        if is_split && (is_unrecorded || self.table.is_spoiled || annotation(&self.live).is_none())
+        {
+            self.table.trust[route] = Trust::Nothing;
+        }
+        for (table, at) in [
+            (&mut self.table.document, route),
+            (&mut self.live, self.at[route]),
+        ] {
+            let list = destinations_mut(&mut http_mut(table)[at])?;
+            let is_stable =
+                |it: &Value| status.roles.anchors.iter().any(|anchor| anchor == name(it));
+            let others = share(list, |it| !is_stable(it) && !is_plugins(it));
+            if list.iter().any(is_plugins) {
+                continue;
+            }
+            for stable in list
+                .iter_mut()
+                .filter(|it| is_stable(it) && weight(it).is_some())
+            {
+                stable["weight"] = json!(100 - others);
+            }
+        }
+        Some(())
+    }
+
+    /// Removes the plugin's destinations from the live route.
+    fn drop_canary(&mut self, route: usize) -> Option<()> {
+        let at = self.at[route];
+        let list = destinations_mut(&mut http_mut(&mut self.live)[at])?;
+        let kept: Vec<Value> = list.iter().filter(|it| !is_plugins(it)).cloned().collect();
+        if kept.is_empty() || kept.len() == list.len() || !self.is_split(route) {
+            return None;
+        }
+        *destinations_mut(&mut http_mut(&mut self.live)[at])? = kept;
+        let leads_nowhere = self.leads_to(&http(&self.live)[at]).is_none();
+        let is_unrecorded = self.table.trust[route] != Trust::Bytes;
+        if leads_nowhere || is_unrecorded || annotation(&self.live).is_none() {
+            self.take_over(route);
+        }
+        Some(())
+    }
+
+    /// The record of the table is lost.
+    fn forget(&mut self) {
+        for route in 0..self.at.len().min(self.table.trust.len()) {
+            if !self.is_split(route) {
+                // A route to the canary alone could be one that was split at 100 %.
+                if destinations(&http(&self.table.document)[route])
+                    .iter()
+                    .any(is_plugins)
+                {
+                    self.table.trust[route] = Trust::Nothing;
+                }
+                continue;
+            }
+            let trust = self.trust_without_record(
+                &http(&self.live)[self.at[route]],
+                &http(&self.table.document)[route],
+            );
+            self.table.trust[route] = self.table.trust[route].max_loss(trust);
+            if self.table.trust[route] == Trust::Nothing {
+                self.take_over(route);
+            }
+        }
+    }
+
+    /// What is there is the owner's text from now on, whoever wrote it.
+    fn take_over(&mut self, route: usize) {
+        http_mut(&mut self.table.document)[route] = http(&self.live)[self.at[route]].clone();
+        self.table.trust[route] = Trust::Nothing;
+    }
+
+    /// What can be expected of a route that has no record (any more).
+    fn trust_without_record(&self, live: &Value, owners: &Value) -> Trust {
+        let sum: i64 = shares(destinations(owners)).iter().sum();
+        if sum != 100 || frame(live) != frame(owners) || is_broken(live) {
+            return Trust::Nothing;
+        }
+        let Some(status) = self.leads_to(owners) else {
+            return Trust::Nothing;
+        };
+        let list = destinations(live);
+        let of = |wanted: &crate::controller::Id| list.iter().find(|it| id(it) == *wanted);
+        let ours = |it: &Value| id(it) == status.roles.stable || id(it) == status.roles.canary;
+        let managed = share(list, ours);
+        let others: Vec<_> = list.iter().filter(|it| !ours(it)).collect();
+        if status.has_experiment || others.iter().any(|it| is_plugins(it)) {
+            return Trust::Nothing;
+        }
+        let in_place = destinations(owners)
+            .iter()
+            .find(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)));
+        let Some(in_place) = in_place else {
+            return Trust::Nothing;
+        };
+        match (of(&status.roles.stable), of(&status.roles.canary)) {
+            (None, Some(canary)) => {
+                let mut routes = owned(&self.live)
+                    .into_iter()
+                    .map(|at| &http(&self.live)[at]);
+                let is_led_to = routes.any(|route| {
+                    let mut list = destinations(route).iter();
+                    list.any(|it| id(it) == status.roles.stable)
+                });
+                let is_full = status.canary >= status.max
+                    && shares(list).iter().sum::<i64>() == 100
+                    && !is_led_to;
+                let is_alike = attributes(canary) == attributes(in_place);
+                if is_full && is_alike {
+                    Trust::Traffic
+                } else {
+                    Trust::Nothing
+                }
+            }
+            (Some(_), Some(canary)) => {
+                let told = managed * status.canary;
+                let there = weight(canary).unwrap_or(0) * status.max;
+                let is_told = (told - there).abs() <= status.max
+                    && status.canary > 0
+                    && status.canary < status.max;
+                if is_told {
+                    Trust::Traffic
+                } else {
+                    Trust::Nothing
+                }
+            }
+            _ => Trust::Nothing,
+        }
+    }
+}
