@@ -264,12 +264,13 @@ impl Play {
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
             // What was handed back once leads to the Rollout no longer, which is refused from then on.
-            let leads_nowhere = self
-                .api
-                .world()
-                .tables
-                .iter()
-                .any(|table| leads_nowhere(table, &pass.roles));
+            let leads_nowhere = {
+                let live = self.live();
+                let world = self.api.world();
+                let owners = world.tables.iter().map(|table| &table.document);
+                let mut tables = owners.chain(live.iter().flatten());
+                tables.any(|table| leads_nowhere(table, &pass.roles))
+            };
             if written > 0 || discriminant(&again) != discriminant(&outcome) && !leads_nowhere {
                 return Err(said(format!(
                     "the second time it wrote {written} times: {again:?} after {outcome:?}"
@@ -445,7 +446,7 @@ impl Play {
                 .filter(|(_, table)| table.is_selected)
         };
         let is_unplannable = |table: &Table| {
-            table.is_broken() || table.is_deleted || leads_nowhere(table, &pass.roles)
+            table.is_broken() || table.is_deleted || leads_nowhere(&table.document, &pass.roles)
         };
         let has_reason = met.reads_failed
             || met.policies_failed
@@ -491,7 +492,7 @@ impl Play {
             }
             let is_excused = met.reads_failed
                 || met.failed.contains(&index)
-                || leads_nowhere(table, &pass.roles);
+                || leads_nowhere(&table.document, &pass.roles);
             if !is_excused {
                 return Err(format!(
                     "weight 0 did not land: {}; the error is {why}",
@@ -626,8 +627,8 @@ fn resting(pass: &Pass) -> Pass {
     pass
 }
 
-fn leads_nowhere(table: &Table, roles: &Roles) -> bool {
-    !http(&table.document)
+fn leads_nowhere(table: &Value, roles: &Roles) -> bool {
+    !http(table)
         .iter()
         .any(|route| oracle::leads_to(route, roles))
 }
