@@ -84,7 +84,17 @@ pub(crate) fn matched(
         |it| has_added(it).then(|| foreign.recorded(it)),
         |it| Some(foreign.live(it)),
     );
-    pairs.pair(true, |it| has_added(it).then_some(()), |_| Some(()));
+    // A copy of a route that is found is not taken for another one.
+    let taken: HashSet<Vec<String>> = {
+        let found = pairs.found.iter().flatten();
+        let found = found.filter_map(|found| record.routes.get(*found));
+        found.map(|found| foreign.recorded(found)).collect()
+    };
+    pairs.pair(
+        true,
+        |it| has_added(it).then_some(()),
+        |it| (!taken.contains(&foreign.live(it))).then_some(()),
+    );
     pairs.pair(false, name, own_name);
     pairs.pair(false, matchers, |it| Some(*it.matchers));
     pairs.found

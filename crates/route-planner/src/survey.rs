@@ -232,6 +232,8 @@ impl<'a> Survey<'a> {
         if self.memory.others.is_empty() {
             return claims;
         }
+        let is_down = matches!(&self.intent.kind, IntentKind::SetWeight(split) if split.is_rest());
+        let is_rest = is_down && !self.roles.keep_apart(self.intent);
         let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
         for (rollout, record) in &self.memory.others {
             let found = matched(record, &candidates, reader.reading);
@@ -240,8 +242,9 @@ impl<'a> Survey<'a> {
                 let found = found.and_then(|found| record.routes.get(found));
                 let split = match (found, &it.list) {
                     (Some(found), Ok(Some(live))) => {
-                        // What Git has restored, for example, is split no longer.
-                        record.split_of(found).filter(|split| holds(live, split))
+                        // What Git has restored, for example, may be brought to rest.
+                        let split = record.split_of(found);
+                        split.filter(|split| !is_rest || holds(live, split))
                     }
                     (Some(found), _) => record.split_of(found),
                     (None, Ok(Some(live))) => {
@@ -550,14 +553,13 @@ impl Copies {
     }
 }
 
-/// The weights of a split in a list: with the names of what was inserted, since an owner may have replaced the rest.
+/// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    let is_added = |slot: &Slot<'_>| split.added.iter().any(|id| slot.is(id));
-    let shown = |slot: &Slot<'_>| match is_added(slot) {
-        true => format!("{} {:?}", slot.label(), slot.weight()),
-        false => format!("{:?}", slot.weight()),
-    };
-    ours(list, split).map(shown).collect()
+    let is_added = |slot: &&Slot<'_>| split.added.iter().any(|id| slot.is(id));
+    let added = list.slots.iter().filter(is_added);
+    added
+        .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
+        .collect()
 }
 
 fn ours<'l, 'd>(
