@@ -85,15 +85,15 @@ pub(crate) fn matched(
         |it| Some(foreign.live(it)),
     );
     // A copy of a route that is found is not taken for another one.
-    let taken: HashSet<Vec<String>> = {
-        let found = pairs.found.iter().flatten();
-        let found = found.filter_map(|found| record.routes.get(*found));
-        found.map(|found| foreign.recorded(found)).collect()
+    let copied: HashSet<_> = {
+        let found = candidates.iter().zip(&pairs.found);
+        let found = found.filter(|(_, found)| found.is_some());
+        found.map(|(it, _)| foreign.live_list(it)).collect()
     };
     pairs.pair(
         true,
         |it| has_added(it).then_some(()),
-        |it| (!taken.contains(&foreign.live(it))).then_some(()),
+        |it| (!copied.contains(&foreign.live_list(it))).then_some(()),
     );
     pairs.pair(false, name, own_name);
     pairs.pair(false, matchers, |it| Some(*it.matchers));
@@ -142,6 +142,15 @@ impl<'p> Foreign<'p> {
         let slots = list.into_iter().flat_map(|list| &list.slots);
         let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
         ours.filter_map(Slot::weight).sum()
+    }
+
+    /// The whole list, with the weights of what is not foreign.
+    fn live_list(&self, candidate: &Candidate<'_, '_>) -> (Vec<String>, Vec<String>) {
+        let list = candidate.list.filter(|_| self.is_used);
+        let slots = list.into_iter().flat_map(|list| &list.slots);
+        let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
+        let shown = ours.map(|slot| format!("{} {:?}", slot.label(), slot.weight()));
+        (self.live(candidate), shown.collect())
     }
 
     fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {

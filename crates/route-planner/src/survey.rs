@@ -244,7 +244,7 @@ impl<'a> Survey<'a> {
                     (Some(found), Ok(Some(live))) => {
                         // What Git has restored, for example, may be brought to rest.
                         let split = record.split_of(found);
-                        split.filter(|split| !is_rest || holds(live, split))
+                        split.filter(|split| !is_rest || !is_restored(live, split))
                     }
                     (Some(found), _) => record.split_of(found),
                     (None, Ok(Some(live))) => {
@@ -551,6 +551,12 @@ impl Copies {
             is_copy.then_some(split)
         })
     }
+}
+
+/// Whether a route is as its owner wrote it, although it was split.
+fn is_restored(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut originals = split.originals.iter();
+    originals.all(|original| list.slots.iter().any(|slot| slot.is_value(&original.1)))
 }
 
 /// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.
