@@ -84,6 +84,9 @@ pub(crate) fn matched(
         |it| has_added(it).then(|| foreign.recorded(it)),
         |it| Some(foreign.live(it)),
     );
+    if pairs.free.is_empty() {
+        return pairs.found;
+    }
     // A copy of a route that is found is not taken for another one.
     let copied: HashSet<_> = {
         let found = candidates.iter().zip(&pairs.found);

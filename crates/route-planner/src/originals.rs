@@ -3,7 +3,7 @@
 use gloo_types::weight_shares;
 
 use crate::destinations::{DestinationId, DestinationList, ListForm, Object, Reading, Slot};
-use crate::intent::{AdditionalDestination, AppliedWeights};
+use crate::intent::AppliedWeights;
 use crate::record::{Original, Split};
 use crate::roles::{Role, Roles};
 use crate::weight;
@@ -294,36 +294,6 @@ pub(crate) fn stable_from_canary<'a>(
         slots: slots.collect(),
         form: ListForm::Listed,
     })
-}
-
-/// A list without the Services of the experiment that runs, whose weights go to the stable destination: its owner does not list
-/// them. `None` if there are none of them.
-pub(crate) fn without_experiment<'a>(
-    live: &DestinationList<'a>,
-    roles: &Roles<'a>,
-    additional: &'a [AdditionalDestination],
-) -> Option<DestinationList<'a>> {
-    let named = additional.iter().filter(|it| !it.service.is_empty());
-    let services: Vec<Role<'a>> = named
-        .map(|it| roles.additional(&it.service, it.port))
-        .collect();
-    let is_experiment = |slot: &&Slot<'a>| {
-        let is_other = !roles.stable.is(slot) && !roles.canary.is(slot);
-        is_other && services.iter().any(|role| role.is(slot))
-    };
-    let freed: u32 = live
-        .slots
-        .iter()
-        .filter(is_experiment)
-        .map(Slot::weight)
-        .sum::<Option<u32>>()
-        .filter(|freed| *freed > 0)?;
-    let mut list = live.clone();
-    list.slots.retain(|slot| !is_experiment(&slot));
-    let stable = list.slots.iter_mut().find(|slot| roles.stable.is(slot))?;
-    let weight = stable.weight()?.checked_add(freed)?;
-    *stable = stable.clone().weighing(Some(weight));
-    Some(list)
 }
 
 /// The live list without canary and experiment, whose shares go to the stable destination: what can be done without a record.

@@ -16,9 +16,7 @@ use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind};
 use crate::matching::{Candidate, holds, matched};
-use crate::originals::{
-    Recovered, recover, stable_from_canary, without_applied, without_canary, without_experiment,
-};
+use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
@@ -332,13 +330,6 @@ impl<'a> Survey<'a> {
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
         let is_record_lost = self.memory.own.routes.is_empty();
-        let without = match &self.intent.kind {
-            IntentKind::SetWeight(split) if route.is_selected => {
-                without_experiment(live, &self.roles, &split.additional)
-            }
-            _ => None,
-        };
-        let live = without.as_ref().unwrap_or(live);
         let mut slots = live.slots.iter();
         let rebuilt = if !route.is_selected {
             None
