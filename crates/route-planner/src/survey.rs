@@ -536,8 +536,12 @@ impl Copies {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
             // An owner's own route to stable may look the same.
-            let is_split =
-                ours(list, split).any(|slot| !is_stable(slot)) || ours(list, split).count() > 1;
+            let has_inserted = list.slots.iter().any(|slot| {
+                let is_added = split.added.iter().any(|id| slot.is(id));
+                is_added && !is_stable(slot)
+            });
+            let stable = list.slots.iter().filter(|slot| is_stable(slot));
+            let is_split = has_inserted || stable.count() > 1;
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
             is_copy.then_some(split)
         })
@@ -557,14 +561,6 @@ fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
     added
         .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
         .collect()
-}
-
-fn ours<'l, 'd>(
-    list: &'l DestinationList<'d>,
-    split: &'l Split,
-) -> impl Iterator<Item = &'l Slot<'d>> {
-    let is_ours = |slot: &&Slot<'_>| !split.foreign.contains(&slot.place());
-    list.slots.iter().filter(is_ours)
 }
 
 fn default_destination(

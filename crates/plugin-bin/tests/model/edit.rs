@@ -507,7 +507,8 @@ impl Both<'_> {
             return None;
         }
         // The live route tells no difference, so the weight of stable does not follow.
-        if is_split && before == Some(to) {
+        let is_as_much = before.flatten().unwrap_or(0) == to.unwrap_or(0);
+        if is_split && (before == Some(to) || self.table.was_invalid && is_as_much) {
             return None;
         }
         // Applied again over a split that the record still tells: nobody can tell whether the plugin has taken it out.
