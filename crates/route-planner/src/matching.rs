@@ -183,7 +183,7 @@ pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
         });
     }
     // Planning always writes a weight; an owner's own route to the canary and a header route mostly have none.
-    slots.any(|slot| slot.weight().is_some() && split.added.iter().any(|id| slot.is(id)))
+    slots.any(|slot| slot.weight().is_some() && split.inserted(slot))
 }
 
 struct Pairs<'p, 'r, 'a> {

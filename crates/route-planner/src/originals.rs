@@ -43,7 +43,7 @@ pub(crate) fn recover<'a>(
     };
     let recorded = |Original(at, destination): &'a Original| (*at, Slot::new(destination, then));
     let originals: Vec<(usize, Slot<'a>)> = split.originals.iter().map(recorded).collect();
-    let is_added = |slot: &Slot<'a>| split.added.iter().any(|id| slot.is(id));
+    let is_added = |slot: &Slot<'a>| split.inserted(slot);
     let is_original = |slot: &Slot<'a>| originals.iter().any(|(_, it)| slot.is_same(it));
     let is_new = |slot: &Slot<'a>| {
         let place = slot.place();

@@ -53,8 +53,7 @@ pub(crate) fn plan(
 /// Whether nothing is rolled out, so that tables become what their owners wrote. Where subsets distinguish the versions, they
 /// are kept as long as there may be Pods of two.
 pub fn is_rest(config: &PluginConfig, intent: &Intent) -> bool {
-    let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
-    is_down && Roles::new(config, intent).is_ok_and(|roles| !roles.keep_apart(intent))
+    Roles::new(config, intent).is_ok_and(|roles| roles.are_at_rest(intent))
 }
 
 fn set_managed_route(

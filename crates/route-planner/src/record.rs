@@ -25,7 +25,7 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::destinations::{DestinationId, Distinction, ListForm};
+use crate::destinations::{DestinationId, Distinction, ListForm, Slot};
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
 use crate::ownership::Fnv;
@@ -244,6 +244,11 @@ impl Record {
 }
 
 impl Split {
+    /// Whether a destination leads where one that was inserted does.
+    pub(crate) fn inserted(&self, slot: &Slot<'_>) -> bool {
+        self.added.iter().any(|id| slot.is(id))
+    }
+
     /// The destination that was made in place of the owner's stable one.
     pub(crate) fn made_stable(&self) -> Option<&DestinationId> {
         let is_made = self.stable == StableIs::Made;

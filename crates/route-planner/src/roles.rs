@@ -9,7 +9,7 @@ use std::fmt;
 use crate::config::{PluginConfig, RoleConfig};
 use crate::destinations::{DestinationList, Distinction, Object, Port, Slot};
 use crate::error::Refusal;
-use crate::intent::{Intent, PodHashes, ServicePair};
+use crate::intent::{Intent, IntentKind, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
@@ -168,6 +168,12 @@ impl<'a> Roles<'a> {
         let has_others = |hashes: &PodHashes| hashes.others && !hashes.stable.is_empty();
         let has_others = intent.hashes.as_ref().is_some_and(has_others);
         self.stable.pattern.pods.is_some() && (self.are_two() || has_others)
+    }
+
+    /// Whether `intent` asks that nothing is rolled out: no weight, and no versions to keep apart.
+    pub(crate) fn are_at_rest(&self, intent: &Intent) -> bool {
+        let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
+        is_down && !self.keep_apart(intent)
     }
 
     /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that `is_split`

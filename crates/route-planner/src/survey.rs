@@ -14,7 +14,7 @@ use crate::destinations::{
 };
 use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
-use crate::intent::{Intent, IntentKind};
+use crate::intent::Intent;
 use crate::matching::{Candidate, holds, matched};
 use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
@@ -230,8 +230,7 @@ impl<'a> Survey<'a> {
         if self.memory.others.is_empty() {
             return claims;
         }
-        let is_down = matches!(&self.intent.kind, IntentKind::SetWeight(split) if split.is_rest());
-        let is_rest = is_down && !self.roles.keep_apart(self.intent);
+        let is_rest = self.roles.are_at_rest(self.intent);
         let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
         for (rollout, record) in &self.memory.others {
             let found = matched(record, &candidates, reader.reading);
@@ -536,10 +535,8 @@ impl Copies {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
             // An owner's own route to stable may look the same.
-            let has_inserted = list.slots.iter().any(|slot| {
-                let is_added = split.added.iter().any(|id| slot.is(id));
-                is_added && !is_stable(slot)
-            });
+            let mut slots = list.slots.iter();
+            let has_inserted = slots.any(|slot| split.inserted(slot) && !is_stable(slot));
             let stable = list.slots.iter().filter(|slot| is_stable(slot));
             let is_split = has_inserted || stable.count() > 1;
             let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
@@ -556,9 +553,8 @@ fn is_restored(list: &DestinationList<'_>, split: &Split) -> bool {
 
 /// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    let is_added = |slot: &&Slot<'_>| split.added.iter().any(|id| slot.is(id));
-    let added = list.slots.iter().filter(is_added);
-    added
+    let inserted = list.slots.iter().filter(|slot| split.inserted(slot));
+    inserted
         .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
         .collect()
 }
