@@ -22,6 +22,7 @@
 
 mod config;
 mod config_reader;
+mod copies;
 mod destinations;
 mod edit;
 mod error;

@@ -14,6 +14,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash as StdHash;
 
+use crate::copies::Copies;
 use crate::destinations::{DestinationList, Reading, Slot};
 use crate::record::{Hash, Original, Record, RouteRecord, Split};
 use crate::route::{Protocol, Route};
@@ -34,6 +35,7 @@ pub(crate) fn matched(
     record: &Record,
     candidates: &[Candidate<'_, '_>],
     reading: Reading<'_>,
+    is_stable: &dyn Fn(&Slot<'_>) -> bool,
 ) -> Vec<Option<usize>> {
     let mut pairs = Pairs {
         record,
@@ -79,24 +81,24 @@ pub(crate) fn matched(
         |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((foreign.live(it), foreign.live_share(it))),
     );
-    pairs.pair(
-        true,
-        |it| has_added(it).then(|| foreign.recorded(it)),
-        |it| Some(foreign.live(it)),
-    );
     if pairs.free.is_empty() {
         return pairs.found;
     }
     // A copy of a route that is found is not taken for another one.
-    let copied: HashSet<_> = {
-        let found = candidates.iter().zip(&pairs.found);
-        let found = found.filter(|(_, found)| found.is_some());
-        found.map(|(it, _)| foreign.live_list(it)).collect()
+    let copies = Copies::of(record, candidates, &pairs.found);
+    let is_copy = |it: &Candidate<'_, '_>| {
+        let split = |list| copies.split_of(record, it.route.protocol, list, is_stable);
+        it.list.and_then(split).is_some()
     };
     pairs.pair(
         true,
+        |it| has_added(it).then(|| foreign.recorded(it)),
+        |it| (!is_copy(it)).then(|| foreign.live(it)),
+    );
+    pairs.pair(
+        true,
         |it| has_added(it).then_some(()),
-        |it| (!copied.contains(&foreign.live_list(it))).then_some(()),
+        |it| (!is_copy(it)).then_some(()),
     );
     pairs.pair(false, name, own_name);
     pairs.pair(false, matchers, |it| Some(*it.matchers));
@@ -145,15 +147,6 @@ impl<'p> Foreign<'p> {
         let slots = list.into_iter().flat_map(|list| &list.slots);
         let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
         ours.filter_map(Slot::weight).sum()
-    }
-
-    /// The whole list, with the weights of what is not foreign.
-    fn live_list(&self, candidate: &Candidate<'_, '_>) -> (Vec<String>, Vec<String>) {
-        let list = candidate.list.filter(|_| self.is_used);
-        let slots = list.into_iter().flat_map(|list| &list.slots);
-        let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
-        let shown = ours.map(|slot| format!("{} {:?}", slot.label(), slot.weight()));
-        (self.live(candidate), shown.collect())
     }
 
     fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {

@@ -3,7 +3,7 @@
 use gloo_types::weight_shares;
 
 use crate::destinations::{DestinationId, DestinationList, ListForm, Object, Reading, Slot};
-use crate::intent::AppliedWeights;
+use crate::intent::{AdditionalDestination, AppliedWeights};
 use crate::record::{Original, Split};
 use crate::roles::{Role, Roles};
 use crate::weight;
@@ -209,18 +209,35 @@ fn position(at: usize, originals: &[(usize, Slot<'_>)], slots: &[Slot<'_>]) -> u
     }
 }
 
-/// The owner's list of a route whose record is lost, if its weights are those that the controller recorded as set. The
-/// weights are ours then: the canary and the experiment go, and the stable destination weighs what they shared.
+/// The owner's list of a route without a record, if its weights are those that the controller recorded as set, or would have
+/// recorded had the answer for the `asked` Services of an experiment not been lost. The weights are ours then: the canary and
+/// the experiment go, and the stable destination weighs what they shared.
 pub(crate) fn without_applied<'a>(
     live: &DestinationList<'a>,
     roles: &Roles<'a>,
     applied: &'a AppliedWeights,
+    asked: &'a [AdditionalDestination],
 ) -> Option<DestinationList<'a>> {
-    let additional = additional_roles(roles, applied);
     let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
+    let canary = u32::try_from(applied.canary).unwrap_or(0);
+    let asked = asked.iter().filter(|it| !it.service.is_empty());
+    let asked = asked.map(|it| (roles.additional(&it.service, None), it.weight));
+    // Without its Services, what is left of the list may look as set, too.
+    let experiments = [asked.collect(), additional_roles(roles, applied)];
+    experiments
+        .iter()
+        .find_map(|additional| without_weights(live, roles, (canary, max), additional))
+}
+
+/// The list without canary and `additional`, if it divides its share as `canary` out of `max` and they ask for.
+fn without_weights<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'a>,
+    (canary, max): (u32, u32),
+    additional: &[(Role<'a>, i32)],
+) -> Option<DestinationList<'a>> {
     let parts = |(_, weight): &(Role<'_>, i32)| u32::try_from(*weight).unwrap_or(0);
     let wanted: Vec<u32> = additional.iter().map(parts).collect();
-    let canary = u32::try_from(applied.canary).unwrap_or(0);
     if canary == 0 && wanted.iter().all(|weight| *weight == 0) {
         return None;
     }

@@ -4,18 +4,19 @@
 //! For each route that its owner wrote, the survey tells which record is about it, what its owner's list of destinations is,
 //! and whether that leads to the Rollout. A route that cannot be understood carries its reason and stops no other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use gloo_types::{DocumentError, RouteTableDoc};
 
 use crate::config::PluginConfig;
+use crate::copies::Copies;
 use crate::destinations::{
     DestinationList, Distinction, Malformed, Reading, Slot, check_destination,
 };
 use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
-use crate::intent::Intent;
-use crate::matching::{Candidate, holds, matched};
+use crate::intent::{Intent, IntentKind};
+use crate::matching::{Candidate, matched};
 use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
@@ -165,8 +166,9 @@ impl<'a> Survey<'a> {
                 .contains(&read.matchers.with_name(read.route.name))
         };
         let own: Vec<Option<usize>> = {
-            let candidates = read.iter().filter(is_ours).map(Read::candidate);
-            let found = matched(record, &candidates.collect::<Vec<_>>(), reader.reading);
+            let is_stable = |slot: &Slot<'_>| self.roles.is_or_was_stable(slot);
+            let candidates: Vec<_> = read.iter().filter(is_ours).map(Read::candidate).collect();
+            let found = matched(record, &candidates, reader.reading, &is_stable);
             let mut found = found.into_iter();
             let found = read
                 .iter()
@@ -184,19 +186,23 @@ impl<'a> Survey<'a> {
             .filter_map(|(it, is_lost)| is_lost.then_some(it))
             .collect();
         let claims = self.claims(&read, reader);
-        let copies = Copies::of(record, &read, &own);
+        let copies = {
+            let candidates: Vec<_> = read.iter().map(Read::candidate).collect();
+            Copies::of(record, &candidates, &own)
+        };
 
         let mut routes = Vec::with_capacity(read.len());
         for ((index, read), record_index) in read.into_iter().enumerate().zip(own) {
             let found = record_index.and_then(|index| record.routes.get(index));
             let mut split = found.and_then(|found| record.split_of(found));
             let claim = claims.get(&index);
+            let is_ours = is_ours(&&read);
             if split.is_none()
                 && let Ok(Some(live)) = &read.list
-                && is_ours(&&read)
+                && is_ours
             {
                 let is_stable = |slot: &Slot<'_>| self.roles.is_or_was_stable(slot);
-                split = copies.split_of(record, read.route.protocol, live, is_stable);
+                split = copies.split_of(record, read.route.protocol, live, &is_stable);
             }
             let finding = match (read.list, claim) {
                 (Err(refusal), _) => Finding::Unknown(refusal),
@@ -206,7 +212,7 @@ impl<'a> Survey<'a> {
                     leads: Leads::SplitBy(rollout.clone()),
                 },
                 (Ok(Some(live)), _) => {
-                    let leads = self.leads(&read.route, &live, split, reader);
+                    let leads = self.leads(&read.route, &live, split, is_ours, reader);
                     Finding::Forward { live, leads }
                 }
             };
@@ -233,8 +239,9 @@ impl<'a> Survey<'a> {
         let is_rest = self.roles.are_at_rest(self.intent);
         let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
         for (rollout, record) in &self.memory.others {
-            let found = matched(record, &candidates, reader.reading);
-            let copies = Copies::of(record, read, &found);
+            let is_stable = |slot: &Slot<'_>| self.roles.is_anchor(slot);
+            let found = matched(record, &candidates, reader.reading, &is_stable);
+            let copies = Copies::of(record, &candidates, &found);
             for (index, (it, found)) in read.iter().zip(found).enumerate() {
                 let found = found.and_then(|found| record.routes.get(found));
                 let split = match (found, &it.list) {
@@ -245,8 +252,7 @@ impl<'a> Survey<'a> {
                     }
                     (Some(found), _) => record.split_of(found),
                     (None, Ok(Some(live))) => {
-                        let is_stable = |slot: &Slot<'_>| self.roles.is_anchor(slot);
-                        copies.split_of(record, it.route.protocol, live, is_stable)
+                        copies.split_of(record, it.route.protocol, live, &is_stable)
                     }
                     _ => None,
                 };
@@ -268,6 +274,7 @@ impl<'a> Survey<'a> {
         route: &Route<'a>,
         live: &DestinationList<'a>,
         split: Option<&'a Split>,
+        is_ours: bool,
         reader: &Reader<'a>,
     ) -> Leads<'a> {
         if self.memory.problem.is_some() {
@@ -301,7 +308,8 @@ impl<'a> Survey<'a> {
                 });
                 live.clone().materialised(default)
             }
-            None => self.unrecorded(route, live, default),
+            None if is_ours => self.unrecorded(route, live, default),
+            None => live.clone().materialised(default),
         };
         match self.roles.anchors(&owners, is_split).first() {
             None => Leads::Elsewhere {
@@ -319,8 +327,8 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// The owner's list of a route without record: the live one, unless the list itself tells that it was split, or the
-    /// record of the whole table is lost and the weights are those that were set last.
+    /// The owner's list of a route without record: the live one, unless the list itself tells that it was split, or its
+    /// weights are those that were set last.
     fn unrecorded(
         &mut self,
         route: &Route<'a>,
@@ -328,15 +336,17 @@ impl<'a> Survey<'a> {
         default: Option<&Slot<'a>>,
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
-        let is_record_lost = self.memory.own.routes.is_empty();
+        let asked = match &self.intent.kind {
+            IntentKind::SetWeight(split) => &*split.additional,
+            IntentKind::SetManagedRoute(_) | IntentKind::RemoveManagedRoutes => &[],
+        };
         let mut slots = live.slots.iter();
         let rebuilt = if !route.is_selected {
             None
         } else if slots.any(|slot| self.roles.stable.selects_pods(slot)) {
             without_canary(live, &self.roles, applied, false)
         } else {
-            let applied = applied.filter(|_| is_record_lost);
-            applied.and_then(|applied| without_applied(live, &self.roles, applied))
+            applied.and_then(|applied| without_applied(live, &self.roles, applied, asked))
         };
         if let Some(owners) = rebuilt {
             self.warnings.push(Warning::Rebuilt {
@@ -484,79 +494,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Routes that their owner copied from a split one: they hold what was inserted there, with the same weights.
-struct Copies {
-    /// For each split, the weights of its routes.
-    weights: Vec<(usize, BTreeSet<Vec<String>>)>,
-}
-
-impl Copies {
-    fn of(record: &Record, read: &[Read<'_>], own: &[Option<usize>]) -> Self {
-        let mut weights: Vec<(usize, BTreeSet<Vec<String>>)> = record
-            .splits
-            .iter()
-            .enumerate()
-            .filter(|(_, split)| !split.added.is_empty())
-            .map(|(index, _)| (index, BTreeSet::new()))
-            .collect();
-        let lists = read.iter().zip(own);
-        let mut unmatched = lists.clone().filter(|(_, own)| own.is_none());
-        let may_be = unmatched.any(|(read, _)| {
-            let list = read.list.as_ref().ok().and_then(Option::as_ref);
-            list.is_some_and(|list| record.splits.iter().any(|split| holds(list, split)))
-        });
-        if !may_be {
-            weights.clear();
-        }
-        for (index, seen) in &mut weights {
-            let Some(split) = record.splits.get(*index) else {
-                continue;
-            };
-            for (read, own) in lists.clone() {
-                let record = own.and_then(|own| record.routes.get(own));
-                if record.is_some_and(|record| record.3 == *index)
-                    && let Ok(Some(list)) = &read.list
-                {
-                    seen.insert(weights_of(list, split));
-                }
-            }
-        }
-        Self { weights }
-    }
-
-    fn split_of<'a>(
-        &self,
-        record: &'a Record,
-        protocol: Protocol,
-        list: &DestinationList<'_>,
-        is_stable: impl Fn(&Slot<'_>) -> bool,
-    ) -> Option<&'a Split> {
-        self.weights.iter().find_map(|(index, seen)| {
-            let split = record.splits.get(*index);
-            let split = split.filter(|split| split.protocol == protocol)?;
-            // An owner's own route to stable may look the same.
-            let mut slots = list.slots.iter();
-            let has_inserted = slots.any(|slot| split.inserted(slot) && !is_stable(slot));
-            let stable = list.slots.iter().filter(|slot| is_stable(slot));
-            let is_split = has_inserted || stable.count() > 1;
-            let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
-            is_copy.then_some(split)
-        })
-    }
-}
-
 /// Whether a route is as its owner wrote it, although it was split.
 fn is_restored(list: &DestinationList<'_>, split: &Split) -> bool {
     let mut originals = split.originals.iter();
     originals.all(|original| list.slots.iter().any(|slot| slot.is_value(&original.1)))
-}
-
-/// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.
-fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    let inserted = list.slots.iter().filter(|slot| split.inserted(slot));
-    inserted
-        .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
-        .collect()
 }
 
 fn default_destination(

@@ -85,6 +85,9 @@ impl Table {
     pub(crate) fn recreate(&mut self) -> Value {
         self.is_deleted = false;
         self.is_spoiled = false;
+        if let Some(cut) = &mut self.cut {
+            cut.is_forgotten = true;
+        }
         self.in_step();
         self.document.clone()
     }
