@@ -68,10 +68,19 @@ impl Copies {
             let has_inserted = slots.any(|slot| split.inserted(slot) && !is_stable(slot));
             let stable = list.slots.iter().filter(|slot| is_stable(slot));
             let is_split = has_inserted || stable.count() > 1;
-            let is_copy = is_split && holds(list, split) && seen.contains(&weights_of(list, split));
-            is_copy.then_some(split)
+            let has_weights =
+                || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
+            (is_split && holds(list, split) && has_weights()).then_some(split)
         })
     }
+}
+
+/// Whether the canary has the whole share, as the record says. The route that was copied may be gone.
+fn has_full_weight(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut inserted = list.slots.iter().filter(|slot| split.inserted(slot));
+    let (first, second) = (inserted.next(), inserted.next());
+    let has_share = |slot: &Slot<'_>| slot.weight() == Some(split.share);
+    split.stable.is_absent() && second.is_none() && first.is_some_and(has_share)
 }
 
 /// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.

@@ -82,7 +82,7 @@ impl Both<'_> {
                 let trust = match self.trust_without_record(&cut.live, &cut.owners) {
                     _ if untouched => cut.trust,
                     _ if !is_forgotten && !self.table.is_spoiled => cut.trust,
-                    trust => trust,
+                    trust => trust.max_loss(cut.trust),
                 };
                 let owners = if trust == Trust::Nothing {
                     cut.live.clone()

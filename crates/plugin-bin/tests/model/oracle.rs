@@ -99,7 +99,9 @@ pub(crate) fn wrong_routes(
         else {
             break;
         };
-        let is_disputed = others.iter().any(|roles| is_split_by(there, roles));
+        // The owner may have taken over what another Rollout's split left in a copy.
+        let mut splitting = others.iter().filter(|roles| !is_split_by(owners, roles));
+        let is_disputed = splitting.any(|roles| is_split_by(there, roles));
         if is_disputed && leads_to(owners, &pass.roles) && !is_down(pass) {
             wrong.push(format!(
                 "{} route {route}: another Rollout splits it: {}",
@@ -354,7 +356,8 @@ pub(crate) fn keeps_out(
         let Some(owners) = http(&table.document).get(route) else {
             break;
         };
-        let is_others = is_recorded && others.iter().any(|roles| is_split_by(was, roles));
+        let mut splitting = others.iter().filter(|roles| !is_split_by(owners, roles));
+        let is_others = is_recorded && splitting.any(|roles| is_split_by(was, roles));
         let is_mine = leads_to(owners, roles)
             || table.trust.get(route) != Some(&Trust::Bytes)
             || !has_same_bytes(was, owners);

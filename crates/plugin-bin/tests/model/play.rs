@@ -599,6 +599,12 @@ impl Play {
                 println!("    {} {}", route["name"], oracle::show(route));
             }
         }
+        for table in &self.api.world().tables {
+            println!("  the owner of {}:", table.key);
+            for (route, trust) in http(&table.document).iter().zip(&table.trust) {
+                println!("    {} {} {trust:?}", route["name"], oracle::show(route));
+            }
+        }
     }
 
     fn live(&self) -> Vec<Option<Value>> {
