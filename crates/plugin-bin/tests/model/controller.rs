@@ -269,6 +269,10 @@ impl Controller {
         controller
     }
 
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::new("shop", self.name)
     }

@@ -67,18 +67,21 @@ impl Both<'_> {
                 // The record may be taken for that of a copy which has none yet.
                 let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
                 let (live, owners) = self.remove(route)?;
-                self.table.cut = Some(Cut {
+                let mut cut = Cut {
+                    rollout: self.leads_to(&owners).map(|status| status.rollout),
                     live,
                     owners,
                     trust,
-                    is_forgotten: has_copies || annotation(&self.live).is_none(),
-                });
+                    is_forgotten: has_copies,
+                };
+                cut.is_forgotten |= !cut.is_recorded(&self.live);
+                self.table.cut = Some(cut);
                 Some(())
             }
             Edit::Paste => {
                 let cut = self.table.cut.take()?;
                 let untouched = has_same_bytes(&cut.live, &cut.owners);
-                let is_forgotten = cut.is_forgotten || annotation(&self.live).is_none();
+                let is_forgotten = cut.is_forgotten || !cut.is_recorded(&self.live);
                 let trust = match self.trust_without_record(&cut.live, &cut.owners) {
                     _ if untouched => cut.trust,
                     _ if !is_forgotten && !self.table.is_spoiled => cut.trust,

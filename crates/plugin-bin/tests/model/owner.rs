@@ -26,8 +26,9 @@ pub(crate) struct Table {
     pub(crate) is_spoiled: bool,
     /// Whether the owner has ever left weights that Gloo refuses: they are restored as any others, also in a copy.
     pub(crate) was_invalid: bool,
-    /// Names and matchers of the routes when the plugin was called last.
+    /// Names and matchers of the routes that the plugin knows, with the annotation in which it wrote them.
     pub(crate) known: Vec<(Value, Value)>,
+    recorded: Option<String>,
     pub(crate) cut: Option<Cut>,
     /// Counts what gets a new name.
     pub(crate) count: usize,
@@ -39,8 +40,19 @@ pub(crate) struct Cut {
     pub(crate) live: Value,
     pub(crate) owners: Value,
     pub(crate) trust: Trust,
-    /// Whether the annotation went away since: the route's record is gone.
+    /// The Rollout that it leads to.
+    pub(crate) rollout: Option<&'static str>,
+    /// Whether the record of that Rollout went away since.
     pub(crate) is_forgotten: bool,
+}
+
+impl Cut {
+    /// Whether there is a record that may be about the route.
+    pub(crate) fn is_recorded(&self, live: &Value) -> bool {
+        let key = |rollout| format!("\"shop/{rollout}\"");
+        let has_key = |text: &str| self.rollout.is_none_or(|it| text.contains(&key(it)));
+        annotation(live).is_some_and(has_key)
+    }
 }
 
 impl Table {
@@ -55,6 +67,7 @@ impl Table {
             is_spoiled: false,
             was_invalid: false,
             known: Vec::new(),
+            recorded: None,
             cut: None,
             count: 0,
         }
@@ -77,7 +90,7 @@ impl Table {
         let live = edit::make(self, edit, live, statuses)?;
         self.was_invalid |= !broken_rules(&self.document).is_empty();
         if let Some(cut) = &mut self.cut {
-            cut.is_forgotten |= annotation(&live).is_none();
+            cut.is_forgotten |= !cut.is_recorded(&live);
         }
         Some(live)
     }
@@ -113,11 +126,15 @@ impl Table {
 
     /// Takes notice of the live table after a call.
     pub(crate) fn see(&mut self, live: &Value) {
-        let routes = http(live).iter();
-        let known = routes.map(|route| (route["name"].clone(), route["matchers"].clone()));
-        self.known = known.collect();
+        let recorded = annotation(live).map(str::to_owned);
+        if recorded.is_none() || recorded != self.recorded {
+            let routes = http(live).iter();
+            let known = routes.map(|route| (route["name"].clone(), route["matchers"].clone()));
+            self.known = known.collect();
+            self.recorded = recorded;
+        }
         if let Some(cut) = &mut self.cut {
-            cut.is_forgotten |= annotation(live).is_none();
+            cut.is_forgotten |= !cut.is_recorded(live);
         }
         if self.is_spoiled {
             // What is written now is remembered nowhere.

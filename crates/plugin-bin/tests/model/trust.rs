@@ -16,6 +16,7 @@ pub(crate) enum Trust {
 /// What tells the plugin's weights from the owner's where the record is gone.
 #[derive(Clone, Debug)]
 pub(crate) struct Status {
+    pub(crate) rollout: &'static str,
     pub(crate) roles: Roles,
     pub(crate) canary: i64,
     pub(crate) max: i64,
@@ -25,6 +26,7 @@ pub(crate) struct Status {
 impl Status {
     pub(crate) fn of(controller: &Controller) -> Self {
         Self {
+            rollout: controller.name(),
             roles: controller.pass().roles,
             canary: controller.told.canary.into(),
             max: controller.max.into(),
