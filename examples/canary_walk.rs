@@ -10,12 +10,7 @@ use anstream::println;
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context as _, ensure};
 use gloo_types::{DestinationReference, RouteTableDoc};
-use rollouts_rpc::{
-    Rollout, Verification,
-    goplugin::handshake::PluginKind,
-    host::PluginProcess,
-    rollout::{CanaryStep, CanaryStrategy, RolloutStatus, TrafficRouting},
-};
+use rollouts_rpc::{Rollout, Verification, goplugin::handshake::PluginKind, host::PluginProcess};
 use serde_json::json;
 use similar::{ChangeTag, TextDiff};
 use tokio::process::Command;
@@ -55,7 +50,7 @@ async fn main() -> anyhow::Result<()> {
         (at_rest, 0),
     ];
     for (step, weight) in walk {
-        let rollout = reviews(step);
+        let rollout = reviews(step)?;
         let before = destinations(&file)?;
         let called = Instant::now();
         plugin.session().ping().await?;
@@ -87,39 +82,24 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// The Rollout as the controller would send it: at one of its steps, or at rest.
-fn reviews(step: Option<i32>) -> Rollout {
-    let block = json!({"routeTableSelector": {"name": "shop"}});
-    let plugins = [(
-        "solo-io/glooplatform".to_owned(),
-        block.to_string().into_bytes(),
-    )]
-    .into();
-    let steps = [25, 50, 100].map(|weight| CanaryStep {
-        set_weight: Some(weight),
-        ..CanaryStep::default()
-    });
-    let canary = CanaryStrategy {
-        steps: steps.into(),
-        stable_service: "reviews".into(),
-        canary_service: "reviews-canary".into(),
-        traffic_routing: Some(TrafficRouting {
-            plugins,
-            ..TrafficRouting::default()
-        }),
-        ..CanaryStrategy::default()
-    };
-    Rollout {
-        name: "reviews".into(),
-        namespace: "shop".into(),
-        canary: Some(canary),
-        status: RolloutStatus {
-            stable_rs: "v1".into(),
-            current_pod_hash: step.map_or("v1", |_| "v2").into(),
-            current_step_index: step,
-            ..RolloutStatus::default()
+fn reviews(step: Option<i32>) -> anyhow::Result<Rollout> {
+    let rollout = json!({
+        "metadata": {"name": "reviews", "namespace": "shop"},
+        "spec": {"strategy": {"canary": {
+            "stableService": "reviews",
+            "canaryService": "reviews-canary",
+            "steps": [{"setWeight": 25}, {"setWeight": 50}, {"setWeight": 100}],
+            "trafficRouting": {
+                "plugins": {"solo-io/glooplatform": {"routeTableSelector": {"name": "shop"}}},
+            },
+        }}},
+        "status": {
+            "stableRS": "v1",
+            "currentPodHash": step.map_or("v1", |_| "v2"),
+            "currentStepIndex": step,
         },
-        ..Rollout::default()
-    }
+    });
+    Ok(serde_json::from_value(rollout)?)
 }
 
 /// One line per route and destination of the table in `file`.

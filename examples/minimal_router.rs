@@ -45,7 +45,7 @@ impl TrafficRouter for Minimal {
     ) -> Result<(), RouterError> {
         info!(weight = desired.value, max = desired.max, "weight set");
         let mut weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
-        weights.insert(rollout.uid.clone(), desired.value);
+        weights.insert(rollout.metadata.uid.clone(), desired.value);
         Ok(())
     }
 
@@ -56,11 +56,13 @@ impl TrafficRouter for Minimal {
         _: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
         let weights = self.weights.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(if weights.get(&rollout.uid) == Some(&desired.value) {
-            Verification::Verified
-        } else {
-            Verification::NotVerified
-        })
+        Ok(
+            if weights.get(&rollout.metadata.uid) == Some(&desired.value) {
+                Verification::Verified
+            } else {
+                Verification::NotVerified
+            },
+        )
     }
 
     async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {

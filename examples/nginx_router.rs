@@ -32,14 +32,18 @@ impl Nginx {
     /// Connects when first needed: `init` holds up every other plugin, and is not called again after an error.
     async fn ingresses(&self, rollout: &Rollout) -> anyhow::Result<Api<Ingress>> {
         let client = self.0.get_or_try_init(kube::Client::try_default);
-        Ok(Api::namespaced(client.await?.clone(), &rollout.namespace))
+        Ok(Api::namespaced(
+            client.await?.clone(),
+            &rollout.metadata.namespace,
+        ))
     }
 }
 
 fn config(rollout: &Rollout) -> anyhow::Result<Config> {
-    let routing = (rollout.canary.as_ref()).and_then(|canary| canary.traffic_routing.as_ref());
+    let routing = rollout.traffic_routing();
     let json = routing.and_then(|routing| routing.plugins.get(PLUGIN));
-    serde_json::from_slice(json.context("the rollout does not configure example/nginx")?)
+    let json = json.context("the rollout does not configure example/nginx")?;
+    serde_json::from_slice(json.as_ref())
         .context("the configuration of example/nginx does not parse")
 }
 
@@ -64,8 +68,8 @@ fn canary_ingress(
     let owner = OwnerReference {
         api_version: "argoproj.io/v1alpha1".into(),
         kind: "Rollout".into(),
-        name: rollout.name.clone(),
-        uid: rollout.uid.clone(),
+        name: rollout.metadata.name.clone(),
+        uid: rollout.metadata.uid.clone(),
         controller: Some(true),
         ..OwnerReference::default()
     };
@@ -111,7 +115,7 @@ impl TrafficRouter for Nginx {
         _: &[WeightDestination],
     ) -> Result<(), PluginError> {
         let (config, ingresses) = (config(rollout)?, self.ingresses(rollout).await?);
-        let name = format!("{}-{}-canary", rollout.name, config.stable_ingress);
+        let name = format!("{}-{}-canary", rollout.metadata.name, config.stable_ingress);
         let stable = ingresses.get(&config.stable_ingress).await?;
         let canary = canary_ingress(stable, name.clone(), rollout, desired)?;
         // Server-side apply makes it, changes it, or writes nothing.

@@ -11,31 +11,22 @@ use kube::{Api, ResourceExt as _};
 use rollouts_rpc::Rollout;
 use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::host::{PluginProcess, RouterClient};
-use rollouts_rpc::rollout::{CanaryStrategy, TrafficRouting};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
 const NAMESPACE: &str = "nginx";
 const CANARY: &str = "reviews-shop-canary";
 
-fn rollout(stable_ingress: &str) -> Rollout {
-    let block = json!({ "stableIngress": stable_ingress }).to_string();
-    let routing = TrafficRouting {
-        plugins: [("example/nginx".to_owned(), block.into_bytes())].into(),
-        ..TrafficRouting::default()
-    };
-    Rollout {
-        name: "reviews".into(),
-        namespace: NAMESPACE.into(),
-        uid: "3f0e1a52-9a1b-4f5e-8a41-0d6d5e0f9c11".into(),
-        canary: Some(CanaryStrategy {
-            stable_service: "reviews".into(),
-            canary_service: "reviews-canary".into(),
-            traffic_routing: Some(routing),
-            ..CanaryStrategy::default()
-        }),
-        ..Rollout::default()
-    }
+fn rollout(stable_ingress: &str) -> Result<Rollout> {
+    let rollout = json!({
+        "metadata": {"name": "reviews", "namespace": NAMESPACE, "uid": "3f0e1a52-9a1b-4f5e-8a41-0d6d5e0f9c11"},
+        "spec": {"strategy": {"canary": {
+            "stableService": "reviews",
+            "canaryService": "reviews-canary",
+            "trafficRouting": {"plugins": {"example/nginx": {"stableIngress": stable_ingress}}},
+        }}},
+    });
+    Ok(serde_json::from_value(rollout)?)
 }
 
 fn stable_ingress() -> Value {
@@ -78,7 +69,7 @@ fn shown(ingress: &Ingress) -> String {
 }
 
 async fn refused(router: &RouterClient, stable_ingress: &str, expect: &str) -> Result<()> {
-    let answer = router.set_weight(&rollout(stable_ingress), 25, &[]).await;
+    let answer = router.set_weight(&rollout(stable_ingress)?, 25, &[]).await;
     let text = answer.err().map(|error| error.to_string());
     let text = text.unwrap_or_default();
     ensure!(text.contains(expect), "{text:?} does not say {expect:?}");
@@ -107,14 +98,14 @@ async fn the_nginx_router_keeps_a_canary_ingress_at_the_weight(cluster: &Cluster
     router.init_plugin().await?;
 
     for weight in [25, 100, 0] {
-        router.set_weight(&rollout("shop"), weight, &[]).await?;
+        router.set_weight(&rollout("shop")?, weight, &[]).await?;
         let canary = ingresses.get(CANARY).await?;
         let expect = format!(
             "/ to reviews-canary, /ratings to ratings, canary=true, canary-weight={weight}, canary-weight-total=100"
         );
         ensure!(shown(&canary) == expect, "{}", shown(&canary));
 
-        router.set_weight(&rollout("shop"), weight, &[]).await?;
+        router.set_weight(&rollout("shop")?, weight, &[]).await?;
         let again = ingresses.get(CANARY).await?;
         ensure!(
             again.resource_version() == canary.resource_version(),

@@ -29,7 +29,6 @@ mod profile;
 mod query;
 mod reach;
 mod request;
-mod rollout;
 mod rollouts;
 mod set;
 mod static_sets;
@@ -49,7 +48,7 @@ pub use image_digests::{
 };
 pub use query::{Output, Query, SourceQuery};
 pub use request::Request;
-pub use rollout::{Rollout, RolloutSpec, RolloutStatus};
+pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};
 pub use set::ParameterSet;
 pub use static_sets::{StaticQuery, StaticSource};

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTableDoc};
+use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::Value;
 use strict_json::Block;
@@ -17,7 +18,6 @@ use crate::identity::Identity;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
 use crate::reach::{Reach, has_all};
-use crate::rollout::{Canary, Rollout, RolloutStatus};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -155,7 +155,10 @@ impl RolloutQuery {
             let Some(canary) = spec.canary() else {
                 continue;
             };
-            let Some(block) = canary.plugin(&self.plugins) else {
+            let plugins = canary.traffic_routing.as_ref().map(|it| &it.plugins);
+            let mut names = self.plugins.iter();
+            let Some(block) = plugins.and_then(|plugins| names.find_map(|name| plugins.get(name)))
+            else {
                 continue;
             };
             let key = rollout.key();
@@ -180,12 +183,11 @@ impl RolloutQuery {
     fn join(
         &self,
         rollout: &ObjectKey,
-        block: &Value,
+        block: &RawJson,
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<Field, JoinError> {
-        let block = block.to_string();
         let allowed = &self.destination_namespaces;
-        let config = PluginConfig::from_json(block.as_bytes(), rollout, allowed)?;
+        let config = PluginConfig::from_json(block.as_ref(), rollout, allowed)?;
         let selector = config.route_tables();
         let known = &self.table_namespaces;
         let foreign = selector.namespaces.iter().find(|one| !known.contains(one));
@@ -208,29 +210,32 @@ impl RolloutQuery {
     fn fields(
         &self,
         rollout: &Document<Rollout>,
-        canary: &Canary,
+        canary: &CanaryStrategy,
         status: &RolloutStatus,
     ) -> BTreeMap<&'static str, Field> {
         let key = rollout.key();
-        let (stable_service, canary_service) = canary.services(status);
+        let services = canary.services(status);
+        let is_fresh = rollout
+            .generation()
+            .is_some_and(|it| status.has_observed(it));
         let mut fields = BTreeMap::from([
             ("name", key.name.as_str().into()),
             ("namespace", key.namespace.as_str().into()),
             ("cluster", self.cluster.as_str().into()),
             ("labels", Field::texts(rollout.labels())),
             ("phase", status.phase.as_str().into()),
-            ("inProgress", status.in_progress().into()),
+            ("inProgress", status.is_in_progress().into()),
             ("aborted", status.abort.into()),
-            ("fresh", status.is_fresh(rollout.generation()).into()),
-            ("stableService", stable_service.into()),
-            ("canaryService", canary_service.into()),
+            ("fresh", is_fresh.into()),
+            ("stableService", services.stable.into()),
+            ("canaryService", services.canary.into()),
             ("stableHash", status.stable_rs.as_str().into()),
             ("currentHash", status.current_pod_hash.as_str().into()),
         ]);
         let text =
-            |number: Option<i64>| number.map(|number| number.to_string()).unwrap_or_default();
+            |number: Option<i32>| number.map(|number| number.to_string()).unwrap_or_default();
         if self.weights {
-            let weights = status.weights();
+            let weights = status.canary.weights.as_ref();
             let weights = Field::from([
                 (
                     "stable",
@@ -246,7 +251,7 @@ impl RolloutQuery {
         if self.steps {
             let step = Field::from([
                 ("index", text(status.current_step_index).into()),
-                ("count", canary.steps().to_string().into()),
+                ("count", canary.steps.len().to_string().into()),
             ]);
             fields.insert("step", step);
         }

@@ -38,6 +38,12 @@ pub(crate) struct Request {
     pub(crate) has_mirrors: bool,
 }
 
+/// Namespace and name of a Rollout.
+pub(crate) fn key(rollout: &Rollout) -> ObjectKey {
+    let metadata = &rollout.metadata;
+    ObjectKey::new(&metadata.namespace, &metadata.name)
+}
+
 impl Request {
     /// Reads the plugin block of `rollout`, within what `policy` allows. `are_removed` tells that its managed routes were
     /// removed in the pass under way.
@@ -52,7 +58,7 @@ impl Request {
         are_removed: bool,
         kind: IntentKind,
     ) -> Result<Self, ShiftError> {
-        let key = ObjectKey::new(&rollout.namespace, &rollout.name);
+        let key = key(rollout);
         let config = config(policy, rollout, &key)?;
         let services = rollout
             .services()
@@ -66,7 +72,7 @@ impl Request {
             rollout: key,
             services,
             hashes: Some(hashes),
-            applied: rollout.status.weights.as_ref().map(applied),
+            applied: rollout.status.canary.weights.as_ref().map(applied),
             kind,
             managed: managed::managed_routes(rollout, are_removed),
         };
@@ -151,10 +157,8 @@ pub(crate) fn config(
     rollout: &Rollout,
     key: &ObjectKey,
 ) -> Result<PluginConfig, ShiftError> {
-    let canary = rollout
-        .canary
-        .as_ref()
-        .ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
+    let canary = rollout.canary();
+    let canary = canary.ok_or_else(|| ShiftError::NoCanary(key.clone()))?;
     let routing = canary.traffic_routing.as_ref();
     let routing = routing.ok_or_else(|| ShiftError::NoTrafficRouting(key.clone()))?;
     let config = PluginConfig::for_rollout(

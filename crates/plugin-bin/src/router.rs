@@ -91,7 +91,7 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
         let complete = live_rollout::with_zero_percentages(&self.store, rollout);
-        let rollout = ObjectKey::new(&rollout.namespace, &rollout.name);
+        let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {
                 rollout,
@@ -337,7 +337,7 @@ impl<S: Store> GlooRouter<S> {
             Err(error) => Err(error),
         };
         if let Err(error) = failed {
-            let rollout = ObjectKey::new(&rollout.namespace, &rollout.name);
+            let rollout = from_rpc::key(rollout);
             info!(%rollout, "left to SetWeight: {}", error_chain(&error));
         }
     }

@@ -19,7 +19,7 @@ async fn main() -> ExitCode {
     let router = FnRouter(|call| async move {
         match call {
             #[expect(clippy::panic, reason = "a test asks for it")]
-            RouterCall::RemoveManagedRoutes(rollout) if rollout.name == "panic" => {
+            RouterCall::RemoveManagedRoutes(rollout) if rollout.metadata.name == "panic" => {
                 panic!("index 3\nof 50%")
             }
             _ => pending().await,

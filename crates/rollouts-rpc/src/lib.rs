@@ -63,7 +63,7 @@
 //!         _: &[WeightDestination],
 //!     ) -> Result<(), RouterError> {
 //!         if desired.value > 50 {
-//!             return Err(format!("{}: too much", rollout.name).into());
+//!             return Err(format!("{}: too much", rollout.metadata.name).into());
 //!         }
 //!         Ok(())
 //!     }
@@ -121,7 +121,7 @@
 //! let host = HostSession::open(host).await?;
 //! let router = host.dispense_router().await?;
 //!
-//! let rollout = Rollout { name: "demo".into(), ..Rollout::default() };
+//! let rollout = Rollout::named("shop", "demo");
 //! router.set_weight(&rollout, 20, &[]).await?;
 //! let refused = router.set_weight(&rollout, 80, &[]).await.unwrap_err();
 //! assert_eq!(refused.to_string(), "demo: too much");
@@ -187,7 +187,6 @@ pub mod grpc;
 #[cfg(feature = "host")]
 pub mod host;
 pub mod metric_provider;
-pub mod rollout;
 pub mod step_plugin;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -212,9 +211,9 @@ pub use goplugin::tls::TlsError;
 pub use metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
 };
-pub use rollout::Rollout;
+/// The types of a Rollout.
+pub use rollout_types as rollout;
+pub use rollout_types::{Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
 pub use to_wire::{MAX_ERROR, error_chain};
-pub use traffic_router::{
-    DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
-};
+pub use traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};

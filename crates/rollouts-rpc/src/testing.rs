@@ -13,11 +13,9 @@ use crate::host::{CallError, HostSession, RouterClient};
 use crate::metric_provider::MetricProvider;
 use crate::netrpc::codec::CallDecoder;
 use crate::netrpc::server::{self, Room};
-use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::StepPlugin;
-use crate::traffic_router::{
-    DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification, WeightDestination,
-};
+use crate::traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
 use crate::wire;
 
 /// What a host may send on a stream of a dispensed plugin.

@@ -3,8 +3,6 @@
 #[cfg(feature = "host")]
 mod analysis;
 mod metric;
-#[cfg(feature = "host")]
-mod rollout;
 mod step;
 
 pub(crate) use metric::metadata;

@@ -2,10 +2,8 @@
 
 use std::future::Future;
 
-use serde::Deserialize;
-
 use crate::error::PluginError;
-use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 
 /// Moves traffic between the stable and the canary of a Rollout.
 ///
@@ -103,19 +101,6 @@ pub struct DesiredWeight {
     pub max: i32,
 }
 
-/// A further destination and its share, made by an experiment (`WeightDestination` in
-/// `pkg/apis/rollouts/v1alpha1/types.go`).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct WeightDestination {
-    /// The share, in parts of the Rollout's maximum weight.
-    pub weight: i32,
-    /// Name of the Service; empty if the experiment's pods have no port.
-    pub service_name: String,
-    /// Hash of the pods behind it.
-    pub pod_template_hash: String,
-}
-
 /// The answer to VerifyWeight (`RpcVerified` in `utils/plugin/types`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
@@ -131,8 +116,8 @@ pub enum Verification {
 pub type RouterError = PluginError;
 
 fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {
-    let Rollout {
+    let ObjectMeta {
         namespace, name, ..
-    } = rollout;
+    } = &rollout.metadata;
     format!("{method} is not supported yet: remove the step with route {route:?} from rollout {namespace}/{name}").into()
 }

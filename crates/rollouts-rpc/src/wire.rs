@@ -5,13 +5,11 @@
 
 mod metric;
 mod netrpc;
-mod rollout;
 mod router;
 mod step;
 
 pub(crate) use metric::*;
 pub(crate) use netrpc::{Request, Response};
-pub(crate) use rollout::*;
 pub(crate) use router::*;
 pub(crate) use step::*;
 

@@ -69,11 +69,7 @@ async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
     router.init_plugin().await.unwrap();
     assert_eq!(router.type_name().await.unwrap(), "Minimal");
     assert_eq!(started.stdout(), Path::new("/dev/null"));
-    let rollout = Rollout {
-        namespace: "ns".into(),
-        name: "demo".into(),
-        ..Rollout::default()
-    };
+    let rollout = Rollout::named("ns", "demo");
     router.set_weight(&rollout, 20, &[]).await.unwrap();
     assert_eq!(
         router.verify_weight(&rollout, 20, &[]).await.unwrap(),

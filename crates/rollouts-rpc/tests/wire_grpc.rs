@@ -101,7 +101,7 @@ async fn answer(call: RouterCall) -> Result<Verification, RouterError> {
         | RouterCall::VerifyWeight(rollout, desired, _) => (rollout, desired),
         other => return Err(format!("{other:?}").into()),
     };
-    match rollout.name.as_str() {
+    match rollout.metadata.name.as_str() {
         "panics" => panic!("at {}", desired.value),
         "hangs" => pending().await,
         "refuses" => Err(format!("no {}\nof {}", desired.value, desired.max).into()),

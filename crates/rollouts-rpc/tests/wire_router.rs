@@ -6,18 +6,14 @@
     reason = "a test fails by panicking"
 )]
 
-use std::collections::BTreeMap;
-
 use rollouts_rpc::host::CallError;
-use rollouts_rpc::rollout::{
-    CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, PingPong, RolloutStatus, RouteMatch,
-    SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficRouting, TrafficWeights,
-};
+use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown,
     TrafficRouter, Verification, WeightDestination,
 };
+use serde_json::json;
 use tokio::sync::mpsc;
 
 /// A router that hands every call to the test.
@@ -32,103 +28,53 @@ fn recorder() -> (impl TrafficRouter, mpsc::UnboundedReceiver<RouterCall>) {
 
 /// A Rollout with something in every field.
 fn full_rollout() -> Rollout {
-    let text = |exact: &str| StringMatch {
-        exact: exact.into(),
-        ..StringMatch::default()
-    };
-    let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
-    let destination = |weight| WeightDestination {
-        weight,
-        service_name: "svc".into(),
-        pod_template_hash: "abc".into(),
-    };
-    let header = SetHeaderRoute {
-        name: "h".into(),
-        matches: vec![HeaderRoutingMatch {
-            header_name: "x".into(),
-            header_value: text("1"),
-        }],
-    };
-    let mirror = SetMirrorRoute {
-        name: "m".into(),
-        matches: vec![RouteMatch {
-            method: Some(text("GET")),
-            path: Some(text("/")),
-            headers: BTreeMap::from([("y".to_owned(), text("2"))]),
-        }],
-        percentage: Some(35),
-    };
-    let step = CanaryStep::default();
-    Rollout {
-        name: "demo".into(),
-        namespace: "ns".into(),
-        uid: "u-1".into(),
-        resource_version: "42".into(),
-        generation: 7,
-        labels: map("app", "demo"),
-        annotations: map("rollout.argoproj.io/revision", "2"),
-        replicas: 5,
-        paused: true,
-        canary: Some(CanaryStrategy {
-            stable_service: "stable".into(),
-            canary_service: "canary".into(),
-            ping_pong: Some(PingPong {
-                ping_service: "ping".into(),
-                pong_service: "pong".into(),
-            }),
-            dynamic_stable_scale: true,
-            steps: vec![
-                CanaryStep {
-                    set_weight: Some(20),
-                    set_header_route: Some(header),
-                    ..step.clone()
-                },
-                CanaryStep {
-                    others: vec![OtherStep::Pause],
-                    ..step.clone()
-                },
-                CanaryStep {
-                    set_weight: Some(0),
-                    ..step.clone()
-                },
-                CanaryStep {
-                    set_mirror_route: Some(mirror),
-                    others: vec![OtherStep::Plugin],
-                    ..step
-                },
-            ],
-            traffic_routing: Some(TrafficRouting {
-                plugins: BTreeMap::from([(
-                    "solo-io/glooplatform".to_owned(),
-                    b"{\"a\":1}".to_vec(),
-                )]),
-                managed_routes: vec!["h".into(), "m".into()],
-                max_traffic_weight: Some(1000),
-            }),
-        }),
-        status: RolloutStatus {
-            abort: true,
-            promote_full: true,
-            controller_pause: true,
-            phase: "Paused".into(),
-            message: "CanaryPauseStep".into(),
-            observed_generation: "7".into(),
-            current_pod_hash: "new".into(),
-            stable_rs: "old".into(),
-            current_step_index: Some(1),
-            replicas: 5,
-            updated_replicas: 1,
-            available_replicas: 4,
-            weights: Some(TrafficWeights {
-                canary: destination(200),
-                stable: destination(800),
-                additional: vec![destination(0)],
-                verified: true,
-            }),
-            stable_ping_pong: "ping".into(),
-            current_experiment: "exp".into(),
+    let destination =
+        |weight| json!({"weight": weight, "serviceName": "svc", "podTemplateHash": "abc"});
+    let header =
+        json!({"name": "h", "match": [{"headerName": "x", "headerValue": {"exact": "1"}}]});
+    let mirror = json!({"name": "m", "percentage": 35, "match": [
+        {"method": {"exact": "GET"}, "path": {"prefix": "/"}, "headers": {"y": {"regex": "2"}}},
+    ]});
+    let rollout = json!({
+        "metadata": {
+            "name": "demo", "namespace": "ns", "uid": "u-1", "resourceVersion": "42", "generation": 7,
+            "labels": {"app": "demo"}, "annotations": {"rollout.argoproj.io/revision": "2"},
         },
-    }
+        "spec": {"replicas": 5, "paused": true, "strategy": {"canary": {
+            "stableService": "stable", "canaryService": "canary",
+            "pingPong": {"pingService": "ping", "pongService": "pong"},
+            "dynamicStableScale": true,
+            "steps": [
+                {"setWeight": 20, "setHeaderRoute": header},
+                {"pause": {}},
+                {"setWeight": 0},
+                {"setMirrorRoute": mirror, "plugin": {}},
+                {"experiment": {}},
+                {"analysis": {}},
+                {"setCanaryScale": {}},
+            ],
+            "trafficRouting": {
+                "plugins": {"solo-io/glooplatform": {"a": 1}},
+                "managedRoutes": [{"name": "h"}, {"name": "m"}],
+                "maxTrafficWeight": 1000,
+            },
+        }}},
+        "status": {
+            "abort": true, "promoteFull": true, "controllerPause": true,
+            "phase": "Paused", "message": "CanaryPauseStep", "observedGeneration": "7",
+            "currentPodHash": "new", "stableRS": "old", "currentStepIndex": 1,
+            "replicas": 5, "updatedReplicas": 1, "availableReplicas": 4,
+            "canary": {
+                "weights": {
+                    "canary": destination(200), "stable": destination(800),
+                    "additional": [destination(0)], "verified": true,
+                },
+                "stablePingPong": "ping",
+                "currentExperiment": "exp",
+            },
+        },
+    });
+    serde_json::from_value(rollout).unwrap()
 }
 
 #[tokio::test]
@@ -185,7 +131,7 @@ async fn every_method_arrives_with_its_arguments() {
         RouterCall::VerifyWeight(boxed(), desired, Vec::new()),
         RouterCall::SetHeaderRoute(boxed(), header),
         RouterCall::SetMirrorRoute(boxed(), mirror),
-        RouterCall::RemoveManagedRoutes(Box::default()),
+        RouterCall::RemoveManagedRoutes(Box::new(Rollout::default().with_defaults())),
     ];
     for call in expected {
         assert_eq!(received.try_recv().unwrap(), call);

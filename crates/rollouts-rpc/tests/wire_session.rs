@@ -25,11 +25,7 @@ use crate::records::Records;
 const CONFIG: ServeConfig = ServeConfig::TRAFFIC_ROUTER;
 
 fn named(name: &str) -> Rollout {
-    Rollout {
-        namespace: "ns".into(),
-        name: name.into(),
-        ..Rollout::default()
-    }
+    Rollout::named("ns", name)
 }
 
 fn willing() -> impl TrafficRouter {
@@ -187,7 +183,7 @@ async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
             match call {
                 RouterCall::SetWeight(rollout, desired, _) => Err(RouterError::from(format!(
                     "{} {}",
-                    rollout.name, desired.value
+                    rollout.metadata.name, desired.value
                 ))),
                 _ => Ok(Verification::Verified),
             }
@@ -243,7 +239,7 @@ fn obedient() -> impl TrafficRouter {
         let RouterCall::VerifyWeight(rollout, ..) = call else {
             return Ok(Verification::Verified);
         };
-        match rollout.name.as_str() {
+        match rollout.metadata.name.as_str() {
             "panics" => panic!("index 3"),
             "hangs" => std::future::pending().await,
             "refuses" => Err("no such table".into()),

@@ -17,11 +17,7 @@ use rollouts_rpc::{
 use serde_json::json;
 
 fn rollout() -> Rollout {
-    Rollout {
-        namespace: "ns".into(),
-        name: "demo".into(),
-        ..Rollout::default()
-    }
+    Rollout::named("ns", "demo").with_defaults()
 }
 
 fn context() -> StepContext {

@@ -106,8 +106,8 @@ impl PluginConfig {
     ///
     /// # Errors
     /// When no accepted name is there, and for everything [`PluginConfig::from_json`] refuses.
-    pub fn for_rollout<N: AsRef<str>>(
-        plugins: &BTreeMap<String, Vec<u8>>,
+    pub fn for_rollout<N: AsRef<str>, B: AsRef<[u8]>>(
+        plugins: &BTreeMap<String, B>,
         accepted: &[N],
         rollout: &ObjectKey,
         allowed_namespaces: &[String],
@@ -123,7 +123,7 @@ impl PluginConfig {
                 found: plugins.keys().cloned().collect(),
             },
         })?;
-        Self::from_json(raw, rollout, allowed_namespaces)
+        Self::from_json(raw.as_ref(), rollout, allowed_namespaces)
     }
 
     /// Parses a plugin block. Namespaces default to that of `rollout`; `null` counts as absent. Destinations may be in

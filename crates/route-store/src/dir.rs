@@ -18,12 +18,12 @@ use gloo_types::{
     Document, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc, RouteTableSelector,
 };
 use json_patch::Patch;
+use rollout_types::Rollout;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     error::label,
-    rollout::{LiveRollout, Rollout},
     service::{self, Service},
 };
 
@@ -118,10 +118,10 @@ impl PolicyStore for DirRouteStore {
 }
 
 impl RolloutReader for DirRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| match inner.find::<Rollout>(&key) {
-            Ok((_, _, rollout)) => Ok(Some(LiveRollout::new(rollout.into_raw()))),
+            Ok((_, _, rollout)) => Ok(Some(rollout)),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         })

@@ -24,13 +24,13 @@ use kube::{
         },
     },
 };
+use rollout_types::Rollout;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     error::label,
-    rollout::{LiveRollout, Rollout},
     service::{self, Service},
 };
 
@@ -101,12 +101,8 @@ impl KubeRouteStore {
     ///
     /// # Errors
     /// Whatever kept the API server from answering.
-    pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<LiveRollout>, StoreError> {
-        let rollouts = self.list::<Rollout>(namespace, ListParams::default());
-        let rollouts = rollouts.await?.into_iter();
-        Ok(rollouts
-            .map(|rollout| LiveRollout::new(rollout.into_raw()))
-            .collect())
+    pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<RolloutDoc>, StoreError> {
+        self.list(namespace, ListParams::default()).await
     }
 
     async fn list<K: Resource>(
@@ -306,9 +302,9 @@ impl PolicyStore for KubeRouteStore {
 }
 
 impl RolloutReader for KubeRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         match self.get_object::<Rollout>(key).await {
-            Ok(rollout) => Ok(Some(LiveRollout::new(rollout.into_raw()))),
+            Ok(rollout) => Ok(Some(rollout)),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -16,20 +16,22 @@ mod dir;
 mod error;
 mod kube_api;
 mod memory;
-mod rollout;
 mod selection;
 mod service;
 
-use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
+use rollout_types::Rollout;
 use serde_json::Value;
 
 pub use dir::DirRouteStore;
 pub use error::StoreError;
 pub use kube_api::{ConnectError, Event, FIELD_MANAGER, KubeAccess, KubeRouteStore, Watch};
 pub use memory::{MemoryRouteStore, Operation, Write};
-pub use rollout::LiveRollout;
 pub use selection::Selection;
+
+/// A whole Rollout.
+pub type RolloutDoc = Document<Rollout>;
 
 /// Everything that a traffic router reads and writes.
 pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader {}
@@ -129,7 +131,7 @@ pub trait RolloutReader: Send + Sync + 'static {
     fn rollout(
         &self,
         key: &ObjectKey,
-    ) -> impl Future<Output = Result<Option<LiveRollout>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Option<RolloutDoc>, StoreError>> + Send;
 }
 
 /// Where Services can be looked up.
@@ -193,7 +195,7 @@ impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
 
 /// A shared reader is a reader.
 impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         S::rollout(self, key).await
     }
 }

@@ -10,11 +10,11 @@ use gloo_types::{
     RouteTableSelector,
 };
 use json_patch::Patch;
+use rollout_types::Rollout;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
-    rollout::{LiveRollout, Rollout},
+    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     service::{self, Service},
 };
 
@@ -254,13 +254,9 @@ impl PolicyStore for MemoryRouteStore {
 }
 
 impl RolloutReader for MemoryRouteStore {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
-        Ok(self
-            .state()
-            .objects
-            .get(&id::<Rollout>(key))
-            .cloned()
-            .map(LiveRollout::new))
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
+        let rollout = self.state().objects.get(&id::<Rollout>(key)).cloned();
+        rollout.map(parse).transpose()
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination,
-    rollout::{SetHeaderRoute, SetMirrorRoute},
+    rollout::{REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute},
 };
 use serde_json::Value;
 
@@ -97,13 +97,11 @@ impl<'a> Update<'a> {
     pub(super) fn new(subject: &'a Subject) -> Self {
         let mut rollout = subject.rollout.clone();
         let status = &mut rollout.status;
-        let is_under_way = !status.stable_rs.is_empty()
-            && !status.current_pod_hash.is_empty()
-            && status.stable_rs != status.current_pod_hash;
+        let is_under_way = status.is_updating() && !status.current_pod_hash.is_empty();
         if status.stable_rs.is_empty() {
             status.stable_rs = STABLE.to_owned();
             // The first deployment swaps the Services too, from an empty status, which counts as pong.
-            status.stable_ping_pong = "ping".to_owned();
+            status.canary.stable_ping_pong = "ping".to_owned();
         }
         if status.current_pod_hash.is_empty() || status.current_pod_hash == status.stable_rs {
             status.current_pod_hash = CANARY.to_owned();
@@ -113,11 +111,14 @@ impl<'a> Update<'a> {
         status.promote_full = false;
         status.updated_replicas = status.updated_replicas.max(1);
         // The first revision has no canary.
-        let revision = "rollout.argoproj.io/revision".to_owned();
         if rollout.revision().is_none_or(|revision| revision < 2) {
-            rollout.annotations.insert(revision, "2".to_owned());
+            let revision = REVISION_ANNOTATION.to_owned();
+            rollout
+                .metadata
+                .annotations
+                .insert(revision, "2".to_owned());
         }
-        for step in rollout.canary.iter_mut().flat_map(|it| &mut it.steps) {
+        for step in rollout.steps_mut() {
             // Go's gob drops a zero behind a pointer, so a router never sees it.
             if let Some(route) = &mut step.set_mirror_route {
                 route.percentage = route.percentage.filter(|percentage| *percentage != 0);
@@ -167,31 +168,31 @@ impl<'a> Update<'a> {
         let mut promoted = self.at(steps);
         let status = &mut promoted.status;
         status.stable_rs = status.current_pod_hash.clone();
-        let stable = if status.stable_ping_pong == "ping" {
+        let stable = if status.canary.stable_ping_pong == "ping" {
             "pong"
         } else {
             "ping"
         };
-        status.stable_ping_pong = stable.to_owned();
+        status.canary.stable_ping_pong = stable.to_owned();
         passes.push(self.ending("promoted", promoted));
         passes
     }
 
     /// How many steps there are.
     pub(super) fn steps(&self) -> usize {
-        self.rollout.canary.as_ref().map_or(0, |it| it.steps.len())
+        self.rollout.steps().len()
     }
 
     /// What the controller asks for while a step is current: once, or while an experiment runs and then after it.
     pub(super) fn step(&self, index: usize) -> Vec<Pass> {
         let rollout = self.at(index);
-        let canary = rollout.canary.as_ref();
-        let Some(step) = canary.and_then(|canary| canary.steps.get(index)) else {
+        let steps = rollout.steps();
+        let Some(step) = steps.get(index) else {
             return Vec::new();
         };
-        let steps = canary.into_iter().flat_map(|canary| &canary.steps);
-        let weights = steps.take(index + 1).filter_map(|step| step.set_weight);
-        let weight = weights.last().unwrap_or(0);
+        let so_far = steps.iter().take(index + 1);
+        let mut weights = so_far.rev().filter_map(|step| step.set_weight);
+        let weight = weights.next().unwrap_or(0);
         let mut calls = Vec::new();
         calls.extend(step.set_header_route.clone().map(Call::SetHeaderRoute));
         calls.extend(step.set_mirror_route.clone().map(Call::SetMirrorRoute));
@@ -237,8 +238,8 @@ impl<'a> Update<'a> {
 
     /// The Services of an experiment's templates that take a share of the traffic, named as the controller names them.
     fn experiment(&self, index: usize, step: &Value) -> Vec<WeightDestination> {
-        let Rollout { name, status, .. } = &self.rollout;
-        let hash = &status.current_pod_hash;
+        let name = &self.rollout.metadata.name;
+        let hash = &self.rollout.status.current_pod_hash;
         let revision = self.rollout.revision().unwrap_or(2);
         let templates = step.pointer("/experiment/templates");
         let templates = templates.and_then(Value::as_array).into_iter().flatten();

@@ -99,7 +99,7 @@ pub(super) async fn walk(
 ) -> anyhow::Result<Report> {
     let mut reports = Vec::new();
     let rollout = passes.first().map(|pass| &pass.rollout);
-    let rollout = rollout.map(|it| ObjectKey::new(&it.namespace, &it.name));
+    let rollout = rollout.map(crate::from_rpc::key);
     let before = objects(store, |table| match &rollout {
         Some(rollout) => at_rest(rollout, table),
         None => table,
@@ -108,7 +108,7 @@ pub(super) async fn walk(
     let mut is_stuck = false;
     for (index, pass) in passes.iter().enumerate() {
         let mut rollout = pass.rollout.clone();
-        rollout.resource_version = index.to_string();
+        rollout.metadata.resource_version = index.to_string();
         let mut report = PassReport {
             at: pass.at.clone(),
             calls: Vec::new(),
@@ -135,10 +135,9 @@ pub(super) async fn walk(
             break;
         }
     }
-    let is_ping_pong = passes.last().is_some_and(|pass| {
-        let canary = pass.rollout.canary.as_ref();
-        canary.is_some_and(|canary| canary.ping_pong.is_some()) && !pass.rollout.status.abort
-    });
+    let is_ping_pong = passes
+        .last()
+        .is_some_and(|pass| pass.rollout.is_ping_pong() && !pass.rollout.status.abort);
     let end = match is_stuck {
         true => End::Stuck,
         false => end(&before, &objects(store, |table| table).await?, is_ping_pong),

@@ -149,7 +149,7 @@ fn status(
     policies: &[MirrorPolicyDoc],
 ) -> (RolloutStatus, Vec<ObjectKey>) {
     let Subject { key, rollout, .. } = subject;
-    let steps = rollout.canary.as_ref().map_or(0, |it| it.steps.len());
+    let steps = rollout.steps().len();
     let mut status = RolloutStatus {
         rollout: key.to_string(),
         phase: rollout.status.phase.clone(),

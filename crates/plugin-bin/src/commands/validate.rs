@@ -292,14 +292,11 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
 fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let rollout = &subject.rollout;
     let max = rollout.max_traffic_weight();
-    let Some(canary) = &rollout.canary else {
-        return Vec::new();
-    };
-    let routing = canary.traffic_routing.as_ref();
-    let listed = routing.map(|routing| routing.managed_routes.as_slice());
-    let listed = listed.unwrap_or_default();
+    let listed = rollout.traffic_routing().into_iter();
+    let listed = listed.flat_map(|routing| &routing.managed_routes);
+    let listed: Vec<&String> = listed.map(|route| &route.name).collect();
     let mut problems = Vec::new();
-    for (index, step) in canary.steps.iter().enumerate() {
+    for (index, step) in rollout.steps().iter().enumerate() {
         let at =
             |key: &str| manifest.spot(&path(&format!("spec.strategy.canary.steps[{index}].{key}")));
         if let Some(weight) = step.set_weight
@@ -317,7 +314,7 @@ fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
             .as_ref()
             .map(|it| ("setMirrorRoute", &it.name));
         for (key, name) in header.into_iter().chain(mirror) {
-            if !listed.contains(name) {
+            if !listed.contains(&name) {
                 let message = format!("{key} {name}: add it to trafficRouting.managedRoutes");
                 problems.push((at(key), message));
             }

@@ -8,7 +8,7 @@ use clap::Args;
 use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
-    KubeRouteStore, LiveRollout, MemoryRouteStore, PolicyStore as _, RolloutReader as _,
+    KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc, RolloutReader as _,
     RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
@@ -296,7 +296,7 @@ impl Source {
 pub(super) async fn rollouts(
     store: &KubeRouteStore,
     namespace: Option<&str>,
-) -> anyhow::Result<Vec<LiveRollout>> {
+) -> anyhow::Result<Vec<RolloutDoc>> {
     match store.rollouts(namespace).await {
         Err(StoreError::NotFound { .. }) => {
             bail!(

@@ -10,14 +10,9 @@ use route_planner::{
 
 /// What `rollout` says about its managed routes. `are_removed` tells that the pass under way has removed them.
 pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
-    let steps = rollout
-        .canary
-        .as_ref()
-        .map(|canary| canary.steps.as_slice());
-    let steps = steps.unwrap_or_default();
+    let steps = rollout.steps();
     // The controller sets a route only while its step is current, so a lost one would stay lost.
-    let so_far = rollout.status.current_step_index;
-    let so_far = so_far.and_then(|index| usize::try_from(index).ok());
+    let so_far = rollout.status.step_index();
     let so_far = so_far.map_or(0, |index| index.saturating_add(1));
     ManagedRoutes {
         order: order(rollout, steps),
@@ -28,7 +23,7 @@ pub(super) fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRou
 
 /// Whether a step mirrors requests, so that there may be MirrorPolicies.
 pub(crate) fn has_mirrors(rollout: &Rollout) -> bool {
-    let mut steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+    let mut steps = rollout.steps().iter();
     steps.any(|step| step.set_mirror_route.is_some())
 }
 
@@ -75,12 +70,9 @@ fn text_match(text: &StringMatch) -> TextMatch {
 
 /// The names in `managedRoutes`, then those that only steps have.
 fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
-    let routing = rollout
-        .canary
-        .as_ref()
-        .and_then(|canary| canary.traffic_routing.as_ref());
-    let listed = routing.map(|routing| routing.managed_routes.clone());
-    let mut order = listed.unwrap_or_default();
+    let listed = rollout.traffic_routing().into_iter();
+    let listed = listed.flat_map(|routing| &routing.managed_routes);
+    let mut order: Vec<String> = listed.map(|route| route.name.clone()).collect();
     for name in steps.iter().flat_map(names) {
         if !order.contains(name) {
             order.push(name.clone());
@@ -113,13 +105,15 @@ fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
 /// Whether the controller has removed the managed routes or is about to, or has not come to the steps at all.
 pub(crate) fn is_ending(rollout: &Rollout) -> bool {
     let status = &rollout.status;
-    let is_promoted = !status.stable_rs.is_empty() && status.stable_rs == status.current_pod_hash;
-    status.abort || status.promote_full || is_promoted || rollout.revision() == Some(1)
+    status.abort || status.promote_full || status.is_promoted() || rollout.revision() == Some(1)
 }
 
 #[cfg(test)]
 mod tests {
-    use rollouts_rpc::rollout::{CanaryStrategy, HeaderRoutingMatch, RouteMatch, TrafficRouting};
+    use rollouts_rpc::rollout::{
+        CanaryStrategy, HeaderRoutingMatch, ManagedRoute as ManagedRouteName, REVISION_ANNOTATION,
+        RouteMatch, TrafficRouting,
+    };
 
     use super::*;
 
@@ -165,17 +159,16 @@ mod tests {
     }
 
     fn rollout(steps: &str, index: Option<i32>) -> Rollout {
-        let mut rollout = Rollout {
-            canary: Some(CanaryStrategy {
-                steps: steps.split(' ').map(step).collect(),
-                traffic_routing: Some(TrafficRouting {
-                    managed_routes: vec!["b".into(), "a".into()],
-                    ..TrafficRouting::default()
-                }),
-                ..CanaryStrategy::default()
+        let managed = |name: &str| ManagedRouteName { name: name.into() };
+        let mut rollout = Rollout::default();
+        rollout.spec.strategy.canary = Some(CanaryStrategy {
+            steps: steps.split(' ').map(step).collect(),
+            traffic_routing: Some(TrafficRouting {
+                managed_routes: vec![managed("b"), managed("a")],
+                ..TrafficRouting::default()
             }),
-            ..Rollout::default()
-        };
+            ..CanaryStrategy::default()
+        });
         rollout.status.current_step_index = index;
         rollout
     }
@@ -241,8 +234,8 @@ mod tests {
         let revision = |revision: &str| {
             let revision = revision.to_owned();
             move |rollout: &mut Rollout| {
-                let key = "rollout.argoproj.io/revision".to_owned();
-                rollout.annotations.insert(key, revision.clone());
+                let key = REVISION_ANNOTATION.to_owned();
+                rollout.metadata.annotations.insert(key, revision.clone());
             }
         };
         assert!(ending(&revision("1")));

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 
-use gloo_types::ObjectKey;
 use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
 use route_store::{RolloutReader, StoreError};
 use tracing::warn;
@@ -18,12 +17,12 @@ pub(super) async fn with_zero_percentages<'r>(
     reader: &impl RolloutReader,
     rollout: &'r Rollout,
 ) -> Result<Cow<'r, Rollout>, StoreError> {
-    let mut steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+    let mut steps = rollout.steps().iter();
     let is_open = steps.any(|step| step.set_mirror_route.as_ref().is_some_and(is_undecided));
     if !is_open || from_rpc::is_ending(rollout) {
         return Ok(Cow::Borrowed(rollout));
     }
-    let key = ObjectKey::new(&rollout.namespace, &rollout.name);
+    let key = from_rpc::key(rollout);
     let live = match reader.rollout(&key).await {
         // Elsewhere than in the controller's own cluster nobody has a reason to grant it.
         Err(error @ StoreError::Forbidden { .. }) => {
@@ -35,15 +34,18 @@ pub(super) async fn with_zero_percentages<'r>(
     let Some(live) = live else {
         return Ok(Cow::Borrowed(rollout));
     };
+    // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
+    let live = live.spec().unwrap_or_default();
+    let copies_nothing = |index: usize, name: &str| {
+        let step = live.steps().get(index);
+        let route = step.and_then(|step| step.set_mirror_route.as_ref());
+        route.is_some_and(|route| route.name == name && route.percentage == Some(0))
+    };
     let mut rollout = rollout.clone();
-    let steps = rollout
-        .canary
-        .iter_mut()
-        .flat_map(|canary| &mut canary.steps);
-    for (index, step) in steps.enumerate() {
+    for (index, step) in rollout.steps_mut().iter_mut().enumerate() {
         let route = step.set_mirror_route.as_mut();
         if let Some(route) = route.filter(|route| is_undecided(route))
-            && live.mirror_percentage(index, &route.name) == Some(0)
+            && copies_nothing(index, &route.name)
         {
             route.matches.clear();
         }
@@ -53,13 +55,8 @@ pub(super) async fn with_zero_percentages<'r>(
 
 /// `route` of the current step, as [`with_zero_percentages`] left that step.
 pub(super) fn current<'r>(rollout: &'r Rollout, route: &'r SetMirrorRoute) -> &'r SetMirrorRoute {
-    let index = rollout.status.current_step_index;
-    let index = index.and_then(|index| usize::try_from(index).ok());
-    let steps = rollout
-        .canary
-        .as_ref()
-        .map(|canary| canary.steps.as_slice());
-    let step = index.and_then(|index| steps?.get(index)?.set_mirror_route.as_ref());
+    let step = rollout.current_step();
+    let step = step.and_then(|step| step.set_mirror_route.as_ref());
     let copies_nothing =
         |step: &&SetMirrorRoute| step.name == route.name && step.matches.is_empty();
     step.filter(|step| is_undecided(route) && copies_nothing(step))

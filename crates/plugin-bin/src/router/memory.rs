@@ -17,6 +17,8 @@ use tokio::time::Instant;
 
 pub(super) use table_locks::{TableLocks, Urgency};
 
+use crate::from_rpc::key;
+
 /// A Rollout that the controller has not asked about for this long is gone: it asks about each every 15 minutes.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -76,7 +78,7 @@ impl Memory {
     /// The managed routes of `rollout` are being removed.
     pub(super) fn begin_removal(&self, rollout: &Rollout) {
         let pass = Pass {
-            version: rollout.resource_version.clone(),
+            version: rollout.metadata.resource_version.clone(),
             has_removed: true,
             unfinished: Vec::new(),
         };
@@ -103,7 +105,7 @@ impl Memory {
                 pass.unfinished.extend(is_unfinished.then(|| call.clone()));
             } else if is_unfinished {
                 facts.pass = Some(Pass {
-                    version: rollout.resource_version.clone(),
+                    version: rollout.metadata.resource_version.clone(),
                     has_removed: false,
                     unfinished: vec![call.clone()],
                 });
@@ -131,7 +133,7 @@ impl Memory {
             && told.stable == status.stable_rs
             && told.canary == status.current_pod_hash;
         let hashes = (!is_rest).then(|| Hashes {
-            uid: rollout.uid.clone(),
+            uid: rollout.metadata.uid.clone(),
             status_stable: status.stable_rs.clone(),
             status_canary: status.current_pod_hash.clone(),
             stable: told.stable.clone(),
@@ -146,7 +148,7 @@ impl Memory {
         let (mut stable, mut canary) = (status.stable_rs.clone(), status.current_pod_hash.clone());
         self.change(&key(rollout), |facts| {
             let is_current = |told: &&Hashes| {
-                told.uid == rollout.uid
+                told.uid == rollout.metadata.uid
                     && told.status_stable == status.stable_rs
                     && told.status_canary == status.current_pod_hash
             };
@@ -159,7 +161,7 @@ impl Memory {
             // The aborted canary has no Pods left that stable would have to be kept apart from. The status does not count
             // the stable Pods, but there cannot be more than the Rollout asks for.
             canary.clone_from(&stable);
-            status.replicas > rollout.replicas
+            status.replicas > rollout.replicas()
         } else {
             // After a promotion or rollback the current version is the stable one.
             stable == canary && status.replicas > status.updated_replicas
@@ -236,7 +238,7 @@ impl Memory {
 impl Facts {
     fn pass_of(&mut self, rollout: &Rollout) -> Option<&mut Pass> {
         let pass = self.pass.as_mut();
-        pass.filter(|pass| pass.version == rollout.resource_version)
+        pass.filter(|pass| pass.version == rollout.metadata.resource_version)
     }
 
     fn is_empty(&self) -> bool {
@@ -247,30 +249,22 @@ impl Facts {
     }
 }
 
-fn key(rollout: &Rollout) -> ObjectKey {
-    ObjectKey::new(&rollout.namespace, &rollout.name)
-}
-
 #[cfg(test)]
 mod tests {
-    use rollouts_rpc::rollout::RolloutStatus;
+    use serde_json::json;
 
     use super::*;
 
     fn rollout(uid: &str, abort: bool, updated_replicas: i32) -> Rollout {
-        Rollout {
-            uid: uid.into(),
-            replicas: 4,
-            status: RolloutStatus {
-                stable_rs: "s1".into(),
-                current_pod_hash: "c1".into(),
-                abort,
-                updated_replicas,
-                replicas: 4,
-                ..RolloutStatus::default()
+        let rollout = json!({
+            "metadata": {"uid": uid},
+            "spec": {"replicas": 4},
+            "status": {
+                "stableRS": "s1", "currentPodHash": "c1", "abort": abort,
+                "replicas": 4, "updatedReplicas": updated_replicas,
             },
-            ..Rollout::default()
-        }
+        });
+        serde_json::from_value(rollout).unwrap()
     }
 
     fn told(stable: &str, canary: &str) -> Told {
@@ -372,12 +366,12 @@ mod tests {
         memory.begin_removal(&rollout("a", false, 1));
         tokio::time::advance(FORGOTTEN_AFTER / 2).await;
         let mut second = rollout("b", false, 1);
-        second.name = "second".into();
+        second.metadata.name = "second".into();
         memory.begin_removal(&second);
         assert_eq!(known(&memory), 2);
         tokio::time::advance(FORGOTTEN_AFTER / 2).await;
         let mut third = rollout("c", false, 1);
-        third.name = "third".into();
+        third.metadata.name = "third".into();
         memory.begin_removal(&third);
         assert_eq!(known(&memory), 2);
         assert!(!memory.has_removed(&rollout("a", false, 1)));

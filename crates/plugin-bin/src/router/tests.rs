@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rollouts_rpc::{
     error_chain,
-    rollout::{CanaryStep, CanaryStrategy, RolloutStatus, TrafficRouting},
+    rollout::{CanaryStep, CanaryStrategy, ManagedRoute, RawJson, RolloutStatus, TrafficRouting},
 };
 use route_store::PolicyStore as _;
 use serde_json::{Value, json};
@@ -115,25 +115,27 @@ fn select_shop() -> Value {
 }
 
 fn rollout(block: Value) -> Rollout {
-    let plugins = [(
-        "solo-io/glooplatform".to_owned(),
-        block.to_string().into_bytes(),
-    )]
-    .into();
-    Rollout {
-        name: "web".into(),
-        namespace: "shop".into(),
-        canary: Some(CanaryStrategy {
-            stable_service: "web".into(),
-            canary_service: "web-canary".into(),
-            traffic_routing: Some(TrafficRouting {
-                plugins,
-                ..TrafficRouting::default()
-            }),
-            ..CanaryStrategy::default()
-        }),
-        ..Rollout::default()
-    }
+    let rollout = json!({
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"strategy": {"canary": {
+            "stableService": "web",
+            "canaryService": "web-canary",
+            "trafficRouting": {"plugins": {"solo-io/glooplatform": block}},
+        }}},
+    });
+    serde_json::from_value(rollout).unwrap()
+}
+
+fn canary(rollout: &mut Rollout) -> &mut CanaryStrategy {
+    rollout.spec.strategy.canary.as_mut().unwrap()
+}
+
+fn routing(rollout: &mut Rollout) -> &mut TrafficRouting {
+    canary(rollout).traffic_routing.as_mut().unwrap()
+}
+
+fn managed(name: &str) -> ManagedRoute {
+    ManagedRoute { name: name.into() }
 }
 
 fn desired(value: i32) -> DesiredWeight {
@@ -216,8 +218,8 @@ async fn writers_of_one_table_take_turns() {
         let fixture = fixture.clone();
         calls.spawn(async move {
             let mut rollout = rollout(select_shop());
-            rollout.name.clone_from(&name);
-            let canary = rollout.canary.as_mut().unwrap();
+            rollout.metadata.name.clone_from(&name);
+            let canary = canary(&mut rollout);
             canary.canary_service = format!("{name}-canary");
             canary.stable_service = name;
             fixture.set_weight(&rollout, 25).await
@@ -285,25 +287,19 @@ async fn bad_configuration_is_refused() {
 async fn a_rollout_without_our_block_is_told_what_is_there() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = rollout(json!({}));
-    let routing = rollout
-        .canary
-        .as_mut()
-        .unwrap()
-        .traffic_routing
-        .as_mut()
-        .unwrap();
-    routing.plugins = [("argoproj-labs/nginx".to_owned(), b"{}".to_vec())].into();
+    let nginx = ("argoproj-labs/nginx".to_owned(), RawJson::from(&json!({})));
+    routing(&mut rollout).plugins = [nginx].into();
     let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
     assert!(error.contains("it has argoproj-labs/nginx"), "{error}");
 
-    rollout.canary.as_mut().unwrap().traffic_routing = None;
+    canary(&mut rollout).traffic_routing = None;
     let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
     assert_eq!(
         error,
         "Rollout shop/web has no trafficRouting: add trafficRouting.plugins"
     );
 
-    rollout.canary = None;
+    rollout.spec.strategy.canary = None;
     let error = fixture.set_weight(&rollout, 25).await.unwrap_err();
     assert_eq!(
         error,
@@ -364,7 +360,7 @@ async fn verification_follows_the_table() {
         set_weight: Some(25),
         ..CanaryStep::default()
     };
-    rollout.canary.as_mut().unwrap().steps = vec![step];
+    canary(&mut rollout).steps = vec![step];
     rollout.status = RolloutStatus {
         stable_rs: "s1".into(),
         current_pod_hash: "c1".into(),

@@ -9,15 +9,10 @@ use rollouts_rpc::{DesiredWeight, Rollout};
 /// `setWeight: 0` beside a header or mirror route arrives without its zero and counts as one that sets no weight.
 pub(super) fn is_waited_for(rollout: &Rollout, desired: DesiredWeight) -> bool {
     let status = &rollout.status;
-    let is_updating = !status.stable_rs.is_empty() && status.stable_rs != status.current_pod_hash;
-    if !is_updating || status.abort {
+    if !status.is_updating() || status.abort {
         return false;
     }
-    let index = status
-        .current_step_index
-        .and_then(|index| usize::try_from(index).ok());
-    let steps = rollout.canary.as_ref().map(|canary| &canary.steps);
-    match index.and_then(|index| steps?.get(index)) {
+    match rollout.current_step() {
         Some(step) => step.set_weight.is_some(),
         None => desired.value >= desired.max,
     }
@@ -25,39 +20,18 @@ pub(super) fn is_waited_for(rollout: &Rollout, desired: DesiredWeight) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rollouts_rpc::rollout::{
-        CanaryStep, CanaryStrategy, OtherStep, RolloutStatus, SetHeaderRoute,
-    };
+    use serde_json::json;
 
     use super::*;
 
     fn rollout(index: Option<i32>) -> Rollout {
-        let weight = |weight| CanaryStep {
-            set_weight: Some(weight),
-            ..CanaryStep::default()
-        };
-        let pause = CanaryStep {
-            others: vec![OtherStep::Pause],
-            ..CanaryStep::default()
-        };
-        let header = CanaryStep {
-            set_header_route: Some(SetHeaderRoute::default()),
-            ..CanaryStep::default()
-        };
-        let canary = CanaryStrategy {
-            steps: vec![weight(0), weight(25), pause, header],
-            ..CanaryStrategy::default()
-        };
-        Rollout {
-            canary: Some(canary),
-            status: RolloutStatus {
-                stable_rs: "s1".into(),
-                current_pod_hash: "c1".into(),
-                current_step_index: index,
-                ..RolloutStatus::default()
-            },
-            ..Rollout::default()
-        }
+        let steps =
+            json!([{"setWeight": 0}, {"setWeight": 25}, {"pause": {}}, {"setHeaderRoute": {}}]);
+        let rollout = json!({
+            "spec": {"strategy": {"canary": {"steps": steps}}},
+            "status": {"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": index},
+        });
+        serde_json::from_value(rollout).unwrap()
     }
 
     #[track_caller]

@@ -9,8 +9,7 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    LiveRollout, PolicyStore, RolloutReader, RouteStore, Selection, ServiceReader, Store,
-    StoreError,
+    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 
@@ -129,7 +128,7 @@ impl<S: PolicyStore> PolicyStore for Watched<S> {
 }
 
 impl<S: RolloutReader> RolloutReader for Watched<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.store.rollout(key).await
     }
 }

@@ -11,8 +11,8 @@ use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    LiveRollout, MemoryRouteStore, PolicyStore, RolloutReader, RouteStore, Selection,
-    ServiceReader, Store, StoreError,
+    MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
+    Store, StoreError,
 };
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -384,7 +384,7 @@ impl PolicyStore for Api {
 }
 
 impl RolloutReader for Api {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.memory().rollout(key).await
     }
 }

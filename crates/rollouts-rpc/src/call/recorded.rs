@@ -198,10 +198,10 @@ fn arguments(call: &StepCall) -> Option<(String, Vec<Option<i32>>, StepContext)>
         StepCall::Run(rollout, context)
         | StepCall::Terminate(rollout, context)
         | StepCall::Abort(rollout, context) => {
-            let steps = rollout.canary.iter().flat_map(|canary| &canary.steps);
+            let steps = rollout.steps().iter();
             let weights = steps.map(|CanaryStep { set_weight, .. }| *set_weight);
             Some((
-                format!("{}/{}", rollout.namespace, rollout.name),
+                format!("{}/{}", rollout.metadata.namespace, rollout.metadata.name),
                 weights.collect(),
                 context.clone(),
             ))

@@ -8,11 +8,9 @@ use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
 use crate::netrpc::{Body, Fault};
-use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::to_wire::error_chain;
-use crate::traffic_router::{
-    DesiredWeight, PodHashes, TrafficRouter, Verification, WeightDestination,
-};
+use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
 use crate::wire::{self, RouterArgs};
 
 methods! {
@@ -79,7 +77,7 @@ impl<R: TrafficRouter> Plugin for Router<R> {
 
     fn object(call: &RouterCall) -> Option<(&str, &str)> {
         let rollout = call.rollout()?;
-        Some((&rollout.namespace, &rollout.name))
+        Some((&rollout.metadata.namespace, &rollout.metadata.name))
     }
 
     async fn answer(&self, call: RouterCall) -> RouterReply {

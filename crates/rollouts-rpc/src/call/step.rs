@@ -63,7 +63,9 @@ impl<P: StepPlugin> Plugin for Step<P> {
             StepCall::InitPlugin | StepCall::Type => None,
             StepCall::Run(rollout, _)
             | StepCall::Terminate(rollout, _)
-            | StepCall::Abort(rollout, _) => Some((&rollout.namespace, &rollout.name)),
+            | StepCall::Abort(rollout, _) => {
+                Some((&rollout.metadata.namespace, &rollout.metadata.name))
+            }
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::all;
 use crate::call::{MetricCall, MetricMethod, other_argument};
 use crate::metric_provider::{AnalysisPhase, AnalysisRun, Measurement, Metric, MetricResult};
 use crate::netrpc::Fault;
@@ -139,6 +138,10 @@ fn instant(time: gob::Time) -> Option<SystemTime> {
 
 fn boxed<W, D: From<W>>(wire: W) -> Box<D> {
     Box::new(wire.into())
+}
+
+fn all<W, D: From<W>>(wire: Vec<W>) -> Vec<D> {
+    wire.into_iter().map(D::from).collect()
 }
 
 #[cfg(test)]

@@ -15,11 +15,9 @@ use super::proto::{
 use crate::call::{Plugin as _, PluginService, Router, RouterCall, RouterReply};
 use crate::error::PluginError;
 use crate::netrpc::{Fault, Service as _};
-use crate::rollout::Rollout;
+use crate::rollout::{Rollout, WeightDestination};
 use crate::to_wire::error_chain;
-use crate::traffic_router::{
-    DesiredWeight, PodHashes, TrafficRouter, Verification, WeightDestination,
-};
+use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
 
 pub(super) struct Calls<R> {
     router: PluginService<Router<R>>,

@@ -7,9 +7,8 @@ use serde::de::DeserializeOwned;
 use super::dispensed;
 use crate::call::RouterMethod;
 use crate::netrpc::client::{CallError, RpcClient};
-use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
-use crate::to_wire::all;
-use crate::traffic_router::{PodHashes, Verification, WeightDestination};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
+use crate::traffic_router::{PodHashes, Verification};
 use crate::wire::{self, RouterArgs};
 
 /// Calls a traffic router, with the arguments a controller would send.
@@ -54,10 +53,10 @@ impl RouterClient {
         additional: &[WeightDestination],
     ) -> Result<(), CallError> {
         let args = RouterArgs::UpdateHash(wire::UpdateHashArgs {
-            rollout: rollout.into(),
+            rollout: rollout.clone().with_defaults(),
             canary_hash: hashes.canary.clone(),
             stable_hash: hashes.stable.clone(),
-            additional_destinations: all(additional),
+            additional_destinations: additional.to_vec(),
         });
         self.perform(RouterMethod::UpdateHash, Some(args)).await
     }
@@ -113,8 +112,8 @@ impl RouterClient {
         route: &SetHeaderRoute,
     ) -> Result<(), CallError> {
         let args = wire::SetHeaderArgs {
-            rollout: rollout.into(),
-            set_header_route: route.into(),
+            rollout: rollout.clone().with_defaults(),
+            set_header_route: route.clone(),
         };
         self.perform(
             RouterMethod::SetHeaderRoute,
@@ -134,8 +133,8 @@ impl RouterClient {
         route: &SetMirrorRoute,
     ) -> Result<(), CallError> {
         let args = wire::SetMirrorArgs {
-            rollout: rollout.into(),
-            set_mirror_route: route.into(),
+            rollout: rollout.clone().with_defaults(),
+            set_mirror_route: route.clone(),
         };
         self.perform(
             RouterMethod::SetMirrorRoute,
@@ -151,7 +150,7 @@ impl RouterClient {
     /// See [`CallError`].
     pub async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), CallError> {
         let args = wire::RemoveManagedRoutesArgs {
-            rollout: rollout.into(),
+            rollout: rollout.clone().with_defaults(),
         };
         self.perform(
             RouterMethod::RemoveManagedRoutes,
@@ -184,8 +183,8 @@ impl RouterClient {
 
 fn weight(rollout: &Rollout, desired_weight: i32, additional: &[WeightDestination]) -> RouterArgs {
     RouterArgs::Weight(wire::SetWeightAndVerifyWeightArgs {
-        rollout: rollout.into(),
+        rollout: rollout.clone().with_defaults(),
         desired_weight,
-        additional_destinations: all(additional),
+        additional_destinations: additional.to_vec(),
     })
 }

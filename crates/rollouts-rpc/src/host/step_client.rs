@@ -88,7 +88,7 @@ impl StepClient {
 
 fn arguments(rollout: &Rollout, context: &StepContext) -> StepArgs {
     StepArgs {
-        rollout: rollout.into(),
+        rollout: rollout.clone().with_defaults(),
         context: wire::RpcStepContext {
             plugin_name: context.plugin_name.clone(),
             config: context.config.clone().into(),

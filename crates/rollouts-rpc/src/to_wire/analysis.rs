@@ -1,5 +1,7 @@
 //! The host's direction: an AnalysisRun and a metric as a controller would send them.
 
+use rollout_types::ObjectMeta;
+
 use super::all;
 use super::metric::{phase, time};
 use crate::metric_provider::{AnalysisRun, Metric, MetricResult};
@@ -12,13 +14,13 @@ impl From<&AnalysisRun> for wire::AnalysisRun {
             value: Some(value.clone()),
         };
         Self {
-            object_meta: wire::ObjectMeta {
+            object_meta: ObjectMeta {
                 name: run.name.clone(),
                 namespace: run.namespace.clone(),
                 uid: run.uid.clone(),
                 labels: run.labels.clone(),
                 annotations: run.annotations.clone(),
-                ..wire::ObjectMeta::default()
+                ..ObjectMeta::default()
             },
             spec: wire::AnalysisRunSpec {
                 args: run.args.iter().map(argument).collect(),

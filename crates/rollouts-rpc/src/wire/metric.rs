@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use gob::{Bytes, Time};
 
-use super::rollout::ObjectMeta;
+use rollout_types::ObjectMeta;
 
 gob::gob_struct! {
     pub(crate) struct MetricRunArgs as "RunArgs" {

@@ -1,6 +1,6 @@
 //! Arguments and replies of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go`).
 
-use super::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
+use rollout_types::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 
 gob::gob_struct! {
     pub(crate) struct UpdateHashArgs as "UpdateHashArgs" {

@@ -1,8 +1,8 @@
 //! Arguments and reply of a step plugin (`rollout/steps/plugin/rpc/rpc.go`, `utils/plugin/types/steps.go`).
 
 use gob::Bytes;
+use rollout_types::Rollout;
 
-use super::rollout::Rollout;
 use super::router::RpcError;
 
 gob::gob_struct! {

@@ -1,14 +1,13 @@
 //! What the client package of each released controller wrote (`tests/data/MANIFEST`) is read call by call.
 
-use std::collections::BTreeMap;
-
 use gob::{Decoder, Limits};
 use rollouts_rpc::rollout::{
-    CanaryStep, CanaryStrategy, HeaderRoutingMatch, OtherStep, RolloutStatus, RouteMatch,
-    SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficRouting, TrafficWeights,
+    CanaryStep, HeaderRoutingMatch, RawJson, RouteMatch, SetHeaderRoute, SetMirrorRoute,
+    StringMatch,
 };
 use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, RouterCall, WeightDestination};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::json;
 
 use crate::raw_host::RawHost;
 
@@ -147,122 +146,96 @@ fn expected(release: &Release) -> Vec<RouterCall> {
 
 /// As the recorder makes it.
 fn another() -> Rollout {
-    Rollout {
-        name: "another".into(),
-        namespace: "bank".into(),
-        canary: Some(CanaryStrategy {
-            steps: vec![CanaryStep {
-                set_weight: Some(0),
-                ..CanaryStep::default()
-            }],
-            ..CanaryStrategy::default()
-        }),
-        status: RolloutStatus {
-            current_step_index: Some(0),
-            ..RolloutStatus::default()
-        },
-        ..Rollout::default()
-    }
+    let rollout = json!({
+        "metadata": {"name": "another", "namespace": "bank"},
+        "spec": {"replicas": 0, "strategy": {"canary": {"steps": [{"setWeight": 0}]}}},
+        "status": {"currentStepIndex": 0},
+    });
+    serde_json::from_value(rollout).unwrap()
 }
 
 /// `tests/go/rollouts/fixture/rollout.yaml` as a release knows it, without the annotation that holds it once more.
 fn demo(release: &Release) -> Rollout {
-    let step = CanaryStep::default;
-    let other = |other| CanaryStep {
-        others: vec![other],
-        ..step()
-    };
-    let weight = |weight| CanaryStep {
-        set_weight: Some(weight),
-        ..step()
-    };
-    Rollout {
-        name: "demo".into(),
-        namespace: "shop".into(),
-        uid: "5d1c7d0e-9a4e-4e0c-8f53-0f7c5a2f6b10".into(),
-        resource_version: "184467".into(),
-        generation: 12,
-        labels: map([
-            ("app.kubernetes.io/name", "demo"),
-            ("app.kubernetes.io/managed-by", "argocd"),
-        ]),
-        annotations: map([
-            ("rollout.argoproj.io/revision", "7"),
-            (
-                "argocd.argoproj.io/tracking-id",
-                "shop:argoproj.io/Rollout:shop/demo",
-            ),
-        ]),
-        replicas: 4,
-        paused: false,
-        canary: Some(CanaryStrategy {
-            stable_service: "demo-stable".into(),
-            canary_service: "demo-canary".into(),
-            ping_pong: None,
-            dynamic_stable_scale: true,
-            steps: vec![
-                weight(0),
-                weight(25),
-                other(OtherStep::Pause),
-                CanaryStep {
-                    set_header_route: Some(header_route()),
-                    ..step()
-                },
-                CanaryStep {
-                    set_mirror_route: Some(mirror_route()),
-                    ..step()
-                },
-                other(OtherStep::SetCanaryScale),
-                other(OtherStep::Analysis),
-                other(OtherStep::Experiment),
-                other(OtherStep::Plugin),
-                weight(50),
-                other(OtherStep::Pause),
-            ]
-            .into_iter()
-            .filter(|step| release.step_plugins || step.others != [OtherStep::Plugin])
-            .collect(),
-            traffic_routing: Some(TrafficRouting {
-                // YAML 1.1: the key `on` is a boolean.
-                plugins: map([
-                    (
-                        "argoproj-labs/gatewayAPI",
-                        r#"{"httpRoute":"demo","namespace":"shop"}"#,
-                    ),
-                    (
-                        "example.com/other",
-                        r#"{"nested":{"note":"\u003c\u0026\u003e","true":true},"weights":[1,2.5,null]}"#,
-                    ),
-                    (
-                        "solo-io/glooplatform",
-                        r#"{"routeTableSelector":{"name":"shop","namespace":"shop"}}"#,
-                    ),
-                ]),
-                managed_routes: vec!["header-canary".into(), "mirror-canary".into()],
-                max_traffic_weight: release.max_traffic_weight.then_some(100),
-            }),
-        }),
-        status: RolloutStatus {
-            controller_pause: true,
-            phase: "Paused".into(),
-            message: "CanaryPauseStep".into(),
-            observed_generation: "12".into(),
-            current_pod_hash: "6d4f8b7c5".into(),
-            stable_rs: "7c9d6b5f4".into(),
-            current_step_index: Some(1),
-            replicas: 5,
-            updated_replicas: 1,
-            available_replicas: 5,
-            current_experiment: "demo-7-1".into(),
-            weights: Some(TrafficWeights {
-                canary: destination(25, "demo-canary", "6d4f8b7c5"),
-                stable: destination(75, "demo-stable", "7c9d6b5f4"),
-                additional: vec![],
-                verified: true,
-            }),
-            ..RolloutStatus::default()
+    let rollout = json!({
+        "metadata": {
+            "name": "demo",
+            "namespace": "shop",
+            "uid": "5d1c7d0e-9a4e-4e0c-8f53-0f7c5a2f6b10",
+            "resourceVersion": "184467",
+            "generation": 12,
+            "labels": {"app.kubernetes.io/name": "demo", "app.kubernetes.io/managed-by": "argocd"},
+            "annotations": {
+                "rollout.argoproj.io/revision": "7",
+                "argocd.argoproj.io/tracking-id": "shop:argoproj.io/Rollout:shop/demo",
+            },
         },
-    }
+        "spec": {"replicas": 4, "strategy": {"canary": {
+            "stableService": "demo-stable",
+            "canaryService": "demo-canary",
+            "dynamicStableScale": true,
+            "steps": [
+                {"setWeight": 0},
+                {"setWeight": 25},
+                {"pause": {}},
+                {},
+                {},
+                {"setCanaryScale": {}},
+                {"analysis": {}},
+                {"experiment": {}},
+                {"plugin": {}},
+                {"setWeight": 50},
+                {"pause": {}},
+            ],
+            "trafficRouting": {
+                "managedRoutes": [{"name": "header-canary"}, {"name": "mirror-canary"}],
+                "maxTrafficWeight": release.max_traffic_weight.then_some(100),
+            },
+        }}},
+        "status": {
+            "controllerPause": true,
+            "phase": "Paused",
+            "message": "CanaryPauseStep",
+            "observedGeneration": "12",
+            "currentPodHash": "6d4f8b7c5",
+            "stableRS": "7c9d6b5f4",
+            "currentStepIndex": 1,
+            "replicas": 5,
+            "updatedReplicas": 1,
+            "availableReplicas": 5,
+            "canary": {
+                "currentExperiment": "demo-7-1",
+                "weights": {
+                    "canary": {"weight": 25, "serviceName": "demo-canary", "podTemplateHash": "6d4f8b7c5"},
+                    "stable": {"weight": 75, "serviceName": "demo-stable", "podTemplateHash": "7c9d6b5f4"},
+                    "verified": true,
+                },
+            },
+        },
+    });
+    let mut rollout: Rollout = serde_json::from_value(rollout).unwrap();
+    let canary = rollout.spec.strategy.canary.as_mut().unwrap();
+    canary.steps[3].set_header_route = Some(header_route());
+    canary.steps[4].set_mirror_route = Some(mirror_route());
+    let is_known = |step: &CanaryStep| release.step_plugins || step.plugin.is_none();
+    canary.steps.retain(is_known);
+    // YAML 1.1: the key `on` is a boolean.
+    let plugins = [
+        (
+            "argoproj-labs/gatewayAPI",
+            r#"{"httpRoute":"demo","namespace":"shop"}"#,
+        ),
+        (
+            "example.com/other",
+            r#"{"nested":{"note":"\u003c\u0026\u003e","true":true},"weights":[1,2.5,null]}"#,
+        ),
+        (
+            "solo-io/glooplatform",
+            r#"{"routeTableSelector":{"name":"shop","namespace":"shop"}}"#,
+        ),
+    ];
+    let plugins = plugins.map(|(name, json)| (name.to_owned(), RawJson(json.into())));
+    canary.traffic_routing.as_mut().unwrap().plugins = plugins.into();
+    rollout
 }
 
 fn header_route() -> SetHeaderRoute {
@@ -310,14 +283,6 @@ fn destination(weight: i32, service_name: &str, pod_template_hash: &str) -> Weig
     }
 }
 
-fn map<const N: usize, V: From<&'static str>>(
-    entries: [(&str, &'static str); N],
-) -> BTreeMap<String, V> {
-    entries
-        .map(|(key, value)| (key.to_owned(), value.into()))
-        .into()
-}
-
 /// However the bytes are cut. The first calls bring 245 types with them, the later ones none.
 #[tokio::test(start_paused = true)]
 async fn every_released_controllers_calls_arrive_as_they_were_made() {
@@ -339,7 +304,7 @@ async fn every_released_controllers_calls_arrive_as_they_were_made() {
 /// Takes away the annotation that holds the Rollout once more, if it is there.
 fn applied(rollout: &mut Rollout) -> bool {
     let annotation = "kubectl.kubernetes.io/last-applied-configuration";
-    let json = rollout.annotations.remove(annotation);
+    let json = rollout.metadata.annotations.remove(annotation);
     json.is_some_and(|json| json.len() > 4000)
 }
 

@@ -119,7 +119,10 @@ async fn an_argument_in_many_messages_is_followed() {
         let Ok(RouterCall::SetWeight(rollout, desired, additional)) = host.calls.try_recv() else {
             panic!("no SetWeight");
         };
-        assert_eq!((rollout.name.as_str(), rollout.replicas), ("demo", 5));
+        assert_eq!(
+            (rollout.metadata.name.as_str(), rollout.replicas()),
+            ("demo", 5)
+        );
         assert_eq!(
             desired,
             DesiredWeight {

@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    LiveRollout, MemoryRouteStore, PolicyStore, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError,
+    MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
+    StoreError,
 };
 
 use super::*;
@@ -174,7 +174,7 @@ impl PolicyStore for Faulty {
 }
 
 impl RolloutReader for Faulty {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<LiveRollout>, StoreError> {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         self.reach("get", "rollout").await?;
         self.store.rollout(key).await
     }

@@ -21,14 +21,13 @@ fn header(value: &str) -> SetHeaderRoute {
 /// A Rollout whose first step, the current one, is a header route.
 fn header_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
-    rollout.resource_version = "1".into();
+    rollout.metadata.resource_version = "1".into();
     rollout.status.current_step_index = Some(0);
-    let canary = rollout.canary.as_mut().unwrap();
-    canary.steps = vec![CanaryStep {
+    canary(&mut rollout).steps = vec![CanaryStep {
         set_header_route: Some(header("1")),
         ..CanaryStep::default()
     }];
-    canary.traffic_routing.as_mut().unwrap().managed_routes = vec!["hdr".into()];
+    routing(&mut rollout).managed_routes = vec![managed("hdr")];
     rollout
 }
 
@@ -103,7 +102,7 @@ async fn b15_set_weight_brings_a_lost_header_route_back() {
 async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
-    rollout.canary.as_mut().unwrap().steps[0].set_weight = Some(25);
+    canary(&mut rollout).steps[0].set_weight = Some(25);
     rollout.status.stable_rs = "s1".into();
     rollout.status.current_pod_hash = "c1".into();
     fixture.remove(&rollout).await.unwrap();
@@ -125,7 +124,7 @@ async fn a_pass_that_ended_early_does_not_count_for_another_version() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
     fixture.remove(&rollout).await.unwrap();
-    rollout.resource_version = "2".into();
+    rollout.metadata.resource_version = "2".into();
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
 }
@@ -235,7 +234,7 @@ async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
     }
     // The owner adds the route, and the controller asks again without a change of the Rollout.
     fixture.store.put(shop()).unwrap();
-    rollout.canary = header_rollout(select_shop()).canary;
+    rollout.spec = header_rollout(select_shop()).spec;
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     fixture.set_weight(&rollout, 0).await.unwrap();
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);

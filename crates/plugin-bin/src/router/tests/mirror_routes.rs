@@ -23,12 +23,11 @@ fn mirror(percentage: i32) -> SetMirrorRoute {
 pub(super) fn mirror_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
     rollout.status.current_step_index = Some(0);
-    let canary = rollout.canary.as_mut().unwrap();
-    canary.steps = vec![CanaryStep {
+    canary(&mut rollout).steps = vec![CanaryStep {
         set_mirror_route: Some(mirror(30)),
         ..CanaryStep::default()
     }];
-    canary.traffic_routing.as_mut().unwrap().managed_routes = vec!["mir".into()];
+    routing(&mut rollout).managed_routes = vec![managed("mir")];
     rollout
 }
 
@@ -177,15 +176,14 @@ async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
             .unwrap();
     }
     let mut rollout = mirror_rollout(select_shop());
-    let step = rollout.canary.as_mut().unwrap().steps.first_mut().unwrap();
+    let step = canary(&mut rollout).steps.first_mut().unwrap();
     let route = step.set_mirror_route.as_mut().unwrap();
     route.percentage = None;
     let route = route.clone();
     router.set_mirror_route(&rollout, &route).await.unwrap();
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
     // The next step sets a weight, and the controller waits until it is in force.
-    let canary = rollout.canary.as_mut().unwrap();
-    canary.steps.push(CanaryStep {
+    canary(&mut rollout).steps.push(CanaryStep {
         set_weight: Some(25),
         ..CanaryStep::default()
     });

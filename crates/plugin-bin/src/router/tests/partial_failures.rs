@@ -180,7 +180,7 @@ async fn a_rollout_that_cannot_be_read_does_not_stop_weight_0() {
         matches: vec![rollouts_rpc::rollout::RouteMatch::default()],
         percentage: None,
     };
-    rollout.canary.as_mut().unwrap().steps = vec![CanaryStep {
+    canary(&mut rollout).steps = vec![CanaryStep {
         set_mirror_route: Some(mirror),
         ..CanaryStep::default()
     }];

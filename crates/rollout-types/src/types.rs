@@ -1,0 +1,225 @@
+//! The types of the API.
+
+use std::collections::BTreeMap;
+
+use crate::RawJson;
+use crate::declare::api_struct;
+
+api_struct! {
+    /// A Rollout as it was when the controller's reconcile began, or as the API server shows it.
+    pub struct Rollout as "Rollout" {
+        /// `metadata`.
+        pub metadata: ObjectMeta as "ObjectMeta" / "metadata",
+        /// `spec`.
+        pub spec: RolloutSpec as "Spec" / "spec",
+        /// `status`.
+        pub status: RolloutStatus as "Status" / "status",
+    }
+
+    /// `metadata` of an object.
+    pub struct ObjectMeta as "ObjectMeta" {
+        /// `name`.
+        pub name: String as "Name" / "name",
+        /// `namespace`.
+        pub namespace: String as "Namespace" / "namespace",
+        /// `uid`.
+        pub uid: String as "UID" / "uid",
+        /// `resourceVersion`.
+        pub resource_version: String as "ResourceVersion" / "resourceVersion",
+        /// `generation`.
+        pub generation: i64 as "Generation" / "generation",
+        /// `labels`.
+        pub labels: BTreeMap<String, String> as "Labels" / "labels",
+        /// `annotations`.
+        pub annotations: BTreeMap<String, String> as "Annotations" / "annotations",
+    }
+
+    /// `spec` of a Rollout.
+    pub struct RolloutSpec as "RolloutSpec" {
+        /// `replicas`; see [`Rollout::replicas`].
+        pub replicas: Option<i32> as "Replicas" / "replicas",
+        /// `paused`.
+        pub paused: bool as "Paused" / "paused",
+        /// `strategy`.
+        pub strategy: RolloutStrategy as "Strategy" / "strategy",
+    }
+
+    /// `spec.strategy`.
+    pub struct RolloutStrategy as "RolloutStrategy" {
+        /// `canary`; routers are called only for Rollouts that have it.
+        pub canary: Option<CanaryStrategy> as "Canary" / "canary",
+    }
+
+    /// `spec.strategy.canary`.
+    pub struct CanaryStrategy as "CanaryStrategy" {
+        /// `canaryService`; may be empty with a traffic router plugin.
+        pub canary_service: String as "CanaryService" / "canaryService",
+        /// `stableService`; may be empty with a traffic router plugin.
+        pub stable_service: String as "StableService" / "stableService",
+        /// `steps`.
+        pub steps: Vec<CanaryStep> as "Steps" / "steps",
+        /// `trafficRouting`.
+        pub traffic_routing: Option<TrafficRouting> as "TrafficRouting" / "trafficRouting",
+        /// `pingPong`.
+        pub ping_pong: Option<PingPong> as "PingPong" / "pingPong",
+        /// `dynamicStableScale`.
+        pub dynamic_stable_scale: bool as "DynamicStableScale" / "dynamicStableScale",
+    }
+
+    /// `pingPong`: two Services that exchange the roles of stable and canary with every promotion.
+    pub struct PingPong as "PingPongSpec" {
+        /// `pingService`.
+        pub ping_service: String as "PingService" / "pingService",
+        /// `pongService`.
+        pub pong_service: String as "PongService" / "pongService",
+    }
+
+    /// One entry of `steps`. A single step may set a weight, a header route and a mirror route at once.
+    pub struct CanaryStep as "CanaryStep" {
+        /// `setWeight`, in parts of [`Rollout::max_traffic_weight`].
+        pub set_weight: Option<i32> as "SetWeight" / "setWeight",
+        /// `pause`.
+        pub pause: Option<Present> as "Pause" / "pause",
+        /// `experiment`.
+        pub experiment: Option<Present> as "Experiment" / "experiment",
+        /// `analysis`.
+        pub analysis: Option<Present> as "Analysis" / "analysis",
+        /// `setCanaryScale`.
+        pub set_canary_scale: Option<Present> as "SetCanaryScale" / "setCanaryScale",
+        /// `setHeaderRoute`.
+        pub set_header_route: Option<SetHeaderRoute> as "SetHeaderRoute" / "setHeaderRoute",
+        /// `setMirrorRoute`.
+        pub set_mirror_route: Option<SetMirrorRoute> as "SetMirrorRoute" / "setMirrorRoute",
+        /// `plugin`.
+        pub plugin: Option<Present> as "Plugin" / "plugin",
+    }
+
+    /// An object of which only the presence is read.
+    #[derive(Copy)]
+    pub struct Present as "Present" {}
+
+    /// `trafficRouting`.
+    pub struct TrafficRouting as "RolloutTrafficRouting" {
+        /// `managedRoutes`; the first takes precedence.
+        pub managed_routes: Vec<ManagedRoute> as "ManagedRoutes" / "managedRoutes",
+        /// `plugins`: each plugin's configuration under the plugin's name.
+        pub plugins: BTreeMap<String, RawJson> as "Plugins" / "plugins",
+        /// `maxTrafficWeight`; see [`Rollout::max_traffic_weight`].
+        pub max_traffic_weight: Option<i32> as "MaxTrafficWeight" / "maxTrafficWeight",
+    }
+
+    /// One entry of `managedRoutes`. Its type has this name in Go.
+    pub struct ManagedRoute as "MangedRoutes" {
+        /// `name`.
+        pub name: String as "Name" / "name",
+    }
+
+    /// A `setHeaderRoute` step: requests that match go to the canary.
+    pub struct SetHeaderRoute as "SetHeaderRoute" {
+        /// `name`, one of `managedRoutes`.
+        pub name: String as "Name" / "name",
+        /// `match`. Empty asks for the removal of the route.
+        pub matches: Vec<HeaderRoutingMatch> as "Match" / "match",
+    }
+
+    /// A header that a request must have.
+    pub struct HeaderRoutingMatch as "HeaderRoutingMatch" {
+        /// `headerName`.
+        pub header_name: String as "HeaderName" / "headerName",
+        /// `headerValue`.
+        pub header_value: StringMatch as "HeaderValue" / "headerValue",
+    }
+
+    /// A `setMirrorRoute` step: requests that match are copied to the canary.
+    pub struct SetMirrorRoute as "SetMirrorRoute" {
+        /// `name`, one of `managedRoutes`.
+        pub name: String as "Name" / "name",
+        /// `match`. Empty asks for the removal of the route.
+        pub matches: Vec<RouteMatch> as "Match" / "match",
+        /// `percentage` of the requests that match. Absent means all of them. In gob, `None` is either absent or 0; only
+        /// the live object tells.
+        pub percentage: Option<i32> as "Percentage" / "percentage",
+    }
+
+    /// What a request to be mirrored must have; all that is set must match.
+    pub struct RouteMatch as "RouteMatch" {
+        /// `method`.
+        pub method: Option<StringMatch> as "Method" / "method",
+        /// `path`.
+        pub path: Option<StringMatch> as "Path" / "path",
+        /// `headers`; the controller does not validate their values.
+        pub headers: BTreeMap<String, StringMatch> as "Headers" / "headers",
+    }
+
+    /// How a text is matched. Where the controller validates, exactly one of the fields is not empty.
+    pub struct StringMatch as "StringMatch" {
+        /// `exact`.
+        pub exact: String as "Exact" / "exact",
+        /// `prefix`.
+        pub prefix: String as "Prefix" / "prefix",
+        /// `regex`.
+        pub regex: String as "Regex" / "regex",
+    }
+
+    /// `status`, as the last reconcile left it.
+    pub struct RolloutStatus as "RolloutStatus" {
+        /// `abort`.
+        pub abort: bool as "Abort" / "abort",
+        /// `controllerPause`.
+        pub controller_pause: bool as "ControllerPause" / "controllerPause",
+        /// `currentPodHash`: the hash of the Pods that the spec asks for.
+        pub current_pod_hash: String as "CurrentPodHash" / "currentPodHash",
+        /// `replicas`: Pods of all versions.
+        pub replicas: i32 as "Replicas" / "replicas",
+        /// `updatedReplicas`: Pods of the current template, the canary's while there is one.
+        pub updated_replicas: i32 as "UpdatedReplicas" / "updatedReplicas",
+        /// `availableReplicas`.
+        pub available_replicas: i32 as "AvailableReplicas" / "availableReplicas",
+        /// `currentStepIndex`; the number of steps after the last one. `None` when there are no steps.
+        pub current_step_index: Option<i32> as "CurrentStepIndex" / "currentStepIndex",
+        /// `observedGeneration`, a text in this API.
+        pub observed_generation: String as "ObservedGeneration" / "observedGeneration",
+        /// `canary`.
+        pub canary: CanaryStatus as "Canary" / "canary",
+        /// `stableRS`: the hash of the stable Pods; empty until the first version is promoted.
+        pub stable_rs: String as "StableRS" / "stableRS",
+        /// `promoteFull`.
+        pub promote_full: bool as "PromoteFull" / "promoteFull",
+        /// `phase`: `Healthy`, `Degraded`, `Progressing` or `Paused`.
+        pub phase: String as "Phase" / "phase",
+        /// `message`.
+        pub message: String as "Message" / "message",
+    }
+
+    /// `status.canary`.
+    pub struct CanaryStatus as "CanaryStatus" {
+        /// `currentExperiment`.
+        pub current_experiment: String as "CurrentExperiment" / "currentExperiment",
+        /// `weights`.
+        pub weights: Option<TrafficWeights> as "Weights" / "weights",
+        /// `stablePingPong`: `ping` or `pong`; empty counts as `pong`.
+        pub stable_ping_pong: String as "StablePingPong" / "stablePingPong",
+    }
+
+    /// `status.canary.weights`: the weights that the controller asked the router for last.
+    pub struct TrafficWeights as "TrafficWeights" {
+        /// `canary`.
+        pub canary: WeightDestination as "Canary" / "canary",
+        /// `stable`.
+        pub stable: WeightDestination as "Stable" / "stable",
+        /// `additional`.
+        pub additional: Vec<WeightDestination> as "Additional" / "additional",
+        /// `verified`. Absent and false are alike in gob.
+        pub verified: bool as "Verified" / "verified",
+    }
+
+    /// A destination and its share of the traffic.
+    pub struct WeightDestination as "WeightDestination" {
+        /// The share, in parts of [`Rollout::max_traffic_weight`].
+        pub weight: i32 as "Weight" / "weight",
+        /// Name of the Service; empty if the Pods of an experiment have no port.
+        pub service_name: String as "ServiceName" / "serviceName",
+        /// Hash of the Pods behind it.
+        pub pod_template_hash: String as "PodTemplateHash" / "podTemplateHash",
+    }
+}
