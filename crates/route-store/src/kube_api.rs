@@ -161,41 +161,6 @@ impl KubeRouteStore {
         let request = resource::<K>(Some(&key.namespace)).patch(&key.name, &params, &body);
         call.parse(self.send(&call, request).await?)
     }
-
-    async fn send(
-        &self,
-        call: &Call,
-        request: Result<HttpRequest, RequestError>,
-    ) -> Result<Value, StoreError> {
-        let request = request.map_err(|error| call.unreachable(error))?;
-        let answer = async {
-            let client = self.client().await;
-            let client = client.map_err(|error| call.unreachable(error))?;
-            client
-                .request(request)
-                .await
-                .map_err(|error| call.failed(error))
-        };
-        self.within(call, Duration::ZERO, answer).await
-    }
-
-    /// Waits for `answer` as long as a request may take, and `longer`.
-    async fn within<T>(
-        &self,
-        call: &Call,
-        longer: Duration,
-        answer: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let after = self.access.request_timeout + longer;
-        let answer = tokio::time::timeout(after, answer);
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::Timeout {
-                verb: call.verb,
-                what: call.what.clone(),
-                after,
-            })
-        })
-    }
 }
 
 impl KubeRouteStore {
@@ -380,7 +345,10 @@ impl Call {
                 resource: self.resource.clone(),
                 reason,
             },
-            _ => self.unreachable(error),
+            code => self.unreachable(Answered {
+                code,
+                message: status.message.clone(),
+            }),
         }
     }
 
@@ -427,10 +395,13 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 }
 
 mod connect;
+mod retry;
+mod send;
 mod watch;
 
 use connect::connect;
 pub use connect::{ConnectError, KubeAccess};
+use send::Answered;
 pub use watch::{Event, Watch};
 
 #[cfg(test)]

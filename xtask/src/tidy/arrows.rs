@@ -31,8 +31,19 @@ const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        package: "rollout-types",
+        knows: &["gob", "serde_json"],
+        must_not_know: &[
+            "tokio",
+            "futures",
+            "kube-core",
+            "kube-client",
+            "rollouts-rpc",
+        ],
+    },
+    Rule {
         package: "rollouts-rpc",
-        knows: &["gob", "yamux"],
+        knows: &["gob", "rollout-types", "yamux"],
         must_not_know: &[
             "gloo-types",
             "route-planner",
@@ -77,12 +88,17 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "route-store",
-        knows: &["gloo-types", "kube-client"],
-        must_not_know: &["route-planner", "rollouts-rpc", "gob"],
+        knows: &["gloo-types", "kube-client", "rollout-types"],
+        must_not_know: &["route-planner", "rollouts-rpc"],
     },
     Rule {
         package: "appset-generator",
-        knows: &["gloo-types", "route-planner", "strict-json"],
+        knows: &[
+            "gloo-types",
+            "rollout-types",
+            "route-planner",
+            "strict-json",
+        ],
         must_not_know: &[
             "axum",
             "hyper",
@@ -110,6 +126,7 @@ const RULES: &[Rule] = &[
         knows: &["xshell"],
         must_not_know: &[
             "gob",
+            "rollout-types",
             "rollouts-rpc",
             "gloo-types",
             "route-planner",

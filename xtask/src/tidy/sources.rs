@@ -9,6 +9,7 @@ const PURE: &[&str] = &[
     "crates/appset-generator/src",
     "crates/gob/src",
     "crates/gloo-types/src",
+    "crates/rollout-types/src",
     "crates/route-planner/src",
     "crates/strict-json/src",
 ];

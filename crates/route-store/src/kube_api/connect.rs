@@ -57,6 +57,8 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError>
     if is_exempt(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
     }
+    // `send` has its own rule, which knows how much time is left.
+    config.default_retry = false;
     if config.proxy_url.is_some() && !cfg!(feature = "proxy") {
         let server = config.cluster_url.to_string();
         return Err(ConnectError::Proxy { server });

@@ -403,3 +403,54 @@ async fn a_policy_that_may_not_be_created_names_the_missing_right() {
          grant it on mirrorpolicies.trafficcontrol.policy.gloo.solo.io (no)"
     );
 }
+
+/// A request against `answers`, the milliseconds that it took, and how often it was sent.
+async fn tried(answers: Vec<(u16, Value)>) -> (String, u128, usize) {
+    let (store, sent) = store(answers);
+    let start = tokio::time::Instant::now();
+    let outcome = store.read(&ObjectKey::new("mesh", "web")).await;
+    let took = start.elapsed().as_millis();
+    let shown = match outcome {
+        Ok(table) => table.key().to_string(),
+        Err(error) => format!("{:#}", anyhow::Error::from(error)),
+    };
+    (shown, took, lines(&sent).len())
+}
+
+fn overloaded(seconds: u32) -> (u16, Value) {
+    let details = json!({"retryAfterSeconds": seconds});
+    (429, failure(429, "too many requests", Some(details)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_overloaded_api_server_is_asked_again_when_it_says() {
+    let answers = vec![overloaded(1), overloaded(2), (200, table("mesh", "web"))];
+    assert_eq!(tried(answers).await, ("mesh/web".to_owned(), 3000, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_stays_overloaded_is_asked_three_times() {
+    let (shown, _, times) = tried(vec![overloaded(0); 9]).await;
+    insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 429: too many requests");
+    assert_eq!(times, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_that_does_not_fit_is_not_begun() {
+    let (_, took, times) = tried(vec![overloaded(60); 9]).await;
+    assert_eq!((took, times), (0, 1));
+}
+
+#[tokio::test]
+async fn an_error_of_the_api_server_is_one_line() {
+    let status = failure(
+        500,
+        "etcdserver:\n  leader changed",
+        Some(json!({"causes": []})),
+    );
+    let (shown, _, times) = tried(vec![(500, status)]).await;
+    insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 500: etcdserver: leader changed");
+    assert_eq!(times, 1);
+    let (shown, ..) = tried(vec![(502, json!("<html>Bad Gateway</html>"))]).await;
+    insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 502: <html>Bad Gateway</html>");
+}

@@ -1,0 +1,155 @@
+//! Sending one request: its deadline, its tries, and what an answer becomes.
+
+use std::time::Duration;
+
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Response};
+use http_body_util::BodyExt as _;
+use kube::client::Body;
+use kube::core::Status;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::retry::{self, Failure};
+use super::{Call, HttpRequest, KubeRouteStore, RequestError};
+use crate::StoreError;
+
+/// An error that the API server answered with and nothing here expects, as the source of [`StoreError::Unreachable`].
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered {code}{}", detail(.message))]
+pub(super) struct Answered {
+    pub(super) code: u16,
+    pub(super) message: String,
+}
+
+/// One line of what the API server said.
+fn detail(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
+    }
+}
+
+/// Why there is no answer of use.
+enum Refused {
+    Client(kube::Error),
+    Answered {
+        status: Box<Status>,
+        after: Option<Duration>,
+    },
+}
+
+impl KubeRouteStore {
+    /// Sends a request, again if that can help, within the time that a request may take.
+    pub(super) async fn send(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<Value, StoreError> {
+        let request = request.map_err(|error| call.unreachable(error))?;
+        let end = Instant::now() + self.access.request_timeout;
+        self.within(call, Duration::ZERO, async {
+            let mut tries = 1;
+            loop {
+                let refused = match self.ask(call, request.clone()).await? {
+                    Ok(answer) => return Ok(answer),
+                    Err(refused) => refused,
+                };
+                let left = end.saturating_duration_since(Instant::now());
+                let failure = refused.failure();
+                let pause = failure.and_then(|failure| {
+                    retry::pause(request.method(), failure, tries, left, fastrand::f64())
+                });
+                let Some(pause) = pause else {
+                    return Err(refused.into_error(call));
+                };
+                tokio::time::sleep(pause).await;
+                tries += 1;
+            }
+        })
+        .await
+    }
+
+    /// Sends a request once.
+    async fn ask(
+        &self,
+        call: &Call,
+        request: HttpRequest,
+    ) -> Result<Result<Value, Refused>, StoreError> {
+        let client = self.client().await;
+        let client = client.map_err(|error| call.unreachable(error))?;
+        let response = match client.send(request.map(Body::from)).await {
+            Ok(response) => response,
+            Err(error) => return Ok(Err(Refused::Client(error))),
+        };
+        let (head, body) = Response::into_parts(response);
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return Ok(Err(Refused::Client(error))),
+        };
+        if head.status.is_client_error() || head.status.is_server_error() {
+            let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+                let text = String::from_utf8_lossy(&body);
+                Status::failure(&text, "").with_code(head.status.as_u16())
+            });
+            let after = retry_after(&head.headers, &status);
+            let status = Box::new(status);
+            return Ok(Err(Refused::Answered { status, after }));
+        }
+        let answer = serde_json::from_slice(&body);
+        Ok(answer.map_err(|error| Refused::Client(kube::Error::SerdeError(error))))
+    }
+
+    /// Waits for `answer` as long as a request may take, and `longer`.
+    pub(super) async fn within<T>(
+        &self,
+        call: &Call,
+        longer: Duration,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let after = self.access.request_timeout + longer;
+        let answer = tokio::time::timeout(after, answer);
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::Timeout {
+                verb: call.verb,
+                what: call.what.clone(),
+                after,
+            })
+        })
+    }
+}
+
+impl Refused {
+    /// What decides about another try; `None` for what another try would not change.
+    fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Answered { status, after } => {
+                let code = http::StatusCode::from_u16(status.code).ok()?;
+                Some(Failure::Answered(code, *after))
+            }
+            Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
+                Some(Failure::Connection)
+            }
+            Self::Client(_) => None,
+        }
+    }
+
+    fn into_error(self, call: &Call) -> StoreError {
+        match self {
+            Self::Client(error) => call.failed(error),
+            Self::Answered { status, .. } => call.failed(kube::Error::Api(status)),
+        }
+    }
+}
+
+/// `Retry-After`, in seconds as the API server writes it, or the same in the answer itself.
+fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
+    let header = headers.get(RETRY_AFTER).and_then(|it| it.to_str().ok());
+    let header = header.and_then(|seconds| seconds.parse().ok());
+    let details = status.details.as_ref();
+    let details = details.map(|details| u64::from(details.retry_after_seconds));
+    let seconds = header.or(details.filter(|seconds| *seconds > 0));
+    seconds.map(Duration::from_secs)
+}
