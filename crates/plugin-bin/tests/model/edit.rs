@@ -198,7 +198,8 @@ impl Both<'_> {
                 let stable = position(status.roles.stable)?;
                 let canary = position(status.roles.canary)?;
                 let sum = weight(&list[stable])? + weight(&list[canary])?;
-                if sum < 4 {
+                // After a rollback both are the same subset.
+                if sum < 4 || stable == canary {
                     return None;
                 }
                 list[stable]["weight"] = json!(sum - 3);
