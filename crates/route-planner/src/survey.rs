@@ -288,7 +288,7 @@ impl<'a> Survey<'a> {
         let recovered =
             split.map(|split| recover(live, split, &self.roles, default, reader.reading));
         let owners = match recovered {
-            Some(Recovered::Owners(owners)) => owners,
+            Some(Recovered::Owners(owners)) => self.without_experiment(owners),
             Some(Recovered::Replaced { owners, stable, by }) => {
                 let refusal = Refusal::Replaced {
                     route: route.label(),
@@ -324,6 +324,23 @@ impl<'a> Survey<'a> {
                 anchor: (*anchor).clone(),
                 owners,
             },
+        }
+    }
+
+    /// The owner's list without the experiment that runs, whose Service the controller made. It can be in the record when the
+    /// annotation was lost, and the first call after that went by a status from before the experiment.
+    fn without_experiment(&self, owners: DestinationList<'a>) -> DestinationList<'a> {
+        let applied = self.intent.applied.as_ref();
+        let Some(applied) = applied.filter(|applied| !applied.additional.is_empty()) else {
+            return owners;
+        };
+        let is_experiment = |slot: &Slot<'a>| {
+            let mut services = applied.additional.keys();
+            services.any(|service| self.roles.additional(service, None).is(slot))
+        };
+        match owners.slots.iter().any(is_experiment) {
+            true => without_applied(&owners, &self.roles, applied, &[]).unwrap_or(owners),
+            false => owners,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::documents::{
     owned, share, shares, weight,
 };
 use crate::history::{Attribute, Edit};
+use crate::oracle::is_split_by;
 use crate::owner::{Cut, Table, is_broken, is_plugins};
 use crate::trust::{Status, Trust};
 
@@ -166,6 +167,12 @@ impl Both<'_> {
             }
             Edit::PointBack(route) => {
                 let at = self.wrap(route)?;
+                let live = &http(&self.live)[self.at[at]];
+                let mut others = self.statuses.iter().skip(1);
+                if others.any(|it| is_split_by(live, &it.roles)) {
+                    // It led to another Rollout before.
+                    return None;
+                }
                 // Of ping and pong, ping is what owners write.
                 let anchor = self.statuses.first()?.roles.anchors.iter().min()?.clone();
                 let back = |route: &mut Value| {
