@@ -235,6 +235,14 @@ pub enum Warning {
         /// The canary Service.
         canary: String,
     },
+    /// A route sends everything to the canary, and nothing tells whether its owner wants that: the record of the table is
+    /// lost, and other routes lead to stable.
+    OnlyCanary {
+        /// The route.
+        route: String,
+        /// The canary Service.
+        canary: String,
+    },
     /// The owner pointed a route elsewhere while it was split: nothing is put back.
     Repointed {
         /// The route.
@@ -336,6 +344,10 @@ impl fmt::Display for Warning {
             Self::OwnerCanaryShare { route, canary } => write!(
                 f,
                 "{route}: the table itself gives {canary} a share while nothing is rolled out; it is taken out until the next rollout"
+            ),
+            Self::OnlyCanary { route, canary } => write!(
+                f,
+                "{route}: all traffic goes to {canary}, and no record says that it was split; unless it is meant to, lead it to the stable Service"
             ),
             Self::Repointed { route } => {
                 write!(

@@ -387,7 +387,7 @@ impl<'a> Survey<'a> {
             Finding::Forward { leads, .. } => !matches!(leads, Leads::Elsewhere { .. }),
             _ => false,
         });
-        if !is_full || is_led_to {
+        if !is_full {
             return;
         }
         for it in &mut self.routes {
@@ -403,6 +403,14 @@ impl<'a> Survey<'a> {
             let Some(anchor) = self.roles.anchors(&owners, false).first().copied().cloned() else {
                 continue;
             };
+            if is_led_to {
+                // Made from Git, for example: then the owner wrote the weight.
+                self.warnings.push(Warning::OnlyCanary {
+                    route: it.route.label(),
+                    canary: self.roles.canary.name().to_owned(),
+                });
+                continue;
+            }
             *leads = Leads::Here { owners, anchor };
             self.warnings.push(Warning::Rebuilt {
                 route: it.route.label(),

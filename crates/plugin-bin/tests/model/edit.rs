@@ -31,6 +31,7 @@ pub(crate) fn make(
         table,
     };
     both.edit(edit)?;
+    both.doubt_full_weight();
     Some(both.live)
 }
 
@@ -602,6 +603,27 @@ impl Both<'_> {
             );
             self.table.trust[route] = self.table.trust[route].max_loss(trust);
             if self.table.trust[route] == Trust::Nothing {
+                self.take_over(route);
+            }
+        }
+    }
+
+    /// Without a record, a route to the canary alone is only taken for one that was split while no route leads to stable.
+    fn doubt_full_weight(&mut self) {
+        if annotation(&self.live).is_some() {
+            return;
+        }
+        for route in 0..self.at.len().min(self.table.trust.len()) {
+            let Some(status) = self.leads_to(&http(&self.table.document)[route]) else {
+                continue;
+            };
+            let leads_there = |at: &usize| {
+                let mut list = destinations(&http(&self.live)[*at]).iter();
+                list.any(|it| id(it) == status.roles.stable)
+            };
+            let is_full = !leads_there(&self.at[route]);
+            let is_led_to = self.at.iter().any(leads_there);
+            if self.table.trust[route] == Trust::Traffic && is_full && is_led_to {
                 self.take_over(route);
             }
         }

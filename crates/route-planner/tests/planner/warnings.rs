@@ -1,6 +1,6 @@
 //! What the user is told beside a plan, through the log of the plugin.
 
-use route_planner::{Intent, IntentKind};
+use route_planner::{AppliedWeights, Intent, IntentKind};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
@@ -102,6 +102,31 @@ fn a_share_of_the_canary_at_rest() {
             "route r: the table itself gives reviews-canary a share while nothing is rolled out; it is taken out until the next rollout",
         ],
     );
+}
+
+/// At full weight without a record: a route that was split looks like one that its owner leads to the canary.
+#[test]
+fn a_route_to_the_canary_alone_without_record() {
+    let applied = AppliedWeights {
+        canary: 100,
+        ..AppliedWeights::default()
+    };
+    let intent = Intent {
+        applied: Some(applied),
+        ..weight(0)
+    };
+    let route = |name: &str, destination: &str| json!({"name": name, "forwardTo": {"destinations": [destination]}});
+    let http = [route("a", "reviews"), route("b", "reviews-canary 100")];
+    let mut table = Table::new("shop/shop", table::expand(json!({ "http": http })));
+    let plan = table.apply(&intent).unwrap();
+    let warnings: Vec<String> = plan.warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        warnings,
+        [
+            "route b: all traffic goes to reviews-canary, and no record says that it was split; unless it is meant to, lead it to the stable Service"
+        ]
+    );
+    assert!(plan.is_noop());
 }
 
 #[test]
