@@ -613,6 +613,7 @@ impl Both<'_> {
         if annotation(&self.live).is_some() {
             return;
         }
+        self.at = owned(&self.live);
         for route in 0..self.at.len().min(self.table.trust.len()) {
             let Some(status) = self.leads_to(&http(&self.table.document)[route]) else {
                 continue;
