@@ -160,6 +160,11 @@ impl<'a> Route<'a> {
         })
     }
 
+    /// The name that no other route has; empty without one.
+    pub(crate) fn own_name(&self) -> &'a str {
+        if self.is_named { self.name } else { "" }
+    }
+
     /// The route in messages: its name, or its position when it has none.
     pub(crate) fn label(&self) -> String {
         match self.name {

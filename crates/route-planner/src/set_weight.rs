@@ -116,10 +116,14 @@ impl<'a> Weights<'a> {
         growth: Growth,
         record: &mut RecordBuilder<'a>,
     ) -> Option<DestinationList<'a>> {
-        let mut keep = |surveyed: &Surveyed<'a>| {
-            if let Some(found) = surveyed.record {
-                record.keep(found);
+        let mut keep = |surveyed: &Surveyed<'a>| match (surveyed.record, surveyed.split) {
+            (Some(found), _) => record.keep(found),
+            // A copy is told by the weights of its source, which may change now.
+            (None, Some(split)) => {
+                let (name, at) = (surveyed.route.own_name(), surveyed.route.at);
+                record.add(name.to_owned(), at, surveyed.matchers, split.clone());
             }
+            (None, None) => {}
         };
         let (live, leads) = match &surveyed.finding {
             // A route that no longer forwards has lost what was remembered of it.
@@ -208,7 +212,7 @@ impl<'a> Weights<'a> {
         }
         if let Some(split) = target.split {
             let route = &surveyed.route;
-            let name = if route.is_named { route.name } else { "" };
+            let name = route.own_name();
             let matchers = surveyed.matchers;
             let at = match surveyed.record {
                 // A position that only others have changed is no reason to write.
