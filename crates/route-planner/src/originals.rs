@@ -379,7 +379,11 @@ pub(crate) fn taken_by_others<'a>(
         .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
 }
 
-fn additional_roles<'a>(roles: &Roles<'a>, applied: &'a AppliedWeights) -> Vec<(Role<'a>, i32)> {
+/// The Services of an experiment that has a recorded weight, with that weight.
+pub(crate) fn additional_roles<'a>(
+    roles: &Roles<'a>,
+    applied: &'a AppliedWeights,
+) -> Vec<(Role<'a>, i32)> {
     let services = applied.additional.iter();
     services
         .filter(|(service, _)| !service.is_empty())

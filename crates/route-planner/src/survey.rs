@@ -17,7 +17,9 @@ use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind};
 use crate::matching::{Candidate, matched};
-use crate::originals::{Recovered, recover, stable_from_canary, without_applied, without_canary};
+use crate::originals::{
+    Recovered, additional_roles, recover, stable_from_canary, without_applied, without_canary,
+};
 use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
@@ -334,10 +336,8 @@ impl<'a> Survey<'a> {
         let Some(applied) = applied.filter(|applied| !applied.additional.is_empty()) else {
             return owners;
         };
-        let is_experiment = |slot: &Slot<'a>| {
-            let mut services = applied.additional.keys();
-            services.any(|service| self.roles.additional(service, None).is(slot))
-        };
+        let experiment = additional_roles(&self.roles, applied);
+        let is_experiment = |slot: &Slot<'a>| experiment.iter().any(|(role, _)| role.is(slot));
         match owners.slots.iter().any(is_experiment) {
             true => without_applied(&owners, &self.roles, applied, &[]).unwrap_or(owners),
             false => owners,

@@ -74,6 +74,12 @@ pub(crate) fn is_split_by(route: &Value, roles: &Roles) -> bool {
     })
 }
 
+/// Whether another Rollout splits a live route. Its owner may have taken over what a split left in a copy.
+fn is_split_by_others(live: &Value, owners: &Value, others: &[Roles]) -> bool {
+    let mut others = others.iter();
+    others.any(|roles| is_split_by(live, roles) && !is_split_by(owners, roles))
+}
+
 /// The canary's percentage of each owner's route.
 pub(crate) fn canary_shares(live: &Value, roles: &Roles) -> Vec<i64> {
     let routes = owned(live)
@@ -99,9 +105,7 @@ pub(crate) fn wrong_routes(
         else {
             break;
         };
-        // The owner may have taken over what another Rollout's split left in a copy.
-        let mut splitting = others.iter().filter(|roles| !is_split_by(owners, roles));
-        let is_disputed = splitting.any(|roles| is_split_by(there, roles));
+        let is_disputed = is_split_by_others(there, owners, others);
         if is_disputed && leads_to(owners, &pass.roles) && !is_down(pass) {
             wrong.push(format!(
                 "{} route {route}: another Rollout splits it: {}",
@@ -356,8 +360,7 @@ pub(crate) fn keeps_out(
         let Some(owners) = http(&table.document).get(route) else {
             break;
         };
-        let mut splitting = others.iter().filter(|roles| !is_split_by(owners, roles));
-        let is_others = is_recorded && splitting.any(|roles| is_split_by(was, roles));
+        let is_others = is_recorded && is_split_by_others(was, owners, others);
         let is_mine = leads_to(owners, roles)
             || table.trust.get(route) != Some(&Trust::Bytes)
             || !has_same_bytes(was, owners);
