@@ -37,7 +37,7 @@ pub enum StoreError {
         reason: String,
     },
     /// No answer within the request's deadline.
-    #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", after.as_secs_f32())]
+    #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", tenths(*after))]
     Timeout {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
@@ -71,6 +71,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether nothing was learned because the API server did not answer in time, or with nothing of use. What is known
+    /// about the object is neither confirmed nor refuted.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self, Self::Timeout { .. } | Self::Unreachable { .. })
+    }
+
     pub(crate) fn not_found<K: Resource>(key: &ObjectKey) -> Self {
         Self::NotFound {
             what: label::<K>(key),
@@ -91,6 +98,11 @@ impl StoreError {
             source: Box::new(source),
         }
     }
+}
+
+/// In seconds, without digits that nobody reads.
+fn tenths(time: Duration) -> f32 {
+    (time.as_secs_f32() * 10.0).round() / 10.0
 }
 
 impl From<NoSuchTable> for StoreError {

@@ -3,7 +3,7 @@
 //! Documents are read as raw JSON, never through a typed object: what this crate does not know
 //! must survive.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -29,7 +29,8 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
+    StoreError,
     error::label,
     service::{self, Service},
 };
@@ -56,6 +57,7 @@ const READS_AT_ONCE: usize = 16;
 pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
+    observer: Arc<dyn Observer>,
 }
 
 impl KubeRouteStore {
@@ -65,6 +67,7 @@ impl KubeRouteStore {
         Self {
             access,
             client: OnceCell::new(),
+            observer: Arc::new(()),
         }
     }
 
@@ -78,7 +81,14 @@ impl KubeRouteStore {
                 request_timeout,
             },
             client: OnceCell::new_with(Some(client)),
+            observer: Arc::new(()),
         }
+    }
+
+    /// The same, and `observer` hears of every request.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
     }
 
     /// The client, made when it is first needed.
@@ -292,6 +302,7 @@ type RequestError = kube::core::request::Error;
 /// What was asked of the API server, in the words an error uses.
 struct Call {
     verb: &'static str,
+    kind: &'static str,
     what: String,
     /// As RBAC names it.
     resource: String,
@@ -303,6 +314,7 @@ impl Call {
     fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
         Self {
             verb,
+            kind: K::KIND,
             what: label::<K>(key),
             resource: rbac_name::<K>(),
             is_on_object: true,
@@ -316,6 +328,7 @@ impl Call {
         );
         Self {
             verb,
+            kind: K::KIND,
             what: format!("{} in {place}", K::PLURAL),
             resource: rbac_name::<K>(),
             is_on_object: false,
@@ -349,6 +362,14 @@ impl Call {
                 code,
                 message: status.message.clone(),
             }),
+        }
+    }
+
+    fn timeout(&self, after: Duration) -> StoreError {
+        StoreError::Timeout {
+            verb: self.verb,
+            what: self.what.clone(),
+            after,
         }
     }
 

@@ -12,10 +12,12 @@
 //! Whatever the store, [`StoreError::Conflict`] means the same: somebody else was faster, read
 //! again and decide again.
 
+mod context;
 mod dir;
 mod error;
 mod kube_api;
 mod memory;
+mod observer;
 mod selection;
 mod service;
 
@@ -24,10 +26,12 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
+pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
 pub use error::StoreError;
 pub use kube_api::{ConnectError, Event, FIELD_MANAGER, KubeAccess, KubeRouteStore, Watch};
 pub use memory::{MemoryRouteStore, Operation, Write};
+pub use observer::{Observer, Outcome, SentRequest};
 pub use selection::Selection;
 
 /// A whole Rollout.

@@ -8,11 +8,11 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use kube::core::Status;
 use serde_json::Value;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::retry::{self, Failure};
 use super::{Call, HttpRequest, KubeRouteStore, RequestError};
-use crate::StoreError;
+use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
 
 /// An error that the API server answered with and nothing here expects, as the source of [`StoreError::Unreachable`].
 #[derive(Debug, thiserror::Error)]
@@ -41,35 +41,48 @@ enum Refused {
     },
 }
 
+/// What is left of a call after its last request: the time to answer the controller.
+const RESERVE: Duration = Duration::from_millis(100);
+
 impl KubeRouteStore {
-    /// Sends a request, again if that can help, within the time that a request may take.
+    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave.
     pub(super) async fn send(
         &self,
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Value, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
-        let end = Instant::now() + self.access.request_timeout;
-        self.within(call, Duration::ZERO, async {
-            let mut tries = 1;
-            loop {
-                let refused = match self.ask(call, request.clone()).await? {
-                    Ok(answer) => return Ok(answer),
-                    Err(refused) => refused,
-                };
-                let left = end.saturating_duration_since(Instant::now());
-                let failure = refused.failure();
-                let pause = failure.and_then(|failure| {
-                    retry::pause(request.method(), failure, tries, left, fastrand::f64())
-                });
-                let Some(pause) = pause else {
-                    return Err(refused.into_error(call));
-                };
-                tokio::time::sleep(pause).await;
-                tries += 1;
-            }
-        })
-        .await
+        let begin = Instant::now();
+        let after = time_for_request(begin, self.access.request_timeout);
+        if after.is_zero() {
+            return Err(call.timeout(after));
+        }
+        let mut tries = 1;
+        loop {
+            let asked = self.ask(call, request.clone(), begin + after);
+            let asked = match timeout_at(begin + after, asked).await {
+                Ok(asked) => asked?,
+                Err(_) => return Err(call.timeout(after)),
+            };
+            let refused = match asked {
+                Ok(answer) => return Ok(answer),
+                Err(refused) => refused,
+            };
+            let left = (begin + after).saturating_duration_since(Instant::now());
+            let failure = refused.failure();
+            let pause = failure.and_then(|failure| {
+                retry::pause(request.method(), failure, tries, left, fastrand::f64())
+            });
+            let Some(pause) = pause else {
+                let error = refused.into_error(call);
+                if matches!(error, StoreError::Conflict(_)) {
+                    self.observer.conflict(call.kind);
+                }
+                return Err(error);
+            };
+            tokio::time::sleep(pause).await;
+            tries += 1;
+        }
     }
 
     /// Sends a request once.
@@ -77,18 +90,28 @@ impl KubeRouteStore {
         &self,
         call: &Call,
         request: HttpRequest,
+        end: Instant,
     ) -> Result<Result<Value, Refused>, StoreError> {
         let client = self.client().await;
         let client = client.map_err(|error| call.unreachable(error))?;
+        let mut sent = self.sent(call, end);
         let response = match client.send(request.map(Body::from)).await {
             Ok(response) => response,
-            Err(error) => return Ok(Err(Refused::Client(error))),
+            Err(error) => {
+                sent.outcome = Some(Outcome::Connection);
+                return Ok(Err(Refused::Client(error)));
+            }
         };
         let (head, body) = Response::into_parts(response);
         let body = match body.collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) => return Ok(Err(Refused::Client(error))),
+            Err(error) => {
+                sent.outcome = Some(Outcome::Connection);
+                return Ok(Err(Refused::Client(error)));
+            }
         };
+        sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
+        drop(sent);
         if head.status.is_client_error() || head.status.is_server_error() {
             let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
                 let text = String::from_utf8_lossy(&body);
@@ -102,6 +125,17 @@ impl KubeRouteStore {
         Ok(answer.map_err(|error| Refused::Client(kube::Error::SerdeError(error))))
     }
 
+    /// A request that is sent now, and has until `end`.
+    pub(super) fn sent<'a>(&'a self, call: &'a Call, end: Instant) -> Sent<'a> {
+        Sent {
+            call,
+            observer: self.observer.as_ref(),
+            begin: Instant::now(),
+            end,
+            outcome: None,
+        }
+    }
+
     /// Waits for `answer` as long as a request may take, and `longer`.
     pub(super) async fn within<T>(
         &self,
@@ -111,13 +145,44 @@ impl KubeRouteStore {
     ) -> Result<T, StoreError> {
         let after = self.access.request_timeout + longer;
         let answer = tokio::time::timeout(after, answer);
-        answer.await.unwrap_or_else(|_| {
-            Err(StoreError::Timeout {
-                verb: call.verb,
-                what: call.what.clone(),
-                after,
-            })
-        })
+        answer.await.unwrap_or_else(|_| Err(call.timeout(after)))
+    }
+}
+
+/// The time that a request may take which begins now: its own timeout, and no more than the call has left.
+fn time_for_request(now: Instant, timeout: Duration) -> Duration {
+    let deadline = RequestContext::current().deadline;
+    let left = deadline.map(|deadline| {
+        let left = deadline.saturating_duration_since(now);
+        left.saturating_sub(RESERVE)
+    });
+    left.map_or(timeout, |left| left.min(timeout))
+}
+
+/// A request that is under way. It tells the observer when it ends, also if it is dropped.
+pub(super) struct Sent<'a> {
+    call: &'a Call,
+    observer: &'a dyn Observer,
+    begin: Instant,
+    end: Instant,
+    /// `None` while there is no answer.
+    pub(super) outcome: Option<Outcome>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let now = Instant::now();
+        let without_answer = if now < self.end {
+            Outcome::Cancelled
+        } else {
+            Outcome::Timeout
+        };
+        self.observer.request(&SentRequest {
+            verb: self.call.verb,
+            kind: self.call.kind,
+            outcome: self.outcome.unwrap_or(without_answer),
+            duration: now - self.begin,
+        });
     }
 }
 

@@ -10,18 +10,19 @@ use serde_json::json;
 use gloo_types::RouteTable;
 
 use super::{connect::is_exempt, *};
+use crate::{RequestContext, SentRequest, with_context};
 
 mod watch;
 
 /// Requests as `METHOD path body`, in the order they came.
-type Sent = std::sync::Arc<Mutex<Vec<String>>>;
+type Sent = Arc<Mutex<Vec<String>>>;
 
 /// A store whose API server gives `answers`, one per request, and then nothing but 404. A string is an answer of many
 /// lines.
 fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
     let sent = Sent::default();
     let log = sent.clone();
-    let answers = std::sync::Arc::new(Mutex::new(answers.into_iter()));
+    let answers = Arc::new(Mutex::new(answers.into_iter()));
     let service = tower::service_fn(move |request: http::Request<HttpBody>| {
         let (log, answers) = (log.clone(), answers.clone());
         async move {
@@ -299,11 +300,7 @@ async fn an_api_server_that_is_not_there_is_unreachable() {
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_ends_at_the_deadline() {
-    let service = tower::service_fn(|_: http::Request<HttpBody>| {
-        std::future::pending::<Result<Response<HttpBody>, Infallible>>()
-    });
-    let store =
-        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(2));
+    let store = silent(Duration::from_secs(2));
     let error = store
         .read(&ObjectKey::new("mesh", "web"))
         .await
@@ -453,4 +450,101 @@ async fn an_error_of_the_api_server_is_one_line() {
     assert_eq!(times, 1);
     let (shown, ..) = tried(vec![(502, json!("<html>Bad Gateway</html>"))]).await;
     insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 502: <html>Bad Gateway</html>");
+}
+
+/// What a store reports, as one line each.
+#[derive(Debug, Default)]
+struct Reports(Mutex<Vec<String>>);
+
+impl Reports {
+    fn add(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn lines(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Observer for Reports {
+    fn request(&self, request: &SentRequest) {
+        let SentRequest {
+            verb,
+            kind,
+            outcome,
+            duration,
+        } = request;
+        self.add(format!("{verb} {kind} {outcome} {duration:?}"));
+    }
+
+    fn waited(&self, time: Duration) {
+        self.add(format!("waited {time:?}"));
+    }
+
+    fn breaker(&self, is_open: bool) {
+        self.add(format!("breaker {is_open}"));
+    }
+
+    fn conflict(&self, kind: &'static str) {
+        self.add(format!("conflict {kind}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_try_and_every_conflict_is_reported() {
+    let conflict = (409, failure(409, "modified", None));
+    let (store, _) = store(vec![overloaded(0), (200, table("mesh", "web")), conflict]);
+    let reports = Arc::new(Reports::default());
+    let store = store.with_observer(reports.clone());
+    let key = ObjectKey::new("mesh", "web");
+    store.read(&key).await.unwrap();
+    store.patch(&key, &Patch(Vec::new())).await.unwrap_err();
+    assert_eq!(
+        reports.lines(),
+        [
+            "get RouteTable 429 0ns",
+            "get RouteTable 200 0ns",
+            "patch RouteTable 409 0ns",
+            "conflict RouteTable",
+        ]
+    );
+}
+
+/// An API server that never answers.
+fn silent(timeout: Duration) -> KubeRouteStore {
+    let service = tower::service_fn(|_: http::Request<HttpBody>| {
+        std::future::pending::<Result<Response<HttpBody>, Infallible>>()
+    });
+    KubeRouteStore::with_client(Client::new(service, "default"), timeout)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_ends_before_its_call() {
+    let reports = Arc::new(Reports::default());
+    let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
+    let check = async |left: Option<u64>, expect: &[&str]| {
+        let deadline = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
+        let context = RequestContext {
+            deadline,
+            ..RequestContext::default()
+        };
+        let key = ObjectKey::new("mesh", "web");
+        let error = with_context(context, store.read(&key)).await.unwrap_err();
+        assert!(error.is_unavailable());
+        assert_eq!(reports.lines(), expect);
+    };
+    check(None, &["get RouteTable timeout 3s"]).await;
+    check(Some(5000), &["get RouteTable timeout 3s"]).await;
+    check(Some(1100), &["get RouteTable timeout 1s"]).await;
+    check(Some(100), &[]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_nobody_waits_for_any_more_is_reported() {
+    let reports = Arc::new(Reports::default());
+    let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
+    let key = ObjectKey::new("mesh", "web");
+    let read = tokio::time::timeout(Duration::from_secs(1), store.read(&key));
+    read.await.unwrap_err();
+    assert_eq!(reports.lines(), ["get RouteTable cancelled 1s"]);
 }

@@ -10,9 +10,10 @@ use gloo_types::{Document, ObjectKey, Resource};
 use kube::core::params::{ListParams, WatchParams};
 use kube::core::{Status, WatchEvent};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{Call, KubeRouteStore, resource};
-use crate::StoreError;
+use crate::{Outcome, StoreError};
 
 /// How long one connection lasts, in seconds: the API server then ends it, and the next one begins.
 const ROUND: u32 = 60;
@@ -88,7 +89,14 @@ impl<K: Resource> Watch<'_, K> {
             let opened = self.store.within(&call, Duration::ZERO, async {
                 let client = self.store.client().await;
                 let client = client.map_err(|error| call.unreachable(error))?;
+                let end = Instant::now() + self.store.access.request_timeout;
+                let mut sent = self.store.sent(&call, end);
                 let events = client.request_events(request).await;
+                sent.outcome = Some(match &events {
+                    Ok(_) => Outcome::Answered(200),
+                    Err(kube::Error::Api(status)) => Outcome::Answered(status.code),
+                    Err(_) => Outcome::Connection,
+                });
                 Ok(events.map(StreamExt::boxed))
             });
             match opened.await? {

@@ -147,7 +147,7 @@ async fn a_kind_that_the_api_server_does_not_know() {
 /// A connection may be dead without anybody having closed it.
 #[tokio::test(start_paused = true)]
 async fn a_connection_on_which_nothing_arrives_ends() {
-    let senders = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let senders = Arc::new(Mutex::new(Vec::new()));
     let service = tower::service_fn(move |request: http::Request<HttpBody>| {
         let (mut sender, body) = Channel::<Bytes>::new(1);
         let senders = senders.clone();
