@@ -416,6 +416,7 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 }
 
 mod connect;
+mod events;
 mod retry;
 mod send;
 mod watch;

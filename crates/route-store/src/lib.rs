@@ -15,6 +15,7 @@
 mod context;
 mod dir;
 mod error;
+pub mod event_sink;
 mod kube_api;
 mod memory;
 mod observer;

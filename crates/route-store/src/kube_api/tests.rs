@@ -12,6 +12,7 @@ use gloo_types::RouteTable;
 use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
+mod events;
 mod watch;
 
 /// Requests as `METHOD path body`, in the order they came.

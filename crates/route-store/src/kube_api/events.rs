@@ -1,0 +1,60 @@
+//! Events in the Kubernetes API.
+
+use gloo_types::{ObjectKey, Resource};
+use kube::core::params::{Patch as Body, PatchParams, PostParams};
+use serde_json::Value;
+
+use super::{Call, FIELD_MANAGER, HttpRequest, KubeRouteStore, RequestError, resource};
+use crate::event_sink::EventWriter;
+use crate::{Priority, RequestContext, StoreError, with_context};
+
+/// `v1` Event: the controller's role has no permission for those of `events.k8s.io`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum CoreEvent {}
+
+impl Resource for CoreEvent {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Event";
+    const PLURAL: &'static str = "events";
+
+    type Spec = Value;
+    type Status = Value;
+}
+
+impl EventWriter for KubeRouteStore {
+    async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("create", key);
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.into()),
+            ..PostParams::default()
+        };
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.create(&params, event.to_string().into_bytes());
+        self.send_event(&call, request).await
+    }
+
+    async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("patch", key);
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.patch(&key.name, &params, &Body::Merge(change));
+        self.send_event(&call, request).await
+    }
+}
+
+impl KubeRouteStore {
+    async fn send_event(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<(), StoreError> {
+        let context = RequestContext {
+            deadline: None,
+            priority: Priority::Event,
+        };
+        with_context(context, self.send(call, request))
+            .await
+            .map(|_| ())
+    }
+}
