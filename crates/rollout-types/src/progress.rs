@@ -148,6 +148,18 @@ impl RolloutStatus {
         !self.stable_rs.is_empty() && self.stable_rs == self.current_pod_hash
     }
 
+    /// The hash of the version that was the canary until it was promoted; `None` while it is not, and after a rollback.
+    ///
+    /// A rollback to the stable version also ends with one version in the spec and in the status. The recorded weights tell
+    /// the two apart: they name the hash of the last canary, as upstream asks in `isDynamicallyRollingBackToStable`
+    /// (`rollout/trafficrouting.go` in Argo Rollouts).
+    #[must_use]
+    pub fn promoted_canary(&self) -> Option<&str> {
+        let canary = &self.canary.weights.as_ref()?.canary.pod_template_hash;
+        let is_promoted = self.is_promoted() && !self.abort && *canary == self.stable_rs;
+        is_promoted.then_some(canary)
+    }
+
     /// Whether the controller has seen the spec of this `metadata.generation`.
     #[must_use]
     pub fn has_observed(&self, generation: i64) -> bool {
@@ -283,6 +295,39 @@ mod tests {
                 json!({"weights": {"canary": {"weight": 30}, "stable": {"weight": 70}}});
             check_in_progress(status, true);
         }
+    }
+
+    #[track_caller]
+    fn check_promoted(
+        stable: &str,
+        current: &str,
+        recorded: Option<&str>,
+        abort: bool,
+        expect: bool,
+    ) {
+        let weights =
+            recorded.map(|hash| json!({"canary": {"weight": 100, "podTemplateHash": hash}}));
+        let status = json!({
+            "stableRS": stable, "currentPodHash": current, "abort": abort, "canary": {"weights": weights},
+        });
+        let status: RolloutStatus = serde_json::from_value(status).unwrap();
+        assert_eq!(
+            status.promoted_canary(),
+            expect.then_some(current),
+            "{status:?}"
+        );
+    }
+
+    #[test]
+    fn a_promotion_is_told_from_a_rollback() {
+        check_promoted("b", "b", Some("b"), false, true);
+        check_promoted("a", "b", Some("b"), false, false);
+        check_promoted("a", "b", Some("b"), true, false);
+        check_promoted("b", "b", Some("b"), true, false);
+        // Back to the stable version: the bad canary is recorded.
+        check_promoted("a", "a", Some("b"), false, false);
+        check_promoted("a", "a", None, false, false);
+        check_promoted("", "", Some(""), false, false);
     }
 
     #[test]

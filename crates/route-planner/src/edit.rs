@@ -30,6 +30,8 @@ pub struct Plan {
     pub(crate) left: Vec<Refusal>,
     /// Whether the canary or an experiment gets a larger share of any route.
     pub(crate) grows: bool,
+    /// Whether the canary gets a smaller share of a route that is split.
+    pub(crate) shrinks: bool,
     /// What the plan asks of MirrorPolicies.
     pub(crate) policies: Option<Policies>,
 }
@@ -42,6 +44,7 @@ impl Plan {
             rollout: rollout.clone(),
             left: Vec::new(),
             grows: false,
+            shrinks: false,
             resource_version: table.resource_version().map(str::to_owned),
             edits: Vec::new(),
             skipped: Vec::new(),
@@ -54,6 +57,11 @@ impl Plan {
     /// Whether the share of the canary, or of an experiment, grows on any route.
     pub fn grows(&self) -> bool {
         self.grows
+    }
+
+    /// Whether the share of the canary shrinks on any route that is recorded as split.
+    pub fn takes_from_canary(&self) -> bool {
+        self.shrinks
     }
 
     /// One error for each route, record or managed route that the plan leaves as it is although the intent asks for a

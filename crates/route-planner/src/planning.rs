@@ -99,6 +99,7 @@ fn set_weight(
         return Err(refused(refusal.clone()));
     }
     let grows = weights.grows && growth == Growth::Allowed;
+    let shrinks = weights.shrinks;
     let is_led_to = weights.is_led_to;
     let is_rest = weights.is_rest;
     let is_left = !weights.left.is_empty();
@@ -117,6 +118,7 @@ fn set_weight(
     }
     assembly = assembly.with_managed(managed);
     assembly.plan.grows = grows;
+    assembly.plan.shrinks = shrinks;
     if grows {
         limits::check(&survey, &assembly.plan).map_err(refused)?;
     }

@@ -39,6 +39,8 @@ pub(crate) struct Weights<'a> {
     pub(crate) record: Record,
     /// Whether a route gets a larger canary share, or would get one if that was allowed.
     pub(crate) grows: bool,
+    /// Whether a route that is recorded as split gets a smaller canary share.
+    pub(crate) shrinks: bool,
     /// Whether any selected route leads to the Rollout.
     pub(crate) is_led_to: bool,
     /// Whether nothing is rolled out.
@@ -67,6 +69,7 @@ pub(crate) fn weights<'a>(
         targets: Vec::with_capacity(survey.routes.len()),
         record: Record::default(),
         grows: false,
+        shrinks: false,
         is_led_to: false,
         is_rest: wish.is_rest(),
         left: survey.memory.problem.iter().cloned().collect(),
@@ -203,6 +206,7 @@ impl<'a> Weights<'a> {
                 return None;
             }
         };
+        self.shrinks |= surveyed.split.is_some() && wish.canary_shrinks(live, &target.list);
         if wish.grows(live, &target.list) {
             self.grows = true;
             if growth == Growth::Withheld {
@@ -371,13 +375,21 @@ impl<'w, 'a> Wish<'w, 'a> {
     fn grows(&self, live: &DestinationList<'_>, target: &DestinationList<'_>) -> bool {
         let mut roles = [&self.roles.canary].into_iter();
         let mut additional = self.additional.iter().map(|(role, _)| role);
-        let shares = |list: &DestinationList<'_>, role: &Role<'_>| {
-            let slots = list.slots.iter().zip(list.effective_weights());
-            let slots = slots.filter(|(slot, _)| role.is(slot) && !self.roles.stable.is(slot));
-            slots.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
-        };
-        let grows = |role: &Role<'_>| shares(target, role) > shares(live, role);
+        let grows = |role: &Role<'_>| self.share(target, role) > self.share(live, role);
         roles.any(grows) || additional.any(grows)
+    }
+
+    /// Whether the canary gets less in `target` than in `live`.
+    fn canary_shrinks(&self, live: &DestinationList<'_>, target: &DestinationList<'_>) -> bool {
+        let canary = &self.roles.canary;
+        self.share(target, canary) < self.share(live, canary)
+    }
+
+    /// What the destinations in a role other than stable get.
+    fn share(&self, list: &DestinationList<'_>, role: &Role<'_>) -> u32 {
+        let slots = list.slots.iter().zip(list.effective_weights());
+        let slots = slots.filter(|(slot, _)| role.is(slot) && !self.roles.stable.is(slot));
+        slots.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
     }
 
     /// What a selected route that leads to the Rollout becomes.

@@ -13,6 +13,7 @@ mod limits;
 mod mirror_policies;
 mod observations;
 mod patches;
+mod promotions;
 mod properties;
 mod reference;
 mod refusals;

@@ -1,0 +1,552 @@
+//! Whether a promotion is held: traffic stays on the canary Service until the stable Service leads to the new Pods.
+//!
+//! The controller turns the selector of the stable Service and asks for weight 0 in one reconcile. The Service's endpoints
+//! follow later, and the gateway hears of them later still. Until then a route to the stable Service meets the old Pods, or
+//! none. Both Services select the new Pods by now, so the canary Service can serve them meanwhile.
+//!
+//! ```text
+//! canary Service, ready              stable Service, ready           look
+//! none, or any that is not new       any                             broken: write now
+//! all new                            new only, all of the canary's   all new: hold for `settle`, then release
+//! all new                            anything else                   incomplete: hold
+//! ```
+//!
+//! Endpoints decide, not memory: after a restart the next call looks again, and the canary Service of an abort or rollback
+//! never has new Pods only.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use crate::config::PluginConfig;
+use crate::intent::{Intent, IntentKind};
+use crate::roles::Roles;
+
+/// How often a hold that outlasts its `timeout` is reported.
+const REPORT_EVERY: Duration = Duration::from_secs(5 * 60);
+
+/// `promotionGuard` of the plugin block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromotionGuard {
+    /// How long a promotion stays held after the endpoints are complete: the gateway hears of them later than the API.
+    pub settle: Duration,
+    /// How long a promotion is held at most if half of the canary's Pods are ready behind the stable Service.
+    pub timeout: Duration,
+    /// How long the canary has all traffic before the controller may promote it.
+    pub before: Duration,
+}
+
+impl Default for PromotionGuard {
+    fn default() -> Self {
+        Self {
+            settle: Duration::from_secs(5),
+            timeout: Duration::from_secs(2 * 60),
+            before: Duration::ZERO,
+        }
+    }
+}
+
+/// One endpoint of an EndpointSlice. A Pod with addresses of two families has one in each of two slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint<'a> {
+    /// Uid of the Pod that `targetRef` names; `None` for an endpoint that says nothing about its Pod.
+    pub pod: Option<&'a str>,
+    /// `conditions.ready`. Kubernetes documents that absent counts as ready.
+    pub ready: Option<bool>,
+    /// `conditions.terminating`. Such an endpoint is ready only where its Service sets `publishNotReadyAddresses`.
+    pub terminating: Option<bool>,
+}
+
+impl Endpoint<'_> {
+    /// Whether requests may be sent there.
+    fn is_ready(&self) -> bool {
+        self.ready.unwrap_or(true)
+    }
+
+    /// Whether requests may be sent there for some time to come.
+    fn stays(&self) -> bool {
+        self.is_ready() && !self.terminating.unwrap_or(false)
+    }
+}
+
+/// The endpoints of both Services, and the Pods of the version that was promoted.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// Endpoints of the stable Service, of all its slices.
+    pub stable: Vec<Endpoint<'a>>,
+    /// Endpoints of the canary Service, of all its slices.
+    pub canary: Vec<Endpoint<'a>>,
+    /// Uids of the Pods with the hash that was promoted.
+    pub new_pods: &'a BTreeSet<String>,
+}
+
+/// What the endpoints say at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// Both Services lead to the new Pods only, and stable to all that the canary leads to.
+    AllNew,
+    /// The canary Service leads to the new Pods only, the stable Service does not yet.
+    Incomplete {
+        /// How many of the canary's Pods are ready behind the stable Service.
+        ready: usize,
+        /// How many Pods the canary Service leads to.
+        wanted: usize,
+    },
+    /// Traffic may not stay on the canary Service.
+    Broken(Broken),
+}
+
+/// Why traffic may not stay on the canary Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The canary Service has no ready endpoint.
+    NoCanaryPod,
+    /// The canary Service leads to a Pod of another version.
+    ForeignCanaryPod,
+    /// An endpoint does not say which Pod it is, for example that of a Service without a selector.
+    UnknownPod,
+}
+
+/// Compares the endpoints with the Pods.
+#[must_use]
+pub fn look(facts: &Facts<'_>) -> Look {
+    let ready = |endpoint: &&Endpoint<'_>| endpoint.is_ready();
+    let canary: Vec<_> = facts.canary.iter().filter(ready).collect();
+    let stable: Vec<_> = facts.stable.iter().filter(ready).collect();
+    if canary.is_empty() {
+        return Look::Broken(Broken::NoCanaryPod);
+    }
+    if canary.iter().chain(&stable).any(|it| it.pod.is_none()) {
+        return Look::Broken(Broken::UnknownPod);
+    }
+    let is_new = |endpoint: &&Endpoint<'_>| {
+        let pod = endpoint.pod;
+        pod.is_some_and(|pod| facts.new_pods.contains(pod))
+    };
+    if !canary.iter().all(is_new) {
+        return Look::Broken(Broken::ForeignCanaryPod);
+    }
+    // By Pod: one with addresses of two families counts once.
+    let wanted: BTreeSet<_> = canary.iter().filter_map(|it| it.pod).collect();
+    let stays = stable.iter().filter(|it| it.stays());
+    let there: BTreeSet<_> = stays.filter_map(|it| it.pod).collect();
+    if stable.iter().all(is_new) && wanted.is_subset(&there) {
+        return Look::AllNew;
+    }
+    Look::Incomplete {
+        ready: wanted.intersection(&there).count(),
+        wanted: wanted.len(),
+    }
+}
+
+/// A promotion that is held. Times are those of any clock that does not go back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    begun: Duration,
+    all_new_since: Option<Duration>,
+    reported: Option<Duration>,
+}
+
+/// What to do with a promotion now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Keep traffic on the canary Service.
+    Hold {
+        /// Until when, if no endpoint changes before.
+        until: Duration,
+        /// Whether the hold has lasted too long and is to be reported: with how many of how many Pods.
+        overdue: Option<(usize, usize)>,
+    },
+    /// Send traffic to the stable Service: its endpoints are the new Pods.
+    Release(Released),
+    /// Send traffic to the stable Service at once: it may not stay on the canary Service.
+    WriteNow(Broken),
+}
+
+/// Why a hold ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The endpoints have been complete for `settle`.
+    Complete,
+    /// The `timeout` is over, and at least half of the canary's Pods are ready behind the stable Service.
+    TimedOut {
+        /// How many are.
+        ready: usize,
+        /// How many the canary has.
+        wanted: usize,
+    },
+}
+
+impl Hold {
+    /// A hold that begins now.
+    #[must_use]
+    pub fn begin(now: Duration) -> Self {
+        Self {
+            begun: now,
+            all_new_since: None,
+            reported: None,
+        }
+    }
+
+    /// How long the promotion has been held.
+    #[must_use]
+    pub fn lasts(&self, now: Duration) -> Duration {
+        now.saturating_sub(self.begun)
+    }
+
+    /// Decides by what the endpoints say now. The first look starts `settle`, too: the gateway may not have heard yet what
+    /// the API says already.
+    pub fn decide(&mut self, guard: &PromotionGuard, look: &Look, now: Duration) -> Decision {
+        let timeout = self.begun.saturating_add(guard.timeout);
+        match *look {
+            Look::Broken(broken) => Decision::WriteNow(broken),
+            Look::AllNew => {
+                let since = *self.all_new_since.get_or_insert(now);
+                let settled = since.saturating_add(guard.settle);
+                if now >= settled {
+                    return Decision::Release(Released::Complete);
+                }
+                Decision::Hold {
+                    until: settled,
+                    overdue: None,
+                }
+            }
+            Look::Incomplete { ready, wanted } => {
+                self.all_new_since = None;
+                if now < timeout {
+                    return Decision::Hold {
+                        until: timeout,
+                        overdue: None,
+                    };
+                }
+                if ready.saturating_mul(2) >= wanted {
+                    return Decision::Release(Released::TimedOut { ready, wanted });
+                }
+                // Where there are hardly any Pods, requests would fail.
+                let due = self.reported.map(|last| last.saturating_add(REPORT_EVERY));
+                let is_due = due.is_none_or(|due| now >= due);
+                if is_due {
+                    self.reported = Some(now);
+                }
+                let reported = self.reported.unwrap_or(now);
+                Decision::Hold {
+                    until: reported.saturating_add(REPORT_EVERY),
+                    overdue: is_due.then_some((ready, wanted)),
+                }
+            }
+        }
+    }
+}
+
+/// The stable and the canary Service whose endpoints decide about a hold; `None` where a promotion is never held.
+///
+/// It may be held where the table leads to the Rollout's own two Services, whose selectors the controller turns. With
+/// ping-pong the two exchange their roles instead. With subsets no selector changes. What is behind another kind of
+/// destination, or in another namespace, is not known.
+#[must_use]
+pub fn guarded_services<'a>(
+    config: &'a PluginConfig,
+    intent: &'a Intent,
+) -> Option<(&'a str, &'a str)> {
+    let services = &intent.services;
+    let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
+    if !is_down || services.ping_pong {
+        return None;
+    }
+    let roles = Roles::new(config, intent).ok()?;
+    let are_services = !roles.by.subset
+        && roles.is_service(&roles.stable, &services.stable)
+        && roles.is_service(&roles.canary, &services.canary);
+    (are_services && services.stable != services.canary)
+        .then_some((services.stable.as_str(), services.canary.as_str()))
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoCanaryPod => "the canary Service has no ready Pod",
+            Self::ForeignCanaryPod => "the canary Service leads to Pods of another version",
+            Self::UnknownPod => "an endpoint does not name its Pod",
+        })
+    }
+}
+
+impl fmt::Display for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("the stable Service leads to the new Pods"),
+            Self::TimedOut { ready, wanted } => write!(
+                f,
+                "promotionGuard.timeout is over with {ready} of {wanted} Pods ready behind the stable Service"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const fn seconds(count: u64) -> Duration {
+        Duration::from_secs(count)
+    }
+
+    fn pods(names: &str) -> BTreeSet<String> {
+        names.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Endpoints in short: `a` is ready, `a?` says nothing, `a-` is not ready, `a~` is ready and terminating, `_` names no
+    /// Pod.
+    fn endpoints(text: &str) -> Vec<Endpoint<'_>> {
+        text.split_whitespace()
+            .map(|word| {
+                let pod = word.trim_end_matches(['?', '-', '~']);
+                Endpoint {
+                    pod: (pod != "_").then_some(pod),
+                    ready: match word.chars().last() {
+                        Some('?') => None,
+                        Some('-') => Some(false),
+                        _ => Some(true),
+                    },
+                    terminating: word.ends_with('~').then_some(true),
+                }
+            })
+            .collect()
+    }
+
+    /// The Pods `a` to `d` are new.
+    fn seen(canary: &str, stable: &str) -> Look {
+        look(&Facts {
+            stable: endpoints(stable),
+            canary: endpoints(canary),
+            new_pods: &pods("a b c d"),
+        })
+    }
+
+    #[track_caller]
+    fn check(canary: &str, stable: &str, expect: Look) {
+        assert_eq!(seen(canary, stable), expect, "{canary} | {stable}");
+    }
+
+    const fn incomplete(ready: usize, wanted: usize) -> Look {
+        Look::Incomplete { ready, wanted }
+    }
+
+    #[test]
+    fn traffic_does_not_stay_on_a_canary_service_without_new_pods() {
+        for stable in ["", "a b", "old", "a old"] {
+            check("", stable, Look::Broken(Broken::NoCanaryPod));
+            check("a- b-", stable, Look::Broken(Broken::NoCanaryPod));
+            check("bad", stable, Look::Broken(Broken::ForeignCanaryPod));
+            check("a bad", stable, Look::Broken(Broken::ForeignCanaryPod));
+            check("a bad?", stable, Look::Broken(Broken::ForeignCanaryPod));
+            // Its Service publishes addresses that are not ready.
+            check("a bad~", stable, Look::Broken(Broken::ForeignCanaryPod));
+        }
+        check("a bad-", "a", Look::AllNew);
+    }
+
+    #[test]
+    fn the_stable_service_has_to_lead_to_all_new_pods_and_no_other() {
+        check("a b", "a b", Look::AllNew);
+        check("a b", "a b c", Look::AllNew);
+        check("a? b", "a b?", Look::AllNew);
+        check("a b", "", incomplete(0, 2));
+        check("a b", "old older", incomplete(0, 2));
+        check("a b", "a", incomplete(1, 2));
+        check("a b", "a b old", incomplete(2, 2));
+        check("a b", "a b-", incomplete(1, 2));
+        check("a b", "a b old-", Look::AllNew);
+        // As many, but not the same.
+        check("a b", "c d", incomplete(0, 2));
+    }
+
+    #[test]
+    fn a_pod_that_terminates_counts_for_nothing() {
+        check("a b", "a b~", incomplete(1, 2));
+        check("a b", "a b old~", incomplete(2, 2));
+        check("a b~", "a", incomplete(1, 2));
+    }
+
+    #[test]
+    fn an_endpoint_without_a_pod_says_nothing() {
+        check("_", "a", Look::Broken(Broken::UnknownPod));
+        check("a _", "a", Look::Broken(Broken::UnknownPod));
+        check("a", "a _", Look::Broken(Broken::UnknownPod));
+        check("a", "_", Look::Broken(Broken::UnknownPod));
+        check("a _-", "a _-", Look::AllNew);
+    }
+
+    #[test]
+    fn a_pod_with_addresses_of_two_families_counts_once() {
+        check("a a b b", "a b", Look::AllNew);
+        check("a b", "a a b b", Look::AllNew);
+        check("a a b b", "a a", incomplete(1, 2));
+        check("a a- b", "a- a b", Look::AllNew);
+    }
+
+    /// Plays looks at certain seconds, and tells what was decided each time.
+    #[track_caller]
+    fn check_decisions(guard: PromotionGuard, looks: &[(u64, Look, &str)]) {
+        let mut hold = Hold::begin(seconds(100));
+        for (at, look, expect) in looks {
+            let now = seconds(100 + at);
+            let decision = match hold.decide(&guard, look, now) {
+                Decision::Hold { until, overdue } => {
+                    let overdue = overdue.map(|(ready, wanted)| format!(" {ready}/{wanted}"));
+                    let until = until.as_secs() - 100;
+                    format!("hold {until}{}", overdue.unwrap_or_default())
+                }
+                Decision::Release(Released::Complete) => "release".to_owned(),
+                Decision::Release(released) => format!("{released}"),
+                Decision::WriteNow(broken) => broken.to_string(),
+            };
+            assert_eq!(&decision, expect, "after {at} s");
+        }
+    }
+
+    /// D-29
+    #[test]
+    fn a_hold_ends_when_the_endpoints_have_settled() {
+        let guard = PromotionGuard::default();
+        let partly = || incomplete(1, 4);
+        check_decisions(
+            guard,
+            &[
+                (0, partly(), "hold 120"),
+                (7, Look::AllNew, "hold 12"),
+                (11, Look::AllNew, "hold 12"),
+                (12, Look::AllNew, "release"),
+            ],
+        );
+        // A Pod that goes missing starts it again.
+        check_decisions(
+            guard,
+            &[
+                (0, Look::AllNew, "hold 5"),
+                (4, partly(), "hold 120"),
+                (6, Look::AllNew, "hold 11"),
+                (11, Look::AllNew, "release"),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_first_look_settles_too() {
+        check_decisions(
+            PromotionGuard::default(),
+            &[(0, Look::AllNew, "hold 5"), (5, Look::AllNew, "release")],
+        );
+        let at_once = PromotionGuard {
+            settle: Duration::ZERO,
+            ..PromotionGuard::default()
+        };
+        check_decisions(at_once, &[(0, Look::AllNew, "release")]);
+    }
+
+    #[test]
+    fn after_the_timeout_half_of_the_pods_are_enough() {
+        let guard = PromotionGuard::default();
+        check_decisions(
+            guard,
+            &[
+                (0, incomplete(0, 4), "hold 120"),
+                (119, incomplete(2, 4), "hold 120"),
+                (
+                    120,
+                    incomplete(2, 4),
+                    "promotionGuard.timeout is over with 2 of 4 Pods ready behind the stable Service",
+                ),
+            ],
+        );
+        // All new, but with an old one beside them.
+        check_decisions(
+            guard,
+            &[(
+                120,
+                incomplete(4, 4),
+                "promotionGuard.timeout is over with 4 of 4 Pods ready behind the stable Service",
+            )],
+        );
+        // The endpoints are complete: the timeout does not cut the settling short.
+        check_decisions(guard, &[(118, Look::AllNew, "hold 123")]);
+    }
+
+    #[test]
+    fn with_fewer_pods_it_holds_on_and_reports_every_five_minutes() {
+        check_decisions(
+            PromotionGuard::default(),
+            &[
+                (0, incomplete(0, 3), "hold 120"),
+                (120, incomplete(1, 3), "hold 420 1/3"),
+                (121, incomplete(0, 3), "hold 420"),
+                (419, incomplete(0, 3), "hold 420"),
+                (420, incomplete(0, 3), "hold 720 0/3"),
+                (500, incomplete(1, 3), "hold 720"),
+                (501, Look::AllNew, "hold 506"),
+                (506, Look::AllNew, "release"),
+            ],
+        );
+    }
+
+    /// D-30
+    #[test]
+    fn a_broken_premise_ends_a_hold_at_once() {
+        let broken = Broken::ForeignCanaryPod;
+        for at in [1, 3, 119, 5000] {
+            let looks = [
+                (0, Look::AllNew, "hold 5"),
+                (
+                    at,
+                    Look::Broken(broken),
+                    "the canary Service leads to Pods of another version",
+                ),
+            ];
+            check_decisions(PromotionGuard::default(), &looks);
+        }
+    }
+
+    /// Endpoints of a Service: Pods of the new version and of another one.
+    fn service() -> impl Strategy<Value = Vec<(usize, Option<bool>, Option<bool>)>> {
+        let flag = || proptest::option::of(any::<bool>());
+        proptest::collection::vec((0..6_usize, flag(), flag()), 0..6)
+    }
+
+    const PODS: [&str; 6] = ["a", "b", "c", "d", "x", "y"];
+
+    fn of(service: &[(usize, Option<bool>, Option<bool>)]) -> Vec<Endpoint<'static>> {
+        let endpoint = |(pod, ready, terminating): &(usize, _, _)| Endpoint {
+            pod: PODS.get(*pod).copied(),
+            ready: *ready,
+            terminating: *terminating,
+        };
+        service.iter().map(endpoint).collect()
+    }
+
+    proptest! {
+        /// D-27: traffic stays on the canary Service only if each Pod there is new, and leaves it for complete ones only.
+        #[test]
+        fn what_a_look_says_holds(canary in service(), stable in service()) {
+            let new_pods = pods("a b c d");
+            let facts = Facts { stable: of(&stable), canary: of(&canary), new_pods: &new_pods };
+            let ready = |list: Vec<Endpoint<'static>>| -> BTreeSet<&str> {
+                list.iter().filter(|it| it.ready != Some(false)).filter_map(|it| it.pod).collect()
+            };
+            let (at_canary, at_stable) = (ready(of(&canary)), ready(of(&stable)));
+            let are_new = |pods: &BTreeSet<&str>| pods.iter().all(|pod| new_pods.contains(*pod));
+            match look(&facts) {
+                Look::Broken(_) => prop_assert!(at_canary.is_empty() || !are_new(&at_canary)),
+                Look::AllNew => {
+                    prop_assert!(!at_canary.is_empty() && are_new(&at_canary) && are_new(&at_stable));
+                    prop_assert!(at_canary.is_subset(&at_stable));
+                }
+                Look::Incomplete { ready, wanted } => {
+                    prop_assert!(!at_canary.is_empty() && are_new(&at_canary));
+                    prop_assert!(ready <= wanted && wanted == at_canary.len());
+                }
+            }
+        }
+    }
+}
