@@ -8,8 +8,8 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute, TrafficWeights},
 };
 use route_planner::{
-    AdditionalDestination, AppliedWeights, Intent, IntentKind, ManagedRoutes, PluginConfig,
-    PodHashes, ServicePair, WeightSplit,
+    AdditionalDestination, Admissible, AppliedWeights, Intent, IntentKind, ManagedRoutes,
+    PluginConfig, PodHashes, Progress, Recorded, ServicePair, WeightSplit,
 };
 
 pub(crate) use managed::{has_mirrors, is_ending};
@@ -124,6 +124,29 @@ fn applied(weights: &TrafficWeights) -> AppliedWeights {
     }
 }
 
+/// The weights that the controller may ask for while `rollout` is as it is.
+#[must_use]
+pub fn admissible(rollout: &Rollout) -> Admissible {
+    let status = &rollout.status;
+    let steps = rollout.steps().iter();
+    let steps: Vec<Option<i32>> = steps.map(|step| step.set_weight).collect();
+    let weights = status.canary.weights.as_ref();
+    Admissible::new(&Progress {
+        stable_hash: &status.stable_rs,
+        current_hash: &status.current_pod_hash,
+        is_aborted: status.abort,
+        is_promoted_fully: status.promote_full,
+        is_dynamic: rollout.canary().is_some_and(|it| it.dynamic_stable_scale),
+        max: rollout.max_traffic_weight(),
+        recorded: weights.map(|weights| Recorded {
+            weight: weights.canary.weight,
+            hash: &weights.canary.pod_template_hash,
+        }),
+        steps: &steps,
+        step: status.step_index().unwrap_or(0),
+    })
+}
+
 /// SetWeight in the planner's words.
 pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -> IntentKind {
     let additional = additional.iter().map(|destination| AdditionalDestination {
@@ -184,7 +207,30 @@ pub(crate) fn config(
 
 #[cfg(test)]
 mod tests {
+    use rollouts_rpc::RouterCall;
+    use rollouts_rpc::testing::CallStream;
+
     use super::*;
+
+    /// What each release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
+    #[test]
+    fn every_released_controllers_status_admits_the_weights_around_its_step() {
+        macro_rules! recorded {
+            ($($version:literal)*) => {
+                [$(include_bytes!(concat!("../../rollouts-rpc/tests/data/router-", $version, ".gob")).as_slice()),*]
+            };
+        }
+        for stream in recorded!["1.5.1" "1.6.6" "1.7.2" "1.8.4" "1.9.1" "1.10.1"] {
+            let calls = CallStream::default().decode(stream).unwrap();
+            let rollout = calls.into_iter().find_map(|call| match call {
+                RouterCall::SetWeight(rollout, ..) => Some(rollout),
+                _ => None,
+            });
+            let admissible = admissible(&rollout.unwrap());
+            let weights: Vec<i32> = (0..=100).filter(|it| admissible.contains(*it)).collect();
+            assert_eq!(weights, [0, 25]);
+        }
+    }
 
     #[test]
     fn the_weights_of_the_status_are_known_by_service() {

@@ -25,7 +25,7 @@ pub use commands::CommandLine;
 pub use error::{Failure, Failures, ShiftError};
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};
-pub use from_rpc::Policy;
+pub use from_rpc::{Policy, admissible};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 

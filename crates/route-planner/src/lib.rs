@@ -21,6 +21,7 @@
 //!
 //! The crate knows no clock, no file, no network and no Kubernetes client.
 
+mod admissible;
 mod config;
 mod config_reader;
 mod copies;
@@ -48,6 +49,7 @@ mod set_weight;
 mod survey;
 mod weight;
 
+pub use admissible::{Admissible, Progress, Recorded};
 pub use config::{
     DEFAULT_PLUGIN_NAMES, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector,
     TlsSelector, VerifyMode, keys,

@@ -593,7 +593,7 @@ impl Controller {
         (3, canary, 3 + canary)
     }
 
-    fn rollout(&self) -> Rollout {
+    pub(crate) fn rollout(&self) -> Rollout {
         let object = self.object();
         Rollout::deserialize(object).expect("a Rollout of the API")
     }

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::mem::discriminant;
 use std::panic::AssertUnwindSafe;
 
-use plugin_bin::GlooRouter;
+use plugin_bin::{GlooRouter, admissible};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
-use rollouts_rpc::{TrafficRouter as _, Verification};
+use rollouts_rpc::{Rollout, TrafficRouter as _, Verification};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
@@ -212,11 +212,17 @@ impl Play {
                 }
             }
         }
-        if pass.calls.contains(&Call::SetWeight) {
+        let sets_weight = pass.calls.contains(&Call::SetWeight);
+        if sets_weight {
             self.passes[who].push(pass.clone());
+            is_admissible(&pass, &pass.rollout)?;
         }
         if is_done {
             self.controllers[who].finish(&pass, is_verified);
+            let written = self.controllers[who].rollout();
+            if sets_weight && written.status.is_promoted() == pass.rollout.status.is_promoted() {
+                is_admissible(&pass, &written)?;
+            }
         }
         self.controllers[who].wait();
         self.tell();
@@ -622,6 +628,18 @@ impl Play {
             .map(|(_, controller)| controller.pass().roles)
             .collect()
     }
+}
+
+/// A weight that the controller asks for is one of those that the Rollout says it may ask for.
+fn is_admissible(pass: &Pass, rollout: &Rollout) -> Result<(), String> {
+    let weight = pass.desired.value;
+    if admissible(rollout).contains(weight) {
+        return Ok(());
+    }
+    Err(format!(
+        "{weight} is not admissible by status {:?}",
+        rollout.status
+    ))
 }
 
 /// The pass that hands a table back.
