@@ -6,6 +6,8 @@ mod commands;
 mod error;
 mod flags;
 mod from_rpc;
+#[allow(dead_code, reason = "the shells around it follow")]
+mod resident;
 mod router;
 #[cfg(feature = "testing")]
 pub mod testing;

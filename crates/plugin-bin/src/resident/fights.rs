@@ -1,0 +1,251 @@
+//! Fights: somebody undoes the weights of a table as often as they are written. Repairs become rarer then.
+//!
+//! Time is an argument.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use gloo_types::ObjectKey;
+use route_store::FIELD_MANAGER;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// So many writes against changes of somebody else, within [`WITHIN`], are a fight.
+const WRITES: usize = 3;
+const WITHIN: Duration = Duration::from_secs(60);
+/// The pause before the first repair in a fight. Each one after it doubles the pause.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// A fight is over after so long without a change of somebody else.
+const QUIET: Duration = Duration::from_secs(600);
+
+/// The tables that somebody else changed lately. A table that is left in peace takes no memory.
+#[derive(Debug, Default)]
+pub(crate) struct Fights {
+    tables: HashMap<ObjectKey, Recent>,
+}
+
+#[derive(Debug)]
+struct Recent {
+    /// The last writes against changes of somebody else, the latest last.
+    writes: Vec<Instant>,
+    /// The last change of somebody else.
+    changed: Instant,
+    /// Writes since the fight was noticed; `None` while there is none.
+    fight: Option<u32>,
+}
+
+impl Fights {
+    /// Somebody else changed a table so that it has to be written again. Returns when that may be done.
+    pub(crate) fn changed(&mut self, table: &ObjectKey, now: Instant) -> Instant {
+        self.forget(now);
+        let Some(recent) = self.tables.get_mut(table) else {
+            return now;
+        };
+        recent.changed = now;
+        match (recent.fight, recent.writes.last()) {
+            (Some(writes), Some(last)) => {
+                let doubled = 2_u32.saturating_pow(writes);
+                let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
+                now.max(*last + pause)
+            }
+            _ => now,
+        }
+    }
+
+    /// A table was written against a change of somebody else, by a repair or by a call. Returns whether a fight began.
+    pub(crate) fn written(&mut self, table: &ObjectKey, now: Instant) -> bool {
+        self.forget(now);
+        let recent = self.tables.entry(table.clone()).or_insert_with(|| Recent {
+            writes: Vec::with_capacity(WRITES),
+            changed: now,
+            fight: None,
+        });
+        if recent.writes.len() == WRITES {
+            recent.writes.remove(0);
+        }
+        recent.writes.push(now);
+        recent.changed = now;
+        if let Some(writes) = &mut recent.fight {
+            *writes += 1;
+            return false;
+        }
+        let is_many = recent.writes.len() == WRITES;
+        let first = recent.writes.first();
+        let is_fight = is_many && first.is_some_and(|first| now.duration_since(*first) <= WITHIN);
+        recent.fight = is_fight.then_some(0);
+        is_fight
+    }
+
+    /// Number of tables that somebody fights about.
+    pub(crate) fn count(&mut self, now: Instant) -> usize {
+        self.forget(now);
+        let tables = self.tables.values();
+        tables.filter(|recent| recent.fight.is_some()).count()
+    }
+
+    fn forget(&mut self, now: Instant) {
+        self.tables.retain(|_, recent| {
+            let quiet = now.duration_since(recent.changed);
+            quiet
+                < if recent.fight.is_some() {
+                    QUIET
+                } else {
+                    WITHIN
+                }
+        });
+    }
+}
+
+/// Who writes an object, as `metadata.managedFields` name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FieldManager(String);
+
+impl FieldManager {
+    /// Whoever wrote `spec` last, beside this plugin. `None` where the object does not tell.
+    pub(crate) fn last_of_spec(object: &Value) -> Option<Self> {
+        let entries = object.pointer("/metadata/managedFields")?.as_array()?;
+        let of_spec = entries.iter().filter(|entry| {
+            let manager = entry.get("manager").and_then(Value::as_str);
+            let has_spec = entry.pointer("/fieldsV1/f:spec").is_some();
+            has_spec && manager.is_some_and(|manager| !manager.starts_with(FIELD_MANAGER))
+        });
+        // RFC 3339 in UTC, as the API server writes it: the order of the texts is that of the times.
+        let time = |entry: &&Value| entry.get("time").and_then(Value::as_str).map(str::to_owned);
+        let last = of_spec.max_by_key(time)?;
+        Some(Self(last.get("manager")?.as_str()?.to_owned()))
+    }
+
+    /// What to change so that it leaves the weights alone.
+    fn remedy(&self) -> Option<&'static str> {
+        if self.0.starts_with("argocd") {
+            Some(
+                "add ignoreDifferences with managedFieldsManagers for this plugin's field manager and the sync option \
+                 RespectIgnoreDifferences=true to its Application, see docs/gitops.md",
+            )
+        } else if ["kustomize-controller", "helm-controller", "flux"].contains(&&*self.0) {
+            Some("suspend its reconciliation while an update runs, see docs/gitops.md")
+        } else {
+            None
+        }
+    }
+}
+
+impl fmt::Display for FieldManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "field manager {}", self.0)?;
+        match self.remedy() {
+            Some(remedy) => write!(f, ": {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn table() -> ObjectKey {
+        ObjectKey::new("shop", "web")
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// Somebody writes every `every` seconds for `length` seconds. Returns when it was repaired, and when a fight began.
+    fn play(every: usize, length: u64) -> (Vec<u64>, Vec<u64>) {
+        let mut fights = Fights::default();
+        let begin = Instant::now();
+        let (mut repairs, mut reports) = (Vec::new(), Vec::new());
+        let mut due: Option<Instant> = None;
+        for second in 0..length {
+            let now = begin + seconds(second);
+            if second.is_multiple_of(every as u64) {
+                let at = fights.changed(&table(), now);
+                due = Some(due.unwrap_or(at));
+            }
+            if due.is_some_and(|due| due <= now) {
+                due = None;
+                repairs.push(second);
+                if fights.written(&table(), now) {
+                    reports.push(second);
+                }
+            }
+        }
+        (repairs, reports)
+    }
+
+    #[test]
+    fn a_fight_is_noticed_at_the_third_write_reported_once_and_slowed_down() {
+        let (repairs, reports) = play(5, 20 * 60);
+        assert_eq!(reports, [10]);
+        assert_eq!(repairs, [0, 5, 10, 20, 40, 80, 160, 320, 620, 920]);
+    }
+
+    #[test]
+    fn two_writes_a_minute_are_no_fight() {
+        let (repairs, reports) = play(31, 20 * 60);
+        assert_eq!((repairs.len(), reports.len()), (39, 0));
+    }
+
+    #[test]
+    fn a_fight_ends_after_ten_quiet_minutes() {
+        let mut fights = Fights::default();
+        let begin = Instant::now();
+        for second in 0..3 {
+            fights.written(&table(), begin + seconds(second));
+        }
+        let last = begin + seconds(2);
+        assert_eq!(fights.count(last + seconds(599)), 1);
+        let other = ObjectKey::new("shop", "other");
+        assert_eq!(fights.changed(&other, last), last);
+        assert_eq!(fights.changed(&table(), last), last + seconds(10));
+        // A change is no quiet, even if it is not repaired.
+        fights.changed(&table(), last + seconds(599));
+        assert_eq!(fights.count(last + seconds(1198)), 1);
+        assert_eq!(fights.count(last + seconds(1199)), 0);
+        let later = last + seconds(1200);
+        assert_eq!(fights.changed(&table(), later), later);
+        assert!(fights.tables.is_empty());
+    }
+
+    #[track_caller]
+    fn check_manager(entries: &[(&str, &str, &str)], expect: Option<&str>) {
+        let entries = entries.iter().map(|(manager, time, part)| {
+            json!({"manager": manager, "time": time, "fieldsV1": {part.to_owned(): {}}})
+        });
+        let object = json!({"metadata": {"managedFields": entries.collect::<Vec<_>>()}});
+        let manager = FieldManager::last_of_spec(&object);
+        assert_eq!(
+            manager.map(|manager| manager.to_string()).as_deref(),
+            expect
+        );
+    }
+
+    #[test]
+    fn the_other_manager_wrote_the_spec_last() {
+        let at = |minute| format!("2026-01-01T00:{minute:02}:00Z");
+        let (one, two, three) = (at(1), at(2), at(3));
+        let ours = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
+        check_manager(&[], None);
+        check_manager(&[(FIELD_MANAGER, &one, "f:spec")], None);
+        check_manager(
+            &[
+                ("helm", &one, "f:spec"),
+                ("kubectl-edit", &two, "f:spec"),
+                (ours, &three, "f:spec"),
+                ("gloo", &three, "f:status"),
+            ],
+            Some("field manager kubectl-edit"),
+        );
+        let shown = |manager| FieldManager(String::from(manager)).to_string();
+        assert!(shown("argocd-controller").contains("RespectIgnoreDifferences=true"));
+        assert!(shown("argocd-application-controller").contains("managedFieldsManagers"));
+        assert!(shown("kustomize-controller").contains("suspend"));
+        assert_eq!(FieldManager::last_of_spec(&json!({})), None);
+    }
+}

@@ -1,0 +1,207 @@
+//! What was done between the calls, as values. Events and metrics are made of them by an [`Observer`].
+
+use std::fmt;
+use std::time::Duration;
+
+use gloo_types::ObjectKey;
+
+use super::fights::FieldManager;
+
+/// Is told what was done between the calls. It returns at once.
+pub(crate) trait Observer: Send + Sync + 'static {
+    /// Something was done, or found.
+    fn observe(&self, report: &Report);
+}
+
+/// Nobody is told.
+impl Observer for () {
+    fn observe(&self, _report: &Report) {}
+}
+
+/// An object that a report is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct About {
+    pub(crate) key: ObjectKey,
+    /// `metadata.uid`; empty where it is not known.
+    pub(crate) uid: String,
+}
+
+/// Something that was done between the calls, or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A change of somebody else that moved traffic was met, and this became of it.
+    Repair {
+        rollout: About,
+        table: About,
+        outcome: RepairOutcome,
+        /// From the change until the repair was carried out or given up.
+        delay: Duration,
+    },
+    /// Somebody undoes the weights of a table again and again.
+    Fight {
+        rollout: About,
+        table: About,
+        /// Who wrote the routes last, as far as the table tells.
+        with: Option<FieldManager>,
+    },
+    /// Number of tables that somebody fights about.
+    Fights(usize),
+    /// A table has parts of a Rollout that nobody looks after.
+    Orphaned {
+        rollout: ObjectKey,
+        table: About,
+        why: Orphanage,
+        /// When the table will be restored; `None` if it is left to people.
+        after: Option<Duration>,
+    },
+    /// Number of tables with such parts.
+    Orphans(usize),
+    /// What a Rollout left in a table is removed, and the table as its owner wrote it.
+    Restored {
+        rollout: ObjectKey,
+        table: About,
+        why: Orphanage,
+    },
+}
+
+/// What became of a repair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum RepairOutcome {
+    /// The weights are in force again.
+    Written,
+    /// Another controller may be the leader.
+    FencedLease,
+    /// The Rollout no longer asks for what its last call asked for.
+    FencedRollout,
+    /// Somebody else wrote the table at the same time.
+    Conflict,
+    /// The table could not be planned, read or written.
+    Failed,
+}
+
+impl RepairOutcome {
+    /// Its value in a metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Written => "written",
+            Self::FencedLease => "fenced_lease",
+            Self::FencedRollout => "fenced_rollout",
+            Self::Conflict => "conflict",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// Why nobody looks after what a Rollout left in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Orphanage {
+    /// The Rollout was deleted or renamed while this process ran.
+    Deleted,
+    /// There is no such Rollout, and this process has never seen it.
+    NeverSeen,
+    /// The Rollout is there and no longer shifts traffic with this plugin.
+    PluginRemoved,
+    /// The Rollout is there and no longer selects the table.
+    Deselected,
+}
+
+impl Orphanage {
+    /// Its value in a metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Deleted => "deleted",
+            Self::NeverSeen => "never_seen",
+            Self::PluginRemoved => "plugin_removed",
+            Self::Deselected => "deselected",
+        }
+    }
+}
+
+impl fmt::Display for Orphanage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deleted => "was deleted",
+            Self::NeverSeen => "does not exist",
+            Self::PluginRemoved => "no longer uses this plugin",
+            Self::Deselected => "no longer selects the table",
+        })
+    }
+}
+
+/// One sentence, for an Event and for the log.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Repair {
+                rollout,
+                table,
+                outcome: RepairOutcome::Written,
+                ..
+            } => write!(
+                f,
+                "RouteTable {} was changed by somebody else and has the weights of Rollout {} again; to send all traffic to \
+                 stable, abort the Rollout",
+                table.key, rollout.key
+            ),
+            Self::Repair {
+                rollout,
+                table,
+                outcome,
+                ..
+            } => write!(
+                f,
+                "RouteTable {} was changed by somebody else and is not repaired for Rollout {}: {}",
+                table.key,
+                rollout.key,
+                outcome.as_str()
+            ),
+            Self::Fight {
+                rollout,
+                table,
+                with,
+            } => {
+                write!(
+                    f,
+                    "the weights of Rollout {} in RouteTable {} are undone again and again",
+                    rollout.key, table.key
+                )?;
+                match with {
+                    Some(manager) => write!(f, " by {manager}"),
+                    None => f.write_str("; its metadata.managedFields do not tell by whom"),
+                }
+            }
+            Self::Fights(count) => write!(f, "{count} tables are fought about"),
+            Self::Orphaned {
+                rollout,
+                table,
+                why,
+                after,
+            } => {
+                write!(
+                    f,
+                    "RouteTable {} still splits traffic for Rollout {rollout}, which {why}; ",
+                    table.key
+                )?;
+                match after {
+                    Some(after) => write!(f, "it is restored in {} s", after.as_secs()),
+                    None => write!(
+                        f,
+                        "it is not restored by itself: run rollouts-plugin-trafficrouter-glooplatform restore {rollout}"
+                    ),
+                }
+            }
+            Self::Orphans(count) => {
+                write!(f, "{count} tables have parts of Rollouts that are gone")
+            }
+            Self::Restored {
+                rollout,
+                table,
+                why,
+            } => write!(
+                f,
+                "RouteTable {} is as its owner wrote it: Rollout {rollout} {why}",
+                table.key
+            ),
+        }
+    }
+}

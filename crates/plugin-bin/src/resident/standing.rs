@@ -1,0 +1,448 @@
+//! Standing intents: what the last SetWeight of a Rollout asked for, as long as it holds.
+//!
+//! A repair asks for the same again. It never computes a weight itself, and it asks for nothing once the Rollout says that
+//! the controller is about to ask for something else.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use gloo_types::ObjectKey;
+use rollouts_rpc::rollout::RolloutStrategy;
+use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
+use route_planner::fnv1a;
+
+use crate::from_rpc::{admissible, key};
+
+/// What the last SetWeight of a Rollout asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Standing {
+    pub(crate) desired: DesiredWeight,
+    pub(crate) additional: Vec<WeightDestination>,
+    /// Whether managed routes were removed in the same pass.
+    pub(crate) are_removed: bool,
+    /// The tables that were selected.
+    pub(crate) tables: BTreeSet<ObjectKey>,
+    /// Whether the call was carried out completely. While it was not, a repair moves no traffic to the canary.
+    pub(crate) is_complete: bool,
+    asked: Asked,
+}
+
+/// What the Rollout of the call said that decides about the weight.
+#[derive(Clone, Debug, PartialEq)]
+struct Asked {
+    uid: String,
+    generation: i64,
+    /// Hash of the strategy, as far as gob tells it.
+    strategy: u64,
+    stable_hash: String,
+    current_hash: String,
+    is_aborted: bool,
+    is_promoted_fully: bool,
+    experiment: String,
+}
+
+/// Why a standing intent no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outdated {
+    /// There is no such Rollout, or one with another uid.
+    Gone,
+    /// `metadata.deletionTimestamp` is set.
+    Deleting,
+    /// Another version is stable.
+    StableVersion,
+    /// Another version is rolled out.
+    CurrentVersion,
+    /// Aborted, or an abort was taken back.
+    Abort,
+    /// A full promotion was asked for, or is over.
+    FullPromotion,
+    /// Another experiment runs, or none.
+    Experiment,
+    /// `spec.strategy` was changed.
+    Strategy,
+    /// The controller would ask for another weight.
+    Weight,
+}
+
+impl fmt::Display for Outdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "it was deleted",
+            Self::Deleting => "it is being deleted",
+            Self::StableVersion => "its stable version changed",
+            Self::CurrentVersion => "its version changed",
+            Self::Abort => "it was aborted or retried",
+            Self::FullPromotion => "a full promotion began or ended",
+            Self::Experiment => "an experiment began or ended",
+            Self::Strategy => "its strategy changed",
+            Self::Weight => "its status asks for another weight",
+        })
+    }
+}
+
+impl Standing {
+    /// What a SetWeight for `rollout` asks for.
+    pub(crate) fn new(
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Self {
+        Self {
+            desired,
+            additional: additional.to_vec(),
+            are_removed: false,
+            tables: BTreeSet::new(),
+            is_complete: false,
+            asked: Asked::of(rollout),
+        }
+    }
+
+    /// Whether the call asked for the same as an earlier one: a table that it has to write was changed by somebody else.
+    pub(crate) fn repeats(&self, before: &Self) -> bool {
+        before.is_complete
+            && (self.desired, &self.additional) == (before.desired, &before.additional)
+            && self.are_removed == before.are_removed
+            && Asked {
+                generation: before.asked.generation,
+                ..self.asked.clone()
+            } == before.asked
+    }
+
+    /// `metadata.uid` of the Rollout.
+    pub(crate) fn uid(&self) -> &str {
+        &self.asked.uid
+    }
+
+    /// Why it no longer holds, judged by the Rollout as it is now.
+    pub(crate) fn outdated(&self, live: Option<&Rollout>, is_deleting: bool) -> Option<Outdated> {
+        let Some(live) = live else {
+            return Some(Outdated::Gone);
+        };
+        let (asked, now) = (&self.asked, Asked::of(live));
+        if asked.uid != now.uid {
+            Some(Outdated::Gone)
+        } else if is_deleting {
+            Some(Outdated::Deleting)
+        } else if asked.stable_hash != now.stable_hash {
+            Some(Outdated::StableVersion)
+        } else if asked.current_hash != now.current_hash {
+            Some(Outdated::CurrentVersion)
+        } else if asked.is_aborted != now.is_aborted {
+            Some(Outdated::Abort)
+        } else if asked.is_promoted_fully != now.is_promoted_fully {
+            Some(Outdated::FullPromotion)
+        } else if asked.experiment != now.experiment {
+            Some(Outdated::Experiment)
+        } else if asked.generation != now.generation && asked.strategy != now.strategy {
+            // The number of replicas changes the generation too, whenever a HorizontalPodAutoscaler likes.
+            Some(Outdated::Strategy)
+        } else if !admissible(live).contains(self.desired.value) {
+            Some(Outdated::Weight)
+        } else {
+            None
+        }
+    }
+}
+
+impl Asked {
+    fn of(rollout: &Rollout) -> Self {
+        let status = &rollout.status;
+        Self {
+            uid: rollout.metadata.uid.clone(),
+            generation: rollout.metadata.generation,
+            strategy: strategy_hash(&rollout.spec.strategy),
+            stable_hash: status.stable_rs.clone(),
+            current_hash: status.current_pod_hash.clone(),
+            is_aborted: status.abort,
+            is_promoted_fully: status.promote_full,
+            experiment: status.canary.current_experiment.clone(),
+        }
+    }
+}
+
+/// A hash that is the same for a strategy from a call and for the same one from the API server: gob drops pointers to zeros.
+fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
+    let mut strategy = strategy.clone();
+    if let Some(canary) = &mut strategy.canary {
+        let not_zero = |number: Option<i32>| number.filter(|number| *number != 0);
+        for step in &mut canary.steps {
+            step.set_weight = not_zero(step.set_weight);
+            if let Some(mirror) = &mut step.set_mirror_route {
+                mirror.percentage = not_zero(mirror.percentage);
+            }
+        }
+        if let Some(routing) = &mut canary.traffic_routing {
+            routing.max_traffic_weight = not_zero(routing.max_traffic_weight);
+        }
+    }
+    fnv1a(&format!("{strategy:?}"))
+}
+
+/// The standing intents of all Rollouts. One at rest has none.
+#[derive(Debug, Default)]
+pub(crate) struct StandingIntents {
+    rollouts: HashMap<ObjectKey, Standing>,
+    /// Rollouts for which a call is under way, with how many of them.
+    calls: HashMap<ObjectKey, usize>,
+}
+
+impl StandingIntents {
+    /// A call for a Rollout begins: its tables are looked after by the call.
+    pub(crate) fn begin_call(&mut self, rollout: &ObjectKey) {
+        *self.calls.entry(rollout.clone()).or_default() += 1;
+    }
+
+    pub(crate) fn end_call(&mut self, rollout: &ObjectKey) {
+        if let Some(calls) = self.calls.get_mut(rollout) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.calls.remove(rollout);
+            }
+        }
+    }
+
+    /// Whether a call for the Rollout is under way.
+    pub(crate) fn is_called(&self, rollout: &ObjectKey) -> bool {
+        self.calls.contains_key(rollout)
+    }
+
+    /// What the last SetWeight for a Rollout asked for.
+    pub(crate) fn of(&self, rollout: &ObjectKey) -> Option<&Standing> {
+        self.rollouts.get(rollout)
+    }
+
+    /// A SetWeight for `rollout` ended. `leaves_marks` tells whether something of the Rollout is left in a table, or could be:
+    /// then the intent stands from here on, otherwise none does.
+    pub(crate) fn set(&mut self, rollout: &Rollout, standing: Standing, leaves_marks: bool) {
+        // A weight that its own Rollout does not admit would never be repaired.
+        let is_admissible = admissible(rollout).contains(standing.desired.value);
+        if !is_admissible {
+            tracing::debug!(
+                rollout = %key(rollout),
+                "weight {} is not among those that the status admits",
+                standing.desired.value
+            );
+        }
+        if leaves_marks && is_admissible {
+            self.rollouts.insert(key(rollout), standing);
+        } else {
+            self.rollouts.remove(&key(rollout));
+        }
+    }
+
+    /// The intent of a Rollout no longer holds.
+    pub(crate) fn drop(&mut self, rollout: &ObjectKey) {
+        self.rollouts.remove(rollout);
+    }
+
+    /// The Rollouts that want something of a table.
+    pub(crate) fn of_table(&self, table: &ObjectKey) -> Vec<ObjectKey> {
+        let rollouts = self.rollouts.iter();
+        let wanting = rollouts.filter(|(_, standing)| standing.tables.contains(table));
+        wanting.map(|(rollout, _)| rollout.clone()).collect()
+    }
+
+    /// All tables of which a Rollout wants something, with the Rollout.
+    pub(crate) fn all(&self) -> Vec<(ObjectKey, ObjectKey)> {
+        let of = |(rollout, standing): (&ObjectKey, &Standing)| {
+            let tables = standing.tables.iter();
+            let pairs = tables.map(|table| (rollout.clone(), table.clone()));
+            pairs.collect::<Vec<_>>()
+        };
+        self.rollouts.iter().flat_map(of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object() -> Value {
+        let steps = json!([
+            {"setWeight": 0, "setHeaderRoute": {"name": "h"}},
+            {"setWeight": 25},
+            {"pause": {}},
+            {"setMirrorRoute": {"name": "m", "percentage": 0}},
+            {"setWeight": 50},
+        ]);
+        json!({
+            "metadata": {"namespace": "shop", "name": "reviews", "uid": "u1", "generation": 7},
+            "spec": {"replicas": 4, "strategy": {"canary": {"steps": steps, "trafficRouting": {"plugins": {"p": {"a": 1}}}}}},
+            "status": {"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": 2, "canary": {"currentExperiment": "e1"}},
+        })
+    }
+
+    fn rollout(object: Value) -> Rollout {
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn desired(value: i32) -> DesiredWeight {
+        DesiredWeight { value, max: 100 }
+    }
+
+    fn standing() -> Standing {
+        Standing {
+            is_complete: true,
+            tables: [ObjectKey::new("mesh", "web")].into(),
+            ..Standing::new(&rollout(object()), desired(25), &[])
+        }
+    }
+
+    /// What becomes of the intent of 25 % when the Rollout changes.
+    #[track_caller]
+    fn check(changes: &[(&str, Value)], expect: Option<Outdated>) {
+        let mut live = object();
+        for (path, value) in changes {
+            *live.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
+        }
+        let outdated = standing().outdated(Some(&rollout(live)), false);
+        assert_eq!(outdated, expect, "{changes:?}");
+    }
+
+    #[test]
+    fn an_intent_holds_until_the_rollout_says_otherwise() {
+        let generation = || ("/metadata/generation", json!(8));
+        check(&[], None);
+        check(&[generation(), ("/spec/replicas", json!(9))], None);
+        check(&[("/status/currentStepIndex", json!(3))], None);
+        check(&[("/metadata/uid", json!("u2"))], Some(Outdated::Gone));
+        check(
+            &[("/status/stableRS", json!("c1"))],
+            Some(Outdated::StableVersion),
+        );
+        check(
+            &[("/status/currentPodHash", json!("c2"))],
+            Some(Outdated::CurrentVersion),
+        );
+        check(
+            &[(
+                "/status",
+                json!({"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": 2, "abort": true, "canary": {"currentExperiment": "e1"}}),
+            )],
+            Some(Outdated::Abort),
+        );
+        check(
+            &[(
+                "/status",
+                json!({"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": 2, "promoteFull": true, "canary": {"currentExperiment": "e1"}}),
+            )],
+            Some(Outdated::FullPromotion),
+        );
+        check(
+            &[("/status/canary/currentExperiment", json!(""))],
+            Some(Outdated::Experiment),
+        );
+        let another_step = ("/spec/strategy/canary/steps/4/setWeight", json!(60));
+        check(
+            &[generation(), another_step.clone()],
+            Some(Outdated::Strategy),
+        );
+        let another_table = (
+            "/spec/strategy/canary/trafficRouting/plugins/p",
+            json!({"a": 2}),
+        );
+        check(&[generation(), another_table], Some(Outdated::Strategy));
+        check(
+            &[("/status/currentStepIndex", json!(5))],
+            Some(Outdated::Weight),
+        );
+        check(
+            &[("/status/currentStepIndex", json!(0))],
+            Some(Outdated::Weight),
+        );
+        assert_eq!(standing().outdated(None, false), Some(Outdated::Gone));
+        let live = rollout(object());
+        assert_eq!(
+            standing().outdated(Some(&live), true),
+            Some(Outdated::Deleting)
+        );
+    }
+
+    /// Gob drops the zeros of `setWeight` and `percentage`.
+    #[test]
+    fn a_strategy_from_a_call_is_the_one_of_the_api_server() {
+        let mut told = object();
+        for (path, key) in [
+            ("/spec/strategy/canary/steps/0", "setWeight"),
+            ("/spec/strategy/canary/steps/3/setMirrorRoute", "percentage"),
+        ] {
+            told.pointer_mut(path)
+                .unwrap()
+                .as_object_mut()
+                .unwrap()
+                .remove(key);
+        }
+        let (told, live) = (rollout(told), rollout(object()));
+        assert_ne!(told.spec, live.spec);
+        let hash = |rollout: &Rollout| strategy_hash(&rollout.spec.strategy);
+        assert_eq!(hash(&told), hash(&live));
+    }
+
+    #[test]
+    fn it_stands_from_a_call_that_leaves_marks_to_one_that_leaves_none() {
+        let (rollout, table) = (rollout(object()), ObjectKey::new("mesh", "web"));
+        let owner = key(&rollout);
+        let mut intents = StandingIntents::default();
+        intents.set(&rollout, standing(), true);
+        assert_eq!(intents.of(&owner), Some(&standing()));
+        assert_eq!(intents.of_table(&table), [owner.clone()]);
+        assert_eq!(intents.all(), [(owner.clone(), table.clone())]);
+        // The next call replaces it.
+        let next = Standing {
+            desired: desired(0),
+            ..standing()
+        };
+        intents.set(&rollout, next.clone(), true);
+        assert_eq!(intents.of(&owner), Some(&next));
+        intents.set(&rollout, next, false);
+        assert_eq!(intents.of(&owner), None);
+        assert!(intents.of_table(&table).is_empty());
+        // The status of this Rollout admits 0 and 25.
+        let strange = Standing {
+            desired: desired(40),
+            ..standing()
+        };
+        intents.set(&rollout, strange, true);
+        assert_eq!(intents.of(&owner), None);
+        intents.set(&rollout, standing(), true);
+        intents.drop(&owner);
+        assert_eq!(intents.of(&owner), None);
+    }
+
+    #[test]
+    fn calls_of_a_rollout_are_counted() {
+        let owner = ObjectKey::new("shop", "reviews");
+        let mut intents = StandingIntents::default();
+        intents.begin_call(&owner);
+        intents.begin_call(&owner);
+        intents.end_call(&owner);
+        assert!(intents.is_called(&owner));
+        intents.end_call(&owner);
+        intents.end_call(&owner);
+        assert!(!intents.is_called(&owner) && intents.calls.is_empty());
+    }
+
+    #[test]
+    fn a_call_repeats_the_one_before_if_it_asks_for_the_same() {
+        let again = Standing {
+            asked: Asked {
+                generation: 8,
+                ..standing().asked
+            },
+            ..standing()
+        };
+        assert!(again.repeats(&standing()));
+        let failed = Standing {
+            is_complete: false,
+            ..standing()
+        };
+        assert!(!again.repeats(&failed));
+        let more = Standing {
+            desired: desired(50),
+            ..standing()
+        };
+        assert!(!more.repeats(&standing()));
+    }
+}
