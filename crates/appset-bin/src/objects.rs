@@ -1,18 +1,19 @@
 //! The objects that sources look at, of every kind: followed in a cluster, or read from the files of a directory.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 use appset_generator::{Failure, Rollout, Watched};
 use gloo_types::{Document, KubernetesCluster, Resource, RouteTable, Workspace};
-use route_store::{DirRouteStore, KubeAccess, KubeRouteStore};
+use route_store::{
+    DirRouteStore, Informer, KubeAccess, KubeRouteStore, StoreError, Unknown, WholeDocuments,
+};
 
-use self::informer::Informer;
 use crate::Flags;
 
-mod informer;
-
+/// How old objects may be that an answer is made of. Their watch gives a sign of life each minute.
+const STALE: Duration = Duration::from_secs(120);
 /// How long one request to the API server may take. Nobody waits for it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -25,14 +26,10 @@ pub(crate) struct Objects {
 }
 
 /// The objects of one kind.
-pub(crate) enum Kind<K> {
+pub(crate) enum Kind<K: Resource> {
     /// Read anew on every call.
     Dir(DirRouteStore),
-    Cluster {
-        store: Arc<KubeRouteStore>,
-        /// By namespace.
-        informers: Mutex<BTreeMap<String, Informer<K>>>,
-    },
+    Cluster(Informer<WholeDocuments<K>>),
 }
 
 /// What the figures say of one kind in one namespace.
@@ -92,10 +89,7 @@ impl<K: Resource> Kind<K> {
     fn new(dir: Option<&DirRouteStore>, store: &Arc<KubeRouteStore>) -> Self {
         match dir {
             Some(dir) => Self::Dir(dir.clone()),
-            None => Self::Cluster {
-                store: Arc::clone(store),
-                informers: Mutex::default(),
-            },
+            None => Self::Cluster(Informer::new(Arc::clone(store), WholeDocuments::default())),
         }
     }
 
@@ -113,14 +107,10 @@ impl<K: Resource> Kind<K> {
                 objects.retain(|object| namespaces.contains(&object.key().namespace));
                 Ok(objects.into_iter().map(Arc::new).collect())
             }
-            Self::Cluster { informers, .. } => {
-                let informers = lock(informers);
+            Self::Cluster(informer) => {
                 let mut all = Vec::new();
                 for namespace in namespaces {
-                    let objects = match informers.get(namespace) {
-                        Some(informer) => informer.objects(Instant::now()),
-                        None => Err("it has just been added to the configuration".to_owned()),
-                    };
+                    let objects = informer.objects(namespace, STALE);
                     all.extend(
                         objects.map_err(|why| Failure::NotReady(unknown::<K>(namespace, &why)))?,
                     );
@@ -131,51 +121,66 @@ impl<K: Resource> Kind<K> {
     }
 
     fn follow(&self, namespaces: &BTreeSet<String>) {
-        let Self::Cluster { store, informers } = self else {
-            return;
-        };
-        let mut informers = lock(informers);
-        informers
-            .retain(|namespace, informer| namespaces.contains(namespace) && informer.is_running());
-        for namespace in namespaces {
-            informers
-                .entry(namespace.clone())
-                .or_insert_with(|| Informer::start(store, namespace));
+        if let Self::Cluster(informer) = self {
+            informer.follow_only(namespaces);
         }
     }
 
     fn report(&self) -> Vec<Report> {
-        let Self::Cluster { informers, .. } = self else {
+        let Self::Cluster(informer) = self else {
             return Vec::new();
         };
-        let informers = lock(informers);
-        let reports = informers.iter().map(|(namespace, informer)| Report {
-            kind: K::KIND,
-            namespace: namespace.clone(),
-            objects: informer
-                .objects(Instant::now())
-                .ok()
-                .map(|objects| objects.len()),
+        let namespaces = informer.status().scopes.into_iter();
+        let reports = namespaces.filter_map(|scope| {
+            let namespace = scope.namespace?;
+            let objects = informer.objects(&namespace, STALE).ok();
+            Some(Report {
+                kind: K::KIND,
+                namespace,
+                objects: objects.map(|objects| objects.len()),
+            })
         });
         reports.collect()
     }
 
     fn unseen(&self) -> Option<String> {
-        let Self::Cluster { informers, .. } = self else {
+        let Self::Cluster(informer) = self else {
             return None;
         };
-        let informers = lock(informers);
-        informers.iter().find_map(|(namespace, informer)| {
-            let why = informer.unseen()?;
-            Some(unknown::<K>(namespace, &why))
+        informer.status().scopes.into_iter().find_map(|scope| {
+            let why = match scope.problem {
+                _ if scope.is_synced => return None,
+                Some(error) => Unknown::Failed(error),
+                None => Unknown::NoAnswer,
+            };
+            Some(unknown::<K>(&scope.namespace?, &why))
         })
     }
 }
 
-fn unknown<K: Resource>(namespace: &str, why: &str) -> String {
+fn unknown<K: Resource>(namespace: &str, why: &Unknown) -> String {
+    let why = match why {
+        Unknown::NotFollowed => "it has just been added to the configuration".to_owned(),
+        Unknown::Failed(error) => words::<K>(error),
+        Unknown::NoAnswer | Unknown::Silent(_) => why.to_string(),
+    };
     format!("{}s in namespace {namespace} are not known: {why}", K::KIND)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// `error` in words that help who runs the generator.
+fn words<K: Resource>(error: &StoreError) -> String {
+    match error {
+        // The list is there, however empty, if the kind is known.
+        StoreError::NotFound { .. } => format!(
+            "the API server has no {}.{}/{}: install its CustomResourceDefinition",
+            K::PLURAL,
+            K::GROUP,
+            K::VERSION
+        ),
+        StoreError::Timeout { verb, what, after } => format!(
+            "no answer to {verb} {what} within {} s: check the API server",
+            after.as_secs()
+        ),
+        error => error.chain(),
+    }
 }

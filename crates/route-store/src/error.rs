@@ -1,5 +1,7 @@
 //! What can keep a store from answering, each with its remedy.
 
+use std::error::Error;
+use std::iter;
 use std::time::Duration;
 
 use gloo_types::{NoSuchTable, ObjectKey, Resource};
@@ -55,7 +57,7 @@ pub enum StoreError {
         what: String,
         /// The client's error.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// What is stored under that name cannot be read.
     #[error("{what} cannot be read as a {kind}: correct it")]
@@ -66,11 +68,18 @@ pub enum StoreError {
         kind: &'static str,
         /// The parser's error.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl StoreError {
+    /// The error and what caused it, in one line.
+    #[must_use]
+    pub fn chain(&self) -> String {
+        let sources = iter::successors(Error::source(self), |error| (*error).source());
+        sources.fold(self.to_string(), |line, source| format!("{line}: {source}"))
+    }
+
     /// Whether nothing was learned because the API server did not answer in time, or with nothing of use. What is known
     /// about the object is neither confirmed nor refuted.
     #[must_use]
@@ -90,7 +99,7 @@ impl StoreError {
 
     pub(crate) fn unreadable<K: Resource>(
         what: impl ToString,
-        source: impl std::error::Error + Send + Sync + 'static,
+        source: impl Error + Send + Sync + 'static,
     ) -> Self {
         Self::Unreadable {
             what: what.to_string(),

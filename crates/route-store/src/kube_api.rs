@@ -118,18 +118,8 @@ impl KubeRouteStore {
     async fn list<K: Resource>(
         &self,
         namespace: Option<&str>,
-        params: ListParams,
-    ) -> Result<Vec<Document<K>>, StoreError> {
-        let (objects, _) = self.list_at(namespace, params).await?;
-        Ok(objects)
-    }
-
-    /// The objects, and the version at which the collection had them.
-    async fn list_at<K: Resource>(
-        &self,
-        namespace: Option<&str>,
         mut params: ListParams,
-    ) -> Result<(Vec<Document<K>>, String), StoreError> {
+    ) -> Result<Vec<Document<K>>, StoreError> {
         let call = Call::many::<K>("list", namespace);
         params = params.limit(PAGE);
         let mut objects = Vec::new();
@@ -142,13 +132,9 @@ impl KubeRouteStore {
                     objects.push(call.parse(item)?);
                 }
             }
-            let text = |path| page.pointer(path).and_then(Value::as_str);
-            match text("/metadata/continue") {
+            match page.pointer("/metadata/continue").and_then(Value::as_str) {
                 Some(token) if !token.is_empty() => params.continue_token = Some(token.to_owned()),
-                _ => {
-                    let version = text("/metadata/resourceVersion").unwrap_or_default();
-                    return Ok((objects, version.to_owned()));
-                }
+                _ => return Ok(objects),
             }
         }
     }
@@ -417,14 +403,18 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 
 mod connect;
 mod events;
+mod informer;
 mod retry;
 mod send;
+mod versions;
 mod watch;
 
 use connect::connect;
 pub use connect::{ConnectError, KubeAccess};
+pub use informer::{
+    Change, ChangeKind, Informer, InformerStatus, Keep, Kept, ScopeStatus, Unknown, WholeDocuments,
+};
 use send::Answered;
-pub use watch::{Event, Watch};
 
 #[cfg(test)]
 mod tests;

@@ -30,7 +30,10 @@ use serde_json::Value;
 pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
 pub use error::StoreError;
-pub use kube_api::{ConnectError, Event, FIELD_MANAGER, KubeAccess, KubeRouteStore, Watch};
+pub use kube_api::{
+    Change, ChangeKind, ConnectError, FIELD_MANAGER, Informer, InformerStatus, Keep, Kept,
+    KubeAccess, KubeRouteStore, ScopeStatus, Unknown, WholeDocuments,
+};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use observer::{Observer, Outcome, SentRequest};
 pub use selection::Selection;

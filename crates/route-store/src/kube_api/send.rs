@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt as _;
@@ -45,12 +46,22 @@ enum Refused {
 const RESERVE: Duration = Duration::from_millis(100);
 
 impl KubeRouteStore {
-    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave.
+    /// Sends a request as [`send_for_bytes`](Self::send_for_bytes) does, and parses the answer.
     pub(super) async fn send(
         &self,
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Value, StoreError> {
+        let answer = self.send_for_bytes(call, request).await?;
+        serde_json::from_slice(&answer).map_err(|error| call.failed(kube::Error::SerdeError(error)))
+    }
+
+    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave.
+    pub(super) async fn send_for_bytes(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<Bytes, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
         let begin = Instant::now();
         let after = time_for_request(begin, self.access.request_timeout);
@@ -91,7 +102,7 @@ impl KubeRouteStore {
         call: &Call,
         request: HttpRequest,
         end: Instant,
-    ) -> Result<Result<Value, Refused>, StoreError> {
+    ) -> Result<Result<Bytes, Refused>, StoreError> {
         let client = self.client().await;
         let client = client.map_err(|error| call.unreachable(error))?;
         let mut sent = self.sent(call, end);
@@ -121,8 +132,7 @@ impl KubeRouteStore {
             let status = Box::new(status);
             return Ok(Err(Refused::Answered { status, after }));
         }
-        let answer = serde_json::from_slice(&body);
-        Ok(answer.map_err(|error| Refused::Client(kube::Error::SerdeError(error))))
+        Ok(Ok(body))
     }
 
     /// A request that is sent now, and has until `end`.

@@ -1,6 +1,9 @@
 //! The Kubernetes store against canned answers: what is sent, and what an answer becomes.
 
-use std::{convert::Infallible, sync::Mutex};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
 
 use http::{Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
@@ -13,6 +16,7 @@ use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
 mod events;
+mod informer;
 mod watch;
 
 /// Requests as `METHOD path body`, in the order they came.

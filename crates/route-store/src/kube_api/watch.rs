@@ -1,152 +1,306 @@
-//! Following the objects of a namespace.
+//! Following the objects of a kind: a list, page by page, and then every change.
 //!
-//! kube's own watcher keeps two things to itself: that a watch has been opened again, and bookmarks. Without them a
-//! namespace where nothing happens looks like a connection on which nothing arrives any more.
+//! kube's own watcher does not report bookmarks and watches that were opened again. Without them a namespace where nothing
+//! changes looks like a connection on which nothing arrives any more, and cached content could not tell its age.
+//!
+//! Objects are decoded straight from the text of an answer into what is kept of them. An answer is never built as a tree
+//! of values: for tables that takes four times the memory of the text.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
-use gloo_types::{Document, ObjectKey, Resource};
+use gloo_types::{ObjectKey, Resource as _};
+use kube::core::WatchEvent;
 use kube::core::params::{ListParams, WatchParams};
-use kube::core::{Status, WatchEvent};
-use serde_json::Value;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use tokio::time::Instant;
 
+use super::informer::{Keep, Kept as _};
+use super::send::Answered;
 use super::{Call, KubeRouteStore, resource};
-use crate::{Outcome, StoreError};
+use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
 
 /// How long one connection lasts, in seconds: the API server then ends it, and the next one begins.
 const ROUND: u32 = 60;
-/// How long to wait between two connections: something in between may end each of them at once.
+/// How long to wait between two connections: a proxy in between may end each of them at once.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The objects of a kind in a namespace, and then every change to them.
+/// Which objects of a kind are followed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scope {
+    /// Those of all namespaces.
+    All,
+    /// Those of one namespace.
+    Namespace(String),
+}
+
+/// The objects of a kind within a scope, and then every change to them.
 ///
 /// List and watch as the Kubernetes API describes them under "efficient detection of changes".
-pub struct Watch<'s, K> {
-    store: &'s KubeRouteStore,
-    namespace: String,
-    /// After which version changes are still to come; `None` before everything is listed.
-    version: Option<String>,
-    events: Option<BoxStream<'static, kube::Result<WatchEvent<Value>>>>,
-    kind: PhantomData<K>,
+pub(super) struct Watch<K> {
+    source: Source<K>,
+    state: State,
 }
 
-/// What a [`Watch`] hears of. Objects are without `metadata.managedFields`.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Event<K> {
-    /// These are all objects there are. It comes first, and again when changes were missed.
-    Listed(Vec<Arc<Document<K>>>),
-    /// An object came, or changed.
-    Applied(Arc<Document<K>>),
-    /// An object went.
-    Deleted(ObjectKey),
-    /// Nothing happened up to now.
-    Quiet,
+/// What is listed and watched.
+struct Source<K> {
+    store: Arc<KubeRouteStore>,
+    keep: Arc<K>,
+    scope: Scope,
+    /// Label selector of the list and the watch.
+    labels: Option<String>,
 }
 
-impl KubeRouteStore {
-    /// Follows the objects of a namespace. As long as the API server answers there is an event each minute, if only
-    /// [`Event::Quiet`].
-    #[must_use]
-    pub fn watch<K: Resource>(&self, namespace: &str) -> Watch<'_, K> {
-        Watch {
-            store: self,
-            namespace: namespace.to_owned(),
-            version: None,
-            events: None,
-            kind: PhantomData,
+enum State {
+    /// The next request lists: from the beginning, or the page behind a token.
+    Listing(Option<String>),
+    /// Everything up to a version has been reported.
+    Watching(Position),
+}
+
+struct Position {
+    version: String,
+    events: Option<BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>>,
+}
+
+/// What a [`Watch`] reports.
+#[derive(Debug, PartialEq)]
+pub(super) enum Event<T> {
+    /// A part of the list of all objects.
+    Page {
+        objects: Vec<T>,
+        /// The version of the collection that is listed, the same on each page.
+        version: String,
+        /// Whether a list begins with it. A list that could not be continued begins again.
+        is_first: bool,
+        /// Whether the list ends with it.
+        is_last: bool,
+    },
+    /// An object was added or changed.
+    Applied(T),
+    /// An object was deleted; its last version.
+    Deleted(ObjectKey, String),
+    /// Nothing happened up to the version.
+    Quiet(String),
+}
+
+impl<K: Keep> Watch<K> {
+    /// A watch that has sent nothing yet.
+    pub(super) fn new(
+        store: Arc<KubeRouteStore>,
+        keep: Arc<K>,
+        scope: Scope,
+        labels: Option<String>,
+    ) -> Self {
+        Self {
+            source: Source {
+                store,
+                keep,
+                scope,
+                labels,
+            },
+            state: State::Listing(None),
         }
     }
-}
 
-impl<K: Resource> Watch<'_, K> {
-    /// Waits for the next event. After an error it can be called again, and should be after a while.
+    /// Waits for the next event. As long as the API server answers there is one each minute, if only [`Event::Quiet`].
+    /// After an error it can be called again, and should be after a while.
     ///
     /// # Errors
     /// [`StoreError::NotFound`] when the API server has no such resource, otherwise whatever kept it from answering.
-    pub async fn next(&mut self) -> Result<Event<K>, StoreError> {
-        let next = self.step().await;
-        if next.is_err() {
-            self.events = None;
+    pub(super) async fn next(&mut self) -> Result<Event<K::Kept>, StoreError> {
+        let next = match &mut self.state {
+            State::Listing(token) => match self.source.page(token.clone()).await {
+                Ok((page, next)) => {
+                    self.state = next;
+                    Ok(page)
+                }
+                Err(error) => Err(error),
+            },
+            State::Watching(position) => self.source.event(position).await,
+        };
+        if let Err(error) = &next {
+            match &mut self.state {
+                // The API server no longer knows what came after the version, or what the other pages are.
+                state if is_expired(error) => *state = State::Listing(None),
+                State::Watching(position) => position.events = None,
+                State::Listing(_) => {}
+            }
         }
         next
     }
+}
 
-    async fn step(&mut self) -> Result<Event<K>, StoreError> {
-        let namespace = Some(self.namespace.as_str());
-        let Some(version) = &self.version else {
-            let listed = self.store.list_at::<K>(namespace, ListParams::default());
-            let (objects, version) = listed.await?;
-            self.version = Some(version);
-            return Ok(Event::Listed(objects.into_iter().map(shared).collect()));
+impl<K: Keep> Source<K> {
+    async fn page(&self, token: Option<String>) -> Result<(Event<K::Kept>, State), StoreError> {
+        let call = self.call("list");
+        let is_first = token.is_none();
+        let params = ListParams {
+            label_selector: self.labels.clone(),
+            continue_token: token,
+            ..ListParams::default().limit(K::PAGE)
         };
-        let call = Call::many::<K>("watch", namespace);
-        let Some(events) = &mut self.events else {
-            let params = WatchParams::default().timeout(ROUND);
-            let request = resource::<K>(namespace).watch(&params, version);
+        let request = resource::<K::Kind>(self.scope.namespace()).list(&params);
+        let context = RequestContext {
+            priority: Priority::List,
+            ..RequestContext::default()
+        };
+        let answer = with_context(context, self.store.send_for_bytes(&call, request)).await?;
+        let page: Page<'_> = serde_json::from_slice(&answer)
+            .map_err(|error| call.failed(kube::Error::SerdeError(error)))?;
+        let objects = page.items.iter().map(|item| self.keep(&call, item));
+        let objects = objects.collect::<Result<_, _>>()?;
+        let version = page.metadata.resource_version;
+        let token = page.metadata.next.filter(|token| !token.is_empty());
+        let is_last = token.is_none();
+        let next = match token {
+            Some(token) => State::Listing(Some(token)),
+            None => State::Watching(Position {
+                version: version.clone(),
+                events: None,
+            }),
+        };
+        let page = Event::Page {
+            objects,
+            version,
+            is_first,
+            is_last,
+        };
+        Ok((page, next))
+    }
+
+    async fn event(&self, position: &mut Position) -> Result<Event<K::Kept>, StoreError> {
+        let call = self.call("watch");
+        let Position { version, events } = position;
+        let Some(open) = events else {
+            let params = WatchParams {
+                label_selector: self.labels.clone(),
+                ..WatchParams::default().timeout(ROUND)
+            };
+            let request = resource::<K::Kind>(self.scope.namespace()).watch(&params, version);
             let request = request.map_err(|error| call.unreachable(error))?;
             let opened = self.store.within(&call, Duration::ZERO, async {
                 let client = self.store.client().await;
                 let client = client.map_err(|error| call.unreachable(error))?;
                 let end = Instant::now() + self.store.access.request_timeout;
                 let mut sent = self.store.sent(&call, end);
-                let events = client.request_events(request).await;
-                sent.outcome = Some(match &events {
+                let opened = client.request_events(request).await;
+                sent.outcome = Some(match &opened {
                     Ok(_) => Outcome::Answered(200),
                     Err(kube::Error::Api(status)) => Outcome::Answered(status.code),
                     Err(_) => Outcome::Connection,
                 });
-                Ok(events.map(StreamExt::boxed))
+                opened.map_err(|error| call.failed(error))
             });
-            match opened.await? {
-                Ok(events) => self.events = Some(events),
-                Err(error) => return Err(self.failed(&call, error)),
-            }
-            return Ok(Event::Quiet);
+            *events = Some(opened.await?.boxed());
+            return Ok(Event::Quiet(version.clone()));
         };
         let round = Duration::from_secs(ROUND.into());
-        let event = async { Ok(events.next().await) };
-        match self.store.within(&call, round, event).await? {
-            None => {
-                self.events = None;
-                tokio::time::sleep(PAUSE).await;
-                Ok(Event::Quiet)
+        let next = async { Ok(open.next().await) };
+        let Some(event) = self.store.within(&call, round, next).await? else {
+            *events = None;
+            tokio::time::sleep(PAUSE).await;
+            return Ok(Event::Quiet(version.clone()));
+        };
+        match event.map_err(|error| call.failed(error))? {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                let object = self.keep(&call, &object)?;
+                object.version().clone_into(version);
+                Ok(Event::Applied(object))
             }
-            Some(Ok(WatchEvent::Added(object) | WatchEvent::Modified(object))) => {
-                let object: Document<K> = call.parse(object)?;
-                self.version = object.resource_version().map(str::to_owned);
-                Ok(Event::Applied(shared(object)))
+            WatchEvent::Deleted(object) => {
+                let deleted: Deleted = serde_json::from_str(object.get())
+                    .map_err(|error| StoreError::unreadable::<K::Kind>(&call.what, error))?;
+                let Meta {
+                    namespace,
+                    name,
+                    resource_version,
+                } = deleted.metadata;
+                version.clone_from(&resource_version);
+                let key = ObjectKey::new(namespace, name);
+                Ok(Event::Deleted(key, resource_version))
             }
-            Some(Ok(WatchEvent::Deleted(object))) => {
-                let object: Document<K> = call.parse(object)?;
-                self.version = object.resource_version().map(str::to_owned);
-                Ok(Event::Deleted(object.key().clone()))
+            WatchEvent::Bookmark(bookmark) => {
+                *version = bookmark.metadata.resource_version;
+                Ok(Event::Quiet(version.clone()))
             }
-            Some(Ok(WatchEvent::Bookmark(bookmark))) => {
-                self.version = Some(bookmark.metadata.resource_version);
-                Ok(Event::Quiet)
-            }
-            Some(Ok(WatchEvent::Error(status))) => {
-                Err(self.failed(&call, kube::Error::Api(status)))
-            }
-            Some(Err(error)) => Err(self.failed(&call, error)),
+            WatchEvent::Error(status) => Err(call.failed(kube::Error::Api(status))),
         }
     }
 
-    /// An API server that no longer knows what came after the version has to be asked for everything.
-    fn failed(&mut self, call: &Call, error: kube::Error) -> StoreError {
-        if matches!(&error, kube::Error::Api(status) if is_expired(status)) {
-            self.version = None;
-        }
-        call.failed(error)
+    fn keep(&self, call: &Call, object: &RawValue) -> Result<K::Kept, StoreError> {
+        let kept = self.keep.keep(object.get());
+        kept.map_err(|source| StoreError::Unreadable {
+            what: call.what.clone(),
+            kind: K::Kind::KIND,
+            source,
+        })
+    }
+
+    fn call(&self, verb: &'static str) -> Call {
+        Call::many::<K::Kind>(verb, self.scope.namespace())
     }
 }
 
-fn shared<K: Resource>(object: Document<K>) -> Arc<Document<K>> {
-    Arc::new(object.without_managed_fields())
+/// Whether the API server says that it no longer knows the version or the token of a request.
+fn is_expired(error: &StoreError) -> bool {
+    let StoreError::Unreachable { source, .. } = error else {
+        return false;
+    };
+    let answered = source.downcast_ref::<Answered>();
+    answered.is_some_and(|answered| answered.code == 410)
 }
 
-fn is_expired(status: &Status) -> bool {
-    status.code == 410
+impl Scope {
+    /// The namespace, if it is one.
+    pub(super) fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::All => None,
+            Self::Namespace(namespace) => Some(namespace),
+        }
+    }
+
+    /// Whether an object belongs to it.
+    pub(super) fn has(&self, key: &ObjectKey) -> bool {
+        self.namespace()
+            .is_none_or(|namespace| namespace == key.namespace)
+    }
+}
+
+/// `all namespaces`, or the name of the namespace.
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.namespace().unwrap_or("all namespaces"))
+    }
+}
+
+#[derive(Deserialize)]
+struct Page<'a> {
+    #[serde(default)]
+    metadata: PageMeta,
+    #[serde(borrow, default)]
+    items: Vec<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Deleted {
+    metadata: Meta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Meta {
+    namespace: String,
+    name: String,
+    #[serde(default)]
+    resource_version: String,
 }

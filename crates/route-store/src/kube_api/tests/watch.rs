@@ -4,26 +4,34 @@ use bytes::Bytes;
 use http_body_util::channel::Channel;
 
 use super::*;
+use crate::kube_api::informer::WholeDocuments;
+use crate::kube_api::watch::{Event, Scope, Watch};
 
 /// Makes one line of a watch.
-fn line(kind: &str, object: Value) -> String {
+pub(super) fn line(kind: &str, object: Value) -> String {
     format!("{}\n", json!({"type": kind, "object": object}))
 }
 
-fn version(mut object: Value, version: &str) -> Value {
+pub(super) fn version(mut object: Value, version: &str) -> Value {
     object["metadata"]["resourceVersion"] = json!(version);
     object
 }
 
-fn list(tables: Vec<Value>, version: &str) -> (u16, Value) {
+pub(super) fn list(tables: Vec<Value>, version: &str) -> (u16, Value) {
     let list = json!({"metadata": {"resourceVersion": version}, "items": tables});
     (200, list)
 }
 
-/// What a watch of namespace mesh hears of, and what it asked for.
+/// A watch of the RouteTables of namespace mesh.
+fn follow(store: KubeRouteStore) -> Watch<WholeDocuments<RouteTable>> {
+    let scope = Scope::Namespace("mesh".to_owned());
+    Watch::new(Arc::new(store), Arc::default(), scope, None)
+}
+
+/// What a watch of namespace mesh reports, and what it asked for.
 async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
     let (store, sent) = store(answers);
-    let mut watch = store.watch::<RouteTable>("mesh");
+    let mut watch = follow(store);
     let mut heard = Vec::new();
     for _ in 0..events {
         let event = watch.next().await;
@@ -32,13 +40,21 @@ async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
             heard.push(format!("? {query}"));
         }
         heard.push(match event {
-            Ok(Event::Listed(tables)) => {
-                let names = tables.iter().map(|table| table.key().name.as_str());
-                format!("listed {}", names.collect::<Vec<_>>().join(" "))
+            Ok(Event::Page {
+                objects,
+                version,
+                is_first,
+                is_last,
+            }) => {
+                let names = objects.iter().map(|table| table.key().name.as_str());
+                let names = names.collect::<Vec<_>>().join(" ");
+                let first = if is_first { "first " } else { "" };
+                let last = if is_last { "last " } else { "" };
+                format!("{first}{last}page of {version}: {names}")
             }
             Ok(Event::Applied(table)) => format!("applied {}", table.raw()["metadata"]),
-            Ok(Event::Deleted(key)) => format!("deleted {key}"),
-            Ok(Event::Quiet) => "quiet".to_owned(),
+            Ok(Event::Deleted(key, version)) => format!("deleted {key} at {version}"),
+            Ok(Event::Quiet(version)) => format!("quiet at {version}"),
             Err(error) => error.to_string(),
         });
     }
@@ -64,15 +80,15 @@ async fn all_objects_and_then_every_change() {
     insta::assert_debug_snapshot!(heard(answers, 7).await, @r#"
     [
         "? &limit=250",
-        "listed a",
+        "first last page of 10: a",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=10",
-        "quiet",
+        "quiet at 10",
         "applied {\"name\":\"b\",\"namespace\":\"mesh\",\"resourceVersion\":\"11\"}",
-        "deleted mesh/a",
-        "quiet",
-        "quiet",
+        "deleted mesh/a at 12",
+        "quiet at 13",
+        "quiet at 13",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=13",
-        "quiet",
+        "quiet at 13",
     ]
     "#);
 }
@@ -90,16 +106,50 @@ async fn changes_that_were_missed_are_listed() {
     insta::assert_debug_snapshot!(heard(answers, 6).await, @r#"
     [
         "? &limit=250",
-        "listed a",
+        "first last page of 10: a",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=10",
-        "quiet",
+        "quiet at 10",
         "cannot watch routetables in namespace mesh: check that the API server or directory is reachable",
         "? &limit=250",
-        "listed ",
+        "first last page of 20: ",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=20",
         "cannot watch routetables in namespace mesh: check that the API server or directory is reachable",
         "? &limit=250",
-        "listed b",
+        "first last page of 30: b",
+    ]
+    "#);
+}
+
+/// A token lives five minutes; a slow client gets 410 between two pages.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_cannot_be_continued_begins_again() {
+    let page = |name, token, version: &str| {
+        let metadata = json!({"continue": token, "resourceVersion": version});
+        let page = json!({"metadata": metadata, "items": [table("mesh", name)]});
+        (200, page)
+    };
+    let answers = vec![
+        page("a", "more", "10"),
+        (500, failure(500, "busy", None)),
+        (
+            410,
+            failure(410, "The provided continue parameter is too old", None),
+        ),
+        page("a", "again", "20"),
+        page("b", "", "20"),
+    ];
+    insta::assert_debug_snapshot!(heard(answers, 5).await, @r#"
+    [
+        "? &limit=250",
+        "first page of 10: a",
+        "? &limit=250&continue=more",
+        "cannot list routetables in namespace mesh: check that the API server or directory is reachable",
+        "? &limit=250&continue=more",
+        "cannot list routetables in namespace mesh: check that the API server or directory is reachable",
+        "? &limit=250",
+        "first page of 20: a",
+        "? &limit=250&continue=again",
+        "last page of 20: b",
     ]
     "#);
 }
@@ -121,18 +171,18 @@ async fn after_a_failure_it_goes_on_where_it_was() {
         "? &limit=250",
         "not allowed to list routetables in namespace mesh: grant it on routetables.networking.gloo.solo.io (no)",
         "? &limit=250",
-        "listed ",
+        "first last page of 10: ",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=10",
         "not allowed to watch routetables in namespace mesh: grant it on routetables.networking.gloo.solo.io (no)",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=10",
-        "quiet",
+        "quiet at 10",
         "applied {\"name\":\"b\",\"namespace\":\"mesh\",\"resourceVersion\":\"11\"}",
         "cannot watch routetables in namespace mesh: check that the API server or directory is reachable",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=11",
         "cannot watch routetables in namespace mesh: check that the API server or directory is reachable",
         "? &watch=true&timeoutSeconds=60&allowWatchBookmarks=true&resourceVersion=11",
-        "quiet",
-        "quiet",
+        "quiet at 11",
+        "quiet at 11",
     ]
     "#);
 }
@@ -140,7 +190,7 @@ async fn after_a_failure_it_goes_on_where_it_was() {
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_the_api_server_does_not_know() {
     let (store, _) = store(Vec::new());
-    let error = store.watch::<RouteTable>("mesh").next().await.unwrap_err();
+    let error = follow(store).next().await.unwrap_err();
     assert!(matches!(error, StoreError::NotFound { .. }), "{error}");
 }
 
@@ -164,13 +214,17 @@ async fn a_connection_on_which_nothing_arrives_ends() {
     });
     let store =
         KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
-    let mut watch = store.watch::<RouteTable>("mesh");
-    assert_eq!(watch.next().await.unwrap(), Event::Listed(vec![]));
-    assert_eq!(watch.next().await.unwrap(), Event::Quiet);
+    let mut watch = follow(store);
+    assert!(matches!(
+        watch.next().await.unwrap(),
+        Event::Page { is_last: true, .. }
+    ));
+    let quiet = Event::Quiet("10".to_owned());
+    assert_eq!(watch.next().await.unwrap(), quiet);
     let error = watch.next().await.unwrap_err();
     assert!(
         matches!(error, StoreError::Timeout { verb: "watch", .. }),
         "{error:?}"
     );
-    assert_eq!(watch.next().await.unwrap(), Event::Quiet);
+    assert_eq!(watch.next().await.unwrap(), quiet);
 }

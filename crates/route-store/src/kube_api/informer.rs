@@ -1,0 +1,1015 @@
+//! The objects of one kind as a watch reports them, for whoever needs them without asking the API server.
+//!
+//! An [`Informer`] keeps of each object what its [`Keep`] says, follows one or all namespaces, and tells how old its
+//! content is: nothing is decided on objects that the API server may have changed long ago without a word.
+//!
+//! A list is applied page by page. Objects that are gone stay until its last page, so that at no time some of the objects
+//! look like all of them (mark and sweep).
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use gloo_types::{Document, ObjectKey, Resource};
+use serde_json::Value;
+use tokio::sync::{broadcast, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::KubeRouteStore;
+use super::versions::compare;
+use super::watch::{Event, Scope, Watch};
+use crate::StoreError;
+
+/// Longest pause between two tries to reach the API server, in seconds.
+const LONGEST_PAUSE: u64 = 15;
+
+/// How many changes a subscriber may be behind.
+const BACKLOG: usize = 1024;
+
+/// What an [`Informer`] keeps of the objects of a kind.
+pub trait Keep: Send + Sync + 'static {
+    /// The kind.
+    type Kind: Resource;
+    /// What is kept of one object.
+    type Kept: Kept;
+    /// How many objects one list request asks for.
+    const PAGE: u32;
+
+    /// Decodes an object as the API server writes it.
+    ///
+    /// # Errors
+    /// If it is no object of the kind. The whole list fails then: which objects there are would not be known.
+    fn keep(&self, object: &str) -> Result<Self::Kept, Box<dyn std::error::Error + Send + Sync>>;
+}
+
+/// What is kept of one object.
+pub trait Kept: Send + Sync + 'static {
+    /// Namespace and name.
+    fn key(&self) -> &ObjectKey;
+
+    /// `metadata.resourceVersion`.
+    fn version(&self) -> &str;
+
+    /// Takes over from the state before what only the sequence of states tells.
+    fn follows(&mut self, _before: &Self) {}
+
+    /// Memory that it takes, in bytes, as far as it is known without looking at each part.
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+}
+
+/// Keeps whole documents, without `metadata.managedFields`.
+#[derive(Debug)]
+pub struct WholeDocuments<K>(PhantomData<K>);
+
+impl<K> Default for WholeDocuments<K> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<K: Resource> Keep for WholeDocuments<K> {
+    type Kind = K;
+    type Kept = Document<K>;
+    const PAGE: u32 = super::PAGE;
+
+    fn keep(&self, object: &str) -> Result<Document<K>, Box<dyn std::error::Error + Send + Sync>> {
+        let object: Value = serde_json::from_str(object)?;
+        Ok(Document::from_value(object)?.without_managed_fields())
+    }
+}
+
+impl<K: Resource> Kept for Document<K> {
+    fn key(&self) -> &ObjectKey {
+        self.key()
+    }
+
+    fn version(&self) -> &str {
+        self.resource_version().unwrap_or_default()
+    }
+}
+
+/// A change of the kept objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The object.
+    pub key: ObjectKey,
+    /// What happened to it.
+    pub kind: ChangeKind,
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It was added or changed, by anyone.
+    Applied,
+    /// It was written by this process, see [`Informer::put`]. The watch does not report it again.
+    Written,
+    /// It was deleted.
+    Deleted,
+}
+
+/// Why the objects of a namespace are not known.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unknown {
+    /// Nobody asked to follow the namespace.
+    #[error("the namespace is not followed")]
+    NotFollowed,
+    /// The first list is under way.
+    #[error("no answer yet")]
+    NoAnswer,
+    /// Nothing was heard for longer than allowed.
+    #[error("nothing was heard for {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The last request failed.
+    #[error(transparent)]
+    Failed(Arc<StoreError>),
+}
+
+/// How an informer is doing, for metrics.
+#[derive(Clone, Debug, Default)]
+pub struct InformerStatus {
+    /// What is followed: all namespaces, or some.
+    pub scopes: Vec<ScopeStatus>,
+    /// Number of kept objects.
+    pub objects: usize,
+    /// Memory that they take, in bytes.
+    pub bytes: usize,
+}
+
+/// How the watch of one namespace, or of all, is doing.
+#[derive(Clone, Debug)]
+pub struct ScopeStatus {
+    /// The namespace; `None` stands for all.
+    pub namespace: Option<String>,
+    /// Whether all objects were listed and watched at least once.
+    pub is_synced: bool,
+    /// Time since the API server last gave a sign of life.
+    pub silence: Option<Duration>,
+    /// How often a list or watch ended with an error.
+    pub restarts: u64,
+    /// The error of the last request, if it failed.
+    pub problem: Option<Arc<StoreError>>,
+}
+
+/// Follows the objects of one kind. Its watches end with it.
+pub struct Informer<K: Keep> {
+    shared: Arc<Shared<K>>,
+    tasks: Mutex<Tasks>,
+}
+
+struct Shared<K: Keep> {
+    store: Arc<KubeRouteStore>,
+    keep: Arc<K>,
+    labels: Option<String>,
+    known: Mutex<Known<K::Kept>>,
+    changes: broadcast::Sender<Change>,
+    /// Sent whenever a scope was synced or failed.
+    news: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct Tasks {
+    all: JoinSet<()>,
+    running: BTreeMap<Scope, AbortHandle>,
+}
+
+impl<K: Keep> Informer<K> {
+    /// Follows nothing yet.
+    #[must_use]
+    pub fn new(store: Arc<KubeRouteStore>, keep: K) -> Self {
+        Self::with_labels(store, keep, None)
+    }
+
+    /// Restricts what is followed to the objects that a label selector selects.
+    #[must_use]
+    pub fn with_labels(store: Arc<KubeRouteStore>, keep: K, labels: Option<String>) -> Self {
+        let (changes, _) = broadcast::channel(BACKLOG);
+        let shared = Shared {
+            store,
+            keep: Arc::new(keep),
+            labels,
+            known: Mutex::new(Known::default()),
+            changes,
+            news: watch::Sender::new(()),
+        };
+        Self {
+            shared: Arc::new(shared),
+            tasks: Mutex::default(),
+        }
+    }
+
+    /// Follows the objects of all namespaces. While that is forbidden, only the namespaces that [`Self::follow`] names are
+    /// known.
+    ///
+    /// It needs a Tokio runtime, as all that follows something.
+    pub fn follow_all(&self) {
+        self.start(Scope::All);
+    }
+
+    /// Follows the objects of a namespace as long as those of all namespaces are not allowed or not followed.
+    pub fn follow(&self, namespace: &str) {
+        let scope = Scope::Namespace(namespace.to_owned());
+        let is_covered = {
+            let known = lock(&self.shared.known);
+            let all = known.scopes.get(&Scope::All);
+            all.is_some_and(|all| !all.is_forbidden())
+        };
+        if is_covered {
+            self.end(&scope);
+        } else {
+            self.start(scope);
+        }
+    }
+
+    /// Follows the objects of these namespaces, and no longer those of others.
+    pub fn follow_only(&self, namespaces: &BTreeSet<String>) {
+        let followed: Vec<Scope> = lock(&self.tasks).running.keys().cloned().collect();
+        for scope in followed {
+            if !scope
+                .namespace()
+                .is_some_and(|namespace| namespaces.contains(namespace))
+            {
+                self.end(&scope);
+            }
+        }
+        for namespace in namespaces {
+            self.start(Scope::Namespace(namespace.clone()));
+        }
+    }
+
+    fn start(&self, scope: Scope) {
+        let mut tasks = lock(&self.tasks);
+        // Only a panic ends a task.
+        let running = tasks.running.get(&scope);
+        if running.is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        while tasks.all.try_join_next().is_some() {}
+        let task = lock(&self.shared.known).begin(&scope);
+        let watched = follow(Arc::clone(&self.shared), scope.clone(), task);
+        let handle = tasks.all.spawn(watched);
+        tasks.running.insert(scope, handle);
+    }
+
+    fn end(&self, scope: &Scope) {
+        let Some(task) = lock(&self.tasks).running.remove(scope) else {
+            return;
+        };
+        task.abort();
+        let changes = lock(&self.shared.known).end(scope);
+        self.shared.report(changes);
+    }
+
+    /// What is kept of an object, however old.
+    #[must_use]
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K::Kept>> {
+        let known = lock(&self.shared.known);
+        known.objects.get(key).map(|entry| Arc::clone(&entry.kept))
+    }
+
+    /// All kept objects, sorted by key, however old.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<K::Kept>> {
+        let known = lock(&self.shared.known);
+        let objects = known.objects.values();
+        objects.map(|entry| Arc::clone(&entry.kept)).collect()
+    }
+
+    /// All objects of a namespace, sorted by name, if they were known at most `age` ago.
+    ///
+    /// # Errors
+    /// [`Unknown`] otherwise.
+    pub fn objects(&self, namespace: &str, age: Duration) -> Result<Vec<Arc<K::Kept>>, Unknown> {
+        let known = lock(&self.shared.known);
+        known.check(Some(namespace), age, Instant::now())?;
+        Ok(known.of(namespace).map(Arc::clone).collect())
+    }
+
+    /// Whether the objects of a namespace, or of all, were known at most `age` ago.
+    ///
+    /// # Errors
+    /// Why they were not.
+    pub fn check(&self, namespace: Option<&str>, age: Duration) -> Result<(), Unknown> {
+        lock(&self.shared.known).check(namespace, age, Instant::now())
+    }
+
+    /// Waits until the objects of a namespace, or of all, are known for the first time, or the first try to list and watch
+    /// them has failed.
+    pub async fn settled(&self, namespace: Option<&str>) {
+        let mut news = self.shared.news.subscribe();
+        let is_open = || {
+            let known = lock(&self.shared.known);
+            matches!(
+                known.check(namespace, Duration::MAX, Instant::now()),
+                Err(Unknown::NoAnswer)
+            )
+        };
+        while is_open() {
+            // The sender is in `self`.
+            let _ = news.changed().await;
+        }
+    }
+
+    /// Takes over the answer to a write of this process, so that the next decision is made on it: older states of the
+    /// object are ignored from here on.
+    pub fn put(&self, object: K::Kept) {
+        let change = lock(&self.shared.known).put(object);
+        self.shared.report(change);
+    }
+
+    /// Takes over that this process deleted an object.
+    pub fn remove(&self, key: &ObjectKey) {
+        let change = lock(&self.shared.known).remove(key);
+        self.shared.report(change);
+    }
+
+    /// The changes from now on. A subscriber that is told that it lagged behind has to look at every object.
+    #[must_use]
+    pub fn subscribe(&self) -> broadcast::Receiver<Change> {
+        self.shared.changes.subscribe()
+    }
+
+    /// How it is doing.
+    #[must_use]
+    pub fn status(&self) -> InformerStatus {
+        lock(&self.shared.known).status(Instant::now())
+    }
+}
+
+impl<K: Keep> Shared<K> {
+    fn report(&self, changes: impl IntoIterator<Item = Change>) {
+        for change in changes {
+            // Without subscribers nobody is told.
+            let _ = self.changes.send(change);
+        }
+    }
+}
+
+/// Lists and watches a scope for ever, with pauses after errors.
+async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
+    let kind = K::Kind::KIND;
+    let mut watch = Watch::new(
+        Arc::clone(&shared.store),
+        Arc::clone(&shared.keep),
+        scope.clone(),
+        shared.labels.clone(),
+    );
+    let mut failures = 0;
+    loop {
+        match watch.next().await {
+            Ok(event) => {
+                let is_last = matches!(event, Event::Page { is_last: true, .. });
+                let changes = lock(&shared.known).learn(&scope, task, event, Instant::now());
+                shared.report(changes);
+                if is_last {
+                    let count = lock(&shared.known).count(&scope);
+                    tracing::info!(kind, namespace = %scope, count, "listed");
+                } else if failures > 0 {
+                    tracing::info!(kind, namespace = %scope, failures, "watched again");
+                }
+                failures = 0;
+            }
+            Err(error) => {
+                let problem = error.chain();
+                let before = lock(&shared.known).fail(&scope, task, error);
+                if before.is_none_or(|before| before.chain() != problem) {
+                    tracing::warn!(kind, namespace = %scope, problem, "a watch failed");
+                }
+                shared.news.send_replace(());
+                tokio::time::sleep(pause(failures)).await;
+                failures += 1;
+                continue;
+            }
+        }
+        shared.news.send_replace(());
+    }
+}
+
+/// How long to wait after so many failures: longer and longer, and not all replicas at once.
+fn pause(failures: u32) -> Duration {
+    let seconds = 2_u64.saturating_pow(failures).min(LONGEST_PAUSE);
+    Duration::from_secs(seconds).mul_f32(0.5 + fastrand::f32() / 2.0)
+}
+
+/// Everything that is known of a kind. Time is an argument.
+struct Known<T> {
+    objects: BTreeMap<ObjectKey, Entry<T>>,
+    scopes: BTreeMap<Scope, Followed>,
+    /// Number of lists and tasks begun so far.
+    begun: u64,
+    bytes: usize,
+}
+
+struct Entry<T> {
+    kept: Arc<T>,
+    /// The last list that had it.
+    list: u64,
+    written: Option<Written>,
+}
+
+/// A write of this process, of which the watch has not told yet.
+#[derive(Debug)]
+struct Written {
+    /// The list that was begun last before it.
+    list: u64,
+    /// If versions have no order: the version up to which events of the object are ignored.
+    until: Option<String>,
+}
+
+/// A watch of a scope.
+#[derive(Debug, Default)]
+struct Followed {
+    /// Which of the tasks that ever followed the scope does.
+    task: u64,
+    /// The list under way, or the last one.
+    list: u64,
+    is_listing: bool,
+    /// Whether a list was complete once.
+    is_listed: bool,
+    /// Up to which version everything is known; empty before the first page.
+    version: String,
+    /// The last sign of life. None before everything was listed and could be watched once.
+    heard: Option<Instant>,
+    restarts: u64,
+    problem: Option<Arc<StoreError>>,
+}
+
+impl Followed {
+    fn is_forbidden(&self) -> bool {
+        matches!(self.problem.as_deref(), Some(StoreError::Forbidden { .. }))
+    }
+
+    fn why(&self, silence: Unknown) -> Unknown {
+        let problem = self.problem.as_ref();
+        problem.map_or(silence, |error| Unknown::Failed(Arc::clone(error)))
+    }
+
+    fn check(&self, age: Duration, now: Instant) -> Result<(), Unknown> {
+        match self.heard {
+            None => Err(self.why(Unknown::NoAnswer)),
+            Some(heard) if now.saturating_duration_since(heard) > age => {
+                Err(self.why(Unknown::Silent(age)))
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+impl<T> Default for Known<T> {
+    fn default() -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            scopes: BTreeMap::new(),
+            begun: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl<T: Kept> Known<T> {
+    /// A scope is followed from here on, by the task of the number returned.
+    fn begin(&mut self, scope: &Scope) -> u64 {
+        self.begun += 1;
+        let followed = self.scopes.entry(scope.clone()).or_default();
+        followed.task = self.begun;
+        followed.task
+    }
+
+    /// A scope is no longer followed.
+    fn end(&mut self, scope: &Scope) -> Vec<Change> {
+        self.scopes.remove(scope);
+        let scopes: Vec<&Scope> = self.scopes.keys().collect();
+        let is_left = |key: &ObjectKey| !scopes.iter().any(|other| other.has(key));
+        let gone = self.objects.keys().filter(|key| is_left(key)).cloned();
+        let gone: Vec<ObjectKey> = gone.collect();
+        gone.iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    fn learn(&mut self, scope: &Scope, task: u64, event: Event<T>, now: Instant) -> Vec<Change> {
+        let begun = self.begun + 1;
+        let Some(followed) = self.scopes.get_mut(scope) else {
+            return Vec::new();
+        };
+        if followed.task != task {
+            return Vec::new();
+        }
+        followed.problem = None;
+        match event {
+            Event::Page {
+                objects,
+                version,
+                is_first,
+                is_last,
+            } => {
+                if is_first {
+                    self.begun = begun;
+                    followed.list = begun;
+                    followed.is_listing = true;
+                }
+                followed.version.clone_from(&version);
+                let list = followed.list;
+                if is_last {
+                    followed.is_listing = false;
+                    // A page tells of objects that it shows; only the end of a list tells of all.
+                    if followed.is_listed {
+                        followed.heard = Some(now);
+                    }
+                    followed.is_listed = true;
+                }
+                let mut changes: Vec<Change> = objects
+                    .into_iter()
+                    .filter_map(|object| self.listed(object, list))
+                    .collect();
+                if is_last {
+                    changes.extend(self.sweep(scope, list, &version));
+                }
+                changes
+            }
+            Event::Applied(object) => {
+                followed.heard = Some(now);
+                object.version().clone_into(&mut followed.version);
+                self.applied(object).into_iter().collect()
+            }
+            Event::Deleted(key, version) => {
+                followed.heard = Some(now);
+                followed.version.clone_from(&version);
+                self.deleted(&key, &version).into_iter().collect()
+            }
+            Event::Quiet(version) => {
+                followed.heard = Some(now);
+                followed.version = version;
+                Vec::new()
+            }
+        }
+    }
+
+    /// The last request failed. Returns the error before, if that one failed as well.
+    fn fail(&mut self, scope: &Scope, task: u64, error: StoreError) -> Option<Arc<StoreError>> {
+        let followed = self.scopes.get_mut(scope)?;
+        if followed.task != task {
+            return None;
+        }
+        followed.restarts += 1;
+        followed.problem.replace(Arc::new(error))
+    }
+
+    /// An object of a list. The list is right, unless the object was written after it began.
+    fn listed(&mut self, object: T, list: u64) -> Option<Change> {
+        if let Some(entry) = self.objects.get_mut(object.key()) {
+            let is_written = entry
+                .written
+                .as_ref()
+                .is_some_and(|written| written.list >= list);
+            let order = compare(object.version(), entry.kept.version());
+            if is_written && order != Some(Ordering::Greater) {
+                entry.list = list;
+                return None;
+            }
+        }
+        self.insert(object, list, None, ChangeKind::Applied)
+    }
+
+    /// An object as a watch reports it. Events come in order, but may be older than a write of this process.
+    fn applied(&mut self, object: T) -> Option<Change> {
+        let mut list = self.begun;
+        if let Some(entry) = self.objects.get_mut(object.key()) {
+            list = entry.list;
+            if let Some(until) = entry.written.as_ref().and_then(|it| it.until.as_ref()) {
+                if until == object.version() {
+                    entry.written = None;
+                }
+                return None;
+            }
+            let order = compare(object.version(), entry.kept.version());
+            if order.is_some_and(Ordering::is_le) {
+                return None;
+            }
+        }
+        self.insert(object, list, None, ChangeKind::Applied)
+    }
+
+    fn deleted(&mut self, key: &ObjectKey, version: &str) -> Option<Change> {
+        let entry = self.objects.get(key)?;
+        // It was written again since.
+        if compare(version, entry.kept.version()) == Some(Ordering::Less) {
+            return None;
+        }
+        self.remove(key)
+    }
+
+    /// At the end of a list, what it did not have is gone, unless it was written after the list began.
+    fn sweep(&mut self, scope: &Scope, list: u64, version: &str) -> Vec<Change> {
+        let is_gone = |key: &ObjectKey, entry: &Entry<T>| {
+            let is_later = entry.written.as_ref().is_some_and(|written| {
+                let order = compare(entry.kept.version(), version);
+                written.list >= list && !order.is_some_and(Ordering::is_le)
+            });
+            scope.has(key) && entry.list < list && !is_later
+        };
+        let objects = self.objects.iter();
+        let gone = objects.filter(|(key, entry)| is_gone(key, entry));
+        let gone: Vec<ObjectKey> = gone.map(|(key, _)| key.clone()).collect();
+        gone.iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    fn put(&mut self, object: T) -> Option<Change> {
+        // Without a list nobody would notice that the object is deleted.
+        let scope = self.scope_of(object.key())?;
+        if !scope.is_listing && !scope.is_listed {
+            return None;
+        }
+        let is_told = compare(object.version(), &scope.version).is_some_and(Ordering::is_le);
+        let (mut list, mut until) = (0, None);
+        match self.objects.get(object.key()) {
+            // The watch has told of its deletion already.
+            None if is_told => return None,
+            None => {}
+            Some(entry) => {
+                list = entry.list;
+                match compare(object.version(), entry.kept.version()) {
+                    Some(Ordering::Less | Ordering::Equal) => return None,
+                    Some(Ordering::Greater) => {}
+                    None => until = Some(object.version().to_owned()),
+                }
+            }
+        }
+        let written = Written {
+            list: self.begun,
+            until,
+        };
+        self.insert(object, list, Some(written), ChangeKind::Written)
+    }
+
+    fn insert(
+        &mut self,
+        mut object: T,
+        list: u64,
+        written: Option<Written>,
+        kind: ChangeKind,
+    ) -> Option<Change> {
+        let key = object.key().clone();
+        let before = self.objects.get(&key);
+        let is_same = before.is_some_and(|before| before.kept.version() == object.version());
+        if let Some(before) = before {
+            object.follows(&before.kept);
+            self.bytes = self.bytes.saturating_sub(before.kept.size());
+        }
+        self.bytes += object.size();
+        let entry = Entry {
+            kept: Arc::new(object),
+            list,
+            written,
+        };
+        self.objects.insert(key.clone(), entry);
+        (!is_same).then_some(Change { key, kind })
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Change> {
+        let entry = self.objects.remove(key)?;
+        self.bytes = self.bytes.saturating_sub(entry.kept.size());
+        let (key, kind) = (key.clone(), ChangeKind::Deleted);
+        Some(Change { key, kind })
+    }
+
+    fn scope_of(&self, key: &ObjectKey) -> Option<&Followed> {
+        let namespace = Scope::Namespace(key.namespace.clone());
+        let own = self.scopes.get(&namespace);
+        own.or_else(|| self.scopes.get(&Scope::All))
+    }
+
+    fn of(&self, namespace: &str) -> impl Iterator<Item = &Arc<T>> {
+        let first = ObjectKey::new(namespace, "");
+        let objects = self.objects.range(first..);
+        objects
+            .take_while(move |(key, _)| key.namespace == namespace)
+            .map(|(_, entry)| &entry.kept)
+    }
+
+    fn count(&self, scope: &Scope) -> usize {
+        match scope {
+            Scope::All => self.objects.len(),
+            Scope::Namespace(namespace) => self.of(namespace).count(),
+        }
+    }
+
+    fn check(&self, namespace: Option<&str>, age: Duration, now: Instant) -> Result<(), Unknown> {
+        let all = self.scopes.get(&Scope::All);
+        let all = all.map_or(Err(Unknown::NotFollowed), |all| all.check(age, now));
+        let (Some(namespace), Err(why)) = (namespace, &all) else {
+            return all;
+        };
+        let scope = Scope::Namespace(namespace.to_owned());
+        match self.scopes.get(&scope) {
+            Some(followed) => followed.check(age, now),
+            None => Err(why.clone()),
+        }
+    }
+
+    fn status(&self, now: Instant) -> InformerStatus {
+        let scopes = self.scopes.iter().map(|(scope, followed)| ScopeStatus {
+            namespace: scope.namespace().map(str::to_owned),
+            is_synced: followed.heard.is_some(),
+            silence: followed
+                .heard
+                .map(|heard| now.saturating_duration_since(heard)),
+            restarts: followed.restarts,
+            problem: followed.problem.clone(),
+        });
+        InformerStatus {
+            scopes: scopes.collect(),
+            objects: self.objects.len(),
+            bytes: self.bytes,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An object is `namespace/name` and a version.
+    #[derive(Debug)]
+    struct Named(ObjectKey, String);
+
+    impl Kept for Named {
+        fn key(&self) -> &ObjectKey {
+            &self.0
+        }
+
+        fn version(&self) -> &str {
+            &self.1
+        }
+
+        fn size(&self) -> usize {
+            1
+        }
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("mesh", name)
+    }
+
+    fn named(name: &str, version: &str) -> Named {
+        Named(key(name), version.to_owned())
+    }
+
+    /// Objects of all namespaces, and the time.
+    struct World {
+        known: Known<Named>,
+        task: u64,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let mut known = Known::default();
+            let task = known.begin(&Scope::All);
+            let now = Instant::now();
+            Self { known, task, now }
+        }
+
+        /// A world in which everything is listed and watched.
+        fn synced(objects: &[(&str, &str)], version: &str) -> Self {
+            let mut world = Self::new();
+            world.list(objects, version);
+            world.learn(Event::Quiet(version.to_owned()));
+            world
+        }
+
+        fn learn(&mut self, event: Event<Named>) -> Vec<Change> {
+            self.known.learn(&Scope::All, self.task, event, self.now)
+        }
+
+        fn page(
+            &mut self,
+            objects: &[(&str, &str)],
+            version: &str,
+            is_first: bool,
+            is_last: bool,
+        ) -> Vec<Change> {
+            let objects = objects.iter().map(|(name, version)| named(name, version));
+            self.learn(Event::Page {
+                objects: objects.collect(),
+                version: version.to_owned(),
+                is_first,
+                is_last,
+            })
+        }
+
+        fn list(&mut self, objects: &[(&str, &str)], version: &str) -> Vec<Change> {
+            self.page(objects, version, true, true)
+        }
+
+        fn apply(&mut self, name: &str, version: &str) {
+            self.learn(Event::Applied(named(name, version)));
+        }
+
+        fn delete(&mut self, name: &str, version: &str) {
+            self.learn(Event::Deleted(key(name), version.to_owned()));
+        }
+
+        fn put(&mut self, name: &str, version: &str) {
+            self.known.put(named(name, version));
+        }
+
+        fn fail(&mut self) {
+            let what = "RouteTables".to_owned();
+            let error = StoreError::NotFound { what };
+            self.known.fail(&Scope::All, self.task, error);
+        }
+
+        /// What is known after so many seconds.
+        fn after(&self, seconds: u64) -> String {
+            let now = self.now + Duration::from_secs(seconds);
+            let age = Duration::from_secs(75);
+            match self.known.check(None, age, now) {
+                Ok(()) => self.shown(),
+                Err(why) => format!("? {why}"),
+            }
+        }
+
+        fn shown(&self) -> String {
+            let objects = self.known.objects.values();
+            let shown = objects.map(|entry| format!("{}@{}", entry.kept.0.name, entry.kept.1));
+            let shown = shown.collect::<Vec<_>>().join(" ");
+            assert_eq!(self.known.bytes, self.known.objects.len());
+            shown
+        }
+
+        #[track_caller]
+        fn check(&self, expect: &str) {
+            assert_eq!(self.shown(), expect);
+        }
+    }
+
+    #[test]
+    fn all_is_known_once_all_is_listed_and_watched() {
+        let mut world = World::new();
+        assert_eq!(world.after(0), "? no answer yet");
+        world.fail();
+        assert!(world.after(0).contains("not found"));
+        world.list(&[("b", "2"), ("a", "1")], "5");
+        assert_eq!(world.after(0), "? no answer yet");
+        world.learn(Event::Quiet("5".to_owned()));
+        assert_eq!(world.after(0), "a@1 b@2");
+        world.apply("c", "6");
+        world.delete("a", "7");
+        assert_eq!(world.after(0), "b@2 c@6");
+    }
+
+    #[test]
+    fn what_is_known_gets_old_also_while_pages_arrive() {
+        let mut world = World::synced(&[("a", "1")], "5");
+        assert_eq!(world.after(75), "a@1");
+        assert_eq!(world.after(76), "? nothing was heard for 75 s");
+        world.fail();
+        assert!(world.after(76).contains("not found"));
+        world.now += Duration::from_secs(70);
+        world.page(&[("a", "1")], "9", true, false);
+        assert!(world.after(6).starts_with('?'));
+        world.page(&[], "9", false, true);
+        assert_eq!(world.after(75), "a@1");
+    }
+
+    #[test]
+    fn objects_that_a_list_lacks_go_at_its_end_and_are_reported() {
+        let mut world = World::synced(&[("a", "1"), ("b", "2"), ("c", "3")], "5");
+        let first = world.page(&[("a", "1")], "9", true, false);
+        assert_eq!(first, []);
+        world.check("a@1 b@2 c@3");
+        // It could not be continued.
+        world.page(&[("a", "1")], "12", true, false);
+        world.check("a@1 b@2 c@3");
+        let last = world.page(&[("c", "11")], "12", false, true);
+        world.check("a@1 c@11");
+        let change = |name, kind| Change {
+            key: key(name),
+            kind,
+        };
+        assert_eq!(
+            last,
+            [
+                change("c", ChangeKind::Applied),
+                change("b", ChangeKind::Deleted)
+            ]
+        );
+    }
+
+    #[test]
+    fn after_a_write_older_events_are_ignored() {
+        let mut world = World::synced(&[("a", "5")], "5");
+        world.put("a", "8");
+        world.apply("a", "6");
+        world.check("a@8");
+        world.apply("a", "8");
+        world.apply("a", "9");
+        world.check("a@9");
+        // The answer comes later than the event.
+        world.put("a", "7");
+        world.check("a@9");
+    }
+
+    #[test]
+    fn versions_without_order_are_ignored_until_the_written_one_or_a_delete_or_a_list() {
+        let written = || {
+            let mut world = World::synced(&[("a", "x5")], "x5");
+            world.put("a", "x8");
+            world.apply("a", "x6");
+            world.check("a@x8");
+            world
+        };
+        let mut world = written();
+        world.apply("a", "x8");
+        world.apply("a", "x9");
+        world.check("a@x9");
+        let mut world = written();
+        world.delete("a", "x9");
+        world.check("");
+        let mut world = written();
+        world.list(&[("a", "x7")], "x9");
+        world.apply("a", "x8");
+        world.check("a@x8");
+    }
+
+    #[test]
+    fn a_write_during_a_list_is_newer_than_the_list() {
+        for versions in [["5", "8", "7"], ["x5", "x8", "x7"]] {
+            let [before, written, listed] = versions;
+            let mut world = World::synced(&[("a", before), ("b", before)], before);
+            world.page(&[], listed, true, false);
+            world.put("a", written);
+            world.put("b", written);
+            world.put("new", written);
+            world.page(&[("a", before)], listed, false, true);
+            world.check(&format!("a@{written} b@{written} new@{written}"));
+            // The next list knows better.
+            world.list(&[("a", written)], "9");
+            world.check(&format!("a@{written}"));
+        }
+    }
+
+    #[test]
+    fn a_list_is_right_where_nothing_was_written_since() {
+        // Restored from a backup, where versions begin again.
+        let mut world = World::synced(&[("a", "50"), ("b", "51")], "52");
+        world.list(&[("a", "7")], "9");
+        world.check("a@7");
+        // Its version is older than what was deleted before its first page.
+        let mut world = World::synced(&[], "5");
+        world.page(&[], "9", true, false);
+        world.put("a", "8");
+        world.page(&[], "9", false, true);
+        world.check("");
+    }
+
+    #[test]
+    fn an_object_whose_deletion_was_reported_does_not_come_back_by_a_late_answer() {
+        let mut world = World::synced(&[("a", "5")], "5");
+        world.delete("a", "7");
+        world.put("a", "6");
+        world.check("");
+        // Created by us after all that was heard.
+        world.put("a", "8");
+        world.delete("a", "7");
+        world.check("a@8");
+    }
+
+    #[test]
+    fn nothing_is_kept_of_what_nobody_lists() {
+        let mut world = World::new();
+        world.put("a", "8");
+        world.check("");
+    }
+
+    #[test]
+    fn a_task_that_was_replaced_reports_nothing() {
+        let mut world = World::synced(&[("a", "1")], "5");
+        let late = world.task;
+        world.task = world.known.begin(&Scope::All);
+        let event = Event::Deleted(key("a"), "6".to_owned());
+        world.known.learn(&Scope::All, late, event, world.now);
+        world.check("a@1");
+        assert_eq!(world.known.end(&Scope::All).len(), 1);
+        world.check("");
+        world.apply("b", "7");
+        world.check("");
+    }
+
+    #[test]
+    fn pauses_grow_up_to_a_limit() {
+        for (failures, most) in [(0, 1), (3, 8), (4, 15), (u32::MAX, 15)] {
+            let most = Duration::from_secs(most);
+            let pause = pause(failures);
+            assert!(most / 2 <= pause && pause <= most, "{failures}: {pause:?}");
+        }
+    }
+}

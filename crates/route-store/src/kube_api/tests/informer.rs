@@ -1,0 +1,125 @@
+//! An informer against canned answers.
+
+use super::watch::{line, list, version};
+use super::*;
+use crate::kube_api::informer::{ChangeKind, Informer, Unknown, WholeDocuments};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+type Tables = Informer<WholeDocuments<RouteTable>>;
+
+/// An informer whose API server gives `answers`.
+fn informer(answers: Vec<(u16, Value)>) -> (Tables, Sent) {
+    let (store, sent) = store(answers);
+    let informer = Informer::new(Arc::new(store), WholeDocuments::default());
+    (informer, sent)
+}
+
+fn names(informer: &Tables) -> String {
+    let tables = informer.all();
+    let names = tables.iter().map(|table| table.key().to_string());
+    names.collect::<Vec<_>>().join(" ")
+}
+
+fn page(tables: Vec<Value>, at: &str, token: &str) -> (u16, Value) {
+    let (code, mut page) = list(tables, at);
+    page["metadata"]["continue"] = json!(token);
+    (code, page)
+}
+
+fn forbidden() -> (u16, Value) {
+    (403, failure(403, "no", None))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_is_taken_over_page_by_page_and_what_it_lacks_goes_at_its_end() {
+    let expired = || (410, failure(410, "too old", None));
+    let at = |name: &str, at: &str| version(table("mesh", name), at);
+    let answers = vec![
+        list(vec![at("a", "1"), at("b", "2"), at("z", "3")], "10"),
+        (200, json!(line("ERROR", expired().1))),
+        page(vec![at("a", "1")], "20", "more"),
+        expired(),
+        // Deleted while the first try went on: b. Changed: z.
+        page(vec![at("a", "1"), at("c", "25")], "30", "more"),
+        page(vec![at("z", "26")], "30", ""),
+        (200, json!("")),
+    ];
+    let (tables, _) = informer(answers);
+    let mut changes = tables.subscribe();
+    tables.follow_all();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(names(&tables), "mesh/a mesh/c mesh/z");
+    let mut reported = Vec::new();
+    while let Ok(change) = changes.try_recv() {
+        reported.push(format!("{:?} {}", change.kind, change.key));
+    }
+    assert_eq!(
+        reported,
+        [
+            "Applied mesh/a",
+            "Applied mesh/b",
+            "Applied mesh/z",
+            "Applied mesh/c",
+            "Applied mesh/z",
+            "Deleted mesh/b"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_permission_for_all_namespaces_those_that_are_named_are_followed() {
+    let (tables, sent) = informer(vec![
+        forbidden(),
+        list(vec![table("mesh", "web")], "10"),
+        (200, json!("")),
+    ]);
+    tables.follow_all();
+    tables.settled(None).await;
+    let why = tables.check(Some("mesh"), HOUR).unwrap_err();
+    assert!(matches!(why, Unknown::Failed(_)), "{why:?}");
+    tables.follow("mesh");
+    tables.settled(Some("mesh")).await;
+    assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
+    assert!(tables.check(None, HOUR).is_err());
+    let sent = lines(&sent);
+    assert!(sent[0].contains("/v2/routetables?"), "{sent:?}");
+    assert!(
+        sent[1].contains("/namespaces/mesh/routetables?"),
+        "{sent:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_are_not_followed_beside_all_of_them() {
+    let (tables, sent) = informer(vec![
+        list(vec![table("mesh", "web")], "10"),
+        (200, json!("")),
+    ]);
+    tables.follow_all();
+    tables.settled(None).await;
+    tables.follow("mesh");
+    assert_eq!(tables.status().scopes.len(), 1);
+    assert_eq!(tables.objects("mesh", HOUR).unwrap().len(), 1);
+    assert!(lines(&sent).len() <= 2, "{sent:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_of_a_namespace_that_is_no_longer_followed_are_dropped() {
+    let (tables, _) = informer(vec![
+        list(vec![table("mesh", "web")], "10"),
+        (200, json!("")),
+    ]);
+    let mut changes = tables.subscribe();
+    tables.follow_only(&["mesh".to_owned()].into());
+    tables.settled(Some("mesh")).await;
+    assert_eq!(names(&tables), "mesh/web");
+    tables.follow_only(&[].into());
+    assert_eq!(names(&tables), "");
+    let why = tables.objects("mesh", HOUR).unwrap_err();
+    assert!(matches!(why, Unknown::NotFollowed), "{why:?}");
+    assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Applied);
+    assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Deleted);
+    let status = tables.status();
+    assert_eq!((status.objects, status.bytes), (0, 0));
+}
