@@ -19,8 +19,10 @@ pub mod event_sink;
 mod kube_api;
 mod memory;
 mod observer;
+mod rollout;
 mod selection;
 mod service;
+mod table;
 
 use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -36,7 +38,12 @@ pub use kube_api::{
 };
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use observer::{Observer, Outcome, SentRequest};
+pub use rollout::{
+    INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
+    TrafficFacts, ZeroMirrors,
+};
 pub use selection::Selection;
+pub use table::{CompactTable, ReadOwners, TableKeeper};
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;
