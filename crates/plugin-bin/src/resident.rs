@@ -3,4 +3,5 @@
 
 pub(crate) mod fights;
 pub(crate) mod report;
+pub(crate) mod reporter;
 pub(crate) mod standing;
