@@ -99,6 +99,11 @@ pub(crate) trait Plugin: Send + Sync + 'static {
         None
     }
 
+    /// Ends what the plugin does by itself between the calls.
+    fn stop(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// Why the plugin said no, if it did.
     fn refusal(reply: &Self::Reply) -> Option<&PluginError>;
 }
@@ -144,6 +149,10 @@ impl<P: Plugin> Service for PluginService<P> {
         };
         let args = stream.poll_value::<Option<P::Args>>()?;
         Ok(args.map(|args| P::call(known, args)))
+    }
+
+    async fn stop(&self) {
+        self.plugin.stop().await;
     }
 
     /// A task of its own per call: a panic is this call's error, and a call that blocks its thread

@@ -38,6 +38,11 @@ pub(crate) trait Service: Send + Sync + 'static {
         Err(fault)
     }
 
+    /// Ends what goes on between the calls.
+    fn stop(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+
     /// Told when a reply is on its way to the host.
     fn replied(&self, _reply: &Self::Reply) {}
 }

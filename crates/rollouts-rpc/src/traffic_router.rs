@@ -1,6 +1,7 @@
 //! What an author of a traffic router implements (`rollout/trafficrouting/plugin/rpc` in Argo Rollouts).
 
 use std::future::Future;
+use std::sync::Arc;
 
 use crate::error::PluginError;
 use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
@@ -79,6 +80,76 @@ pub trait TrafficRouter: Send + Sync + 'static {
         &self,
         rollout: &Rollout,
     ) -> impl Future<Output = Result<(), RouterError>> + Send;
+
+    /// Ends what the router does by itself between the calls.
+    ///
+    /// Called when the host says Quit, before the reply, and when the session ends in any other way: another controller may
+    /// be the leader from then on. It may be called more than once. It has 500 ms.
+    fn stop(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
+}
+
+/// A shared router is a router, for one that also works between the calls.
+impl<R: TrafficRouter> TrafficRouter for Arc<R> {
+    fn type_name(&self) -> &str {
+        R::type_name(self)
+    }
+
+    async fn init(&self) -> Result<(), RouterError> {
+        R::init(self).await
+    }
+
+    async fn update_hash(
+        &self,
+        rollout: &Rollout,
+        hashes: &PodHashes,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        R::update_hash(self, rollout, hashes, additional).await
+    }
+
+    async fn set_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        R::set_weight(self, rollout, desired, additional).await
+    }
+
+    async fn verify_weight(
+        &self,
+        rollout: &Rollout,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        R::verify_weight(self, rollout, desired, additional).await
+    }
+
+    async fn set_header_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), RouterError> {
+        R::set_header_route(self, rollout, route).await
+    }
+
+    async fn set_mirror_route(
+        &self,
+        rollout: &Rollout,
+        route: &SetMirrorRoute,
+    ) -> Result<(), RouterError> {
+        R::set_mirror_route(self, rollout, route).await
+    }
+
+    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        R::remove_managed_routes(self, rollout).await
+    }
+
+    async fn stop(&self) {
+        R::stop(self).await;
+    }
 }
 
 /// The pod template hashes of both sides; either may be empty, and both are equal once promoted.

@@ -9,13 +9,15 @@
 #[path = "support/records.rs"]
 mod records;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use gob::GobType;
 use rollouts_rpc::host::CallError;
 use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
-    PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown, TrafficRouter, Verification,
+    DesiredWeight, PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown,
+    TrafficRouter, Verification, WeightDestination,
 };
 use serde::Serialize;
 use tokio::sync::Barrier;
@@ -335,4 +337,72 @@ async fn a_host_that_hangs_up_ends_the_plugin() {
     let host = serve(willing()).await;
     let _router = host.router().await.unwrap();
     assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
+}
+
+/// Works between the calls, and needs a moment to end that.
+struct Resident(Arc<Mutex<Vec<&'static str>>>);
+
+impl TrafficRouter for Resident {
+    fn type_name(&self) -> &'static str {
+        "Resident"
+    }
+
+    async fn init(&self) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn update_hash(
+        &self,
+        _: &Rollout,
+        _: &PodHashes,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn set_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn verify_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<Verification, RouterError> {
+        Ok(Verification::Verified)
+    }
+
+    async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
+        Ok(())
+    }
+
+    async fn stop(&self) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        self.0.lock().unwrap().push("stopped");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_between_the_calls_ends_before_the_reply_to_quit() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let host = serve(Resident(Arc::clone(&log))).await;
+    let (session, plugin) = host.into_parts();
+    session.quit().await.unwrap();
+    log.lock().unwrap().push("replied");
+    assert_eq!(plugin.await.unwrap().unwrap(), Shutdown::HostQuit);
+    assert_eq!(log.lock().unwrap()[..2], ["stopped", "replied"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_between_the_calls_ends_when_the_host_hangs_up() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let host = serve(Resident(Arc::clone(&log))).await;
+    assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
+    assert_eq!(*log.lock().unwrap(), ["stopped"]);
 }

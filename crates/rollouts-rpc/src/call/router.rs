@@ -115,6 +115,10 @@ impl<R: TrafficRouter> Plugin for Router<R> {
         }
     }
 
+    async fn stop(&self) {
+        self.0.stop().await;
+    }
+
     fn late(method: RouterMethod, late: Fault) -> Result<RouterReply, Fault> {
         match method {
             RouterMethod::Type | RouterMethod::VerifyWeight => Err(late),

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures::future::BoxFuture;
 use gob::{Decoder, EncodeError, Encoder, Limits};
 use serde::de::IgnoredAny;
 use tokio::sync::Notify;
@@ -19,7 +20,11 @@ pub(crate) struct Control {
     broker: Arc<Mutex<Broker>>,
     quit_asked: AtomicBool,
     quit_answered: Notify,
+    stop: Stop,
 }
+
+/// Ends what the plugin does by itself between the calls.
+pub(crate) type Stop = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlCall {
@@ -38,9 +43,10 @@ pub(crate) enum ControlReply {
 }
 
 impl Control {
-    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>) -> Self {
+    pub(crate) fn new(kind: PluginKind, broker: Arc<Mutex<Broker>>, stop: Stop) -> Self {
         Self {
             kind,
+            stop,
             broker,
             quit_asked: AtomicBool::new(false),
             quit_answered: Notify::new(),
@@ -97,6 +103,7 @@ impl Service for Control {
             ControlCall::Ping => Ok(ControlReply::Alive),
             ControlCall::Quit => {
                 self.quit_asked.store(true, Ordering::Relaxed);
+                (self.stop)().await;
                 Ok(ControlReply::Bye)
             }
             ControlCall::Dispense(name) => self.dispense(name),

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::AsyncWrite as _;
+use futures::{AsyncWrite as _, FutureExt as _};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -121,12 +121,28 @@ where
     ///
     /// See [`SessionError`].
     pub(crate) async fn run<S: Service>(
+        self,
+        kind: PluginKind,
+        service: Arc<S>,
+    ) -> Result<Shutdown, SessionError> {
+        let ended = self.serve(kind, Arc::clone(&service)).await;
+        stop(service.as_ref()).await;
+        ended
+    }
+
+    async fn serve<S: Service>(
         mut self,
         kind: PluginKind,
         service: Arc<S>,
     ) -> Result<Shutdown, SessionError> {
         let broker = Arc::new(Mutex::new(Broker::default()));
-        let control = Arc::new(Control::new(kind, Arc::clone(&broker)));
+        let stopped = Arc::clone(&service);
+        let stop_service = move || {
+            let service = Arc::clone(&stopped);
+            async move { stop(service.as_ref()).await }.boxed()
+        };
+        let control = Control::new(kind, Arc::clone(&broker), Box::new(stop_service));
+        let control = Arc::new(control);
 
         let room = Room::default();
 
@@ -172,6 +188,13 @@ where
         }
         hang_up(self.connection).await;
         Ok(Shutdown::HostQuit)
+    }
+}
+
+/// Ends what the plugin does by itself. A host that waits longer for the reply to Quit kills the process.
+async fn stop(service: &impl Service) {
+    if timeout(GRACE, service.stop()).await.is_err() {
+        warn!("what goes on between the calls did not end in time");
     }
 }
 
