@@ -32,6 +32,7 @@ use crate::{
     Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
     StoreError,
     error::label,
+    lease::{Lease, LeaseObject, LeaseReader},
     service::{self, Service},
 };
 
@@ -276,6 +277,16 @@ impl ServiceReader for KubeRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         match self.get_object::<Service>(key).await {
             Ok(service) => Ok(service::first_port(service.raw())),
+            Err(StoreError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl LeaseReader for KubeRouteStore {
+    async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
+        match self.get_object::<LeaseObject>(key).await {
+            Ok(lease) => Ok(Lease::from_object(lease.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -17,12 +17,11 @@ mod dir;
 mod error;
 pub mod event_sink;
 mod kube_api;
+mod lease;
 mod memory;
 mod observer;
-mod rollout;
 mod selection;
 mod service;
-mod table;
 
 use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -36,14 +35,10 @@ pub use kube_api::{
     Change, ChangeKind, ConnectError, FIELD_MANAGER, Informer, InformerStatus, Keep, Kept,
     KubeAccess, KubeRouteStore, ScopeStatus, Unknown, WholeDocuments,
 };
+pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use observer::{Observer, Outcome, SentRequest};
-pub use rollout::{
-    INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
-    TrafficFacts, ZeroMirrors,
-};
 pub use selection::Selection;
-pub use table::{CompactTable, ReadOwners, TableKeeper};
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;
