@@ -387,7 +387,7 @@ mod tests {
         let mut intents = StandingIntents::default();
         intents.set(&rollout, standing(), true);
         assert_eq!(intents.of(&owner), Some(&standing()));
-        assert_eq!(intents.of_table(&table), [owner.clone()]);
+        assert_eq!(intents.of_table(&table), std::slice::from_ref(&owner));
         assert_eq!(intents.all(), [(owner.clone(), table.clone())]);
         // The next call replaces it.
         let next = Standing {
