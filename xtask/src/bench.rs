@@ -1,5 +1,7 @@
 //! `cargo xtask bench`: figures for a person to read. Nothing here passes or fails by its speed.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
@@ -17,12 +19,44 @@ const METHOD: &str = "SetWeight";
 /// Each round runs every candidate once, so that a slow spell of the machine meets all of them.
 const ROUNDS: usize = 5;
 
-/// Measures decoding and the real process.
+/// Flags of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Measure requests, times, CPU and memory on etcd and kube-apiserver, behind a proxy that counts requests.
+    ///
+    /// Three parts: one Rollout of about 10 KB (a steady pass, a changed SetWeight, the same PATCH and a GET without the
+    /// plugin); ten workers on a fifth of the Rollouts; a new leader with all Rollouts, and its memory after further
+    /// lists. With the default sizes it takes about ten minutes for each plugin.
+    #[arg(long)]
+    cluster: bool,
+    /// Plugins to compare, which take turns. Without any, the release binary is built and measured.
+    #[arg(value_name = "BINARY", requires = "cluster")]
+    plugins: Vec<PathBuf>,
+    /// How many Rollouts there are in the third part, ten for each RouteTable; at least 50.
+    #[arg(long, value_name = "N", default_value_t = 10_000, requires = "cluster")]
+    rollouts: usize,
+    /// How often a plugin that watches has to list everything again.
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "cluster")]
+    relists: usize,
+    /// How long the proxy holds each request up.
+    #[arg(
+        long = "delay",
+        value_name = "MILLISECONDS",
+        default_value_t = 0,
+        requires = "cluster"
+    )]
+    delay: u64,
+}
+
+/// Measures decoding and the real process, or what happens on an API server.
 ///
 /// # Errors
 /// When a build or a run fails.
-pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
+pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, &[])?;
+    if args.cluster {
+        return cluster(sh, args);
+    }
     let rust = target_dir(sh).join("release/examples/decode_call");
     let go = go::build_decoder(sh)?;
     cmd!(sh, "cargo build --locked --release --package rollouts-rpc --features testing --example decode_call").run()?;
@@ -63,6 +97,31 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     )
     .run()?;
     go::figures(sh, &plugin::build(sh)?)
+}
+
+/// The program that measures is in `tests`, where the cluster is.
+fn cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    // The shell is at the repository's root, whoever types may be elsewhere.
+    let plugins = args.plugins.iter().map(std::path::absolute);
+    let mut plugins = plugins.collect::<Result<Vec<PathBuf>, _>>()?;
+    if plugins.is_empty() {
+        plugins.push(plugin::build(sh)?);
+    }
+    go::build(sh)?;
+    let Args {
+        rollouts,
+        relists,
+        delay,
+        ..
+    } = args;
+    let numbers = [rollouts.to_string(), relists.to_string(), delay.to_string()];
+    go::with_programs(
+        sh,
+        cmd!(
+            sh,
+            "cargo run --quiet --locked --release --package e2e-tests --bin bench -- {numbers...} {plugins...}"
+        ),
+    )
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

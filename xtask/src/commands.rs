@@ -14,8 +14,9 @@ pub(crate) enum Command {
     Dist(dist::Args),
     /// Run every test tier; fails when one of them cannot run.
     Test(test::Args),
-    /// Measure decoding against Go and gobwire, and the plugin's process; needs Go.
-    Bench,
+    /// Measure decoding against Go and gobwire, planning and the plugin's process, or with --cluster the plugin on an API
+    /// server; needs Go.
+    Bench(bench::Args),
     /// Record what every release of the controller writes to plugins, for tests that replay it; needs Go.
     Record,
     /// Send the plugin everything that nobody should send it.
@@ -42,7 +43,7 @@ impl Command {
             Self::Demo => demo::run(sh),
             Self::Dist(args) => dist::run(sh, &args),
             Self::Test(args) => test::run(sh, &args),
-            Self::Bench => bench::run(sh),
+            Self::Bench(args) => bench::run(sh, &args),
             Self::Record => record::run(sh),
             Self::Fuzz(args) => fuzz::run(sh, &args),
             Self::Soak(args) => soak::run(sh, &args),

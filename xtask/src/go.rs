@@ -174,11 +174,16 @@ pub(crate) fn cluster(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn in_cluster(sh: &Shell, command: Cmd<'_>, plugin: &Path) -> anyhow::Result<()> {
+    with_programs(sh, command.env("PLUGIN_BINARY", plugin))
+}
+
+/// Runs a command that finds the programs of [`build`] in `GO_BIN_DIR`.
+///
+/// # Errors
+/// When the command fails.
+pub(crate) fn with_programs(sh: &Shell, command: Cmd<'_>) -> anyhow::Result<()> {
     let bin = target_dir(sh).join("go/bin");
-    Ok(command
-        .env("PLUGIN_BINARY", plugin)
-        .env("GO_BIN_DIR", bin)
-        .run()?)
+    Ok(command.env("GO_BIN_DIR", bin).run()?)
 }
 
 /// Go's compiler output lives with cargo's, so that one cache holds both.

@@ -1,6 +1,6 @@
 //! The flags of the plugin, and those that commands share with it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use rollouts_rpc::goplugin::log::LogFormat;
@@ -44,6 +44,14 @@ pub struct Flags {
     /// Deadline of each call of the controller, in seconds; longer than --request-timeout.
     #[arg(long, env = "GLOO_PLUGIN_CALL_TIMEOUT", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) call_timeout: Duration,
+
+    /// Serve metrics for Prometheus at this address, for example 0.0.0.0:8091. Default: none are served.
+    #[arg(long, env = "GLOO_PLUGIN_METRICS_ADDRESS", value_name = "ADDRESS")]
+    pub(crate) metrics_address: Option<SocketAddr>,
+
+    /// Add the weight of each Rollout to the metrics, of 2,000 Rollouts at most.
+    #[arg(long, env = "GLOO_PLUGIN_METRICS_PER_ROLLOUT")]
+    pub(crate) metrics_per_rollout: bool,
 
     /// What to speak with the host; the Rollouts controller knows netrpc only.
     #[arg(

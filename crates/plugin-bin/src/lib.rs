@@ -4,15 +4,17 @@
 
 mod commands;
 mod error;
+mod events;
 mod flags;
 mod from_rpc;
+mod metrics;
 #[allow(dead_code, reason = "the shells around it follow")]
 mod resident;
 mod router;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use rollouts_rpc::{
     PluginEnv, ServeConfig, announce_on_stdout,
@@ -21,13 +23,16 @@ use rollouts_rpc::{
         log,
     },
 };
-use route_store::{DirRouteStore, KubeRouteStore, Store};
+use route_store::event_sink::EventSink;
+use route_store::{DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store};
 
 pub use commands::CommandLine;
 pub use error::{Failure, Failures, ShiftError};
+use events::Events;
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
+use metrics::{Metered, Metrics};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
@@ -77,13 +82,21 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     log::install(flags.log_level.into(), flags.log_format())?;
     flags.check()?;
     let policy = flags.policy();
+    let metrics = Metrics::new(flags.metrics_per_rollout);
     match &flags.route_tables_dir {
-        Some(dir) => serve_router(flags, env, GlooRouter::new(DirRouteStore::new(dir), policy)),
-        None => serve_router(
-            flags,
-            env,
-            GlooRouter::new(KubeRouteStore::new(flags.kube_access()), policy),
-        ),
+        Some(dir) => {
+            let router = GlooRouter::new(DirRouteStore::new(dir), policy);
+            serve_router(flags, env, router, metrics, async {})
+        }
+        None => {
+            let store = KubeRouteStore::new(flags.kube_access());
+            let store = Arc::new(store.with_observer(metrics.requests_to("local")));
+            let events = EventSink::new(FIELD_MANAGER, metrics.count_events());
+            let router = GlooRouter::new(store.clone(), policy);
+            let router = router.with_events(Events::to(events.clone(), events.clone()));
+            let posting = async move { events.post_to(&*store).await };
+            serve_router(flags, env, router, metrics, posting)
+        }
     }
 }
 
@@ -91,11 +104,18 @@ fn serve_router<S: Store>(
     flags: &Flags,
     env: &PluginEnv,
     router: GlooRouter<S>,
+    metrics: Arc<Metrics>,
+    background: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let router = router.with_call_timeout(flags.call_timeout);
+    let router = Metered::new(router, metrics.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
+    runtime.spawn(background);
+    if let Some(address) = flags.metrics_address {
+        runtime.spawn(metrics::serve(address, metrics));
+    }
     let config = ServeConfig {
         call_deadline: flags.call_timeout,
         ..ServeConfig::TRAFFIC_ROUTER

@@ -4,4 +4,5 @@
 pub(crate) mod collect;
 pub(crate) mod fights;
 pub(crate) mod report;
+pub(crate) mod reporter;
 pub(crate) mod standing;

@@ -21,7 +21,7 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
-use route_store::{Store, StoreError};
+use route_store::{Store, StoreError, event_sink::EventObject};
 use tracing::{debug, info, warn};
 
 pub(crate) use self::write::carry_out;
@@ -35,6 +35,7 @@ use self::{
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
+    events::{self, Events, Reason},
     from_rpc::{self, Policy, Request},
 };
 
@@ -52,6 +53,7 @@ pub struct GlooRouter<S> {
     policy: Policy,
     memory: Memory,
     call_timeout: Option<Duration>,
+    events: Events,
 }
 
 impl<S: Store> GlooRouter<S> {
@@ -62,7 +64,14 @@ impl<S: Store> GlooRouter<S> {
             policy,
             memory: Memory::default(),
             call_timeout: None,
+            events: Events::default(),
         }
+    }
+
+    /// Posts what the answers to the controller do not say as Events.
+    #[must_use]
+    pub(crate) fn with_events(self, events: Events) -> Self {
+        Self { events, ..self }
     }
 
     /// Bounds each call: tables that are not written by then are named in the answer.
@@ -337,8 +346,12 @@ impl<S: Store> GlooRouter<S> {
             Err(error) => Err(error),
         };
         if let Err(error) = failed {
-            let rollout = from_rpc::key(rollout);
-            info!(%rollout, "left to SetWeight: {}", error_chain(&error));
+            let key = from_rpc::key(rollout);
+            let error = error_chain(&error);
+            info!(rollout = %key, "left to SetWeight: {error}");
+            let about = events::of_call(rollout);
+            self.events
+                .on_rollout(about, Reason::ManagedRoutesError, error);
         }
     }
 
@@ -406,6 +419,9 @@ impl<S: Store> GlooRouter<S> {
                 Observation::Refused { reason } => {
                     verification = Verification::NotVerified;
                     warn!(rollout = %request.intent.rollout, "not verified until the table is corrected: {reason}");
+                    let (events, why) = (&self.events, Reason::GlooRejected);
+                    events.on_table(EventObject::of(table), why, &reason);
+                    events.on_rollout(events::of_call(rollout), why, reason);
                     continue;
                 }
             };

@@ -20,8 +20,10 @@ mod kube_api;
 mod lease;
 mod memory;
 mod observer;
+mod rollout;
 mod selection;
 mod service;
+mod table;
 
 use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -38,7 +40,12 @@ pub use kube_api::{
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
 pub use observer::{Observer, Outcome, SentRequest};
+pub use rollout::{
+    INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
+    TrafficFacts, ZeroMirrors,
+};
 pub use selection::Selection;
+pub use table::{CompactTable, ReadOwners, TableKeeper};
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;

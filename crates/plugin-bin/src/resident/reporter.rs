@@ -1,0 +1,194 @@
+//! Makes metrics and Events of what is done between the calls.
+
+use std::sync::Arc;
+
+use gloo_types::RouteTable;
+use rollouts_rpc::Rollout;
+use route_store::event_sink::EventObject;
+use tracing::{info, warn};
+
+use super::report::{About, Observer, RepairOutcome, Report};
+use crate::events::{Events, Reason};
+use crate::metrics::Metrics;
+
+/// Counts reports, and posts those that someone should know of.
+pub(crate) struct Reporter {
+    metrics: Arc<Metrics>,
+    events: Events,
+}
+
+impl Reporter {
+    pub(crate) fn new(metrics: Arc<Metrics>, events: Events) -> Self {
+        Self { metrics, events }
+    }
+}
+
+impl Observer for Reporter {
+    fn observe(&self, report: &Report) {
+        let (metrics, events) = (&self.metrics.between, &self.events);
+        match report {
+            Report::Repair {
+                rollout,
+                table,
+                outcome,
+                delay,
+            } => {
+                metrics.repair(outcome.as_str(), *delay);
+                info!(rollout = %rollout.key, "{report}");
+                if *outcome == RepairOutcome::Written {
+                    let reason = Reason::TrafficDriftRepaired;
+                    events.on_rollout(of_rollout(rollout), reason, report);
+                    events.on_table(of_table(table), reason, report);
+                }
+            }
+            Report::Fight { rollout, table, .. } => {
+                warn!(rollout = %rollout.key, "{report}");
+                let reason = Reason::TrafficDriftFight;
+                events.on_rollout(of_rollout(rollout), reason, report);
+                events.on_table(of_table(table), reason, report);
+            }
+            Report::Fights(count) => metrics.fights(*count),
+            Report::Orphaned { rollout, table, .. } => {
+                warn!(%rollout, "{report}");
+                events.on_table(of_table(table), Reason::OrphanedTraffic, report);
+            }
+            Report::Orphans(count) => metrics.orphans(*count),
+            Report::Restored {
+                rollout,
+                table,
+                why,
+            } => {
+                metrics.restore(why.as_str());
+                info!(%rollout, "{report}");
+                events.on_table(of_table(table), Reason::TrafficRestored, report);
+            }
+        }
+    }
+}
+
+fn of_rollout(about: &About) -> EventObject {
+    EventObject::new::<Rollout>(about.key.clone(), &about.uid)
+}
+
+fn of_table(about: &About) -> EventObject {
+    EventObject::new::<RouteTable>(about.key.clone(), &about.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use gloo_types::ObjectKey;
+    use route_store::StoreError;
+    use route_store::event_sink::{EventSink, EventWriter};
+    use serde_json::Value;
+
+    use super::super::report::Orphanage;
+    use super::*;
+
+    /// Keeps the Events: cluster, object, type and reason.
+    #[derive(Clone, Default)]
+    struct Posted(Arc<Mutex<Vec<String>>>);
+
+    struct Cluster(&'static str, Posted);
+
+    impl EventWriter for Cluster {
+        async fn create_event(&self, _: &ObjectKey, event: &Value) -> Result<(), StoreError> {
+            let text = |path| {
+                event
+                    .pointer(path)
+                    .and_then(Value::as_str)
+                    .unwrap()
+                    .to_owned()
+            };
+            let line = format!(
+                "{} {} {} {} {}",
+                self.0,
+                text("/involvedObject/kind"),
+                text("/involvedObject/uid"),
+                text("/type"),
+                text("/reason")
+            );
+            self.1.0.lock().unwrap().push(line);
+            Ok(())
+        }
+
+        async fn patch_event(&self, _: &ObjectKey, _: &Value) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    fn about(name: &str, uid: &str) -> About {
+        About {
+            key: ObjectKey::new("shop", name),
+            uid: uid.to_owned(),
+        }
+    }
+
+    async fn check(report: Report, expect: &[&str]) {
+        let metrics = Metrics::new(false);
+        let posted = Posted::default();
+        let sink = |name| {
+            let sink = EventSink::new("plugin", metrics.count_events());
+            let (task, cluster) = (sink.clone(), Cluster(name, posted.clone()));
+            tokio::spawn(async move { task.post_to(&cluster).await });
+            sink
+        };
+        let events = Events::to(sink("local"), sink("tables"));
+        Reporter::new(metrics, events).observe(&report);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let mut posted = posted.0.lock().unwrap().clone();
+        posted.sort();
+        assert_eq!(posted, expect, "{report}");
+    }
+
+    #[tokio::test]
+    async fn events_go_to_the_cluster_of_their_object() {
+        let (rollout, table) = (about("reviews", "r1"), about("web", "t1"));
+        let repair = |outcome| Report::Repair {
+            rollout: rollout.clone(),
+            table: table.clone(),
+            outcome,
+            delay: Duration::from_millis(200),
+        };
+        check(
+            repair(RepairOutcome::Written),
+            &[
+                "local Rollout r1 Normal TrafficDriftRepaired",
+                "tables RouteTable t1 Normal TrafficDriftRepaired",
+            ],
+        )
+        .await;
+        check(repair(RepairOutcome::FencedLease), &[]).await;
+        let fight = Report::Fight {
+            rollout: rollout.clone(),
+            table: table.clone(),
+            with: None,
+        };
+        check(
+            fight,
+            &[
+                "local Rollout r1 Warning TrafficDriftFight",
+                "tables RouteTable t1 Warning TrafficDriftFight",
+            ],
+        )
+        .await;
+        let (gone, why) = (ObjectKey::new("shop", "reviews"), Orphanage::Deleted);
+        let orphaned = Report::Orphaned {
+            rollout: gone.clone(),
+            table: table.clone(),
+            why,
+            after: None,
+        };
+        check(orphaned, &["tables RouteTable t1 Warning OrphanedTraffic"]).await;
+        let restored = Report::Restored {
+            rollout: gone,
+            table,
+            why,
+        };
+        check(restored, &["tables RouteTable t1 Normal TrafficRestored"]).await;
+    }
+}

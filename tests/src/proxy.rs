@@ -1,0 +1,274 @@
+//! A proxy in front of the API server, for one client: it counts requests, delays them, and ends watches.
+//!
+//! Its client speaks plain HTTP on loopback and needs no credentials; the proxy has those of the controller.
+
+use std::convert::Infallible;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
+
+use crate::Cluster;
+
+/// Headers about a connection, which a proxy has two of.
+const HOP_BY_HOP: [header::HeaderName; 4] = [
+    header::CONNECTION,
+    header::HOST,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+type ProxiedBody = UnsyncBoxBody<Bytes, kube::Error>;
+
+/// A running proxy. Dropping it closes every connection.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    server: JoinHandle<()>,
+    kubeconfig: PathBuf,
+    _directory: TempDir,
+}
+
+/// A request that the proxy received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// When it arrived.
+    pub at: Instant,
+    /// As RBAC rules call it: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
+    pub verb: &'static str,
+    /// The resource, such as `routetables`.
+    pub resource: String,
+}
+
+struct Shared {
+    upstream: Client,
+    state: Mutex<State>,
+    /// Changes when all open watches are to end.
+    expired: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    delay: Duration,
+    seen: Vec<Seen>,
+    last_patch: Option<(Parts, Bytes)>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of the API server of `cluster`, with the permissions of the controller.
+    ///
+    /// # Errors
+    /// There is no free port, or the kubeconfig cannot be written.
+    pub async fn start(cluster: &Cluster) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let directory = tempfile::Builder::new()
+            .prefix("rollouts-proxy-")
+            .tempdir()?;
+        let kubeconfig = directory.path().join("kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_of(listener.local_addr()?))?;
+        let shared = Arc::new(Shared {
+            upstream: cluster.controller_client().await?,
+            state: Mutex::default(),
+            expired: watch::Sender::new(()),
+        });
+        let server = tokio::spawn(serve(listener, Arc::clone(&shared)));
+        Ok(Self {
+            shared,
+            server,
+            kubeconfig,
+            _directory: directory,
+        })
+    }
+
+    /// The kubeconfig that leads to the proxy.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// How long every request waits before it is passed on. None do at first.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.state().delay = delay;
+    }
+
+    /// The requests since the last call of this method, in the order of their arrival.
+    pub fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.shared.state().seen)
+    }
+
+    /// The last PATCH, whole.
+    pub fn last_patch(&self) -> Option<Request<Vec<u8>>> {
+        let state = self.shared.state();
+        let (parts, body) = state.last_patch.clone()?;
+        Some(Request::from_parts(parts, body.to_vec()))
+    }
+
+    /// Ends every open watch as an API server does that no longer knows what came after the watched version (410), so that
+    /// its client lists again.
+    pub fn expire_watches(&self) {
+        self.shared.expired.send_replace(());
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a request, delays it, and passes it on.
+    async fn pass_on(&self, request: Request<Incoming>) -> Response<ProxiedBody> {
+        let (mut parts, body) = request.into_parts();
+        drop_hop_by_hop(&mut parts.headers);
+        let (verb, resource) = describe(&parts.method, &parts.uri);
+        let delay = {
+            let mut state = self.state();
+            state.seen.push(Seen {
+                at: Instant::now(),
+                verb,
+                resource,
+            });
+            state.delay
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let body = match body.collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) => return bad_gateway(&error),
+        };
+        if verb == "patch" {
+            self.state().last_patch = Some((parts.clone(), body.clone()));
+        }
+        let expired = self.expired.subscribe();
+        match self
+            .upstream
+            .send(Request::from_parts(parts, body.into()))
+            .await
+        {
+            Ok(response) => passed_back(response, (verb == "watch").then_some(expired)),
+            Err(error) => bad_gateway(&error),
+        }
+    }
+}
+
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        connections.spawn(serve_connection(stream, Arc::clone(&shared)));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn serve_connection(stream: TcpStream, shared: Arc<Shared>) {
+    // Without it, an answer in two parts waits for the acknowledgement of the first.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(async |request| Ok::<_, Infallible>(shared.pass_on(request).await));
+    // A client that hangs up is none of the proxy's business.
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// The answer to a request; that of a watch ends with an event 410 as soon as `expired` changes.
+fn passed_back(
+    response: Response<Body>,
+    expired: Option<watch::Receiver<()>>,
+) -> Response<ProxiedBody> {
+    let (mut parts, body) = response.into_parts();
+    drop_hop_by_hop(&mut parts.headers);
+    parts.version = Version::HTTP_11;
+    let Some(mut expired) = expired else {
+        return Response::from_parts(parts, body.boxed_unsync());
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 410, "reason": "Expired",
+        "message": "too old resource version",
+    });
+    let event = format!("{}\n", json!({ "type": "ERROR", "object": status }));
+    let (end, ended) = tokio::sync::oneshot::channel();
+    let until = async move {
+        let _ = expired.changed().await;
+        let _ = end.send(());
+    };
+    let last = async move { ended.await.is_ok().then(|| Ok(Bytes::from(event))) };
+    let events = body.into_data_stream().take_until(until);
+    let events = events.chain(futures::stream::once(last).filter_map(async |event| event));
+    let body = StreamBody::new(events.map(|chunk| chunk.map(Frame::data)));
+    Response::from_parts(parts, body.boxed_unsync())
+}
+
+fn bad_gateway(error: &dyn std::error::Error) -> Response<ProxiedBody> {
+    let text = Full::from(error.to_string()).map_err(|never| match never {});
+    let mut response = Response::new(text.boxed_unsync());
+    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    response
+}
+
+fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// The verb and the resource of a request, as the API server tells them from its method and path.
+fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
+    let mut path = uri.path().trim_matches('/').split('/');
+    // `api/v1` or `apis/<group>/<version>`.
+    let skipped = if path.next() == Some("api") { 1 } else { 2 };
+    let rest: Vec<&str> = path.skip(skipped).collect();
+    let (resource, name) = match rest.as_slice() {
+        ["namespaces", _, resource, name @ ..] => (*resource, name.first()),
+        [resource, name @ ..] => (*resource, name.first()),
+        [] => ("", None),
+    };
+    let is_watch = uri.query().is_some_and(|query| query.contains("watch="));
+    let verb = match (method.as_str(), name) {
+        ("GET", None) if is_watch => "watch",
+        ("GET", None) => "list",
+        ("GET", Some(_)) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        ("DELETE", _) => "delete",
+        _ => "other",
+    };
+    (verb, resource.to_owned())
+}
+
+/// JSON is YAML.
+fn kubeconfig_of(address: SocketAddr) -> String {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "proxy", "cluster": { "server": format!("http://{address}") } }],
+        "users": [{ "name": "anybody", "user": {} }],
+        "contexts": [{ "name": "proxy", "context": { "cluster": "proxy", "user": "anybody" } }],
+        "current-context": "proxy",
+    })
+    .to_string()
+}
