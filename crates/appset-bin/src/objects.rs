@@ -7,7 +7,8 @@ use std::time::Duration;
 use appset_generator::{Failure, Rollout, Watched};
 use gloo_types::{Document, KubernetesCluster, Resource, RouteTable, Workspace};
 use route_store::{
-    DirRouteStore, Informer, KubeAccess, KubeRouteStore, StoreError, Unknown, WholeDocuments,
+    DirRouteStore, Informer, KubeAccess, KubeRouteStore, RequestLimits, StoreError, Unknown,
+    WholeDocuments,
 };
 
 use crate::Flags;
@@ -47,6 +48,7 @@ impl Objects {
             kubeconfig: flags.kubeconfig.clone(),
             context: flags.context.clone(),
             request_timeout: REQUEST_TIMEOUT,
+            limits: RequestLimits::default(),
         }));
         let dir = flags.objects_dir.as_ref().map(DirRouteStore::new);
         let dir = dir.as_ref();

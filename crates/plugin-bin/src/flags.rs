@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
-use route_store::KubeAccess;
+use route_store::{KubeAccess, RequestLimits};
 
 use crate::from_rpc::Policy;
 
@@ -18,6 +18,9 @@ pub struct Flags {
 
     #[command(flatten)]
     cluster: ClusterFlags,
+
+    #[command(flatten)]
+    limits: LimitFlags,
 
     /// The least severe records to log.
     #[arg(
@@ -115,6 +118,18 @@ pub(crate) struct ClusterFlags {
     request_timeout: Duration,
 }
 
+/// How many requests an API server gets.
+#[derive(Debug, Clone, Copy, Args)]
+struct LimitFlags {
+    /// Requests per second to one API server, in the long run. Watches are not counted.
+    #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", default_value = "50", value_parser = rate)]
+    qps: f64,
+
+    /// Requests to one API server at once, after a quiet time; a fifth of it is kept for traffic back to stable.
+    #[arg(long, env = "GLOO_PLUGIN_BURST", value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    burst: u32,
+}
+
 /// The deadlines contradict each other.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -178,7 +193,11 @@ impl Flags {
     /// How to reach the API server.
     #[must_use]
     pub fn kube_access(&self) -> KubeAccess {
-        self.cluster.to_access()
+        let LimitFlags { qps, burst } = self.limits;
+        KubeAccess {
+            limits: RequestLimits { qps, burst },
+            ..self.cluster.to_access()
+        }
     }
 
     /// How records are written.
@@ -209,6 +228,7 @@ impl ClusterFlags {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
             request_timeout: self.request_timeout,
+            limits: RequestLimits::default(),
         }
     }
 }
@@ -232,6 +252,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match Duration::try_from_secs_f32(seconds) {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         _ => Err("expected a number of seconds above 0".to_owned()),
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(rate) if rate > 0.0 && f64::is_finite(rate) => Ok(rate),
+        _ => Err("expected a number above 0".to_owned()),
     }
 }
 
@@ -290,6 +317,29 @@ mod tests {
             Err("expected a number of seconds"),
         );
         check(&["--request-timeout=-1"], Err("above 0"));
+    }
+
+    #[test]
+    fn an_api_server_gets_at_least_one_request() {
+        #[track_caller]
+        fn check(args: &[&str], expect: Result<(f64, u32), &str>) {
+            let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
+            let limits = parsed.map(|line| line.flags.kube_access().limits);
+            match (limits, expect) {
+                (Ok(limits), Ok(expect)) => assert_eq!((limits.qps, limits.burst), expect),
+                (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+                (limits, _) => panic!("{limits:?}"),
+            }
+        }
+        check(&[], Ok((50.0, 100)));
+        check(&["--qps=0.5", "--burst=1"], Ok((0.5, 1)));
+        for nonsense in ["0", "-1", "NaN", "inf", "many", ""] {
+            let qps = format!("--qps={nonsense}");
+            check(&[&qps], Err("expected a number above 0"));
+        }
+        check(&["--burst=0"], Err("0 is not in 1.."));
+        check(&["--burst=-1"], Err("-1 is not in 1.."));
+        check(&["--burst=1.5"], Err("invalid digit"));
     }
 
     #[track_caller]

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::iter;
+use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_types::{NoSuchTable, ObjectKey, Resource};
@@ -39,7 +40,7 @@ pub enum StoreError {
         reason: String,
     },
     /// No answer within the request's deadline.
-    #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", tenths(*after))]
+    #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", after.as_secs_f32())]
     Timeout {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
@@ -47,6 +48,38 @@ pub enum StoreError {
         what: String,
         /// The deadline.
         after: Duration,
+    },
+    /// No answer before whoever asked stops waiting, which is sooner than the request's deadline.
+    #[error(
+        "no answer to {verb} {what} before the end of the call: check the API server or raise --call-timeout"
+    )]
+    CallEnded {
+        /// `get`, `list`, `create`, `patch` or `delete`.
+        verb: &'static str,
+        /// What was asked for.
+        what: String,
+    },
+    /// The request was not sent, because the last ones have all failed (the breaker is open).
+    #[error(
+        "cannot {verb} {what}: the API server fails every request, check that it is reachable ({reason})"
+    )]
+    Failing {
+        /// `get`, `list`, `create`, `patch` or `delete`.
+        verb: &'static str,
+        /// What was asked for.
+        what: String,
+        /// Why the last request failed.
+        reason: Arc<str>,
+    },
+    /// The request was not sent, because more urgent ones use up what the API server may be asked until the deadline.
+    #[error(
+        "cannot {verb} {what} in time: more requests wait than --qps and --burst allow, raise them"
+    )]
+    Throttled {
+        /// `get`, `list`, `create`, `patch` or `delete`.
+        verb: &'static str,
+        /// What was asked for.
+        what: String,
     },
     /// The store could not be reached, or answered with something else than an answer.
     #[error("cannot {verb} {what}: check that the API server or directory is reachable")]
@@ -80,11 +113,22 @@ impl StoreError {
         sources.fold(self.to_string(), |line, source| format!("{line}: {source}"))
     }
 
-    /// Whether nothing was learned because the API server did not answer in time, or with nothing of use. What is known
-    /// about the object is neither confirmed nor refuted.
+    /// Whether nothing was learned, because the API server was not asked, did not answer in time, or answered with nothing
+    /// of use. What is known about the object is neither confirmed nor refuted.
     #[must_use]
-    pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Timeout { .. } | Self::Unreachable { .. })
+    pub const fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Timeout { .. }
+            | Self::CallEnded { .. }
+            | Self::Failing { .. }
+            | Self::Throttled { .. }
+            | Self::Unreachable { .. } => true,
+            Self::NotFound { .. }
+            | Self::Conflict(_)
+            | Self::Rejected { .. }
+            | Self::Forbidden { .. }
+            | Self::Unreadable { .. } => false,
+        }
     }
 
     pub(crate) fn not_found<K: Resource>(key: &ObjectKey) -> Self {
@@ -107,11 +151,6 @@ impl StoreError {
             source: Box::new(source),
         }
     }
-}
-
-/// In seconds, without digits that nobody reads.
-fn tenths(time: Duration) -> f32 {
-    (time.as_secs_f32() * 10.0).round() / 10.0
 }
 
 impl From<NoSuchTable> for StoreError {

@@ -58,7 +58,7 @@ const READS_AT_ONCE: usize = 16;
 pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
-    observer: Arc<dyn Observer>,
+    gate: Gate,
 }
 
 impl KubeRouteStore {
@@ -66,30 +66,32 @@ impl KubeRouteStore {
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
+            gate: Gate::new(access.to_string(), access.limits, access.request_timeout),
             access,
             client: OnceCell::new(),
-            observer: Arc::new(()),
         }
     }
 
     /// A store on top of `client`, each request bounded by `request_timeout`.
     #[must_use]
     pub fn with_client(client: Client, request_timeout: Duration) -> Self {
+        let access = KubeAccess {
+            kubeconfig: None,
+            context: None,
+            request_timeout,
+            limits: RequestLimits::default(),
+        };
         Self {
-            access: KubeAccess {
-                kubeconfig: None,
-                context: None,
-                request_timeout,
-            },
             client: OnceCell::new_with(Some(client)),
-            observer: Arc::new(()),
+            ..Self::new(access)
         }
     }
 
     /// The same, and `observer` hears of every request.
     #[must_use]
-    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
-        Self { observer, ..self }
+    pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.gate.observer = observer;
+        self
     }
 
     /// The client, made when it is first needed.
@@ -355,18 +357,7 @@ impl Call {
                 resource: self.resource.clone(),
                 reason,
             },
-            code => self.unreachable(Answered {
-                code,
-                message: status.message.clone(),
-            }),
-        }
-    }
-
-    fn timeout(&self, after: Duration) -> StoreError {
-        StoreError::Timeout {
-            verb: self.verb,
-            what: self.what.clone(),
-            after,
+            _ => self.unreachable(Answered::from(status.as_ref())),
         }
     }
 
@@ -412,16 +403,21 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
     Request::new(format!("{root}/{place}{plural}"))
 }
 
+mod breaker;
+mod budget;
 mod connect;
 mod events;
+mod gate;
 mod informer;
 mod retry;
 mod send;
 mod versions;
 mod watch;
 
+pub use budget::RequestLimits;
 use connect::connect;
 pub use connect::{ConnectError, KubeAccess};
+use gate::Gate;
 pub use informer::{
     Change, ChangeKind, Informer, InformerStatus, Keep, Kept, ScopeStatus, Unknown, WholeDocuments,
 };

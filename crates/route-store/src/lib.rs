@@ -35,7 +35,7 @@ pub use dir::DirRouteStore;
 pub use error::StoreError;
 pub use kube_api::{
     Change, ChangeKind, ConnectError, FIELD_MANAGER, Informer, InformerStatus, Keep, Kept,
-    KubeAccess, KubeRouteStore, ScopeStatus, Unknown, WholeDocuments,
+    KubeAccess, KubeRouteStore, RequestLimits, ScopeStatus, Unknown, WholeDocuments,
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};

@@ -1,6 +1,6 @@
 //! The client: which cluster, with which credentials, and whether a proxy is in between.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use http::Uri;
 use hyper_util::client::proxy::matcher::Matcher;
@@ -8,6 +8,8 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+
+use super::budget::RequestLimits;
 
 /// How to reach the cluster that holds the RouteTables.
 #[derive(Debug, Clone)]
@@ -18,6 +20,22 @@ pub struct KubeAccess {
     pub context: Option<String>,
     /// Deadline of each API request.
     pub request_timeout: Duration,
+    /// How many requests the API server gets.
+    pub limits: RequestLimits,
+}
+
+/// The API server, as far as it is known before there is a client.
+impl fmt::Display for KubeAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the API server")?;
+        if let Some(path) = &self.kubeconfig {
+            write!(f, " of kubeconfig {}", path.display())?;
+        }
+        match &self.context {
+            Some(context) => write!(f, " (context {context})"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Why no client could be made, as the source of [`StoreError::Unreachable`](crate::StoreError::Unreachable).

@@ -1,4 +1,4 @@
-//! Sending one request: its deadline, its tries, and what an answer becomes.
+//! Sending one request: its deadline, its tries, what an answer becomes, and what it says about the API server.
 
 use std::time::Duration;
 
@@ -6,11 +6,14 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, Response};
 use http_body_util::BodyExt as _;
+use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use super::breaker::Verdict;
+use super::gate::Shut;
 use super::retry::{self, Failure};
 use super::{Call, HttpRequest, KubeRouteStore, RequestError};
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
@@ -23,14 +26,27 @@ pub(super) struct Answered {
     pub(super) message: String,
 }
 
-/// One line of what the API server said.
+impl From<&Status> for Answered {
+    fn from(status: &Status) -> Self {
+        Self {
+            code: status.code,
+            message: status.message.clone(),
+        }
+    }
+}
+
+/// What the API server said, if anything.
 fn detail(message: &str) -> String {
-    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = one_line(message);
     if line.is_empty() {
         line
     } else {
         format!(": {line}")
     }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Why there is no answer of use.
@@ -56,41 +72,62 @@ impl KubeRouteStore {
         serde_json::from_slice(&answer).map_err(|error| call.failed(kube::Error::SerdeError(error)))
     }
 
-    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave.
+    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave. It waits for
+    /// its share of the budget, and is not sent while the breaker is open.
     pub(super) async fn send_for_bytes(
         &self,
         call: &Call,
         request: Result<HttpRequest, RequestError>,
     ) -> Result<Bytes, StoreError> {
         let request = request.map_err(|error| call.unreachable(error))?;
-        let begin = Instant::now();
-        let after = time_for_request(begin, self.access.request_timeout);
-        if after.is_zero() {
-            return Err(call.timeout(after));
+        let context = RequestContext::current();
+        let limit = Limit::new(&context, Instant::now(), self.access.request_timeout);
+        let end = limit.end();
+        if end <= Instant::now() {
+            return Err(call.late(limit));
         }
+        let client = timeout_at(end, self.client()).await;
+        let client = client.map_err(|_| call.late(limit))?;
+        let client = client.map_err(|error| call.unreachable(error))?;
         let mut tries = 1;
+        let mut last = None;
         loop {
-            let asked = self.ask(call, request.clone(), begin + after);
-            let asked = match timeout_at(begin + after, asked).await {
-                Ok(asked) => asked?,
-                Err(_) => return Err(call.timeout(after)),
+            let entered = match self.gate.enter(context.priority, end).await {
+                Ok(entered) => entered,
+                // What the API server answered says more.
+                Err(shut) => return Err(last.unwrap_or_else(|| call.not_sent(shut))),
+            };
+            let asked = self.ask(client, call, request.clone(), end);
+            let Ok(asked) = timeout_at(end, asked).await else {
+                return Err(call.late(limit));
             };
             let refused = match asked {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    entered.answered(Verdict::Well);
+                    return Ok(answer);
+                }
                 Err(refused) => refused,
             };
-            let left = (begin + after).saturating_duration_since(Instant::now());
-            let failure = refused.failure();
-            let pause = failure.and_then(|failure| {
+            let left = end.saturating_duration_since(Instant::now());
+            let pause = refused.failure().and_then(|failure| {
                 retry::pause(request.method(), failure, tries, left, fastrand::f64())
             });
-            let Some(pause) = pause else {
-                let error = refused.into_error(call);
+            match refused.verdict(left) {
+                Verdict::Failed => entered.failed(refused.reason()),
+                verdict => entered.answered(verdict),
+            }
+            let error = refused.into_error(call);
+            let may_pass = |pause: &Duration| {
+                let at = Instant::now() + *pause;
+                self.gate.check(context.priority, at).is_ok()
+            };
+            let Some(pause) = pause.filter(may_pass) else {
                 if matches!(error, StoreError::Conflict(_)) {
-                    self.observer.conflict(call.kind);
+                    self.gate.observer.conflict(call.kind);
                 }
                 return Err(error);
             };
+            last = Some(error);
             tokio::time::sleep(pause).await;
             tries += 1;
         }
@@ -99,30 +136,19 @@ impl KubeRouteStore {
     /// Sends a request once.
     async fn ask(
         &self,
+        client: &Client,
         call: &Call,
         request: HttpRequest,
         end: Instant,
-    ) -> Result<Result<Bytes, Refused>, StoreError> {
-        let client = self.client().await;
-        let client = client.map_err(|error| call.unreachable(error))?;
+    ) -> Result<Bytes, Refused> {
         let mut sent = self.sent(call, end);
-        let response = match client.send(request.map(Body::from)).await {
-            Ok(response) => response,
-            Err(error) => {
-                sent.outcome = Some(Outcome::Connection);
-                return Ok(Err(Refused::Client(error)));
-            }
-        };
+        let response = client.send(request.map(Body::from)).await;
+        let response = response.map_err(|error| sent.broke(error))?;
         let (head, body) = Response::into_parts(response);
-        let body = match body.collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) => {
-                sent.outcome = Some(Outcome::Connection);
-                return Ok(Err(Refused::Client(error)));
-            }
-        };
+        let body = body.collect().await.map_err(|error| sent.broke(error))?;
         sent.outcome = Some(Outcome::Answered(head.status.as_u16()));
         drop(sent);
+        let body = body.to_bytes();
         if head.status.is_client_error() || head.status.is_server_error() {
             let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
                 let text = String::from_utf8_lossy(&body);
@@ -130,16 +156,16 @@ impl KubeRouteStore {
             });
             let after = retry_after(&head.headers, &status);
             let status = Box::new(status);
-            return Ok(Err(Refused::Answered { status, after }));
+            return Err(Refused::Answered { status, after });
         }
-        Ok(Ok(body))
+        Ok(body)
     }
 
     /// A request that is sent now, and has until `end`.
     pub(super) fn sent<'a>(&'a self, call: &'a Call, end: Instant) -> Sent<'a> {
         Sent {
             call,
-            observer: self.observer.as_ref(),
+            observer: self.gate.observer.as_ref(),
             begin: Instant::now(),
             end,
             outcome: None,
@@ -155,18 +181,66 @@ impl KubeRouteStore {
     ) -> Result<T, StoreError> {
         let after = self.access.request_timeout + longer;
         let answer = tokio::time::timeout(after, answer);
-        answer.await.unwrap_or_else(|_| Err(call.timeout(after)))
+        answer.await.unwrap_or_else(|_| {
+            Err(StoreError::Timeout {
+                verb: call.verb,
+                what: call.what.clone(),
+                after,
+            })
+        })
     }
 }
 
-/// The time that a request may take which begins now: its own timeout, and no more than the call has left.
-fn time_for_request(now: Instant, timeout: Duration) -> Duration {
-    let deadline = RequestContext::current().deadline;
-    let left = deadline.map(|deadline| {
-        let left = deadline.saturating_duration_since(now);
-        left.saturating_sub(RESERVE)
-    });
-    left.map_or(timeout, |left| left.min(timeout))
+/// How long a request may take.
+#[derive(Clone, Copy)]
+pub(super) enum Limit {
+    /// Its own timeout ends it.
+    Timeout { end: Instant, after: Duration },
+    /// Whoever asked stops waiting before.
+    Call { end: Instant },
+}
+
+impl Limit {
+    /// The limit of a request that begins now.
+    fn new(context: &RequestContext, now: Instant, timeout: Duration) -> Self {
+        let of_timeout = Self::Timeout {
+            end: now + timeout,
+            after: timeout,
+        };
+        let Some(deadline) = context.deadline else {
+            return of_timeout;
+        };
+        let end = deadline.checked_sub(RESERVE).unwrap_or(now);
+        if end < now + timeout {
+            Self::Call { end }
+        } else {
+            of_timeout
+        }
+    }
+
+    fn end(self) -> Instant {
+        match self {
+            Self::Timeout { end, .. } | Self::Call { end } => end,
+        }
+    }
+}
+
+impl Call {
+    fn late(&self, limit: Limit) -> StoreError {
+        let (verb, what) = (self.verb, self.what.clone());
+        match limit {
+            Limit::Timeout { after, .. } => StoreError::Timeout { verb, what, after },
+            Limit::Call { .. } => StoreError::CallEnded { verb, what },
+        }
+    }
+
+    fn not_sent(&self, shut: Shut) -> StoreError {
+        let (verb, what) = (self.verb, self.what.clone());
+        match shut {
+            Shut::Breaker(reason) => StoreError::Failing { verb, what, reason },
+            Shut::Budget => StoreError::Throttled { verb, what },
+        }
+    }
 }
 
 /// A request that is under way. It tells the observer when it ends, also if it is dropped.
@@ -177,6 +251,14 @@ pub(super) struct Sent<'a> {
     end: Instant,
     /// `None` while there is no answer.
     pub(super) outcome: Option<Outcome>,
+}
+
+impl Sent<'_> {
+    /// There was no connection, or it broke.
+    fn broke(&mut self, error: kube::Error) -> Refused {
+        self.outcome = Some(Outcome::Connection);
+        Refused::Client(error)
+    }
 }
 
 impl Drop for Sent<'_> {
@@ -208,6 +290,35 @@ impl Refused {
                 Some(Failure::Connection)
             }
             Self::Client(_) => None,
+        }
+    }
+
+    /// What it says about the API server, if a pause of `left` still fits.
+    fn verdict(&self, left: Duration) -> Verdict {
+        match self {
+            Self::Answered { status, after } => match status.code {
+                500.. => Verdict::Failed,
+                429 if after.is_some_and(|after| after >= left) => Verdict::Failed,
+                429 => Verdict::Unknown,
+                _ => Verdict::Well,
+            },
+            Self::Client(_) if self.failure().is_some() => Verdict::Failed,
+            // It has answered, if not what was expected.
+            Self::Client(_) => Verdict::Well,
+        }
+    }
+
+    /// The cause in one line.
+    fn reason(&self) -> String {
+        match self {
+            Self::Client(error) => {
+                let mut cause: &dyn std::error::Error = error;
+                while let Some(source) = cause.source() {
+                    cause = source;
+                }
+                one_line(&cause.to_string())
+            }
+            Self::Answered { status, .. } => Answered::from(status.as_ref()).to_string(),
         }
     }
 

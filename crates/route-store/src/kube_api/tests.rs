@@ -17,6 +17,7 @@ use crate::{RequestContext, SentRequest, with_context};
 
 mod events;
 mod informer;
+mod overload;
 mod watch;
 
 /// Requests as `METHOD path body`, in the order they came.
@@ -335,6 +336,7 @@ async fn a_missing_kubeconfig_is_named() {
         kubeconfig: Some("/nowhere/config".into()),
         context: None,
         request_timeout: Duration::from_secs(5),
+        limits: RequestLimits::default(),
     });
     let error = store
         .read(&ObjectKey::new("mesh", "web"))

@@ -194,6 +194,7 @@ impl<K: Keep> Source<K> {
                 opened.map_err(|error| call.failed(error))
             });
             *events = Some(opened.await?.boxed());
+            self.store.gate.heard();
             return Ok(Event::Quiet(version.clone()));
         };
         let round = Duration::from_secs(ROUND.into());
@@ -203,7 +204,11 @@ impl<K: Keep> Source<K> {
             tokio::time::sleep(PAUSE).await;
             return Ok(Event::Quiet(version.clone()));
         };
-        match event.map_err(|error| call.failed(error))? {
+        let event = event.map_err(|error| call.failed(error))?;
+        if !matches!(event, WatchEvent::Error(_)) {
+            self.store.gate.heard();
+        }
+        match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let object = self.keep(&call, &object)?;
                 object.version().clone_into(version);
