@@ -1,12 +1,13 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 //!
 //! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
-//! [`write`] carries one plan out. [`deadline`] divides the time of a call between them.
+//! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
 
 mod deadline;
 mod live_rollout;
 mod memory;
 mod partial;
+mod priority;
 mod selected;
 mod verification;
 mod write;
@@ -21,7 +22,7 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
-use route_store::{Store, StoreError, event_sink::EventObject};
+use route_store::{Priority, Store, StoreError, event_sink::EventObject, with_context};
 use tracing::{debug, info, warn};
 
 pub(crate) use self::write::carry_out;
@@ -83,8 +84,14 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    fn deadline(&self) -> Deadline {
-        Deadline::of_call(self.call_timeout)
+    /// Carries out a call of the controller, whose requests end with it and are as urgent as `priority`.
+    async fn call<F: Future>(
+        &self,
+        priority: Priority,
+        work: impl FnOnce(Deadline) -> F,
+    ) -> F::Output {
+        let deadline = Deadline::of_call(self.call_timeout);
+        with_context(deadline.context(priority), work(deadline)).await
     }
 
     fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
@@ -154,8 +161,12 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// SetWeight, with everything that was left over in the pass so far.
-    async fn set_weights(&self, rollout: &Rollout, weight: IntentKind) -> Result<(), ShiftError> {
-        let deadline = self.deadline();
+    async fn set_weights(
+        &self,
+        rollout: &Rollout,
+        weight: IntentKind,
+        deadline: Deadline,
+    ) -> Result<(), ShiftError> {
         let request = self.request(rollout, weight.clone())?;
         let (complete, selected) = join(
             self.complete(rollout, deadline),
@@ -392,8 +403,8 @@ impl<S: Store> GlooRouter<S> {
         &self,
         rollout: &Rollout,
         weight: IntentKind,
+        deadline: Deadline,
     ) -> Result<Verification, ShiftError> {
-        let deadline = self.deadline();
         let complete = self.complete(rollout, deadline).await;
         let complete = complete.map_err(Failures::from)?;
         let mut request = self.request(&complete, weight)?;
@@ -460,7 +471,11 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
         let weight = from_rpc::weight(desired, additional);
-        Ok(self.set_weights(rollout, weight).await?)
+        let priority = priority::of_weight(rollout, desired);
+        let set = self.call(priority, |deadline| {
+            self.set_weights(rollout, weight, deadline)
+        });
+        Ok(set.await?)
     }
 
     async fn verify_weight(
@@ -471,7 +486,8 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     ) -> Result<Verification, RouterError> {
         let verified = if is_waited_for(rollout, desired) {
             let weight = from_rpc::weight(desired, additional);
-            self.verify(rollout, weight).await
+            let verify = |deadline| self.verify(rollout, weight, deadline);
+            self.call(Priority::Call, verify).await
         } else {
             Ok(Verification::NotImplemented)
         };
@@ -484,11 +500,13 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        let deadline = self.deadline();
-        if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-            self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
-                .await;
-        }
+        self.call(Priority::Call, |deadline| async move {
+            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
+                self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
+                    .await;
+            }
+        })
+        .await;
         Ok(())
     }
 
@@ -497,19 +515,24 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        let deadline = self.deadline();
-        if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-            let route = live_rollout::current(&complete, route);
-            self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
-                .await;
-        }
+        self.call(Priority::Call, |deadline| async move {
+            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
+                let route = live_rollout::current(&complete, route);
+                self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
+                    .await;
+            }
+        })
+        .await;
         Ok(())
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
         self.memory.begin_removal(rollout);
-        self.manage_or_leave(rollout, IntentKind::RemoveManagedRoutes, self.deadline())
-            .await;
+        let removal = IntentKind::RemoveManagedRoutes;
+        self.call(priority::of_removal(rollout), |deadline| {
+            self.manage_or_leave(rollout, removal, deadline)
+        })
+        .await;
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{future::Future, time::Duration};
 
+use route_store::{Priority, RequestContext};
 use tokio::time::{Instant, timeout_at};
 
 /// The part of the time after which nothing more is read beside the tables. A table that takes as long as one request may
@@ -24,6 +25,14 @@ impl Deadline {
         Self {
             begin: Instant::now(),
             limit,
+        }
+    }
+
+    /// What the requests of the call share: they end before it does, and go in the order of `priority`.
+    pub(super) fn context(self, priority: Priority) -> RequestContext {
+        RequestContext {
+            deadline: self.limit.map(|limit| self.begin + limit),
+            priority,
         }
     }
 

@@ -391,3 +391,66 @@ async fn where_nobody_waits_no_table_is_read_for_an_answer() {
     let verification = fixture.router.verify_weight(&rollout, desired(25), &[]);
     assert_eq!(verification.await.unwrap(), Verification::NotImplemented);
 }
+
+/// The requests of a call, each with its priority. All of them have to end with the call.
+fn requests(fixture: &Fixture) -> Vec<String> {
+    let end = tokio::time::Instant::now() + Duration::from_secs(5);
+    let contexts = fixture.store.contexts().into_iter();
+    let shown = contexts.map(|(request, context)| {
+        assert_eq!(context.deadline, Some(end), "{request}");
+        format!("{request}: {:?}", context.priority)
+    });
+    shown.collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_end_with_their_call_and_those_toward_stable_are_urgent() {
+    let fixture = Fixture::new([shop()]).with_call_timeout();
+    let mut rollout = rollout(select_shop());
+    rollout.status = RolloutStatus {
+        stable_rs: "s1".into(),
+        current_pod_hash: "c1".into(),
+        ..RolloutStatus::default()
+    };
+    let router = &fixture.router;
+    for (weight, expect) in [
+        (
+            50,
+            ["select shop: Call", "get shop: Call", "patch shop: Call"],
+        ),
+        // The plan says that no share grows.
+        (
+            25,
+            [
+                "select shop: Call",
+                "get shop: Call",
+                "patch shop: TowardStable",
+            ],
+        ),
+        (
+            0,
+            [
+                "select shop: TowardStable",
+                "get shop: TowardStable",
+                "patch shop: TowardStable",
+            ],
+        ),
+    ] {
+        fixture.set_weight(&rollout, weight).await.unwrap();
+        assert_eq!(requests(&fixture), expect);
+    }
+    router.remove_managed_routes(&rollout).await.unwrap();
+    let expect = ["select shop: TowardStable", "get shop: TowardStable"];
+    assert_eq!(requests(&fixture), expect);
+    router
+        .verify_weight(&rollout, desired(100), &[])
+        .await
+        .unwrap();
+    assert_eq!(requests(&fixture), ["select shop: Call", "get shop: Call"]);
+    let header = SetHeaderRoute::default();
+    router.set_header_route(&rollout, &header).await.unwrap();
+    let mirror = SetMirrorRoute::default();
+    router.set_mirror_route(&rollout, &mirror).await.unwrap();
+    let call = ["select shop: Call", "get shop: Call"];
+    assert_eq!(requests(&fixture), [call, call].concat());
+}

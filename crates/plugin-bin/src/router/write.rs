@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{StreamExt as _, stream};
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
 use route_planner::{Plan, PlanError, PolicyChange, plan};
-use route_store::{RouteStore, Store, StoreError};
+use route_store::{Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
 use super::{GlooRouter, deadline::Deadline, memory::Urgency, partial::plan_again_toward_stable};
@@ -71,7 +71,13 @@ impl<S: Store> GlooRouter<S> {
             report(&write.plan, request);
             running.push(async move {
                 let table = write.plan.table.clone();
+                let priority = if write.grows {
+                    Priority::Call
+                } else {
+                    Priority::TowardStable
+                };
                 let written = self.write(request, write, live);
+                let written = with_context(deadline.context(priority), written);
                 let written = deadline.tables(written).await;
                 (
                     index,

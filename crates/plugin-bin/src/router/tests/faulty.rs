@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError,
+    MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, StoreError,
 };
 
 use super::*;
@@ -33,6 +33,8 @@ pub(super) struct Faulty {
     faults: Mutex<BTreeMap<String, Fault>>,
     written: Mutex<Vec<String>>,
     services_read: Mutex<usize>,
+    /// Each request, and its context.
+    contexts: Mutex<Vec<(String, RequestContext)>>,
     before_next_patch: Mutex<Option<Value>>,
 }
 
@@ -43,6 +45,7 @@ impl Faulty {
             faults: Mutex::default(),
             written: Mutex::default(),
             services_read: Mutex::default(),
+            contexts: Mutex::default(),
             before_next_patch: Mutex::default(),
         })
     }
@@ -71,6 +74,11 @@ impl Faulty {
         *self.services_read.lock().unwrap()
     }
 
+    /// The requests since the last time, each with its context.
+    pub(super) fn contexts(&self) -> Vec<(String, RequestContext)> {
+        std::mem::take(&mut self.contexts.lock().unwrap())
+    }
+
     fn note(&self, what: &str) {
         self.written.lock().unwrap().push(what.to_owned());
     }
@@ -81,6 +89,9 @@ impl Faulty {
 
     async fn reach(&self, verb: &'static str, name: &str) -> Result<(), StoreError> {
         let what = name.to_owned();
+        let request = format!("{verb} {name}");
+        let context = (request, RequestContext::current());
+        self.contexts.lock().unwrap().push(context);
         let fault = self.faults().get(&format!("{verb} {name}")).copied();
         Err(match fault {
             None => return Ok(()),
