@@ -50,6 +50,10 @@ pub enum Failure {
     /// Most of the time of the call was over before an object was read. Holds its kind and name.
     #[error("{0}: not read in time: check the API server or raise --call-timeout")]
     NotRead(String),
+    /// Gloo has not accepted a table whose new weights let the controller scale the stable Pods down (`dynamicStableScale`).
+    /// Holds the table, and what Gloo says.
+    #[error("{0}: written, not yet accepted by Gloo: the stable Pods are kept until it is")]
+    NotAccepted(String),
     /// Labels matched no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
     NothingSelected {

@@ -56,6 +56,15 @@ pub struct Flags {
     #[arg(long, env = "GLOO_PLUGIN_METRICS_PER_ROLLOUT")]
     pub(crate) metrics_per_rollout: bool,
 
+    /// Whether a promotion waits until the stable Service leads to the new Pods.
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_PROMOTION_GUARD",
+        value_name = "SWITCH",
+        default_value = "on"
+    )]
+    promotion_guard: Switch,
+
     /// What to speak with the host; the Rollouts controller knows netrpc only.
     #[arg(
         long,
@@ -164,6 +173,13 @@ pub enum LogLevel {
     Trace,
 }
 
+/// Whether a feature is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Format {
     Json,
@@ -198,6 +214,11 @@ impl Flags {
             limits: RequestLimits { qps, burst },
             ..self.cluster.to_access()
         }
+    }
+
+    /// Whether promotions are held.
+    pub(crate) fn has_promotion_guard(&self) -> bool {
+        self.promotion_guard == Switch::On
     }
 
     /// How records are written.

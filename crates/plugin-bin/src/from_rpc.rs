@@ -92,6 +92,21 @@ impl Request {
         request
     }
 
+    /// The same with all traffic on the canary.
+    pub(crate) fn with_all_to_canary(&self) -> Self {
+        let max = match &self.intent.kind {
+            IntentKind::SetWeight(split) => split.max,
+            _ => 100,
+        };
+        let mut request = self.clone();
+        request.intent.kind = IntentKind::SetWeight(WeightSplit {
+            desired: max,
+            max,
+            additional: Vec::new(),
+        });
+        request
+    }
+
     /// What puts a table back: no weight, no managed routes, one version of pods.
     pub(crate) fn resting(&self) -> Self {
         let weight = WeightSplit {

@@ -107,7 +107,9 @@ fn serve_router<S: Store>(
     metrics: Arc<Metrics>,
     background: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let router = router.with_call_timeout(flags.call_timeout);
+    let router = router
+        .with_call_timeout(flags.call_timeout)
+        .with_promotion_guard(flags.has_promotion_guard());
     let router = Metered::new(router, metrics.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -3,7 +3,9 @@
 //! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
 //! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
 
+mod acceptance;
 mod deadline;
+mod guard;
 mod live_rollout;
 mod memory;
 mod partial;
@@ -28,6 +30,7 @@ use tracing::{debug, info, warn};
 pub(crate) use self::write::carry_out;
 use self::{
     deadline::Deadline,
+    guard::{Divided, Holds},
     memory::Memory,
     partial::{decide, plan_all, toward_stable},
     selected::{Selected, policies_unread},
@@ -53,6 +56,8 @@ pub struct GlooRouter<S> {
     store: S,
     policy: Policy,
     memory: Memory,
+    holds: Holds,
+    guards_promotions: bool,
     call_timeout: Option<Duration>,
     events: Events,
 }
@@ -64,6 +69,8 @@ impl<S: Store> GlooRouter<S> {
             store,
             policy,
             memory: Memory::default(),
+            holds: Holds::default(),
+            guards_promotions: true,
             call_timeout: None,
             events: Events::default(),
         }
@@ -80,6 +87,15 @@ impl<S: Store> GlooRouter<S> {
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
         Self {
             call_timeout: Some(call_timeout),
+            ..self
+        }
+    }
+
+    /// Whether promotions wait for Pods, which they do unless this says otherwise.
+    #[must_use]
+    pub fn with_promotion_guard(self, guards_promotions: bool) -> Self {
+        Self {
+            guards_promotions,
             ..self
         }
     }
@@ -189,7 +205,12 @@ impl<S: Store> GlooRouter<S> {
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
         let keys = selected.keys();
         selected.failures.extend(unread);
+        let Divided { selected, held } = self.divide(rollout, &request, selected, deadline).await;
+        let is_held = held.is_some();
         let mut failures = self.shift(&request, selected, deadline).await;
+        if let Some((request, held)) = held {
+            failures.extend(self.shift(&request, held, deadline).await);
+        }
 
         let key = &request.intent.rollout;
         let left_behind = self.memory.left_behind(key, &keys);
@@ -212,7 +233,10 @@ impl<S: Store> GlooRouter<S> {
                     .await?,
             );
         }
-        if failures.is_empty() && is_rest(&request.config, &request.intent) {
+        if failures.is_empty() {
+            failures = self.check_acceptance(&complete, &request, deadline).await;
+        }
+        if failures.is_empty() && !is_held && is_rest(&request.config, &request.intent) {
             self.memory.all_restored(key);
         }
         if failures.len() > 1 {
@@ -402,9 +426,11 @@ impl<S: Store> GlooRouter<S> {
     async fn verify(
         &self,
         rollout: &Rollout,
-        weight: IntentKind,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
         deadline: Deadline,
     ) -> Result<Verification, ShiftError> {
+        let weight = from_rpc::weight(desired, additional);
         let complete = self.complete(rollout, deadline).await;
         let complete = complete.map_err(Failures::from)?;
         let mut request = self.request(&complete, weight)?;
@@ -438,6 +464,12 @@ impl<S: Store> GlooRouter<S> {
             };
             info!(rollout = %request.intent.rollout, "not verified: {reason}");
         }
+        if verification == Verification::Verified
+            && !self.may_be_promoted(rollout, &request, desired)
+        {
+            info!(rollout = %request.intent.rollout, "not verified: promotionGuard.before is not over");
+            verification = Verification::NotVerified;
+        }
         Ok(verification)
     }
 }
@@ -470,6 +502,9 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
+        if desired.value < desired.max {
+            self.memory.end_full(&from_rpc::key(rollout));
+        }
         let weight = from_rpc::weight(desired, additional);
         let priority = priority::of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
@@ -484,9 +519,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<Verification, RouterError> {
-        let verified = if is_waited_for(rollout, desired) {
-            let weight = from_rpc::weight(desired, additional);
-            let verify = |deadline| self.verify(rollout, weight, deadline);
+        let verified = if self.holds.is_held(&from_rpc::key(rollout)) {
+            Ok(Verification::NotVerified)
+        } else if is_waited_for(rollout, desired) {
+            let verify = |deadline| self.verify(rollout, desired, additional, deadline);
             self.call(Priority::Call, verify).await
         } else {
             Ok(Verification::NotImplemented)

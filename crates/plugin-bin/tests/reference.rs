@@ -104,6 +104,7 @@ fn value(shape: &Shape) -> String {
         Shape::Labels => "list of such texts",
         Shape::LabelMap => "labels",
         Shape::Port => "1 to 65535",
+        Shape::Duration => "duration",
         Shape::Object(_) => "object",
         Shape::Objects(_) => "list of objects",
         Shape::OneOf(words) => {

@@ -13,6 +13,7 @@ use strict_json::{Problem, object_name};
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
+use crate::promotion::PromotionGuard;
 
 /// Names under which the plugin is registered, unless an administrator adds others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
@@ -27,6 +28,7 @@ pub struct PluginConfig {
     destinations: DestinationConfig,
     keep_zero_weights: bool,
     verify: VerifyMode,
+    promotion_guard: PromotionGuard,
     allow_top_placement: bool,
 }
 
@@ -98,6 +100,7 @@ impl PluginConfig {
             destinations: DestinationConfig::default(),
             keep_zero_weights: false,
             verify: VerifyMode::default(),
+            promotion_guard: PromotionGuard::default(),
             allow_top_placement: false,
         }
     }
@@ -190,6 +193,11 @@ impl PluginConfig {
     pub fn verify(&self) -> VerifyMode {
         self.verify
     }
+
+    /// How long a promotion waits for Pods.
+    pub fn promotion_guard(&self) -> &PromotionGuard {
+        &self.promotion_guard
+    }
 }
 
 impl RouteSelector {
@@ -259,6 +267,7 @@ fn parse(
             Some("accepted") => VerifyMode::Accepted,
             _ => VerifyMode::Auto,
         },
+        promotion_guard: promotion_guard(&block)?,
         allow_top_placement: false,
     })
 }
@@ -352,6 +361,16 @@ fn routes(block: &Block<'_>) -> Result<RouteSelector, Problem> {
             .map(|route| route.port("port")?.ok_or_else(|| route.empty("port")))
             .collect::<Result<_, _>>()?,
         tls: tls.iter().map(tls_selector).collect::<Result<_, _>>()?,
+    })
+}
+
+fn promotion_guard(block: &Block<'_>) -> Result<PromotionGuard, Problem> {
+    let block = block.block("promotionGuard")?;
+    let default = PromotionGuard::default();
+    Ok(PromotionGuard {
+        settle: block.duration("settle")?.unwrap_or(default.settle),
+        timeout: block.duration("timeout")?.unwrap_or(default.timeout),
+        before: block.duration("before")?.unwrap_or(default.before),
     })
 }
 

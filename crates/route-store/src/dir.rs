@@ -22,7 +22,8 @@ use rollout_types::Rollout;
 use serde_json::{Value, json};
 
 use crate::{
-    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    EndpointReader, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
+    StoreError,
     error::label,
     service::{self, Service},
 };
@@ -128,6 +129,9 @@ impl RolloutReader for DirRouteStore {
         .await
     }
 }
+
+/// Tables in files come without endpoints.
+impl EndpointReader for DirRouteStore {}
 
 impl ServiceReader for DirRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {

@@ -406,6 +406,7 @@ fn resource<K: Resource>(namespace: Option<&str>) -> Request {
 mod breaker;
 mod budget;
 mod connect;
+mod endpoints;
 mod events;
 mod gate;
 mod informer;

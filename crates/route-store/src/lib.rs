@@ -14,6 +14,7 @@
 
 mod context;
 mod dir;
+mod endpoints;
 mod error;
 pub mod event_sink;
 mod kube_api;
@@ -32,6 +33,7 @@ use serde_json::Value;
 
 pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
+pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
 pub use kube_api::{
     Change, ChangeKind, ConnectError, FIELD_MANAGER, Informer, InformerStatus, Keep, Kept,
@@ -51,9 +53,9 @@ pub use table::{CompactTable, ReadOwners, TableKeeper};
 pub type RolloutDoc = Document<Rollout>;
 
 /// Everything that a traffic router reads and writes.
-pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader {}
+pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader {}
 
-impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader> Store for S {}
+impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader> Store for S {}
 
 /// Where RouteTables are read from and written to.
 pub trait RouteStore: Send + Sync + 'static {

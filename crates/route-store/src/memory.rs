@@ -1,10 +1,11 @@
 //! Objects in a map: honours `test` operations and remembers writes. For tests, and to try out what a write would do.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use futures::{StreamExt as _, stream};
 use gloo_types::{
     Document, MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource, RouteTable, RouteTableDoc,
     RouteTableSelector,
@@ -12,9 +13,12 @@ use gloo_types::{
 use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
-    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, EndpointStream, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, StoreError,
+    endpoints::{EndpointSlice, POD_HASH, Pod, endpoints_in},
     service::{self, Service},
 };
 
@@ -22,6 +26,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct MemoryRouteStore {
     state: Mutex<State>,
+    /// Counts the changes of endpoints, for those who follow them.
+    endpoints: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +103,24 @@ impl MemoryRouteStore {
     /// When it is not a Service.
     pub fn put_service(&self, service: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<Service>(service)
+    }
+
+    /// Stores an EndpointSlice as another client would, replacing one of the same name.
+    ///
+    /// # Errors
+    /// When it is not an EndpointSlice.
+    pub fn put_endpoint_slice(&self, slice: Value) -> Result<ObjectKey, StoreError> {
+        let key = self.state().put::<EndpointSlice>(slice)?;
+        self.endpoints.send_modify(|changes| *changes += 1);
+        Ok(key)
+    }
+
+    /// Stores a Pod as another client would, replacing one of the same name.
+    ///
+    /// # Errors
+    /// When it is not a Pod.
+    pub fn put_pod(&self, pod: Value) -> Result<ObjectKey, StoreError> {
+        self.state().put::<Pod>(pod)
     }
 
     /// Removes a RouteTable as another client would.
@@ -273,6 +297,59 @@ impl ServiceReader for MemoryRouteStore {
             .objects
             .get(&id::<Service>(key))
             .and_then(service::first_port))
+    }
+}
+
+impl EndpointReader for MemoryRouteStore {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        let slices = self.state().all::<EndpointSlice>()?;
+        if slices.is_empty() {
+            return Ok(None);
+        }
+        let mut endpoints = Vec::new();
+        for slice in slices.iter().filter(|it| it.key().namespace == namespace) {
+            endpoints.extend(endpoints_in(slice)?);
+        }
+        endpoints.retain(|endpoint| services.contains(&endpoint.service.as_str()));
+        Ok(Some(endpoints))
+    }
+
+    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+        let namespace = namespace.to_owned();
+        let services: Vec<String> = services.iter().map(ToString::to_string).collect();
+        let mut changes = self.endpoints.subscribe();
+        changes.mark_changed();
+        stream::unfold(changes, move |mut changes| {
+            let (namespace, services) = (namespace.clone(), services.clone());
+            async move {
+                changes.changed().await.ok()?;
+                let services: Vec<&str> = services.iter().map(String::as_str).collect();
+                let endpoints = self.endpoints(&namespace, &services).await;
+                Some((endpoints.map(Option::unwrap_or_default), changes))
+            }
+        })
+        .boxed()
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let pods = self.state().all::<Pod>()?;
+        let is_of = |pod: &&Document<Pod>| {
+            let label = pod.labels().get(POD_HASH);
+            pod.key().namespace == namespace && label.is_some_and(|label| label == hash)
+        };
+        let uid = |pod: &Document<Pod>| {
+            let uid = pod.raw().pointer("/metadata/uid").and_then(Value::as_str);
+            uid.map(str::to_owned)
+        };
+        Ok(pods.iter().filter(is_of).filter_map(uid).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! One object of a document, and everything that may be read from it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -262,6 +263,22 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// A span of time as Go writes it: whole numbers with the units `h`, `m`, `s` and `ms`, for example `1m30s`.
+    ///
+    /// # Errors
+    /// When the key holds something else.
+    pub fn duration(&self, key: &str) -> Result<Option<Duration>, Problem> {
+        let Some(text) = self.string(key)? else {
+            return Ok(None);
+        };
+        let duration = parse_duration(text).ok_or_else(|| Problem::Value {
+            path: self.path(key),
+            found: text.to_owned(),
+            expected: "a duration such as 5s, 500ms or 1m30s".into(),
+        })?;
+        Ok(Some(duration))
+    }
+
     /// What a label or its value is made of.
     ///
     /// # Errors
@@ -334,6 +351,29 @@ pub fn object_name(name: &str, path: String) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
+fn parse_duration(mut text: &str) -> Option<Duration> {
+    if text.is_empty() {
+        return None;
+    }
+    let mut sum = Duration::ZERO;
+    while !text.is_empty() {
+        let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
+        let unit_ends = rest.find(|c: char| c.is_ascii_digit());
+        let (unit, rest) = rest.split_at(unit_ends.unwrap_or(rest.len()));
+        let milliseconds = match unit {
+            "h" => 3_600_000_u64,
+            "m" => 60_000,
+            "s" => 1000,
+            "ms" => 1,
+            _ => return None,
+        };
+        let milliseconds = number.parse::<u64>().ok()?.checked_mul(milliseconds)?;
+        sum = sum.checked_add(Duration::from_millis(milliseconds))?;
+        text = rest;
+    }
+    Some(sum)
+}
+
 /// Labels go into a selector string, where a comma or a bracket would change its meaning.
 fn checked_label(text: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
@@ -380,5 +420,39 @@ fn wrong_type(path: String, expected: &'static str, found: &Value) -> Problem {
         path,
         expected,
         found: type_name(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, milliseconds: Option<u64>) {
+        let expect = milliseconds.map(Duration::from_millis);
+        assert_eq!(parse_duration(text), expect, "{text}");
+    }
+
+    #[test]
+    fn durations_are_those_of_go() {
+        check("5s", Some(5000));
+        check("0s", Some(0));
+        check("500ms", Some(500));
+        check("1m30s", Some(90_000));
+        check("2h1m", Some(7_260_000));
+        for wrong in [
+            "",
+            "5",
+            "s",
+            "-5s",
+            "5 s",
+            "1.5s",
+            "5d",
+            "5sm",
+            "5s3",
+            "99999999999999999h",
+        ] {
+            check(wrong, None);
+        }
     }
 }

@@ -38,6 +38,19 @@ struct Facts {
     selected: BTreeSet<ObjectKey>,
     /// The ports of an experiment's Services, by name.
     ports: BTreeMap<String, u32>,
+    /// The weight for which a call has waited until Gloo accepts it.
+    awaited: Option<IntentKind>,
+    full: Option<Full>,
+}
+
+/// Since when a canary has had all traffic.
+#[derive(Debug)]
+struct Full {
+    /// Of the Rollout.
+    uid: String,
+    /// Of the canary's Pods.
+    hash: String,
+    since: Instant,
 }
 
 /// What the calls of a pass say to SetWeight, which comes after them. A pass ends with VerifyWeight, and a Rollout of another
@@ -216,6 +229,38 @@ impl Memory {
         });
     }
 
+    /// Whether this call is the first that waits until Gloo accepts `weight`.
+    pub(super) fn wait_first(&self, rollout: &ObjectKey, weight: &IntentKind) -> bool {
+        self.change(rollout, |facts| {
+            facts.awaited.replace(weight.clone()).as_ref() != Some(weight)
+        })
+    }
+
+    /// No call has to wait until Gloo accepts a weight.
+    pub(super) fn stop_waiting(&self, rollout: &ObjectKey) {
+        self.change(rollout, |facts| facts.awaited = None);
+    }
+
+    /// How long the canary with that hash has had all traffic. The time begins with the first call.
+    pub(super) fn full_for(&self, rollout: &ObjectKey, uid: &str, hash: &str) -> Duration {
+        self.change(rollout, |facts| {
+            let is_same = |full: &Full| full.uid == uid && full.hash == hash;
+            let full = facts.full.take().filter(is_same).unwrap_or_else(|| Full {
+                uid: uid.to_owned(),
+                hash: hash.to_owned(),
+                since: Instant::now(),
+            });
+            let lasts = full.since.elapsed();
+            facts.full = Some(full);
+            lasts
+        })
+    }
+
+    /// The canary does not have all traffic.
+    pub(super) fn end_full(&self, rollout: &ObjectKey) {
+        self.change(rollout, |facts| facts.full = None);
+    }
+
     fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut Facts) -> T) -> T {
         let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
         let used = Instant::now();
@@ -246,6 +291,8 @@ impl Facts {
             && self.hashes.is_none()
             && self.selected.is_empty()
             && self.ports.is_empty()
+            && self.awaited.is_none()
+            && self.full.is_none()
     }
 }
 

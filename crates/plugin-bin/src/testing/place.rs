@@ -1,5 +1,6 @@
 //! Where a scenario takes place, and a store that counts what the plugin writes.
 
+use std::collections::BTreeSet;
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
@@ -9,7 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, EndpointStream, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 
@@ -140,5 +142,27 @@ impl<S: ServiceReader> ServiceReader for Watched<S> {
 
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         self.store.service_port(key).await
+    }
+}
+
+impl<S: EndpointReader> EndpointReader for Watched<S> {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        self.store.endpoints(namespace, services).await
+    }
+
+    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+        self.store.follow_endpoints(namespace, services)
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        self.store.pods_of_version(namespace, hash).await
     }
 }

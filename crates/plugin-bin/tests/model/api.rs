@@ -11,8 +11,8 @@ use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
-    Store, StoreError,
+    Endpoint, EndpointReader, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -392,5 +392,23 @@ impl RolloutReader for Api {
 impl ServiceReader for Api {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         self.memory().service_port(key).await
+    }
+}
+
+impl EndpointReader for Api {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        self.memory().endpoints(namespace, services).await
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        self.memory().pods_of_version(namespace, hash).await
     }
 }

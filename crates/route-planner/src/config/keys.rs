@@ -32,6 +32,8 @@ pub enum Shape {
     LabelMap,
     /// 1 to 65535.
     Port,
+    /// A span of time, as Go writes it: `90s`, `1m30s`.
+    Duration,
     /// One of these words; the first is the default if there is one.
     OneOf(&'static [&'static str]),
     /// An object with these keys.
@@ -176,6 +178,34 @@ pub const BLOCK: &[Key] = &[
         "`auto`",
         "when a step is done: as soon as the table shows the weights (`weights`), when Gloo has accepted them too \
          (`accepted`), or that only if Gloo reports on the table (`auto`)",
+    ),
+    key(
+        "promotionGuard",
+        Shape::Object(&[
+            key(
+                "settle",
+                Shape::Duration,
+                "`5s`",
+                "how long traffic stays on the canary Service after the stable Service leads to the new Pods only: the \
+                 gateway hears of them later than the API server",
+            ),
+            key(
+                "timeout",
+                Shape::Duration,
+                "`2m`",
+                "after this time half of the new Pods behind the stable Service are enough; with fewer it holds on and \
+                 warns",
+            ),
+            key(
+                "before",
+                Shape::Duration,
+                "`0s`",
+                "how long the canary has all traffic, as Gloo accepted it, before the controller may promote it",
+            ),
+        ]),
+        "",
+        "how long a promotion waits for Pods, see [between the calls](between-the-calls.md#promotions-wait-for-pods); the \
+         flag `--promotion-guard off` ends it for all Rollouts",
     ),
     key(
         "routeTableName",

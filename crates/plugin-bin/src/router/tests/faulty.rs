@@ -1,7 +1,7 @@
 //! A memory store that fails on demand and says what was written.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Deref,
     sync::{Mutex, MutexGuard},
     time::Duration,
@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, EndpointStream, MemoryRouteStore, PolicyStore, RequestContext,
+    RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
 };
 
 use super::*;
@@ -35,6 +35,7 @@ pub(super) struct Faulty {
     services_read: Mutex<usize>,
     /// Each request, and its context.
     contexts: Mutex<Vec<(String, RequestContext)>>,
+    endpoints_read: Mutex<usize>,
     before_next_patch: Mutex<Option<Value>>,
 }
 
@@ -46,12 +47,13 @@ impl Faulty {
             written: Mutex::default(),
             services_read: Mutex::default(),
             contexts: Mutex::default(),
+            endpoints_read: Mutex::default(),
             before_next_patch: Mutex::default(),
         })
     }
 
-    /// Makes every request `what` fail: `get shop`, `select shop` (not when it is read alone), `patch shop`, `list policies`, `delete policy`, `get rollout` or
-    /// `get service`.
+    /// Makes every request `what` fail: `get shop`, `select shop` (not when it is read alone), `patch shop`, `list policies`, `delete policy`, `get rollout`,
+    /// `get service`, `list endpointslices` or `list pods`.
     pub(super) fn fail(&self, what: &str, fault: Fault) {
         self.faults().insert(what.to_owned(), fault);
     }
@@ -77,6 +79,10 @@ impl Faulty {
     /// The requests since the last time, each with its context.
     pub(super) fn contexts(&self) -> Vec<(String, RequestContext)> {
         std::mem::take(&mut self.contexts.lock().unwrap())
+    }
+
+    pub(super) fn endpoints_read(&self) -> usize {
+        *self.endpoints_read.lock().unwrap()
     }
 
     fn note(&self, what: &str) {
@@ -196,5 +202,30 @@ impl ServiceReader for Faulty {
         *self.services_read.lock().unwrap() += 1;
         self.reach("get", "service").await?;
         self.store.service_port(key).await
+    }
+}
+
+impl EndpointReader for Faulty {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        *self.endpoints_read.lock().unwrap() += 1;
+        self.reach("list", "endpointslices").await?;
+        self.store.endpoints(namespace, services).await
+    }
+
+    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+        self.store.follow_endpoints(namespace, services)
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        self.reach("list", "pods").await?;
+        self.store.pods_of_version(namespace, hash).await
     }
 }

@@ -1,0 +1,243 @@
+//! The endpoints behind Services, and the Pods of one version: what the promotion guard decides by.
+//!
+//! EndpointSlices rather than Endpoints: those are deprecated, end at 1,000 addresses, and cannot be watched with the
+//! controller's role.
+
+use std::collections::BTreeSet;
+
+use futures::stream::{self, BoxStream};
+use gloo_types::{Document, Resource};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::StoreError;
+
+/// The label by which a slice says whose it is.
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The label that the controller gives the Pods of a version (upstream `utils/defaults`).
+pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
+
+/// `discovery.k8s.io/v1` EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum EndpointSlice {}
+
+impl Resource for EndpointSlice {
+    const GROUP: &'static str = "discovery.k8s.io";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "EndpointSlice";
+    const PLURAL: &'static str = "endpointslices";
+
+    type Spec = Value;
+    type Status = Value;
+}
+
+/// `v1` Pod, of which only the metadata is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Pod {}
+
+impl Resource for Pod {
+    const GROUP: &'static str = "";
+    const VERSION: &'static str = "v1";
+    const KIND: &'static str = "Pod";
+    const PLURAL: &'static str = "pods";
+
+    type Spec = Value;
+    type Status = Value;
+}
+
+/// One endpoint of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The Service.
+    pub service: String,
+    /// Uid of the Pod that `targetRef` names; `None` when it names none.
+    pub pod: Option<String>,
+    /// `conditions.ready`.
+    pub ready: Option<bool>,
+    /// `conditions.terminating`.
+    pub terminating: Option<bool>,
+}
+
+/// The endpoints of some Services at one moment, again after each change. An error does not end it.
+pub type EndpointStream<'s> = BoxStream<'s, Result<Vec<Endpoint>, StoreError>>;
+
+/// Where the endpoints of Services can be looked up.
+pub trait EndpointReader: Send + Sync + 'static {
+    /// The endpoints of `services`; `None` where no endpoints are kept at all, as in a copy of some tables.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    fn endpoints(
+        &self,
+        _namespace: &str,
+        _services: &[&str],
+    ) -> impl Future<Output = Result<Option<Vec<Endpoint>>, StoreError>> + Send {
+        async { Ok(None) }
+    }
+
+    /// Follows the endpoints of `services`. Without a store of endpoints it stays silent.
+    fn follow_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
+        Box::pin(stream::pending())
+    }
+
+    /// Uids of the Pods whose label `rollouts-pod-template-hash` is `hash`.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering.
+    fn pods_of_version(
+        &self,
+        _namespace: &str,
+        _hash: &str,
+    ) -> impl Future<Output = Result<BTreeSet<String>, StoreError>> + Send {
+        async { Ok(BTreeSet::new()) }
+    }
+}
+
+/// A shared reader is a reader.
+impl<S: EndpointReader> EndpointReader for std::sync::Arc<S> {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        S::endpoints(self, namespace, services).await
+    }
+
+    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+        S::follow_endpoints(self, namespace, services)
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        S::pods_of_version(self, namespace, hash).await
+    }
+}
+
+/// The selector of the slices of some Services.
+pub(crate) fn slices_of(services: &[&str]) -> String {
+    format!("{SERVICE_NAME} in ({})", services.join(","))
+}
+
+/// The selector of the Pods of a version.
+pub(crate) fn pods_of(hash: &str) -> String {
+    format!("{POD_HASH}={hash}")
+}
+
+#[derive(Deserialize)]
+struct SliceContent {
+    #[serde(default)]
+    endpoints: Option<Vec<EndpointContent>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct EndpointContent {
+    #[serde(default)]
+    conditions: Option<Conditions>,
+    #[serde(default)]
+    target_ref: Option<TargetRef>,
+}
+
+#[derive(Default, Deserialize)]
+struct Conditions {
+    ready: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct TargetRef {
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    uid: String,
+}
+
+/// The endpoints of one slice.
+///
+/// # Errors
+/// [`StoreError::Unreadable`] when a field has another type than the API says.
+pub(crate) fn endpoints_in(slice: &Document<EndpointSlice>) -> Result<Vec<Endpoint>, StoreError> {
+    let content = SliceContent::deserialize(slice.raw()).map_err(|error| {
+        let what = crate::error::label::<EndpointSlice>(slice.key());
+        StoreError::unreadable::<EndpointSlice>(what, error)
+    })?;
+    let service = slice.labels().get(SERVICE_NAME).cloned();
+    let service = service.unwrap_or_default();
+    let endpoint = |content: EndpointContent| {
+        let conditions = content.conditions.unwrap_or_default();
+        let pod = content.target_ref.filter(|target| target.kind == "Pod");
+        Endpoint {
+            service: service.clone(),
+            pod: pod.map(|pod| pod.uid).filter(|uid| !uid.is_empty()),
+            ready: conditions.ready,
+            terminating: conditions.terminating,
+        }
+    };
+    let endpoints = content.endpoints.unwrap_or_default();
+    Ok(endpoints.into_iter().map(endpoint).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Pod, ready, terminating.
+    type Read<'a> = (Option<&'a str>, Option<bool>, Option<bool>);
+
+    #[track_caller]
+    fn check(endpoints: Value, expect: Option<Vec<Read<'_>>>) {
+        let labels = json!({SERVICE_NAME: "web"});
+        let metadata = json!({"name": "web-x", "namespace": "shop", "labels": labels});
+        let slice = json!({"metadata": metadata, "endpoints": endpoints});
+        let slice = Document::from_value(slice).unwrap();
+        let found = endpoints_in(&slice).ok();
+        let found: Option<Vec<Read<'_>>> = found.as_ref().map(|found| {
+            assert!(found.iter().all(|endpoint| endpoint.service == "web"));
+            let found = found.iter();
+            found
+                .map(|it| (it.pod.as_deref(), it.ready, it.terminating))
+                .collect()
+        });
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn an_endpoint_is_read_as_the_api_writes_it() {
+        let pod = json!({"kind": "Pod", "name": "web-1", "namespace": "shop", "uid": "u1"});
+        check(json!(null), Some(vec![]));
+        check(
+            json!([{"addresses": ["10.0.0.1"], "targetRef": pod,
+                    "conditions": {"ready": false, "serving": true, "terminating": true}}]),
+            Some(vec![(Some("u1"), Some(false), Some(true))]),
+        );
+        check(
+            json!([{"addresses": ["10.0.0.1"], "targetRef": pod}]),
+            Some(vec![(Some("u1"), None, None)]),
+        );
+        check(
+            json!([{"targetRef": pod, "conditions": {"ready": null}}]),
+            Some(vec![(Some("u1"), None, None)]),
+        );
+        let node = json!({"kind": "Node", "uid": "n1"});
+        check(
+            json!([{"targetRef": node}, {}, {"targetRef": {"kind": "Pod"}}]),
+            Some(vec![(None, None, None); 3]),
+        );
+        check(json!([{"conditions": {"ready": "yes"}}]), None);
+    }
+
+    #[test]
+    fn slices_and_pods_are_selected_by_label() {
+        assert_eq!(
+            slices_of(&["web", "web-canary"]),
+            "kubernetes.io/service-name in (web,web-canary)"
+        );
+        assert_eq!(pods_of("6d4f"), "rollouts-pod-template-hash=6d4f");
+    }
+}
