@@ -18,6 +18,8 @@ const GOB: &str = "tests/go/gob";
 const ARGO_CD: &str = "tests/go/argocd";
 /// The module that names the Helm that renders the generator's chart.
 const HELM: &str = "tests/go/helm";
+/// The module that names the Prometheus that checks alerts, dashboard and queries.
+const PROMETHEUS: &str = "tests/go/prometheus";
 /// The package and the program that Argo CD asks.
 pub(crate) const GENERATOR: &str = "gloo-appset-generator";
 
@@ -142,6 +144,16 @@ pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
     Ok(go(sh, cmd!(sh, "go -C {ARGO_CD} test -count=1"))
         .env("GENERATOR_BINARY", Programs::build(sh)?.generator())
         .run()?)
+}
+
+/// Runs the alerts on recorded series, and has Prometheus read every query of `deploy/observability`.
+///
+/// # Errors
+/// When a build or a test fails.
+pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
+    // Without vet: it would read all of Prometheus again.
+    let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1");
+    Ok(go(sh, tests).run()?)
 }
 
 /// Runs the cluster tests against the plugin at `plugin`, the plugins among the examples and the generator.

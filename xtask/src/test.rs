@@ -61,6 +61,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         report.step("host: gRPC, and both protocols alike", || {
             go::grpc_tests(sh)
         });
+        report.step("host: alerts and queries in Prometheus", || {
+            go::prometheus_tests(sh)
+        });
         report.step("host: Argo CD's own packages", || go::argo_cd_tests(sh));
         report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)

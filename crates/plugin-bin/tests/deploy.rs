@@ -7,8 +7,9 @@
     reason = "helpers are test code too"
 )]
 
+use clap::CommandFactory as _;
 use gloo_types::{MirrorPolicy, Resource as _, RouteTable};
-use plugin_bin::DEFAULT_PLUGIN_NAMES;
+use plugin_bin::{CommandLine, DEFAULT_PLUGIN_NAMES};
 use serde_json::{Value, json};
 
 macro_rules! manifest {
@@ -87,10 +88,36 @@ fn the_chart_gets_the_same_rights() {
     assert_eq!(values["extraObjects"], json!([role, binding]));
 }
 
+#[test]
+fn prometheus_asks_where_the_plugin_serves_its_metrics() {
+    let deployment = manifest!("observability/deployment.yaml");
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let values = manifest!("observability/helm.yaml");
+    assert_eq!(values["controller"]["extraEnv"], container["env"]);
+
+    let command = CommandLine::command();
+    let flag = |flag: &&clap::Arg| flag.get_id() == "metrics_address";
+    let variable = command.get_arguments().find(flag).unwrap().get_env();
+    assert_eq!(
+        container["env"][0]["name"],
+        variable.unwrap().to_str().unwrap()
+    );
+    let address = container["env"][0]["value"].as_str().unwrap();
+    let port = address.parse::<std::net::SocketAddr>().unwrap().port();
+    assert_eq!(container["ports"][0]["containerPort"], port);
+    let monitor = manifest!("observability/objects/pod-monitor.yaml");
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(
+        endpoint["relabelings"][0]["replacement"],
+        format!("$1:{port}")
+    );
+}
+
 /// Every path of the values is one of the chart's (argo-helm, charts/argo-rollouts 2.41.0, values.yaml).
 #[test]
 fn the_chart_knows_every_value() {
-    const KNOWN: [&str; 6] = [
+    const KNOWN: [&str; 7] = [
+        "controller.extraEnv",
         "controller.initContainers",
         "controller.trafficRouterPlugins",
         "controller.volumeMounts",
@@ -109,7 +136,9 @@ fn the_chart_knows_every_value() {
         }
     }
     let [[init_container, ..], [https, ..]] = variants();
-    for values in [init_container, https, manifest!("helm/rights.yaml")] {
+    let rights = manifest!("helm/rights.yaml");
+    let observability = manifest!("observability/helm.yaml");
+    for values in [init_container, https, rights, observability] {
         check("", &values);
     }
 }
