@@ -30,7 +30,7 @@ pub struct Policy {
 }
 
 /// What one Rollout wants of its RouteTables.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,

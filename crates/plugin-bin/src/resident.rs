@@ -1,8 +1,65 @@
 //! What the plugin does between the calls of the controller: it repairs drift and removes what Rollouts that are gone have
 //! left.
+//!
+//! Everything ends with the session: another controller may be the leader afterwards.
 
 pub(crate) mod collect;
 pub(crate) mod fights;
+pub(crate) mod garbage;
+pub(crate) mod leadership;
+pub(crate) mod repair;
 pub(crate) mod report;
 pub(crate) mod reporter;
 pub(crate) mod standing;
+pub(crate) mod watched;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use route_store::Store;
+
+use self::garbage::GarbageCollector;
+use self::repair::Repairer;
+use self::report::Observer;
+use self::watched::Watched;
+use crate::router::{Fence, GlooRouter};
+
+/// What is done between the calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Whether drift is repaired.
+    pub(crate) repair: bool,
+    /// How long after the deletion of its Rollout a table is restored.
+    pub(crate) collect_after: Duration,
+}
+
+/// Begins what is done between the calls. It ends when the router is stopped. Needs a Tokio runtime.
+pub(crate) fn start<S: Store, W: Watched, F: Fence>(
+    settings: Settings,
+    router: &Arc<GlooRouter<S>>,
+    watched: Arc<W>,
+    fence: F,
+    observer: Arc<dyn Observer>,
+) {
+    let fence = Arc::new(fence);
+    let collector = GarbageCollector {
+        router: Arc::clone(router),
+        watched: Arc::clone(&watched),
+        fence: Arc::clone(&fence),
+        observer: Arc::clone(&observer),
+        after: settings.collect_after,
+    };
+    router.between().spawn(collector.run());
+    if settings.repair {
+        let repairer = Repairer {
+            router: Arc::clone(router),
+            watched,
+            fence,
+            observer,
+        };
+        router.between().spawn(repairer.run());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@
 //! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
 
 mod acceptance;
+mod between;
 mod deadline;
 mod guard;
 mod live_rollout;
@@ -14,7 +15,7 @@ mod selected;
 mod verification;
 mod write;
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use futures::future::join;
 use gloo_types::ObjectKey;
@@ -27,7 +28,10 @@ use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe}
 use route_store::{Priority, Store, StoreError, event_sink::EventObject, with_context};
 use tracing::{debug, info, warn};
 
-pub(crate) use self::write::carry_out;
+pub(crate) use self::{
+    between::{Between, Collected, Drift, Fence, Repaired},
+    write::carry_out,
+};
 use self::{
     deadline::Deadline,
     guard::{Divided, Holds},
@@ -35,12 +39,13 @@ use self::{
     partial::{decide, plan_all, toward_stable},
     selected::{Selected, policies_unread},
     verification::is_waited_for,
-    write::Write,
+    write::{Tries, Write, moving},
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
     events::{self, Events, Reason},
     from_rpc::{self, Policy, Request},
+    resident::standing::Standing,
 };
 
 /// Whether a call about managed routes is the controller's, or that of SetWeight after what the controller's left.
@@ -60,6 +65,33 @@ pub struct GlooRouter<S> {
     guards_promotions: bool,
     call_timeout: Option<Duration>,
     events: Events,
+    between: Between,
+}
+
+/// The one table that a repair writes.
+#[derive(Clone, Copy, Debug)]
+struct Only<'t> {
+    table: &'t ObjectKey,
+    /// Whether the canary's share of it may grow.
+    may_grow: bool,
+}
+
+/// What became of a request.
+struct Shifted {
+    /// What cannot be planned.
+    failures: Vec<Failure>,
+    /// What could not be written.
+    unwritten: Vec<Failure>,
+    /// The tables in which traffic was to move.
+    moved: Vec<ObjectKey>,
+    /// Whether something of the Rollout is left in a table.
+    leaves_marks: bool,
+}
+
+impl Shifted {
+    fn into_failures(self) -> Vec<Failure> {
+        self.failures.into_iter().chain(self.unwritten).collect()
+    }
 }
 
 impl<S: Store> GlooRouter<S> {
@@ -73,6 +105,7 @@ impl<S: Store> GlooRouter<S> {
             guards_promotions: true,
             call_timeout: None,
             events: Events::default(),
+            between: Between::default(),
         }
     }
 
@@ -139,12 +172,14 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         selected: Selected,
         deadline: Deadline,
-    ) -> Vec<Failure> {
+        only: Option<Only<'_>>,
+    ) -> Shifted {
         let Selected {
             tables,
             mut failures,
         } = selected;
         let plans = plan_all(request, &tables);
+        let leaves_marks = plans.iter().flatten().any(|plan| plan.leaves_marks);
         let mut live = Some(Vec::new());
         if plans.iter().flatten().any(Plan::needs_policies) {
             live = match self.policies(request, deadline).await {
@@ -155,14 +190,23 @@ impl<S: Store> GlooRouter<S> {
                 }
             };
         }
-        let decision = decide(request, &tables, plans, &live, failures);
+        let mut decision = decide(request, &tables, plans, &live, failures);
+        if let Some(only) = only {
+            decision.steady.retain(|write| write.is_of(only.table));
+            decision
+                .growing
+                .retain(|(write, _)| write.is_of(only.table));
+        }
+        let may_grow = only.is_none_or(|only| only.may_grow);
+        let tries = only.map_or(Tries::Many, |_| Tries::One);
         let mut failures = decision.failures;
         let policies = live.as_deref().unwrap_or_default();
-        let written = self.write_all(request, decision.steady, policies, deadline);
-        failures.extend(written.await);
+        let mut moved: Vec<ObjectKey> = moving(&decision.steady);
+        let written = self.write_all(request, decision.steady, policies, deadline, tries);
+        let mut unwritten = written.await;
         let mut rest = Vec::new();
         for (write, table) in decision.growing {
-            if failures.is_empty() {
+            if failures.is_empty() && unwritten.is_empty() && may_grow {
                 rest.push(write);
             } else {
                 match toward_stable(request, table, &live) {
@@ -171,18 +215,26 @@ impl<S: Store> GlooRouter<S> {
                 }
             }
         }
-        let written = self.write_all(request, rest, policies, deadline);
-        failures.extend(written.await);
-        failures
+        moved.extend(moving(&rest));
+        let written = self.write_all(request, rest, policies, deadline, tries);
+        unwritten.extend(written.await);
+        Shifted {
+            failures,
+            unwritten,
+            moved,
+            leaves_marks,
+        }
     }
 
     /// SetWeight, with everything that was left over in the pass so far.
     async fn set_weights(
         &self,
         rollout: &Rollout,
-        weight: IntentKind,
+        desired: DesiredWeight,
+        additional: &[WeightDestination],
         deadline: Deadline,
     ) -> Result<(), ShiftError> {
+        let weight = from_rpc::weight(desired, additional);
         let request = self.request(rollout, weight.clone())?;
         let (complete, selected) = join(
             self.complete(rollout, deadline),
@@ -207,9 +259,12 @@ impl<S: Store> GlooRouter<S> {
         selected.failures.extend(unread);
         let Divided { selected, held } = self.divide(rollout, &request, selected, deadline).await;
         let is_held = held.is_some();
-        let mut failures = self.shift(&request, selected, deadline).await;
+        let shifted = self.shift(&request, selected, deadline, None).await;
+        let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
+        let mut failures = shifted.into_failures();
         if let Some((request, held)) = held {
-            failures.extend(self.shift(&request, held, deadline).await);
+            let shifted = self.shift(&request, held, deadline, None).await;
+            failures.extend(shifted.into_failures());
         }
 
         let key = &request.intent.rollout;
@@ -239,6 +294,14 @@ impl<S: Store> GlooRouter<S> {
         if failures.is_empty() && !is_held && is_rest(&request.config, &request.intent) {
             self.memory.all_restored(key);
         }
+        let mut standing = Standing::new(rollout, desired, additional);
+        standing.are_removed = self.memory.has_removed(rollout);
+        standing.tables = keys;
+        standing.is_complete = failures.is_empty();
+        standing.request = Some(Arc::new(request.clone()));
+        // A promotion that is held has a watch of its own.
+        let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
+        self.between.set(rollout, standing, leaves_marks, &moved);
         if failures.len() > 1 {
             // The one line of the answer has no room for long reasons.
             for failure in &failures {
@@ -265,7 +328,8 @@ impl<S: Store> GlooRouter<S> {
             tables: vec![table],
             failures: Vec::new(),
         };
-        let failures = self.shift(&request, selected, deadline).await;
+        let shifted = self.shift(&request, selected, deadline, None).await;
+        let failures = shifted.into_failures();
         // A table that leads nowhere near the Rollout has nothing to restore.
         let is_without_route =
             |failure: &Failure| matches!(failure, Failure::Plan(error) if error.is_without_route());
@@ -306,7 +370,7 @@ impl<S: Store> GlooRouter<S> {
         failures.extend(policies);
         let writes = plans.into_iter().map(|plan| Write::new(plan, false));
         let written = self
-            .write_all(request, writes.collect(), &[], deadline)
+            .write_all(request, writes.collect(), &[], deadline, Tries::Many)
             .await;
         // Whoever deleted a table has removed its routes.
         let is_gone =
@@ -410,7 +474,8 @@ impl<S: Store> GlooRouter<S> {
             }
             IntentKind::SetManagedRoute(_) => {
                 let selected = self.selected(&request, deadline).await;
-                self.shift(&request, selected, deadline).await
+                let shifted = self.shift(&request, selected, deadline, None);
+                shifted.await.into_failures()
             }
             IntentKind::RemoveManagedRoutes | IntentKind::SetWeight(_) => {
                 self.remove(&request, attempt, deadline).await
@@ -505,10 +570,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         if desired.value < desired.max {
             self.memory.end_full(&from_rpc::key(rollout));
         }
-        let weight = from_rpc::weight(desired, additional);
+        self.between.suspend(rollout);
         let priority = priority::of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
-            self.set_weights(rollout, weight, deadline)
+            self.set_weights(rollout, desired, additional, deadline)
         });
         Ok(set.await?)
     }
@@ -536,6 +601,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
+        self.between.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
                 self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
@@ -551,6 +617,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
+        self.between.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
                 let route = live_rollout::current(&complete, route);
@@ -563,6 +630,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        self.between.suspend(rollout);
         self.memory.begin_removal(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
         self.call(priority::of_removal(rollout), |deadline| {
@@ -570,6 +638,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         })
         .await;
         Ok(())
+    }
+
+    async fn stop(&self) {
+        self.between.stop().await;
     }
 }
 

@@ -24,6 +24,8 @@ pub struct Plan {
     pub warnings: Vec<Warning>,
     /// Whether this is the change after which nothing of any Rollout is left in the table: it is its owner's again.
     pub hands_back: bool,
+    /// Whether something of the plan's Rollout is in the table after it: a record, or a managed route.
+    pub leaves_marks: bool,
     /// The Rollout that the plan is made for.
     pub(crate) rollout: ObjectKey,
     /// Why routes, records or managed routes are not as the intent asks, although the plan changes the others.
@@ -50,6 +52,7 @@ impl Plan {
             skipped: Vec::new(),
             warnings: Vec::new(),
             hands_back: false,
+            leaves_marks: false,
             policies: None,
         }
     }

@@ -132,6 +132,8 @@ struct Assembly<'a> {
     table: &'a RouteTableDoc,
     /// Whether a record of any Rollout is left.
     has_record: bool,
+    /// Whether a record of this Rollout is left.
+    has_own_record: bool,
     /// Whether managed routes of this Rollout are left.
     has_routes: bool,
 }
@@ -143,6 +145,7 @@ impl<'a> Assembly<'a> {
             intent,
             table,
             has_record: memory.problem.is_some() || memory.records.rollouts().next().is_some(),
+            has_own_record: !memory.own.routes.is_empty(),
             has_routes: true,
         }
     }
@@ -170,6 +173,7 @@ impl<'a> Assembly<'a> {
             }
         }
         let memory = survey.memory;
+        self.has_own_record = !weights.record.routes.is_empty();
         if memory.problem.is_none() {
             let rollout = &self.intent.rollout;
             let (edit, is_left) =
@@ -196,6 +200,7 @@ impl<'a> Assembly<'a> {
     fn finish(mut self) -> Plan {
         let is_left = self.has_record || self.has_routes || self.has_others_routes();
         self.plan.hands_back = !self.plan.is_noop() && !is_left;
+        self.plan.leaves_marks = self.has_own_record || self.has_routes;
         self.plan
     }
 

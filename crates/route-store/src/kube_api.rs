@@ -273,6 +273,17 @@ impl RolloutReader for KubeRouteStore {
             Err(error) => Err(error),
         }
     }
+
+    async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
+        let call = Call::many::<Rollout>("list", Some(namespace));
+        let params = ListParams::default().limit(1);
+        let request = resource::<Rollout>(Some(namespace)).list(&params);
+        match self.send(&call, request).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl ServiceReader for KubeRouteStore {

@@ -163,6 +163,12 @@ impl Controller {
         leadership
     }
 
+    /// The same, judged now.
+    #[must_use]
+    pub fn leadership_now(&self, leases: &[Lease], request_timeout: Duration) -> Leadership {
+        self.leadership(leases, Timestamp::now(), request_timeout)
+    }
+
     fn judge(&self, lease: &Lease, now: Timestamp, request_timeout: Duration) -> Leadership {
         let age = now.duration_since(lease.renewed);
         let signed =

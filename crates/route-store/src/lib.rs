@@ -151,6 +151,18 @@ pub trait RolloutReader: Send + Sync + 'static {
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<RolloutDoc>, StoreError>> + Send;
+
+    /// Whether this is a cluster with Rollouts, as opposed to one whose CustomResourceDefinition is gone. It is asked in the
+    /// namespace of a Rollout that is not there.
+    ///
+    /// # Errors
+    /// As [`RolloutReader::rollout`].
+    fn knows_rollouts(
+        &self,
+        _namespace: &str,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        async { Ok(true) }
+    }
 }
 
 /// Where Services can be looked up.
@@ -216,6 +228,10 @@ impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
 impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
         S::rollout(self, key).await
+    }
+
+    async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
+        S::knows_rollouts(self, namespace).await
     }
 }
 

@@ -123,6 +123,11 @@ impl MemoryRouteStore {
         self.state().put::<Pod>(pod)
     }
 
+    /// Removes a Rollout as another client would.
+    pub fn remove_rollout(&self, key: &ObjectKey) {
+        self.state().objects.remove(&id::<Rollout>(key));
+    }
+
     /// Removes a RouteTable as another client would.
     pub fn remove(&self, key: &ObjectKey) {
         self.state().objects.remove(&id::<RouteTable>(key));

@@ -56,7 +56,7 @@ pub(crate) struct Marked {
 }
 
 /// A part of a table that belongs to a Rollout.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Part {
     pub(crate) rollout: ObjectKey,
     pub(crate) table: ObjectKey,

@@ -5,13 +5,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::Arc;
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::RolloutStrategy;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
 use route_planner::fnv1a;
 
-use crate::from_rpc::{admissible, key};
+use crate::from_rpc::{Request, admissible, key};
 
 /// What the last SetWeight of a Rollout asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +23,8 @@ pub(crate) struct Standing {
     pub(crate) are_removed: bool,
     /// The tables that were selected.
     pub(crate) tables: BTreeSet<ObjectKey>,
+    /// The call in the planner's words; `None` if it could not be put so.
+    pub(crate) request: Option<Arc<Request>>,
     /// Whether the call was carried out completely. While it was not, a repair moves no traffic to the canary.
     pub(crate) is_complete: bool,
     asked: Asked,
@@ -92,6 +95,7 @@ impl Standing {
             additional: additional.to_vec(),
             are_removed: false,
             tables: BTreeSet::new(),
+            request: None,
             is_complete: false,
             asked: Asked::of(rollout),
         }
@@ -182,28 +186,16 @@ fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
 #[derive(Debug, Default)]
 pub(crate) struct StandingIntents {
     rollouts: HashMap<ObjectKey, Standing>,
-    /// Rollouts for which a call is under way, with how many of them.
-    calls: HashMap<ObjectKey, usize>,
+    /// What stood before the calls that are under way.
+    before: HashMap<ObjectKey, Standing>,
 }
 
 impl StandingIntents {
-    /// A call for a Rollout begins: its tables are looked after by the call.
-    pub(crate) fn begin_call(&mut self, rollout: &ObjectKey) {
-        *self.calls.entry(rollout.clone()).or_default() += 1;
-    }
-
-    pub(crate) fn end_call(&mut self, rollout: &ObjectKey) {
-        if let Some(calls) = self.calls.get_mut(rollout) {
-            *calls -= 1;
-            if *calls == 0 {
-                self.calls.remove(rollout);
-            }
+    /// A call for a Rollout begins that may ask for something else. Until its SetWeight has ended nothing stands.
+    pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
+        if let Some(standing) = self.rollouts.remove(rollout) {
+            self.before.insert(rollout.clone(), standing);
         }
-    }
-
-    /// Whether a call for the Rollout is under way.
-    pub(crate) fn is_called(&self, rollout: &ObjectKey) -> bool {
-        self.calls.contains_key(rollout)
     }
 
     /// What the last SetWeight for a Rollout asked for.
@@ -213,7 +205,16 @@ impl StandingIntents {
 
     /// A SetWeight for `rollout` ended. `leaves_marks` tells whether something of the Rollout is left in a table, or could be:
     /// then the intent stands from here on, otherwise none does.
-    pub(crate) fn set(&mut self, rollout: &Rollout, standing: Standing, leaves_marks: bool) {
+    ///
+    /// Returns whether the SetWeight before it asked for the same.
+    pub(crate) fn set(
+        &mut self,
+        rollout: &Rollout,
+        standing: Standing,
+        leaves_marks: bool,
+    ) -> bool {
+        let before = self.before.remove(&key(rollout));
+        let repeats = before.is_some_and(|before| standing.repeats(&before));
         // A weight that its own Rollout does not admit would never be repaired.
         let is_admissible = admissible(rollout).contains(standing.desired.value);
         if !is_admissible {
@@ -228,11 +229,13 @@ impl StandingIntents {
         } else {
             self.rollouts.remove(&key(rollout));
         }
+        repeats
     }
 
     /// The intent of a Rollout no longer holds.
-    pub(crate) fn drop(&mut self, rollout: &ObjectKey) {
+    pub(crate) fn forget(&mut self, rollout: &ObjectKey) {
         self.rollouts.remove(rollout);
+        self.before.remove(rollout);
     }
 
     /// The Rollouts that want something of a table.
@@ -242,14 +245,9 @@ impl StandingIntents {
         wanting.map(|(rollout, _)| rollout.clone()).collect()
     }
 
-    /// All tables of which a Rollout wants something, with the Rollout.
-    pub(crate) fn all(&self) -> Vec<(ObjectKey, ObjectKey)> {
-        let of = |(rollout, standing): (&ObjectKey, &Standing)| {
-            let tables = standing.tables.iter();
-            let pairs = tables.map(|table| (rollout.clone(), table.clone()));
-            pairs.collect::<Vec<_>>()
-        };
-        self.rollouts.iter().flat_map(of).collect()
+    /// All Rollouts that want something.
+    pub(crate) fn rollouts(&self) -> Vec<ObjectKey> {
+        self.rollouts.keys().cloned().collect()
     }
 }
 
@@ -388,8 +386,9 @@ mod tests {
         intents.set(&rollout, standing(), true);
         assert_eq!(intents.of(&owner), Some(&standing()));
         assert_eq!(intents.of_table(&table), std::slice::from_ref(&owner));
-        assert_eq!(intents.all(), [(owner.clone(), table.clone())]);
-        // The next call replaces it.
+        // Nothing stands while the next call is under way, which replaces it.
+        intents.suspend(&owner);
+        assert_eq!(intents.of(&owner), None);
         let next = Standing {
             desired: desired(0),
             ..standing()
@@ -407,21 +406,8 @@ mod tests {
         intents.set(&rollout, strange, true);
         assert_eq!(intents.of(&owner), None);
         intents.set(&rollout, standing(), true);
-        intents.drop(&owner);
+        intents.forget(&owner);
         assert_eq!(intents.of(&owner), None);
-    }
-
-    #[test]
-    fn calls_of_a_rollout_are_counted() {
-        let owner = ObjectKey::new("shop", "reviews");
-        let mut intents = StandingIntents::default();
-        intents.begin_call(&owner);
-        intents.begin_call(&owner);
-        intents.end_call(&owner);
-        assert!(intents.is_called(&owner));
-        intents.end_call(&owner);
-        intents.end_call(&owner);
-        assert!(!intents.is_called(&owner) && intents.calls.is_empty());
     }
 
     #[test]
@@ -444,5 +430,13 @@ mod tests {
             ..standing()
         };
         assert!(!more.repeats(&standing()));
+
+        let (rollout, mut intents) = (rollout(object()), StandingIntents::default());
+        assert!(!intents.set(&rollout, standing(), true));
+        for (next, expect) in [(standing(), true), (more, false)] {
+            intents.suspend(&key(&rollout));
+            assert_eq!(intents.set(&rollout, next, true), expect);
+        }
+        assert!(intents.before.is_empty());
     }
 }

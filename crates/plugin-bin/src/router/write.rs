@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
-use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
+use futures::{FutureExt as _, StreamExt as _, stream};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use route_planner::{Plan, PlanError, PolicyChange, plan};
 use route_store::{Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
@@ -28,7 +28,26 @@ pub(super) struct Write {
     pub(super) with_policies: bool,
 }
 
+/// How often a table is written before a conflict becomes an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tries {
+    /// As often as a call has time for.
+    Many,
+    /// Once, and not at all while a call is writing it.
+    One,
+}
+
+/// The tables in which traffic moves with `writes`.
+pub(super) fn moving(writes: &[Write]) -> Vec<ObjectKey> {
+    let moving = writes.iter().filter(|write| write.plan.moves_traffic());
+    moving.map(|write| write.plan.table.clone()).collect()
+}
+
 impl Write {
+    pub(super) fn is_of(&self, table: &ObjectKey) -> bool {
+        self.plan.table == *table
+    }
+
     pub(super) fn new(plan: Plan, grows: bool) -> Self {
         Self {
             plan,
@@ -65,18 +84,19 @@ impl<S: Store> GlooRouter<S> {
         writes: Vec<Write>,
         live: &[MirrorPolicyDoc],
         deadline: Deadline,
+        tries: Tries,
     ) -> Vec<Failure> {
         let mut running = Vec::new();
         for (index, write) in writes.into_iter().enumerate() {
             report(&write.plan, request);
             running.push(async move {
                 let table = write.plan.table.clone();
-                let priority = if write.grows {
-                    Priority::Call
-                } else {
-                    Priority::TowardStable
+                let priority = match (tries, write.grows) {
+                    (Tries::One, _) => Priority::Repair,
+                    (Tries::Many, true) => Priority::Call,
+                    (Tries::Many, false) => Priority::TowardStable,
                 };
-                let written = self.write(request, write, live);
+                let written = self.write(request, write, live, tries);
                 let written = with_context(deadline.context(priority), written);
                 let written = deadline.tables(written).await;
                 (
@@ -104,6 +124,7 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         write: Write,
         live: &[MirrorPolicyDoc],
+        tries: Tries,
     ) -> Vec<Failure> {
         let (grows, with_policies) = (write.grows, write.with_policies);
         let changes = |plan: &Plan| match with_policies {
@@ -124,7 +145,7 @@ impl<S: Store> GlooRouter<S> {
         if grows && !failures.is_empty() {
             return failures;
         }
-        let plan = match self.write_table(request, write).await {
+        let plan = match self.write_table(request, write, tries).await {
             Ok((plan, left)) => {
                 failures.extend(left.into_iter().map(Failure::Plan));
                 plan
@@ -162,6 +183,7 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         mut write: Write,
+        tries: Tries,
     ) -> Result<(Plan, Vec<PlanError>), Failure> {
         let mut left = Vec::new();
         if write.plan.is_noop() {
@@ -173,11 +195,19 @@ impl<S: Store> GlooRouter<S> {
         } else {
             Urgency::Less
         };
-        let _guard = self.memory.locks.lock(&table, urgency).await;
+        let lock = self.memory.locks.lock(&table, urgency);
+        let (_guard, attempts) = match tries {
+            Tries::Many => (lock.await, WRITE_ATTEMPTS),
+            // Whoever holds the lock plans on a newer table.
+            Tries::One => match lock.now_or_never() {
+                Some(guard) => (guard, 1),
+                None => return Err(StoreError::Conflict(format!("RouteTable {table}")).into()),
+            },
+        };
         for attempt in 1.. {
             match carry_out(&self.store, &write.plan).await {
                 Ok(()) => break,
-                Err(StoreError::Conflict(_)) if attempt < WRITE_ATTEMPTS => {
+                Err(StoreError::Conflict(_)) if attempt < attempts => {
                     tokio::time::sleep(pause(attempt)).await;
                     let fresh = self.store.read(&table).await?;
                     write.plan = write.plan_again(request, &fresh)?;

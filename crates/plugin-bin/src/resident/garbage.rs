@@ -1,0 +1,145 @@
+//! Carries out what the [`Collector`] decides: restores tables of Rollouts that are gone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gloo_types::ObjectKey;
+use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{debug, warn};
+
+use super::collect::{Brake, Collector, Part, Review, Rollouts};
+use super::report::{About, Observer, Orphanage, Report};
+use super::watched::Watched;
+use crate::router::{Collected, Fence, GlooRouter};
+
+/// How often marks and Rollouts are compared, at most.
+const REVIEW: Duration = Duration::from_secs(5);
+/// The shortest pause between two reviews, for a short delay in tests.
+const SOONEST: Duration = Duration::from_millis(100);
+/// The longest time of a restore.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Restores tables of Rollouts that are gone.
+pub(crate) struct GarbageCollector<S, W, F> {
+    pub(crate) router: Arc<GlooRouter<S>>,
+    pub(crate) watched: Arc<W>,
+    pub(crate) fence: Arc<F>,
+    pub(crate) observer: Arc<dyn Observer>,
+    /// How long after the deletion of its Rollout a table is restored.
+    pub(crate) after: Duration,
+}
+
+impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(self) {
+        let mut changes = self.watched.rollout_changes();
+        let mut collector = Collector::new(self.after);
+        let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
+        reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut orphans, mut brake) = (None, None);
+        loop {
+            tokio::select! {
+                change = changes.recv() => match change {
+                    Ok(Change { key, kind: ChangeKind::Deleted }) => collector.deleted(&key),
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                },
+                _ = reviews.tick() => {
+                    let Some(review) = self.review(&mut collector).await else {
+                        continue;
+                    };
+                    if orphans.replace(review.orphans) != Some(review.orphans) {
+                        self.observer.observe(&Report::Orphans(review.orphans));
+                    }
+                    if review.brake != brake {
+                        brake = review.brake;
+                        warn_of(brake);
+                    }
+                    self.carry_out(&mut collector, review).await;
+                }
+            }
+        }
+    }
+
+    /// `None` while tables or Rollouts are not known.
+    async fn review(&self, collector: &mut Collector) -> Option<Review> {
+        let marked = self.watched.marked()?;
+        let mut rollouts: BTreeMap<&ObjectKey, Option<Rollouts>> = BTreeMap::new();
+        for rollout in marked.iter().flat_map(|marked| &marked.rollouts) {
+            if rollouts.contains_key(rollout) {
+                continue;
+            }
+            let known = match self.watched.uses_plugin(rollout) {
+                None => None,
+                Some(true) => Some(Rollouts::Uses),
+                // Whether it is settled is not kept.
+                Some(false) => match self.router.use_of(rollout).await {
+                    Ok(known) => known,
+                    Err(error) => {
+                        debug!(%rollout, "not known: {error}");
+                        Some(Rollouts::UnsettledWithout)
+                    }
+                },
+            };
+            rollouts.insert(rollout, known);
+        }
+        let known = |rollout: &ObjectKey| rollouts.get(rollout).copied().flatten();
+        Some(collector.review(Instant::now(), &marked, self.watched.rollouts(), known))
+    }
+
+    async fn carry_out(&self, collector: &mut Collector, review: Review) {
+        for (part, why, after) in review.found {
+            let Part { rollout, table } = part;
+            let document = self.watched.table(&table);
+            let uid = document
+                .as_ref()
+                .and_then(|it| it.raw().pointer("/metadata/uid"));
+            let uid = uid.and_then(serde_json::Value::as_str);
+            self.observer.observe(&Report::Orphaned {
+                rollout,
+                table: About {
+                    key: table,
+                    uid: uid.unwrap_or_default().to_owned(),
+                },
+                why,
+                after,
+            });
+        }
+        for (part, why) in review.due {
+            self.restore(collector, part, why).await;
+        }
+    }
+
+    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) {
+        let context = RequestContext {
+            deadline: Some(Instant::now() + TIMEOUT),
+            priority: Priority::Collect,
+        };
+        let collected = self.router.collect(&part, self.fence.as_ref());
+        match with_context(context, collected).await {
+            Collected::Restored(table) => self.observer.observe(&Report::Restored {
+                rollout: part.rollout,
+                table,
+                why,
+            }),
+            Collected::Spared | Collected::Failed => collector.failed(&part, Instant::now()),
+        }
+    }
+}
+
+fn warn_of(brake: Option<Brake>) {
+    match brake {
+        Some(Brake::Many) => warn!(
+            "tables of Rollouts that are gone are not restored: so many at once may mean that the Rollouts were lost; \
+             see status, and run restore for each that is gone for good"
+        ),
+        Some(Brake::NoRollouts) => warn!(
+            "tables of Rollouts that are gone are not restored: there is no Rollout at all; run restore for each that is \
+             gone for good"
+        ),
+        None => {}
+    }
+}

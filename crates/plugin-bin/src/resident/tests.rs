@@ -1,0 +1,557 @@
+//! The work between the calls over the memory store: the watch is a channel, and time is paused.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gloo_types::{ObjectKey, RouteTableDoc};
+use rollouts_rpc::{DesiredWeight, Rollout, TrafficRouter as _};
+use route_planner::{ANNOTATION, involved};
+use route_store::{Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, StoreError};
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+use tokio::time::sleep;
+
+use super::collect::{Marked, Rollouts};
+use super::report::{RepairOutcome, Report};
+use super::*;
+use crate::from_rpc::Policy;
+
+const PLUGIN: &str = "solo-io/glooplatform";
+
+/// What the watch, the Lease and the observer share.
+struct World {
+    store: Arc<MemoryRouteStore>,
+    tables: broadcast::Sender<Change>,
+    rollouts: broadcast::Sender<Change>,
+    /// The Rollouts that there are, and whether each uses the plugin.
+    known: Mutex<Vec<(ObjectKey, bool)>>,
+    is_leader: AtomicBool,
+    /// What somebody else does between the plan of a repair and its write.
+    meanwhile: Mutex<Option<Value>>,
+    reports: Mutex<Vec<Report>>,
+}
+
+impl Watched for World {
+    fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
+        RouteTableDoc::from_value(self.store.table(table)?).ok()
+    }
+
+    fn table_changes(&self) -> broadcast::Receiver<Change> {
+        self.tables.subscribe()
+    }
+
+    fn rollout_changes(&self) -> broadcast::Receiver<Change> {
+        self.rollouts.subscribe()
+    }
+
+    fn marked(&self) -> Option<Vec<Marked>> {
+        let tables = self.store.tables().unwrap();
+        let marked = tables.iter().map(|table| Marked {
+            table: table.key().clone(),
+            rollouts: involved(table).unwrap_or_default(),
+        });
+        let has_marks = |marked: &Marked| !marked.rollouts.is_empty();
+        Some(marked.filter(has_marks).collect())
+    }
+
+    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+        let known = self.known.lock().unwrap();
+        let known = known.iter().find(|(key, _)| key == rollout);
+        known.map(|(_, uses)| *uses)
+    }
+
+    fn rollouts(&self) -> usize {
+        self.known.lock().unwrap().len()
+    }
+}
+
+struct Lease(Arc<World>);
+
+impl Fence for Lease {
+    async fn allows(&self, _: Option<&str>) -> bool {
+        if let Some(table) = self.0.meanwhile.lock().unwrap().take() {
+            self.0.store.put(table).unwrap();
+        }
+        self.0.is_leader.load(Ordering::Relaxed)
+    }
+}
+
+impl Observer for World {
+    fn observe(&self, report: &Report) {
+        self.reports.lock().unwrap().push(report.clone());
+    }
+}
+
+struct Fixture {
+    router: Arc<GlooRouter<Arc<MemoryRouteStore>>>,
+    world: Arc<World>,
+}
+
+impl Fixture {
+    /// A table, a Rollout in an update, and what runs between the calls.
+    async fn new() -> Self {
+        let store = Arc::new(MemoryRouteStore::new([owners()]).unwrap());
+        let world = Arc::new(World {
+            store: Arc::clone(&store),
+            tables: broadcast::channel(1024).0,
+            rollouts: broadcast::channel(1024).0,
+            known: Mutex::default(),
+            is_leader: AtomicBool::new(true),
+            meanwhile: Mutex::default(),
+            reports: Mutex::default(),
+        });
+        let policy = Policy {
+            plugin_names: vec![PLUGIN.into()],
+            ..Policy::default()
+        };
+        let router = Arc::new(GlooRouter::new(store, policy));
+        let settings = Settings {
+            repair: true,
+            collect_after: Duration::from_secs(30),
+        };
+        let (watched, fence) = (Arc::clone(&world), Lease(Arc::clone(&world)));
+        start(settings, &router, watched, fence, world.clone());
+        let fixture = Self { router, world };
+        fixture.show(rollout());
+        // The tasks subscribe.
+        sleep(Duration::from_millis(1)).await;
+        fixture
+    }
+
+    /// The same after SetWeight 25, with nothing left to look at.
+    async fn at_25() -> Self {
+        let fixture = Self::new().await;
+        fixture.set_weight(&rollout(), 25).await;
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(fixture.shares(), [75, 25]);
+        fixture
+    }
+
+    fn show(&self, rollout: Value) {
+        let plugins = rollout.pointer("/spec/strategy/canary/trafficRouting/plugins");
+        let uses = plugins.is_some_and(|plugins| plugins.get(PLUGIN).is_some());
+        let key = self.world.store.put_rollout(rollout).unwrap();
+        let mut known = self.world.known.lock().unwrap();
+        known.retain(|(other, _)| *other != key);
+        known.push((key, uses));
+    }
+
+    fn delete_rollout(&self) {
+        let key = owner();
+        self.world.store.remove_rollout(&key);
+        self.world
+            .known
+            .lock()
+            .unwrap()
+            .retain(|(other, _)| *other != key);
+        let kind = ChangeKind::Deleted;
+        self.world.rollouts.send(Change { key, kind }).unwrap();
+    }
+
+    async fn set_weight(&self, rollout: &Value, value: i32) {
+        let rollout: Rollout = serde_json::from_value(rollout.clone()).unwrap();
+        let desired = DesiredWeight { value, max: 100 };
+        self.router
+            .set_weight(&rollout, desired, &[])
+            .await
+            .unwrap();
+    }
+
+    /// Somebody else writes the table, and the watch tells.
+    fn write(&self, table: Value) {
+        self.world.store.put(table).unwrap();
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let (key, kind) = (table_key(), ChangeKind::Applied);
+        self.world.tables.send(Change { key, kind }).unwrap();
+    }
+
+    fn table(&self) -> Value {
+        self.world.store.table(&table_key()).unwrap()
+    }
+
+    /// The weights of the first route's destinations.
+    fn shares(&self) -> Vec<u64> {
+        let table = self.table();
+        let list = table["spec"]["http"][0]["forwardTo"]["destinations"].clone();
+        let weight = |it: &Value| it.get("weight").and_then(Value::as_u64).unwrap_or(100);
+        list.as_array().unwrap().iter().map(weight).collect()
+    }
+
+    /// How many writes there were since `before`.
+    fn writes_since(&self, before: usize) -> usize {
+        self.world.store.writes() - before
+    }
+
+    fn outcomes(&self) -> Vec<RepairOutcome> {
+        let reports = self.world.reports.lock().unwrap();
+        let outcome = |report: &Report| match report {
+            Report::Repair { outcome, .. } => Some(*outcome),
+            _ => None,
+        };
+        reports.iter().filter_map(outcome).collect()
+    }
+}
+
+fn table_key() -> ObjectKey {
+    ObjectKey::new("mesh", "web")
+}
+
+fn owner() -> ObjectKey {
+    ObjectKey::new("shop", "reviews")
+}
+
+/// The table as its owner wrote it.
+fn owners() -> Value {
+    let to = json!({"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": 80}});
+    json!({
+        "apiVersion": "networking.gloo.solo.io/v2",
+        "kind": "RouteTable",
+        "metadata": {"name": "web", "namespace": "mesh", "uid": "t1"},
+        "spec": {"hosts": ["shop.example.com"], "http": [{"name": "all", "forwardTo": {"destinations": [to]}}]},
+    })
+}
+
+/// In an update, at the pause after `setWeight: 25`.
+fn rollout() -> Value {
+    let mut plugins = json!({});
+    plugins[PLUGIN] = json!({"routeTableSelector": {"name": "web", "namespace": "mesh"}});
+    json!({
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Rollout",
+        "metadata": {"name": "reviews", "namespace": "shop", "uid": "u1", "generation": 7},
+        "spec": {"replicas": 4, "strategy": {"canary": {
+            "stableService": "reviews",
+            "canaryService": "reviews-canary",
+            "trafficRouting": {"plugins": plugins},
+            "steps": [{"setWeight": 25}, {"pause": {}}, {"setWeight": 50}, {"pause": {}}],
+        }}},
+        "status": {"stableRS": "s1", "currentPodHash": "c1", "currentStepIndex": 1, "abort": false},
+    })
+}
+
+fn with(mut object: Value, path: &str, value: Value) -> Value {
+    *object.pointer_mut(path).unwrap() = value;
+    object
+}
+
+const DESTINATIONS: &str = "/spec/http/0/forwardTo/destinations";
+
+/// `table` with other weights.
+fn with_shares(table: Value, shares: [u64; 2]) -> Value {
+    let [stable, canary] = shares;
+    let table = with(table, &format!("{DESTINATIONS}/0/weight"), json!(stable));
+    with(table, &format!("{DESTINATIONS}/1/weight"), json!(canary))
+}
+
+fn milliseconds(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+#[tokio::test(start_paused = true)]
+async fn less_for_the_canary_is_written_after_100_ms_and_more_after_500() {
+    for (change, wait) in [([40, 60], 100), ([90, 10], 500)] {
+        let fixture = Fixture::at_25().await;
+        let before = fixture.world.store.writes();
+        fixture.write(with_shares(fixture.table(), change));
+        sleep(milliseconds(wait - 1)).await;
+        assert_eq!(fixture.writes_since(before), 0);
+        sleep(milliseconds(2)).await;
+        assert_eq!(
+            (fixture.writes_since(before), fixture.shares()),
+            (1, vec![75, 25])
+        );
+        // Its own write, and Gloo's status.
+        fixture.tell();
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(fixture.writes_since(before), 1);
+        assert_eq!(fixture.outcomes(), [RepairOutcome::Written]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_table_from_git_is_split_again_with_and_without_its_annotation() {
+    let fixture = Fixture::at_25().await;
+    fixture.write(owners());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    let mut kept = owners();
+    kept["metadata"]["annotations"] = fixture.table()["metadata"]["annotations"].clone();
+    assert!(kept["metadata"]["annotations"][ANNOTATION].is_string());
+    fixture.write(kept);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    assert_eq!(fixture.outcomes(), [RepairOutcome::Written; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_later_change_begins_the_time_again() {
+    let fixture = Fixture::at_25().await;
+    let before = fixture.world.store.writes();
+    fixture.write(with_shares(fixture.table(), [90, 10]));
+    sleep(milliseconds(400)).await;
+    fixture.write(with_shares(fixture.table(), [80, 20]));
+    sleep(milliseconds(499)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+    sleep(milliseconds(2)).await;
+    assert_eq!(fixture.writes_since(before), 1);
+    // Put right by whoever wrote it.
+    let right = fixture.table();
+    fixture.write(with_shares(right.clone(), [40, 60]));
+    fixture.write(right);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.writes_since(before), 1);
+}
+
+/// Violates one fence, and looks whether anything is written.
+async fn check_fence(violate: impl FnOnce(&Fixture), expect: &[RepairOutcome]) {
+    let fixture = Fixture::at_25().await;
+    fixture.write(with_shares(fixture.table(), [40, 60]));
+    violate(&fixture);
+    let before = fixture.world.store.writes();
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(fixture.writes_since(before), 0, "{expect:?}");
+    assert_eq!(fixture.outcomes(), expect);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_past_a_fence() {
+    use RepairOutcome::{Conflict, Failed, FencedLease, FencedRollout};
+    let not_leader = |it: &Fixture| it.world.is_leader.store(false, Ordering::Relaxed);
+    check_fence(not_leader, &[FencedLease]).await;
+    let abort = |it: &Fixture| it.show(with(rollout(), "/status/abort", json!(true)));
+    check_fence(abort, &[FencedRollout]).await;
+    let promote = |it: &Fixture| it.show(with(rollout(), "/status/stableRS", json!("c1")));
+    check_fence(promote, &[FencedRollout]).await;
+    let delete = |it: &Fixture| it.world.store.remove_rollout(&owner());
+    check_fence(delete, &[FencedRollout]).await;
+    let another = |it: &Fixture| it.show(with(rollout(), "/metadata/uid", json!("u2")));
+    check_fence(another, &[FencedRollout]).await;
+    let later_step = |it: &Fixture| it.show(with(rollout(), "/status/currentStepIndex", json!(4)));
+    check_fence(later_step, &[FencedRollout]).await;
+    let write_meanwhile = |it: &Fixture| {
+        let table = with_shares(it.table(), [30, 70]);
+        *it.world.meanwhile.lock().unwrap() = Some(table);
+    };
+    check_fence(write_meanwhile, &[Conflict]).await;
+    let refuse = |it: &Fixture| {
+        let error = StoreError::Rejected {
+            what: "RouteTable mesh/web".into(),
+            reason: "no".into(),
+        };
+        it.world.store.fail_next_patch(error);
+    };
+    check_fence(refuse, &[Failed]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_written_after_the_end_of_the_session() {
+    let fixture = Fixture::at_25().await;
+    let before = fixture.world.store.writes();
+    fixture
+        .world
+        .store
+        .put(with_shares(fixture.table(), [40, 60]))
+        .unwrap();
+    fixture.tell();
+    sleep(milliseconds(50)).await;
+    fixture.router.stop().await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+    assert_eq!(fixture.world.tables.receiver_count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_begins_takes_the_table_over() {
+    let fixture = Fixture::at_25().await;
+    fixture.write(with_shares(fixture.table(), [40, 60]));
+    // The next pass removes managed routes, and stays away behind the controller's gate.
+    let told: Rollout = serde_json::from_value(rollout()).unwrap();
+    fixture.router.remove_managed_routes(&told).await.unwrap();
+    let before = fixture.world.store.writes();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+    // A change during a call is looked at after it.
+    fixture.set_weight(&rollout(), 25).await;
+    fixture
+        .world
+        .store
+        .put(with_shares(fixture.table(), [40, 60]))
+        .unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_may_edit_at_rest() {
+    let fixture = Fixture::at_25().await;
+    let promoted = with(rollout(), "/status/stableRS", json!("c1"));
+    fixture.show(promoted.clone());
+    fixture.set_weight(&promoted, 0).await;
+    assert_eq!(fixture.table()["spec"], owners()["spec"]);
+    let mut edited = fixture.table();
+    let canary = json!({"ref": {"name": "reviews-canary", "namespace": "shop"}, "port": {"number": 80}, "weight": 10});
+    let list = edited.pointer_mut(DESTINATIONS).unwrap();
+    list[0]["weight"] = json!(90);
+    list.as_array_mut().unwrap().push(canary);
+    let before = fixture.world.store.writes();
+    fixture.write(edited);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        (fixture.writes_since(before), fixture.outcomes()),
+        (0, vec![])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_annotation_of_the_owner_stops_repairs_and_no_calls() {
+    let fixture = Fixture::at_25().await;
+    let mut table = with_shares(fixture.table(), [40, 60]);
+    table["metadata"]["annotations"]["rollouts-plugin-trafficrouter-glooplatform/repair"] =
+        json!("off");
+    fixture.write(table);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        (fixture.shares(), fixture.outcomes()),
+        (vec![40, 60], vec![])
+    );
+    fixture.set_weight(&rollout(), 25).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fight_is_slowed_down_and_names_the_other_manager_once() {
+    let fixture = Fixture::at_25().await;
+    let before = fixture.world.store.writes();
+    for _ in 0..20 * 12 {
+        let mut table = with_shares(fixture.table(), [40, 60]);
+        let managers = ["argocd-controller", FIELD_MANAGER].map(|manager| {
+            json!({"manager": manager, "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:spec": {}}})
+        });
+        table["metadata"]["managedFields"] = json!(managers);
+        fixture.write(table);
+        sleep(Duration::from_secs(5)).await;
+    }
+    assert!(
+        (3..=10).contains(&fixture.writes_since(before)),
+        "{}",
+        fixture.writes_since(before)
+    );
+    let fights = |fixture: &Fixture| {
+        let reports = fixture.world.reports.lock().unwrap();
+        let fights = reports
+            .iter()
+            .filter(|it| matches!(it, Report::Fight { .. }));
+        fights.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let seen = fights(&fixture);
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert!(
+        seen[0].contains("argocd-controller") && seen[0].contains("ignoreDifferences"),
+        "{seen:?}"
+    );
+    let last = |fixture: &Fixture| {
+        let reports = fixture.world.reports.lock().unwrap();
+        let mut counts = reports.iter().filter_map(|it| match it {
+            Report::Fights(count) => Some(*count),
+            _ => None,
+        });
+        counts.next_back()
+    };
+    assert_eq!(last(&fixture), Some(1));
+    sleep(Duration::from_secs(1200)).await;
+    assert_eq!(last(&fixture), Some(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_rollouts_table_is_as_its_owner_wrote_it_after_30_s() {
+    let fixture = Fixture::at_25().await;
+    fixture.delete_rollout();
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    sleep(Duration::from_secs(11)).await;
+    let mut table = fixture.table();
+    table["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
+    table["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("generation");
+    assert_eq!(table.to_string(), owners().to_string());
+    let reports = fixture.world.reports.lock().unwrap();
+    let said: Vec<String> = reports.iter().map(ToString::to_string).collect();
+    assert!(
+        said.iter().any(|it| it.contains("it is restored in 30 s")),
+        "{said:?}"
+    );
+    assert!(
+        said.iter()
+            .any(|it| it.ends_with("Rollout shop/reviews was deleted")),
+        "{said:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_that_is_created_again_keeps_its_table() {
+    let fixture = Fixture::at_25().await;
+    let before = fixture.world.store.writes();
+    fixture.delete_rollout();
+    sleep(Duration::from_secs(25)).await;
+    fixture.show(rollout());
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(
+        (fixture.writes_since(before), fixture.shares()),
+        (0, vec![75, 25])
+    );
+    // The watch has not told of the new one yet.
+    fixture.delete_rollout();
+    fixture.world.store.put_rollout(rollout()).unwrap();
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_collected_by_a_controller_that_is_not_the_leader() {
+    let fixture = Fixture::at_25().await;
+    fixture.world.is_leader.store(false, Ordering::Relaxed);
+    fixture.delete_rollout();
+    sleep(Duration::from_secs(300)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    fixture.world.is_leader.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.shares(), [100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_without_the_plugin_is_restored_when_it_is_settled() {
+    let fixture = Fixture::at_25().await;
+    let plugins = "/spec/strategy/canary/trafficRouting/plugins";
+    let without = with(rollout(), plugins, json!({}));
+    fixture.show(without.clone());
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    let rollout: Rollout = serde_json::from_value(without.clone()).unwrap();
+    assert_eq!(
+        Rollouts::of(&rollout, &[PLUGIN.into()]),
+        Rollouts::UnsettledWithout
+    );
+    fixture.show(with(without, "/status/stableRS", json!("c1")));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.shares(), [100]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_record_is_left_alone() {
+    let fixture = Fixture::at_25().await;
+    let mut table = fixture.table();
+    table["metadata"]["annotations"][ANNOTATION] = json!("{");
+    fixture.world.store.put(table).unwrap();
+    fixture.delete_rollout();
+    let before = fixture.world.store.writes();
+    sleep(Duration::from_secs(3600)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+}
