@@ -83,6 +83,12 @@ impl Promotion {
             guard: *request.config.promotion_guard(),
         })
     }
+
+    /// Whether a Rollout is the one that was promoted, and nothing was rolled out since.
+    pub(crate) fn is_of(&self, rollout: &Rollout) -> bool {
+        let promoted = rollout.status.promoted_canary();
+        rollout.metadata.uid == self.uid && promoted == Some(&self.hash)
+    }
 }
 
 impl Default for Holds {
@@ -203,7 +209,9 @@ impl<S: Store> GlooRouter<S> {
             tables: held,
             failures: Vec::new(),
         };
-        if self.is_held(&promotion, deadline).await {
+        if self.is_held(&promotion, deadline).await
+            && self.may_get_all(&promotion, &full, &held, deadline).await
+        {
             return Divided {
                 selected,
                 held: Some((full, held)),
@@ -254,6 +262,37 @@ impl<S: Store> GlooRouter<S> {
                 false
             }
         }
+    }
+
+    /// Whether the canary Service may get all traffic of the tables to be held. If it has less so far, the Rollout as it is
+    /// now decides: a call that comes late, from a process that was no leader for some time, may not send traffic to the
+    /// Pods of the next version.
+    async fn may_get_all(
+        &self,
+        promotion: &Promotion,
+        full: &Request,
+        held: &Selected,
+        deadline: Deadline,
+    ) -> bool {
+        let grows = |table: &RouteTableDoc| {
+            let plan = plan(&full.config, &full.intent, table);
+            plan.is_ok_and(|plan| plan.grows())
+        };
+        if !held.tables.iter().any(grows) {
+            return true;
+        }
+        let key = &promotion.rollout;
+        let live = deadline.reading(self.store.rollout(key)).await;
+        let live = match live {
+            Some(Ok(Some(live))) => serde_json::from_value(live.into_raw()).ok(),
+            Some(Ok(None) | Err(_)) | None => None,
+        };
+        let is_current = live.is_some_and(|live: Rollout| promotion.is_of(&live));
+        if !is_current {
+            info!(rollout = %key, "the promotion is not held: the Rollout is not promoted any more, or cannot be read");
+            self.holds.end(key);
+        }
+        is_current
     }
 
     fn warn_once(&self, rollout: &ObjectKey, why: &str) {

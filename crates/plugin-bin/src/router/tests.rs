@@ -1,6 +1,7 @@
 //! The router over the memory store: what SetWeight writes, what it refuses, and how it retries.
 
 mod faulty;
+mod gateway;
 mod guard;
 mod managed_routes;
 mod mirror_routes;

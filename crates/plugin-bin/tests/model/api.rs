@@ -14,10 +14,10 @@ use route_store::{
     Endpoint, EndpointReader, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
     Selection, ServiceReader, Store, StoreError,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use crate::controller::Pass;
+use crate::controller::{POD_HASH, Pass, Pod};
 use crate::history::{Edit, Fault, Target};
 use crate::owner::Table;
 use crate::trust::Status;
@@ -126,6 +126,29 @@ impl Api {
 
     pub(crate) fn show_rollout(&self, rollout: Value) {
         self.0.memory.put_rollout(rollout).expect("a Rollout");
+    }
+
+    /// The endpoints of a Service are these Pods.
+    pub(crate) fn show_endpoints(&self, service: &str, pods: &[Pod]) {
+        for Pod { name, hash } in pods {
+            let labels = json!({ POD_HASH: hash });
+            let metadata =
+                json!({"name": name, "namespace": "shop", "uid": name, "labels": labels});
+            let pod = json!({ "metadata": metadata });
+            self.0.memory.put_pod(pod).expect("a Pod");
+        }
+        let endpoint = |pod: &Pod| {
+            let target = json!({"kind": "Pod", "uid": pod.name});
+            json!({"conditions": {"ready": true}, "targetRef": target})
+        };
+        let endpoints: Vec<Value> = pods.iter().map(endpoint).collect();
+        let labels = json!({"kubernetes.io/service-name": service});
+        let slice = json!({
+            "metadata": {"name": service, "namespace": "shop", "labels": labels},
+            "endpoints": endpoints,
+        });
+        let put = self.0.memory.put_endpoint_slice(slice);
+        put.expect("an EndpointSlice");
     }
 
     pub(crate) fn fail(&self, on: Target, fault: Fault, times: u8) {

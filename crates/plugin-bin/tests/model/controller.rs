@@ -67,6 +67,13 @@ pub(crate) struct Roles {
     pub(crate) is_one_version: bool,
 }
 
+/// A Pod, by the version that it is of.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pod {
+    pub(crate) name: String,
+    pub(crate) hash: String,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Step {
     weight: Option<i32>,
@@ -581,6 +588,29 @@ impl Controller {
                 Services::Subsets => self.abort && updated == 0,
             },
         }
+    }
+
+    /// The Pods that the stable and the canary Service select; `None` unless two Services tell the versions apart.
+    pub(crate) fn selected_pods(&self) -> Option<[(String, Vec<Pod>); 2]> {
+        if self.services != Services::Pair {
+            return None;
+        }
+        let pods = |version: u32, count: u8| {
+            let pod = |index| Pod {
+                name: format!("{}-{version}-{index}", self.name),
+                hash: hash(version),
+            };
+            (0..count).map(pod).collect()
+        };
+        let canary = match self.canary_pods() {
+            0 => pods(self.stable, 3),
+            _ if self.abort => pods(self.stable, 3),
+            count => pods(self.current, count),
+        };
+        Some([
+            (self.stable_service(), pods(self.stable, 3)),
+            (self.canary_service(), canary),
+        ])
     }
 
     /// Stable, updated and all replicas.

@@ -31,6 +31,9 @@ pub(crate) struct Setup {
     /// The owner of `shop/a` has a route to the canary's Service.
     #[serde(default)]
     pub(crate) has_preview: bool,
+    /// After how many passes the endpoints of Services follow their selectors; without it no endpoints are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lag: Option<usize>,
     /// The second Rollout.
     pub(crate) second: Second,
 }
@@ -240,6 +243,7 @@ impl ReferenceStateMachine for History {
             max,
             any::<bool>(),
             (any::<bool>(), any::<bool>()),
+            select(vec![None, Some(0), Some(1), Some(2)]),
             second,
         )
             .prop_map(
@@ -250,6 +254,7 @@ impl ReferenceStateMachine for History {
                     max,
                     by_label,
                     (dynamic_stable_scale, has_preview),
+                    lag,
                     second,
                 )| Setup {
                     tables,
@@ -259,6 +264,7 @@ impl ReferenceStateMachine for History {
                     by_label,
                     dynamic_stable_scale,
                     has_preview,
+                    lag,
                     second,
                 },
             )

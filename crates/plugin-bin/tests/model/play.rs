@@ -1,8 +1,9 @@
 //! Plays a history: every action in turn, what must hold after each call, and how the world comes to rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::mem::discriminant;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use plugin_bin::{GlooRouter, admissible};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
@@ -11,7 +12,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::api::{Api, CALL_TIMEOUT, Event, Met, router};
-use crate::controller::{Call, Controller, Pass, Roles, header_route, mirror_route};
+use crate::controller::{Call, Controller, Pass, Pod, Roles, header_route, mirror_route};
 use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
@@ -54,8 +55,17 @@ fn play_all(history: &History, seen: &dyn Fn()) -> Result<(), String> {
     })
 }
 
+/// How long a pass of the controller takes, with the time until the next one.
+const PASS: Duration = Duration::from_secs(5);
+
+/// The Pods behind the stable and the canary Service of a Rollout, over several passes.
+type Selected = VecDeque<[(String, Vec<Pod>); 2]>;
+
 struct Play {
     api: Api,
+    /// After how many passes endpoints follow, and what Services selected in each of these passes, by Rollout.
+    lag: Option<usize>,
+    selected: Vec<Selected>,
     router: GlooRouter<Api>,
     controllers: Vec<Controller>,
     /// The passes of each Rollout that set a weight, for processes that come late.
@@ -111,9 +121,12 @@ impl Play {
             Second::Rival => controllers.push(Controller::second("rival", anchor, setup, plain)),
         }
         let api = Api::new(tables, controllers.iter().map(Status::of).collect());
-        let play = Self {
+        let mut play = Self {
             router: router(api.clone()),
             api,
+            // With a second Rollout behind the same Service its endpoints would never be of one version.
+            lag: setup.lag.filter(|_| setup.second != Second::Rival),
+            selected: vec![Selected::new(); controllers.len()],
             passes: vec![Vec::new(); controllers.len()],
             controllers,
             known: BTreeSet::new(),
@@ -121,8 +134,24 @@ impl Play {
             by_label: setup.by_label,
             is_traced: std::env::var_os("MODEL_TRACE").is_some(),
         };
+        for who in 0..play.controllers.len() {
+            play.move_endpoints(who);
+        }
         play.tell();
         play
+    }
+
+    /// What was selected some passes ago is what the endpoints are now.
+    fn move_endpoints(&mut self, who: Who) {
+        let Some(lag) = self.lag else { return };
+        let selected = &mut self.selected[who];
+        selected.extend(self.controllers[who].selected_pods());
+        while selected.len() > lag + 1 {
+            selected.pop_front();
+        }
+        for (service, pods) in selected.front().into_iter().flatten() {
+            self.api.show_endpoints(service, pods);
+        }
     }
 
     /// Shows the Rollouts to everybody.
@@ -199,6 +228,8 @@ impl Play {
     async fn reconcile(&mut self, who: Who) -> Result<(), String> {
         let pass = self.controllers[who].pass();
         self.changed.clear();
+        // The controller turns the selectors before it calls plugins.
+        self.move_endpoints(who);
         let mut is_verified = true;
         let mut is_done = true;
         for call in &pass.calls {
@@ -226,6 +257,7 @@ impl Play {
         }
         self.controllers[who].wait();
         self.tell();
+        tokio::time::sleep(PASS).await;
         Ok(())
     }
 
@@ -410,11 +442,12 @@ impl Play {
                 }
                 continue;
             }
+            let (wrong, is_held) = wrong_routes(table, live, pass, &others, self.lag.is_some());
             // At rest there is nothing to remember.
-            if !oracle::is_down(pass) {
+            if !oracle::is_down(pass) || is_held {
                 self.known.insert((who, index));
             }
-            none(oracle::wrong_routes(table, live, pass, &others))?;
+            none(wrong)?;
             if !self.changed.contains(&index) && !table.is_broken() {
                 oracle::managed_routes(table, live, &name, pass)?;
             }
@@ -472,7 +505,7 @@ impl Play {
             if met.changed.contains(&index) {
                 continue;
             }
-            let wrong = oracle::wrong_routes(table, after, pass, &others);
+            let (wrong, _) = wrong_routes(table, after, pass, &others, self.lag.is_some());
             let grows = |table: &(Value, Value)| {
                 let shares =
                     [&table.0, &table.1].map(|table| oracle::canary_shares(table, &pass.roles));
@@ -640,6 +673,32 @@ fn is_admissible(pass: &Pass, rollout: &Rollout) -> Result<(), String> {
         "{weight} is not admissible by status {:?}",
         rollout.status
     ))
+}
+
+/// The routes that are not as a pass asked for, and whether its promotion is held: if there `are_endpoints`, traffic may
+/// stay on the canary Service right after a promotion, since both Services lead to the new Pods. After an abort or a rollback
+/// it may not.
+fn wrong_routes(
+    table: &Table,
+    live: &Value,
+    pass: &Pass,
+    others: &[Roles],
+    are_endpoints: bool,
+) -> (Vec<String>, bool) {
+    let wrong = oracle::wrong_routes(table, live, pass, others);
+    match held(pass).filter(|_| are_endpoints && !wrong.is_empty()) {
+        Some(held) => (oracle::wrong_routes(table, live, &held, others), true),
+        None => (wrong, false),
+    }
+}
+
+/// What a pass after a promotion asks for while it is held.
+fn held(pass: &Pass) -> Option<Pass> {
+    let rollout = &pass.rollout;
+    let is_promotion = oracle::is_down(pass) && rollout.status.promoted_canary().is_some();
+    let mut pass = pass.clone();
+    pass.desired.value = pass.desired.max;
+    is_promotion.then_some(pass)
 }
 
 /// The pass that hands a table back.

@@ -5,11 +5,11 @@ use rollouts_rpc::rollout::{TrafficWeights, WeightDestination as Recorded};
 
 use super::*;
 
-const NEW: &str = "n1";
-const OLD: &str = "o1";
+pub(super) const NEW: &str = "n1";
+pub(super) const OLD: &str = "o1";
 
 /// An endpoint slice of a Service with the Pods of that name, all of them ready.
-fn slice(service: &str, pods: &[&str]) -> Value {
+pub(super) fn slice(service: &str, pods: &[&str]) -> Value {
     let endpoints = pods.iter().map(|pod| {
         json!({
             "addresses": ["10.0.0.1"],
@@ -26,14 +26,14 @@ fn slice(service: &str, pods: &[&str]) -> Value {
     })
 }
 
-fn pod(name: &str, hash: &str) -> Value {
+pub(super) fn pod(name: &str, hash: &str) -> Value {
     json!({"metadata": {
         "name": name, "namespace": "shop", "uid": name, "labels": {"rollouts-pod-template-hash": hash},
     }})
 }
 
 /// A Rollout with that stable and current version, whose last recorded weights are of the version `recorded`.
-fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
+pub(super) fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
     let mut rollout = rollout(select_shop());
     rollout.metadata.uid = "u1".into();
     rollout.status.stable_rs = stable.into();
@@ -61,6 +61,7 @@ async fn at(weight: i32) -> Fixture {
     }
     fixture.endpoints("web", &["x"]);
     fixture.endpoints("web-canary", &["a", "b"]);
+    fixture.live(&promoted());
     let updating = status(OLD, NEW, NEW);
     fixture.set_weight(&updating, weight).await.unwrap();
     fixture
@@ -69,6 +70,23 @@ async fn at(weight: i32) -> Fixture {
 impl Fixture {
     fn endpoints(&self, service: &str, pods: &[&str]) {
         self.store.put_endpoint_slice(slice(service, pods)).unwrap();
+    }
+
+    /// The Rollout as the API server has it.
+    fn live(&self, rollout: &Rollout) {
+        let status = &rollout.status;
+        let weights = status.canary.weights.as_ref();
+        let recorded = weights.map_or("", |weights| &weights.canary.pod_template_hash);
+        let object = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": rollout.metadata.uid},
+            "status": {
+                "stableRS": status.stable_rs,
+                "currentPodHash": status.current_pod_hash,
+                "abort": status.abort,
+                "canary": {"weights": {"canary": {"podTemplateHash": recorded}}},
+            },
+        });
+        self.store.put_rollout(object).unwrap();
     }
 
     /// The same store under a router that remembers nothing.
@@ -308,6 +326,26 @@ async fn only_tables_with_traffic_on_the_canary_are_held() {
     fixture.set_weight(&both, 0).await.unwrap();
     fixture.is_held();
     assert_eq!(fixture.weights(&other), named(&[("web", None)]));
+}
+
+/// A process that was no leader for some time carries out its last call: the next version may be behind the canary Service.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_comes_late_sends_no_more_traffic_to_the_canary() {
+    for (weight, is_held) in [(40, false), (100, true)] {
+        let fixture = at(weight).await;
+        fixture.live(&status(NEW, "next", NEW));
+        fixture.set_weight(&promoted(), 0).await.unwrap();
+        if is_held {
+            // Nothing moves, and the next pass says what is right.
+            fixture.is_held();
+        } else {
+            fixture.is_restored();
+        }
+    }
+    let fixture = at(40).await;
+    fixture.store.fail("get rollout", faulty::Fault::Timeout);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    fixture.is_restored();
 }
 
 /// A table that cannot send everything to the canary goes back to stable.
