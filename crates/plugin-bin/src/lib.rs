@@ -16,15 +16,16 @@ pub mod testing;
 
 use std::{process::ExitCode, sync::Arc};
 
+use futures::future::join3;
 use rollouts_rpc::{
-    PluginEnv, ServeConfig, announce_on_stdout,
+    PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout,
     goplugin::{
         handshake::{HandshakeConfig, HandshakeError, negotiate},
         log,
     },
 };
 use route_store::event_sink::EventSink;
-use route_store::{DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store};
+use route_store::{CachedRouteStore, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store};
 
 pub use commands::CommandLine;
 pub use error::{Failure, Failures, ShiftError};
@@ -86,30 +87,55 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     match &flags.route_tables_dir {
         Some(dir) => {
             let router = GlooRouter::new(DirRouteStore::new(dir), policy);
+            let router = configured(router, flags);
             serve_router(flags, env, router, metrics, async {})
         }
         None => {
             let store = KubeRouteStore::new(flags.kube_access());
             let store = Arc::new(store.with_observer(metrics.requests_to("local")));
             let events = EventSink::new(FIELD_MANAGER, metrics.count_events());
-            let router = GlooRouter::new(store.clone(), policy);
-            let router = router.with_events(Events::to(events.clone(), events.clone()));
-            let posting = async move { events.post_to(&*store).await };
-            serve_router(flags, env, router, metrics, posting)
+            let cached = Arc::new(CachedRouteStore::new(
+                store.clone(),
+                router::table_keeper(),
+                router::rollout_keeper(policy.clone()),
+                policy.route_table_namespaces.clone(),
+            ));
+            follow(&metrics, &cached);
+            let router = GlooRouter::new(cached.clone(), policy)
+                .with_events(Events::to(events.clone(), events.clone()));
+            let router = Arc::new(configured(router, flags));
+            let attending = router.clone();
+            let background = async move {
+                join3(events.post_to(&*store), cached.run(), attending.attend()).await;
+            };
+            serve_router(flags, env, router, metrics, background)
         }
     }
 }
 
-fn serve_router<S: Store>(
+fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> GlooRouter<S> {
+    router
+        .with_call_timeout(flags.call_timeout)
+        .with_promotion_guard(flags.has_promotion_guard())
+}
+
+/// Shows how the objects of each kind are followed.
+fn follow(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
+    let [tables, rollouts, policies] = [store.clone(), store.clone(), store.clone()];
+    metrics.follow("local", "RouteTable", move || tables.tables().status());
+    metrics.follow("local", "Rollout", move || rollouts.rollouts().status());
+    metrics.follow("local", "MirrorPolicy", move || {
+        policies.mirror_policies().status()
+    });
+}
+
+fn serve_router<R: TrafficRouter>(
     flags: &Flags,
     env: &PluginEnv,
-    router: GlooRouter<S>,
+    router: R,
     metrics: Arc<Metrics>,
     background: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let router = router
-        .with_call_timeout(flags.call_timeout)
-        .with_promotion_guard(flags.has_promotion_guard());
     let router = Metered::new(router, metrics.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

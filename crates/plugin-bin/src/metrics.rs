@@ -3,7 +3,7 @@
 //! Labels have values that this program chooses, so the number of series does not grow with the cluster. Only
 //! [`PerRollout`], which is off by default, names Rollouts.
 
-mod calls;
+pub(crate) mod calls;
 mod per_rollout;
 mod process;
 mod serve;
@@ -288,7 +288,6 @@ impl Metrics {
     }
 
     /// Shows how the objects of a kind are followed in a cluster.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the informers follow"))]
     pub(crate) fn follow(
         &self,
         cluster: &'static str,

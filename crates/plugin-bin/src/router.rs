@@ -4,6 +4,7 @@
 //! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
 
 mod acceptance;
+mod attend;
 mod between;
 mod deadline;
 mod guard;
@@ -25,14 +26,11 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
-use route_store::{Priority, Store, StoreError, event_sink::EventObject, with_context};
+use route_store::{Decision, Priority, Store, StoreError, event_sink::EventObject, with_context};
 use tracing::{debug, info, warn};
 
-pub(crate) use self::{
-    between::{Between, Collected, Drift, Fence, Repaired},
-    write::carry_out,
-};
 use self::{
+    attend::Deferred,
     deadline::Deadline,
     guard::{Divided, Holds},
     memory::Memory,
@@ -40,6 +38,11 @@ use self::{
     selected::{Selected, policies_unread},
     verification::is_waited_for,
     write::{Tries, Write, moving},
+};
+pub(crate) use self::{
+    attend::{rollout_keeper, table_keeper},
+    between::{Between, Collected, Drift, Fence, Repaired},
+    write::carry_out,
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
@@ -61,6 +64,7 @@ pub struct GlooRouter<S> {
     store: S,
     policy: Policy,
     memory: Memory,
+    deferred: Deferred,
     holds: Holds,
     guards_promotions: bool,
     call_timeout: Option<Duration>,
@@ -101,6 +105,7 @@ impl<S: Store> GlooRouter<S> {
             store,
             policy,
             memory: Memory::default(),
+            deferred: Deferred::default(),
             holds: Holds::default(),
             guards_promotions: true,
             call_timeout: None,
@@ -140,10 +145,13 @@ impl<S: Store> GlooRouter<S> {
         work: impl FnOnce(Deadline) -> F,
     ) -> F::Output {
         let deadline = Deadline::of_call(self.call_timeout);
-        with_context(deadline.context(priority), work(deadline)).await
+        // On the heap: each layer around it would have room for it on the stack again.
+        let work = Box::pin(work(deadline));
+        with_context(deadline.context(priority), work).await
     }
 
     fn request(&self, rollout: &Rollout, kind: IntentKind) -> Result<Request, ShiftError> {
+        self.store.is_called_for(&from_rpc::key(rollout));
         let are_removed = self.memory.has_removed(rollout);
         let hashes = self.memory.hashes(rollout);
         Request::new(&self.policy, rollout, hashes, are_removed, kind)
@@ -184,10 +192,10 @@ impl<S: Store> GlooRouter<S> {
         if plans.iter().flatten().any(Plan::needs_policies) {
             live = match self.policies(request, deadline).await {
                 Ok(live) => Some(live),
-                Err(failure) => {
+                Err(failure) => self.unchanged_policies(&plans).or_else(|| {
                     failures.push(failure);
                     None
-                }
+                }),
             };
         }
         let mut decision = decide(request, &tables, plans, &live, failures);
@@ -238,7 +246,7 @@ impl<S: Store> GlooRouter<S> {
         let request = self.request(rollout, weight.clone())?;
         let (complete, selected) = join(
             self.complete(rollout, deadline),
-            self.selected(&request, deadline),
+            self.selected(&request, Decision::Plan, deadline),
         )
         .await;
         let (complete, unread) = match complete {
@@ -350,7 +358,7 @@ impl<S: Store> GlooRouter<S> {
             tables,
             mut failures,
         } = self
-            .selected(request, deadline)
+            .selected(request, Decision::Plan, deadline)
             .await
             .without_absent_tables();
         let mut plans = Vec::new();
@@ -402,6 +410,10 @@ impl<S: Store> GlooRouter<S> {
             {
                 // The step has never been carried out, and will say so itself.
                 debug!(%rollout, "MirrorPolicies are not read: {error}");
+                return Vec::new();
+            }
+            // Nothing that was heard of has to go.
+            Err(error) if error.is_unavailable() && !self.has_known_policy(rollout) => {
                 return Vec::new();
             }
             Err(error) => return vec![policies_unread(request, error)],
@@ -473,7 +485,7 @@ impl<S: Store> GlooRouter<S> {
                 Vec::new()
             }
             IntentKind::SetManagedRoute(_) => {
-                let selected = self.selected(&request, deadline).await;
+                let selected = self.selected(&request, Decision::Plan, deadline).await;
                 let shifted = self.shift(&request, selected, deadline, None);
                 shifted.await.into_failures()
             }
@@ -496,10 +508,15 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Result<Verification, ShiftError> {
         let weight = from_rpc::weight(desired, additional);
+        let decision = if desired.value >= desired.max {
+            Decision::VerifyPromotion
+        } else {
+            Decision::Verify
+        };
         let complete = self.complete(rollout, deadline).await;
         let complete = complete.map_err(Failures::from)?;
         let mut request = self.request(&complete, weight)?;
-        let selected = self.selected(&request, deadline).await;
+        let selected = self.selected(&request, decision, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
         let Selected { tables, failures } = selected;
         Failures::check(failures)?;
@@ -570,6 +587,9 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         if desired.value < desired.max {
             self.memory.end_full(&from_rpc::key(rollout));
         }
+        if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
+            return Ok(());
+        }
         self.between.suspend(rollout);
         let priority = priority::of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
@@ -630,8 +650,11 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
-        self.between.suspend(rollout);
         self.memory.begin_removal(rollout);
+        if self.defer(rollout).await {
+            return Ok(());
+        }
+        self.between.suspend(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
         self.call(priority::of_removal(rollout), |deadline| {
             self.manage_or_leave(rollout, removal, deadline)

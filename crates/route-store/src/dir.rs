@@ -22,8 +22,8 @@ use rollout_types::Rollout;
 use serde_json::{Value, json};
 
 use crate::{
-    EndpointReader, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError,
+    EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError,
     error::label,
     service::{self, Service},
 };
@@ -76,7 +76,7 @@ impl DirRouteStore {
 }
 
 impl RouteStore for DirRouteStore {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+    async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
         let selector = selector.clone();
         let selected = self.blocking(move |inner| inner.select(&selector)).await;
         selected.unwrap_or_else(Selection::failed)

@@ -29,8 +29,8 @@ use serde_json::Value;
 use tokio::sync::OnceCell;
 
 use crate::{
-    Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError,
+    Freshness, Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
+    ServiceReader, StoreError,
     error::label,
     lease::{Lease, LeaseObject, LeaseReader},
     service::{self, Service},
@@ -194,7 +194,7 @@ impl KubeRouteStore {
 }
 
 impl RouteStore for KubeRouteStore {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+    async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
         let labels = selector.label_selector_string();
         let names = selector.names.iter();
         let mut parts: Vec<BoxFuture<'_, Selection>> = names

@@ -6,17 +6,21 @@
 //! | store | a table is | a failed `test` is |
 //! |---|---|---|
 //! | [`KubeRouteStore`] | a `RouteTable` in the Kubernetes API | a 422 without causes, or a 409 |
+//! | [`CachedRouteStore`] | the same, as watches report it | the same |
 //! | [`DirRouteStore`] | a YAML document in a directory | seen before the file is replaced |
 //! | [`MemoryRouteStore`] | a value in a map | seen under its lock |
 //!
 //! Whatever the store, [`StoreError::Conflict`] means the same: somebody else was faster, read
 //! again and decide again.
 
+mod cached;
 mod context;
 mod dir;
 mod endpoints;
 mod error;
 pub mod event_sink;
+#[cfg(feature = "testing")]
+pub mod fake_api;
 mod kube_api;
 mod lease;
 mod memory;
@@ -31,6 +35,7 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
+pub use cached::{CachedRouteStore, Decision, FRESH, Freshness};
 pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
@@ -59,8 +64,25 @@ impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReade
 
 /// Where RouteTables are read from and written to.
 pub trait RouteStore: Send + Sync + 'static {
-    /// The tables that `selector` selects, and an error for each that could not be read.
-    fn select(&self, selector: &RouteTableSelector) -> impl Future<Output = Selection> + Send;
+    /// The tables that `selector` selects, and an error for each that could not be read. A store without a cache always
+    /// reads them.
+    fn select(
+        &self,
+        selector: &RouteTableSelector,
+        freshness: Freshness,
+    ) -> impl Future<Output = Selection> + Send;
+
+    /// The tables as a store with a cache heard of them last, however long ago. Nobody answers a question about now with
+    /// them, unless the answer is that nothing has to change.
+    fn last_known(&self, _selector: &RouteTableSelector) -> Option<Selection> {
+        None
+    }
+
+    /// Whether a store with a cache has just been started and still fills it, so that each answer takes a request of its own.
+    /// Waits a moment for that to end.
+    fn is_starting(&self) -> impl Future<Output = bool> + Send {
+        std::future::ready(false)
+    }
 
     /// One table, as it is now.
     ///
@@ -104,6 +126,11 @@ pub trait PolicyStore: Send + Sync + 'static {
     /// [`StoreError::NotFound`] when the API server has no such resource, otherwise whatever kept the
     /// store from answering.
     fn policies(&self) -> impl Future<Output = Result<Vec<MirrorPolicyDoc>, StoreError>> + Send;
+
+    /// The policies as a store with a cache heard of them last, however long ago.
+    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
+        None
+    }
 
     /// Creates a policy from a whole object with `metadata.namespace` and `metadata.name`.
     ///
@@ -163,6 +190,25 @@ pub trait RolloutReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         async { Ok(true) }
     }
+
+    /// Its mirror steps with `percentage: 0`, of this generation or a later one; `None` as for [`RolloutReader::rollout`].
+    ///
+    /// # Errors
+    /// As [`RolloutReader::rollout`].
+    fn zero_mirrors(
+        &self,
+        key: &ObjectKey,
+        _generation: i64,
+    ) -> impl Future<Output = Result<Option<ZeroMirrors>, StoreError>> + Send {
+        async {
+            let rollout = self.rollout(key).await?;
+            // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
+            Ok(rollout.map(|it| ZeroMirrors::of(it.spec().unwrap_or_default().steps())))
+        }
+    }
+
+    /// A call is about this Rollout: a store that may not read all namespaces learns of this one.
+    fn is_called_for(&self, _key: &ObjectKey) {}
 }
 
 /// Where Services can be looked up.
@@ -184,8 +230,16 @@ pub trait ServiceReader: Send + Sync + 'static {
 
 /// A shared store is a store.
 impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
-        S::select(self, selector).await
+    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
+        S::select(self, selector, freshness).await
+    }
+
+    fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
+        S::last_known(self, selector)
+    }
+
+    async fn is_starting(&self) -> bool {
+        S::is_starting(self).await
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
@@ -205,6 +259,10 @@ impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
 impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
     async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
         S::policies(self).await
+    }
+
+    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
+        S::last_known_policies(self)
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
@@ -232,6 +290,18 @@ impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
 
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
         S::knows_rollouts(self, namespace).await
+    }
+
+    async fn zero_mirrors(
+        &self,
+        key: &ObjectKey,
+        generation: i64,
+    ) -> Result<Option<ZeroMirrors>, StoreError> {
+        S::zero_mirrors(self, key, generation).await
+    }
+
+    fn is_called_for(&self, key: &ObjectKey) {
+        S::is_called_for(self, key);
     }
 }
 

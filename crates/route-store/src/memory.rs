@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    Endpoint, EndpointReader, EndpointStream, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError,
     endpoints::{EndpointSlice, POD_HASH, Pod, endpoints_in},
     service::{self, Service},
 };
@@ -218,7 +218,7 @@ impl State {
 }
 
 impl RouteStore for MemoryRouteStore {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+    async fn select(&self, selector: &RouteTableSelector, _freshness: Freshness) -> Selection {
         match self.tables() {
             Ok(tables) => Selection::of(selector, tables, Vec::new()),
             Err(error) => Selection::failed(error),

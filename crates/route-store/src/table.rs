@@ -33,7 +33,7 @@ pub struct CompactTable {
 pub type ReadOwners = fn(&RouteTableDoc) -> Vec<ObjectKey>;
 
 /// Keeps [`CompactTable`]s.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TableKeeper {
     read_owners: ReadOwners,
 }

@@ -9,7 +9,7 @@ use gloo_types::{
 };
 use rollouts_rpc::error_chain;
 use route_planner::{ConfigProblem, PluginConfig};
-use route_store::{MemoryRouteStore, RouteStore as _, StoreError};
+use route_store::{Freshness, MemoryRouteStore, RouteStore as _, StoreError};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -200,8 +200,10 @@ async fn rollout_problems(
     };
     if source.is_live() {
         source.copy_tables(subject, store).await?;
-    } else if let Err(StoreError::NotFound { what }) =
-        store.select(config.route_tables()).await.complete()
+    } else if let Err(StoreError::NotFound { what }) = store
+        .select(config.route_tables(), Freshness::Live)
+        .await
+        .complete()
     {
         let message = format!("{label}: {what} is not among the files: its routes are not checked");
         return Ok(vec![Problem::warning(spot, message)]);

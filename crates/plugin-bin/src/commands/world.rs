@@ -8,7 +8,7 @@ use clap::Args;
 use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
-    KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc, RolloutReader as _,
+    Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc, RolloutReader as _,
     RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
@@ -234,7 +234,7 @@ impl Source {
             return Ok(());
         };
         let cluster = self.cluster();
-        let selection = cluster.select(config.route_tables()).await;
+        let selection = cluster.select(config.route_tables(), Freshness::Live).await;
         for error in selection.errors {
             // The router names a table that is not there.
             if !matches!(error, StoreError::NotFound { .. }) {

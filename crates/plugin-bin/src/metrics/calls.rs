@@ -35,7 +35,6 @@ pub(super) fn wrote() {
 }
 
 /// The call of this task is answered from what is known, and the tables are checked later.
-#[cfg_attr(not(test), expect(dead_code, reason = "the cache follows"))]
 pub(crate) fn deferred() {
     let _outside_of_calls = CALL.try_with(|call| call.is_deferred.set(true));
 }

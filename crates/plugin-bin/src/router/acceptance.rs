@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rollouts_rpc::{DesiredWeight, Rollout};
 use route_planner::{IntentKind, Observation, VerifyMode, observe};
-use route_store::Store;
+use route_store::{Decision, Store};
 use tokio::time::{Instant, sleep};
 
 use super::{GlooRouter, deadline::Deadline, selected::Selected};
@@ -44,7 +44,8 @@ impl<S: Store> GlooRouter<S> {
         let end = Instant::now() + wait;
         let mut pause = FIRST_PAUSE;
         loop {
-            let Selected { tables, failures } = self.selected(request, deadline).await;
+            let Selected { tables, failures } =
+                self.selected(request, Decision::Verify, deadline).await;
             if !failures.is_empty() {
                 return failures;
             }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::Rollout;
 use route_planner::{belongs_to, involved, is_rest, plan, plan_toward_stable, restore};
-use route_store::{INSTANCE_ID_LABEL, Store, StoreError};
+use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -235,7 +235,7 @@ impl<S: Store> GlooRouter<S> {
             request = request.without_new_routes();
         }
         let deadline = Deadline::of_call(self.call_timeout);
-        let selected = self.selected(&request, deadline).await;
+        let selected = self.selected(&request, Decision::Plan, deadline).await;
         let selected = self.for_weights(&mut request, selected, deadline).await;
         let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
         let uid = document.raw().pointer("/metadata/uid");

@@ -11,7 +11,7 @@ use crate::from_rpc;
 
 /// The Rollout with mirror steps that copy nothing as steps that remove their route.
 ///
-/// The live object is read only when a mirror step without percentage may be in force. Where it cannot be found, as
+/// The object is looked up only when a mirror step without percentage may be in force. Where it cannot be found, as
 /// with RouteTables in another cluster, a step without percentage counts as it came.
 pub(super) async fn with_zero_percentages<'r>(
     reader: &impl RolloutReader,
@@ -23,7 +23,7 @@ pub(super) async fn with_zero_percentages<'r>(
         return Ok(Cow::Borrowed(rollout));
     }
     let key = from_rpc::key(rollout);
-    let live = match reader.rollout(&key).await {
+    let zero = match reader.zero_mirrors(&key, rollout.metadata.generation).await {
         // Elsewhere than in the controller's own cluster nobody has a reason to grant it.
         Err(error @ StoreError::Forbidden { .. }) => {
             warn!(rollout = %key, "a mirror step without percentage copies all requests: {error}");
@@ -31,21 +31,14 @@ pub(super) async fn with_zero_percentages<'r>(
         }
         read => read?,
     };
-    let Some(live) = live else {
+    let Some(zero) = zero else {
         return Ok(Cow::Borrowed(rollout));
-    };
-    // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
-    let live = live.spec().unwrap_or_default();
-    let copies_nothing = |index: usize, name: &str| {
-        let step = live.steps().get(index);
-        let route = step.and_then(|step| step.set_mirror_route.as_ref());
-        route.is_some_and(|route| route.name == name && route.percentage == Some(0))
     };
     let mut rollout = rollout.clone();
     for (index, step) in rollout.steps_mut().iter_mut().enumerate() {
         let route = step.set_mirror_route.as_mut();
         if let Some(route) = route.filter(|route| is_undecided(route))
-            && copies_nothing(index, &route.name)
+            && zero.contains(index, &route.name)
         {
             route.matches.clear();
         }

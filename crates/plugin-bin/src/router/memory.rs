@@ -4,7 +4,7 @@
 mod table_locks;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     mem,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -25,7 +25,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 /// Facts about Rollouts that the calls themselves do not carry. A Rollout at rest takes no memory.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    rollouts: Mutex<HashMap<ObjectKey, Remembered>>,
+    rollouts: Mutex<BTreeMap<ObjectKey, Remembered>>,
     /// The tables that are being written.
     pub(super) locks: TableLocks,
 }
@@ -211,6 +211,18 @@ impl Memory {
             facts.selected = BTreeSet::new();
             facts.ports = BTreeMap::new();
         });
+    }
+
+    /// Rollouts that are gone need no memory.
+    pub(super) fn retain(&self, exists: impl Fn(&ObjectKey) -> bool) {
+        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
+        rollouts.retain(|key, _| exists(key));
+    }
+
+    /// A Rollout is gone.
+    pub(super) fn forget(&self, rollout: &ObjectKey) {
+        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
+        rollouts.remove(rollout);
     }
 
     #[cfg(test)]

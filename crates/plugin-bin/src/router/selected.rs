@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use route_planner::IntentKind;
-use route_store::{Store, StoreError};
-use tracing::warn;
+use route_planner::{IntentKind, Plan};
+use route_store::{Decision, Selection, Store, StoreError};
+use tracing::{info, warn};
 
-use super::{GlooRouter, deadline::Deadline};
+use super::{GlooRouter, deadline::Deadline, partial::plan_all};
 use crate::{error::Failure, from_rpc::Request};
 
 /// The selected tables as they are now.
@@ -37,19 +37,53 @@ impl Selected {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Reads the tables of a request.
-    pub(super) async fn selected(&self, request: &Request, deadline: Deadline) -> Selected {
+    /// The tables of a request, as far as `decision` needs them.
+    ///
+    /// While the API server does not answer, a request that asks nothing of the tables as they were heard of last has nothing
+    /// to fail at: an error would keep the controller from scaling the Rollout, and change nothing.
+    pub(super) async fn selected(
+        &self,
+        request: &Request,
+        decision: Decision,
+        deadline: Deadline,
+    ) -> Selected {
         let selector = request.config.route_tables();
-        let Some(selection) = deadline.tables(self.store.select(selector)).await else {
-            return Selected {
+        let selection = self.store.select(selector, decision.freshness());
+        let Some(Selection { tables, errors }) = deadline.tables(selection).await else {
+            let unread = || Selected {
                 tables: Vec::new(),
                 failures: vec![Failure::NotRead(format!("RouteTables ({selector})"))],
             };
+            return self.unchanged(request, decision).unwrap_or_else(unread);
         };
-        Selected {
-            tables: selection.tables,
-            failures: selection.errors.into_iter().map(Failure::Store).collect(),
+        if !errors.is_empty()
+            && errors.iter().all(StoreError::is_unavailable)
+            && let Some(unchanged) = self.unchanged(request, decision)
+        {
+            return unchanged;
         }
+        Selected {
+            tables,
+            failures: errors.into_iter().map(Failure::Store).collect(),
+        }
+    }
+
+    /// The tables as they were heard of last, if the request would change nothing in them.
+    fn unchanged(&self, request: &Request, decision: Decision) -> Option<Selected> {
+        if decision != Decision::Plan {
+            return None;
+        }
+        let known = self.store.last_known(request.config.route_tables())?;
+        let tables = known.complete().ok()?;
+        let is_noop = |plan: &Result<Plan, _>| plan.as_ref().is_ok_and(Plan::is_noop);
+        if tables.is_empty() || !plan_all(request, &tables).iter().all(is_noop) {
+            return None;
+        }
+        info!(rollout = %request.intent.rollout, "the API server does not answer: by what was last heard, nothing has to change");
+        Some(Selected {
+            tables,
+            failures: Vec::new(),
+        })
     }
 
     /// Checks that a request that needs at least one table has one: without it nobody's traffic would move. Completes the

@@ -1,5 +1,6 @@
 //! The router over the memory store: what SetWeight writes, what it refuses, and how it retries.
 
+mod cached;
 mod faulty;
 mod gateway;
 mod guard;

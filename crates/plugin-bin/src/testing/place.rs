@@ -10,8 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 
@@ -82,8 +82,8 @@ impl<S: RouteStore> Watched<S> {
 }
 
 impl<S: RouteStore> RouteStore for Watched<S> {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
-        self.store.select(selector).await
+    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
+        self.store.select(selector, freshness).await
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {

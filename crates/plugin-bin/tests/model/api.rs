@@ -11,8 +11,8 @@ use json_patch::Patch;
 use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::TrafficRouter as _;
 use route_store::{
-    Endpoint, EndpointReader, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
-    Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -335,13 +335,13 @@ fn label(key: &ObjectKey) -> String {
 }
 
 impl RouteStore for Api {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
+    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
         let mut selection = Selection::default();
         if let Err(error) = self.request(Target::Reads, "list", "RouteTables").await {
             selection.errors.push(error);
             return selection;
         }
-        let found = self.memory().select(selector).await;
+        let found = self.memory().select(selector, freshness).await;
         selection.errors = found.errors;
         let reads = found.tables.into_iter().map(async |table| {
             let (target, what) = (self.target(table.key(), Target::Read), label(table.key()));

@@ -49,7 +49,12 @@ async fn selects_route_tables_and_nothing_else() {
         namespaces: vec!["mesh".to_owned()],
         ..RouteTableSelector::default()
     };
-    let tables = fixture.store.select(&selector).await.complete().unwrap();
+    let tables = fixture
+        .store
+        .select(&selector, Freshness::Live)
+        .await
+        .complete()
+        .unwrap();
     let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
     assert_eq!(keys, ["mesh/shop"]);
 }
@@ -68,7 +73,7 @@ async fn a_file_that_cannot_be_read_hides_no_other() {
         namespaces: vec!["mesh".to_owned()],
         ..RouteTableSelector::default()
     };
-    let selection = fixture.store.select(&selector).await;
+    let selection = fixture.store.select(&selector, Freshness::Live).await;
     assert_eq!(selection.tables.len(), 1);
     let errors: Vec<String> = selection.errors.iter().map(ToString::to_string).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");

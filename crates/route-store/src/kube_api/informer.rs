@@ -211,18 +211,18 @@ impl<K: Keep> Informer<K> {
         self.start(Scope::All);
     }
 
-    /// Follows the objects of a namespace as long as those of all namespaces are not allowed or not followed.
+    /// Follows the objects of a namespace as long as those of all namespaces are forbidden.
     pub fn follow(&self, namespace: &str) {
         let scope = Scope::Namespace(namespace.to_owned());
-        let is_covered = {
+        let is_forbidden = {
             let known = lock(&self.shared.known);
             let all = known.scopes.get(&Scope::All);
-            all.is_some_and(|all| !all.is_forbidden())
+            all.is_some_and(Followed::is_forbidden)
         };
-        if is_covered {
-            self.end(&scope);
-        } else {
+        if is_forbidden {
             self.start(scope);
+        } else {
+            self.end(&scope);
         }
     }
 
@@ -306,7 +306,7 @@ impl<K: Keep> Informer<K> {
             let known = lock(&self.shared.known);
             matches!(
                 known.check(namespace, Duration::MAX, Instant::now()),
-                Err(Unknown::NoAnswer)
+                Err(Unknown::NoAnswer | Unknown::NotFollowed)
             )
         };
         while is_open() {

@@ -94,7 +94,9 @@ fn lines(sent: &Sent) -> Vec<String> {
 #[tokio::test]
 async fn a_named_table_is_read_by_name_and_keeps_unknown_fields_in_order() {
     let (store, sent) = store(vec![(200, table("mesh", "web"))]);
-    let selection = store.select(&by_name(&["web"], &["mesh"])).await;
+    let selection = store
+        .select(&by_name(&["web"], &["mesh"]), Freshness::Live)
+        .await;
     let tables = selection.complete().unwrap();
     assert_eq!(
         lines(&sent),
@@ -111,7 +113,11 @@ async fn labels_are_selected_by_the_server_page_by_page() {
     let page =
         |name, token| json!({"metadata": {"continue": token}, "items": [table("mesh", name)]});
     let (store, sent) = store(vec![(200, page("b", "more")), (200, page("a", ""))]);
-    let tables = store.select(&by_label(&["mesh"])).await.complete().unwrap();
+    let tables = store
+        .select(&by_label(&["mesh"]), Freshness::Live)
+        .await
+        .complete()
+        .unwrap();
     let keys: Vec<String> = tables.iter().map(|table| table.key().to_string()).collect();
     assert_eq!(keys, ["mesh/a", "mesh/b"]);
     let path = "GET /apis/networking.gloo.solo.io/v2/namespaces/mesh/routetables?&labelSelector=app%3Dshop&limit=250";
@@ -128,7 +134,7 @@ async fn a_name_may_live_in_one_of_several_namespaces() {
         (200, table("mesh", "web")),
     ]);
     let tables = store
-        .select(&by_name(&["web"], &["edge", "mesh"]))
+        .select(&by_name(&["web"], &["edge", "mesh"]), Freshness::Live)
         .await
         .complete()
         .unwrap();
@@ -139,7 +145,7 @@ async fn a_name_may_live_in_one_of_several_namespaces() {
 async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
     let (store, _) = store(vec![]);
     let error = store
-        .select(&by_name(&["web"], &["edge", "mesh"]))
+        .select(&by_name(&["web"], &["edge", "mesh"]), Freshness::Live)
         .await
         .complete()
         .unwrap_err();
@@ -162,7 +168,7 @@ async fn a_table_that_cannot_be_read_hides_no_other() {
         (200, table("mesh", "c")),
         forbidden(),
     ]);
-    let selection = store.select(&selector).await;
+    let selection = store.select(&selector, Freshness::Live).await;
     let keys: Vec<String> = selection
         .tables
         .iter()

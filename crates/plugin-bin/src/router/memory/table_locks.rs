@@ -1,7 +1,7 @@
 //! A lock per table, so that the calls of one process do not conflict with each other.
 
 use std::{
-    collections::{HashMap, VecDeque, hash_map::Entry},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 /// The tables that are locked, each with the calls that wait for it. A lock that nobody holds takes no memory.
 #[derive(Clone, Debug, Default)]
-pub(in crate::router) struct TableLocks(Arc<Mutex<HashMap<ObjectKey, Waiters>>>);
+pub(in crate::router) struct TableLocks(Arc<Mutex<BTreeMap<ObjectKey, Waiters>>>);
 
 /// What a call is about to do with a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl TableLocks {
         waiting
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<ObjectKey, Waiters>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Waiters>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, MemoryRouteStore, PolicyStore, RequestContext,
-    RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, EndpointStream, Freshness, MemoryRouteStore, PolicyStore,
+    RequestContext, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
 };
 
 use super::*;
@@ -130,8 +130,9 @@ impl Deref for Faulty {
 }
 
 impl RouteStore for Faulty {
-    async fn select(&self, selector: &RouteTableSelector) -> Selection {
-        let Selection { tables, mut errors } = self.store.select(selector).await;
+    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
+        let selected = self.store.select(selector, freshness).await;
+        let Selection { tables, mut errors } = selected;
         let mut reached = Vec::new();
         for table in tables {
             let name = &table.key().name;

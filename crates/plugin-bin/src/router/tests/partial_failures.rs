@@ -304,7 +304,7 @@ async fn check_port(fixture: &Fixture, expect: Result<Option<u32>, &str>) {
     let router = &fixture.router;
     let mut request = router.request(&rollout, kind).unwrap();
     let deadline = Deadline::of_call(None);
-    let selected = router.selected(&request, deadline).await;
+    let selected = router.selected(&request, Decision::Plan, deadline).await;
     let selected = router.for_weights(&mut request, selected, deadline).await;
     let IntentKind::SetWeight(split) = request.intent.kind else {
         panic!("{request:?}");

@@ -1,0 +1,531 @@
+//! The router over the cache and a fake API server: what is asked of the API server, and when. Time is paused.
+
+use std::future::Future;
+
+use rollouts_rpc::PodHashes;
+use rollouts_rpc::rollout::{HeaderRoutingMatch, StringMatch};
+use route_store::{CachedRouteStore, FRESH, fake_api::FakeApi};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::mirror_routes::mirror_rollout;
+use super::*;
+
+const NOTHING: [&str; 0] = [];
+const PATCH: &str = "patch routetables mesh/shop";
+const GET: &str = "get routetables mesh/shop";
+
+type Cached = Arc<GlooRouter<Arc<CachedRouteStore>>>;
+
+/// A router, and the API server behind its cache.
+struct World {
+    api: FakeApi,
+    store: Arc<CachedRouteStore>,
+    router: Cached,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl World {
+    /// A router that was just started.
+    fn starting(api: FakeApi) -> Self {
+        let policy = Policy {
+            plugin_names: vec!["solo-io/glooplatform".into()],
+            ..Policy::default()
+        };
+        let store = CachedRouteStore::new(
+            Arc::new(api.store()),
+            table_keeper(),
+            rollout_keeper(policy.clone()),
+            Vec::new(),
+        );
+        let store = Arc::new(store);
+        let router = GlooRouter::new(store.clone(), policy);
+        let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
+        let (running, attending) = (store.clone(), router.clone());
+        let tasks = [
+            tokio::spawn(async move { running.run().await }),
+            tokio::spawn(async move { attending.attend().await }),
+        ];
+        Self {
+            api,
+            store,
+            router,
+            tasks,
+        }
+    }
+
+    /// A router that knows everything there is.
+    async fn synced(api: FakeApi) -> Self {
+        let world = Self::starting(api);
+        sleep(Duration::from_secs(3)).await;
+        world.api.requests();
+        world
+    }
+
+    /// With [`shop`].
+    async fn new() -> Self {
+        let api = FakeApi::default();
+        api.put("routetables", shop());
+        Self::synced(api).await
+    }
+
+    async fn set_weight(&self, rollout: &Rollout, weight: i32) -> Result<(), String> {
+        let set = self.router.set_weight(rollout, desired(weight), &[]).await;
+        set.map_err(|error: RouterError| error_chain(error.as_error()))
+    }
+
+    async fn verify(&self, rollout: &Rollout, weight: i32) -> Result<Verification, RouterError> {
+        self.router
+            .verify_weight(rollout, desired(weight), &[])
+            .await
+    }
+
+    /// The calls of one pass.
+    async fn pass(&self, rollout: &Rollout, weight: i32) -> Result<(), String> {
+        if weight == 0 {
+            let removed: Result<(), RouterError> = self.router.remove_managed_routes(rollout).await;
+            removed.map_err(|error| error_chain(error.as_error()))?;
+        }
+        let hashes = PodHashes {
+            stable: rollout.status.stable_rs.as_str().into(),
+            canary: rollout.status.current_pod_hash.as_str().into(),
+        };
+        let told: Result<(), RouterError> = self.router.update_hash(rollout, &hashes, &[]).await;
+        told.map_err(|error| error_chain(error.as_error()))?;
+        self.set_weight(rollout, weight).await?;
+        let verified = self.verify(rollout, weight).await;
+        verified.map_err(|error| error_chain(error.as_error()))?;
+        Ok(())
+    }
+
+    /// What was asked about single objects since the last time.
+    #[track_caller]
+    fn check_requests(&self, expect: &[&str]) {
+        assert_eq!(self.api.requests_for_objects(), expect);
+    }
+
+    fn weights(&self) -> String {
+        let table = self.api.get("routetables", &key()).unwrap();
+        let destinations = &table["spec"]["http"][0]["forwardTo"]["destinations"];
+        let destinations = destinations.as_array().unwrap().iter();
+        let weights = destinations.map(|it| it["weight"].to_string());
+        weights.collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// A Rollout that is at rest by its own account.
+fn resting(name: &str) -> Rollout {
+    let mut rollout = rollout(select_shop());
+    rollout.metadata.name = name.into();
+    let status = json!({
+        "stableRS": "s1", "currentPodHash": "s1",
+        "canary": {"weights": {"canary": {"weight": 0}, "stable": {"weight": 100}}},
+    });
+    rollout.status = serde_json::from_value(status).unwrap();
+    rollout
+}
+
+/// A Rollout that is being updated, at a step that sets a weight.
+fn updating() -> Rollout {
+    let mut rollout = rollout(select_shop());
+    rollout.status.stable_rs = "s1".into();
+    rollout.status.current_pod_hash = "c1".into();
+    rollout.status.current_step_index = Some(0);
+    let step = json!([{"setWeight": 25}]);
+    canary(&mut rollout).steps = serde_json::from_value(step).unwrap();
+    rollout
+}
+
+async fn within(seconds: u64, done: impl Future<Output = ()>) {
+    let start = Instant::now();
+    done.await;
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(seconds), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_1_a_steady_pass_sends_nothing() {
+    let world = World::new().await;
+    let rest = resting("web");
+    for _ in 0..500 {
+        world.pass(&rest, 0).await.unwrap();
+    }
+    world.check_requests(&NOTHING);
+    let updating = updating();
+    world.pass(&updating, 25).await.unwrap();
+    world.check_requests(&[PATCH]);
+    for _ in 0..500 {
+        world.pass(&updating, 25).await.unwrap();
+    }
+    world.check_requests(&NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_2_a_changed_weight_is_one_patch() {
+    let world = World::new().await;
+    let rollout = updating();
+    for weight in [25, 60, 100, 0] {
+        world.set_weight(&rollout, weight).await.unwrap();
+        world.check_requests(&[PATCH]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_2_a_weight_of_subsets_is_one_patch() {
+    let api = FakeApi::default();
+    let mut route = route_to("web");
+    route["forwardTo"]["destinations"][0]["subset"] = json!({"version": "v1"});
+    api.put("routetables", table("shop", vec![route]));
+    let world = World::synced(api).await;
+    let mut block = select_shop();
+    block["stableDestination"] = json!({"name": "web", "subset": {"version": "v1"}});
+    block["canaryDestination"] = json!({"subset": {"version": "v2"}});
+    let mut rollout = rollout(block);
+    rollout.status = updating().status;
+    canary(&mut rollout).stable_service = String::new();
+    canary(&mut rollout).canary_service = String::new();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&[PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_2_a_header_step_is_one_patch() {
+    let world = World::new().await;
+    let mut rollout = updating();
+    routing(&mut rollout).managed_routes = vec![managed("head")];
+    let value = StringMatch {
+        exact: "yes".into(),
+        ..StringMatch::default()
+    };
+    let route = SetHeaderRoute {
+        name: "head".into(),
+        matches: vec![HeaderRoutingMatch {
+            header_name: "canary".into(),
+            header_value: value,
+        }],
+    };
+    let set: Result<(), RouterError> = world.router.set_header_route(&rollout, &route).await;
+    assert!(set.is_ok());
+    world.check_requests(&[PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_2_a_mirror_step_is_one_patch_and_one_policy() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    let rollout = mirror_rollout(select_shop());
+    api.put("rollouts", mirrored());
+    let world = World::synced(api).await;
+    let step = rollout.current_step().unwrap().clone();
+    let route = step.set_mirror_route.unwrap();
+    let set: Result<(), RouterError> = world.router.set_mirror_route(&rollout, &route).await;
+    assert!(set.is_ok());
+    world.check_requests(&[PATCH, "create mirrorpolicies in mesh"]);
+    world.set_weight(&rollout, 0).await.unwrap();
+    world.check_requests(&NOTHING);
+    // Followed only as long as a Rollout has mirror steps.
+    assert_eq!(world.store.mirror_policies().status().objects, 1);
+    world.api.delete("rollouts", &ObjectKey::new("shop", "web"));
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(world.store.mirror_policies().status().objects, 0);
+}
+
+/// The Rollout of [`mirror_rollout`] as the API server shows it.
+fn mirrored() -> Value {
+    json!({
+        "metadata": {"name": "web", "namespace": "shop", "generation": 1},
+        "spec": {"strategy": {"canary": {
+            "stableService": "web", "canaryService": "web-canary",
+            "trafficRouting": {"managedRoutes": [{"name": "mir"}], "plugins": {"solo-io/glooplatform": select_shop()}},
+            "steps": [{"setMirrorRoute": {"name": "mir", "percentage": 30, "match": [{"path": {"prefix": "/"}}]}}],
+        }}},
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_percentage_of_zero_is_known_without_asking_as_long_as_the_generation_is() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    let mut live = mirrored();
+    live["spec"]["strategy"]["canary"]["steps"][0]["setMirrorRoute"]["percentage"] = json!(0);
+    api.put("rollouts", live);
+    let world = World::synced(api).await;
+    let mut rollout = mirror_rollout(select_shop());
+    let step = &mut canary(&mut rollout).steps[0];
+    step.set_mirror_route.as_mut().unwrap().percentage = None;
+    rollout.metadata.generation = 1;
+    world.set_weight(&rollout, 0).await.unwrap();
+    world.check_requests(&NOTHING);
+    rollout.metadata.generation = 2;
+    world.set_weight(&rollout, 0).await.unwrap();
+    world.check_requests(&["get rollouts shop/web"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_3_a_write_counts_before_its_event_comes() {
+    let world = World::new().await;
+    world
+        .api
+        .behave(|api| api.watch_delay = Duration::from_secs(5));
+    let rollout = updating();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.verify(&rollout, 25).await.unwrap();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&[PATCH]);
+    sleep(Duration::from_secs(10)).await;
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_3_d_4_a_conflict_is_one_live_read_and_older_events_come_too_late() {
+    let world = World::new().await;
+    world
+        .api
+        .behave(|api| api.watch_delay = Duration::from_secs(5));
+    let mut edited = world.api.get("routetables", &key()).unwrap();
+    edited["spec"]["hosts"] = json!(["edited.example.com"]);
+    world.api.put("routetables", edited);
+    let rollout = updating();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&[PATCH, GET, PATCH]);
+    for _ in 0..10 {
+        sleep(Duration::from_secs(1)).await;
+        world.set_weight(&rollout, 25).await.unwrap();
+    }
+    world.check_requests(&NOTHING);
+    let table = world.api.get("routetables", &key()).unwrap();
+    assert_eq!(table["spec"]["hosts"], json!(["edited.example.com"]));
+    assert_eq!(world.weights(), "75 25");
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_5_what_is_no_longer_fresh_is_read() {
+    let world = World::new().await;
+    let rollout = updating();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.api.behave(|api| api.is_frozen = true);
+    world.api.requests();
+    let mut edited = world.api.get("routetables", &key()).unwrap();
+    edited["spec"] = shop()["spec"].clone();
+    world.api.put("routetables", edited);
+    // A watch that is silent for a while is not remarkable.
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&NOTHING);
+    sleep(FRESH + Duration::from_secs(1)).await;
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&[GET, PATCH]);
+    assert_eq!(world.weights(), "75 25");
+    world.api.behave(|api| api.is_frozen = false);
+    sleep(Duration::from_secs(20)).await;
+    world.api.requests();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_6_a_table_that_is_not_known_yet_is_looked_for() {
+    let world = World::synced(FakeApi::default()).await;
+    world
+        .api
+        .behave(|api| api.watch_delay = Duration::from_secs(5));
+    let rollout = updating();
+    let error = world.set_weight(&rollout, 25).await.unwrap_err();
+    assert!(error.contains("RouteTable mesh/shop not found"), "{error}");
+    world.check_requests(&[GET]);
+    world.api.put("routetables", shop());
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&[GET, PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_6_a_promotion_is_verified_by_what_is_live() {
+    let world = World::new().await;
+    let mut rollout = updating();
+    rollout.status.current_step_index = Some(1);
+    world.set_weight(&rollout, 100).await.unwrap();
+    let with_state = |state: &str| {
+        let mut table = world.api.get("routetables", &key()).unwrap();
+        let generation = table["metadata"]["generation"].clone();
+        let common = json!({"state": {"approval": state, "observedGeneration": generation}});
+        table["status"] = json!({"common": common});
+        world.api.put("routetables", table);
+    };
+    with_state("ACCEPTED");
+    sleep(Duration::from_secs(1)).await;
+    world.api.requests();
+    let verified = world.verify(&rollout, 100).await.unwrap();
+    assert_eq!(verified, Verification::Verified);
+    world.check_requests(&[GET]);
+    world.api.behave(|api| api.is_frozen = true);
+    with_state("PENDING");
+    let verified = world.verify(&rollout, 100).await.unwrap();
+    assert_eq!(verified, Verification::NotVerified);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_8_rollouts_at_rest_are_answered_for_while_the_cache_is_filled() {
+    let api = FakeApi::default();
+    // The process before this one was killed in the middle of a Rollout, which has been rolled back since.
+    api.put("routetables", shop());
+    let before = World::synced(api.clone()).await;
+    before.set_weight(&updating(), 25).await.unwrap();
+    drop(before);
+    let mut live = mirrored();
+    live["spec"]["strategy"]["canary"]["steps"] = json!([{"setWeight": 25}]);
+    let rest = json!({"canary": {"weight": 0}, "stable": {"weight": 100}});
+    live["status"] = json!({"stableRS": "s1", "currentPodHash": "s1", "canary": {"weights": rest}});
+    api.put("rollouts", live);
+    api.behave(|api| api.list_delay = Duration::from_secs(2));
+    api.requests();
+
+    let world = World::starting(api);
+    within(2, async {
+        for number in 0..2000 {
+            let rollout = resting(&format!("other-{number}"));
+            world.pass(&rollout, 0).await.unwrap();
+        }
+        world.pass(&resting("web"), 0).await.unwrap();
+    })
+    .await;
+    world.check_requests(&NOTHING);
+    assert_eq!(world.weights(), "75 25");
+    // Any other call reads.
+    let mut other = updating();
+    other.metadata.name = "other".into();
+    let refused = world.set_weight(&other, 25).await.unwrap_err();
+    assert!(refused.contains("shop/web"), "{refused}");
+    world.check_requests(&[GET]);
+
+    sleep(Duration::from_secs(10)).await;
+    world.check_requests(&["get rollouts shop/web", PATCH]);
+    assert_eq!(world.weights(), "null");
+    world.pass(&resting("web"), 0).await.unwrap();
+    world.check_requests(&NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_9_without_permission_to_watch_everything_is_read() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    api.behave(|api| {
+        api.forbidden = vec!["watch routetables".into(), "watch rollouts".into()];
+    });
+    let world = World::synced(api).await;
+    let rollout = updating();
+    for expect in [&[GET, PATCH][..], &[GET]] {
+        world.set_weight(&rollout, 25).await.unwrap();
+        let mut requests = world.api.requests_for_objects();
+        requests.retain(|line| !line.starts_with("list "));
+        assert_eq!(requests, expect);
+    }
+    let status = world.store.tables().status();
+    assert!(status.scopes.iter().all(|scope| !scope.is_synced));
+    // Granted while it runs.
+    world.api.behave(|api| api.forbidden.clear());
+    sleep(Duration::from_secs(40)).await;
+    world.api.requests();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.check_requests(&NOTHING);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_followed() {
+    let api = FakeApi::default();
+    api.put("routetables", shop());
+    api.behave(|api| {
+        let all = ["list all routetables", "list all rollouts"];
+        api.forbidden = all.map(str::to_owned).into();
+    });
+    let world = World::synced(api).await;
+    let rollout = updating();
+    world.set_weight(&rollout, 25).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    world.api.requests();
+    world.set_weight(&rollout, 25).await.unwrap();
+    world.set_weight(&rollout, 60).await.unwrap();
+    world.check_requests(&[PATCH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_10_what_is_kept_goes_with_its_object() {
+    let world = World::new().await;
+    let size = world.store.rollouts().status().bytes;
+    for round in 0..10 {
+        for number in 0..100 {
+            let mut live = mirrored();
+            let name = format!("r{round}-{number}");
+            live["metadata"]["name"] = json!(name);
+            world.api.put("rollouts", live);
+            let mut rollout = updating();
+            rollout.metadata.name = name;
+            let told = PodHashes {
+                stable: "s0".into(),
+                canary: "c0".into(),
+            };
+            world.router.memory.tell_hashes(&rollout, &told);
+            let tables = [key()].into();
+            world
+                .router
+                .memory
+                .left_behind(&from_rpc::key(&rollout), &tables);
+        }
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(world.store.rollouts().status().objects, 100);
+        for number in 0..100 {
+            let key = ObjectKey::new("shop", format!("r{round}-{number}"));
+            world.api.delete("rollouts", &key);
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(world.store.rollouts().status().bytes, size);
+    assert!(world.router.memory.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_41_steady_passes_succeed_while_the_api_server_is_down_and_others_fail() {
+    let world = World::new().await;
+    let updating = updating();
+    world.set_weight(&updating, 25).await.unwrap();
+    world.api.behave(|api| api.is_down = true);
+    sleep(FRESH * 2).await;
+    world.set_weight(&updating, 25).await.unwrap();
+    assert!(world.verify(&updating, 25).await.is_err());
+    world.set_weight(&updating, 0).await.unwrap_err();
+    world.set_weight(&updating, 60).await.unwrap_err();
+    assert_eq!(world.weights(), "75 25");
+    world.api.behave(|api| api.is_down = false);
+    within(10, async {
+        while world.set_weight(&updating, 0).await.is_err() {
+            sleep(Duration::from_millis(500)).await;
+        }
+    })
+    .await;
+    assert_eq!(world.weights(), "null");
+    // At rest as well.
+    world.api.behave(|api| api.is_down = true);
+    sleep(FRESH * 2).await;
+    world.pass(&resting("web"), 0).await.unwrap();
+}
+
+/// The decisions of the first second are not delayed by a cache that nobody fills.
+#[tokio::test(start_paused = true)]
+async fn d_41_rollouts_at_rest_are_answered_for_when_the_api_server_is_down_at_the_start() {
+    let api = FakeApi::default();
+    api.behave(|api| api.is_down = true);
+    let world = World::starting(api);
+    within(3, async {
+        world.pass(&resting("web"), 0).await.unwrap();
+        world.pass(&resting("web"), 0).await.unwrap();
+    })
+    .await;
+    assert!(world.set_weight(&updating(), 25).await.is_err());
+}

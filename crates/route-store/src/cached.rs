@@ -1,0 +1,354 @@
+//! Objects of the Kubernetes API from what watches have reported, and live where that is not enough.
+//!
+//! [`Decision::freshness`] says, for each decision in one place, what it may be made on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join;
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
+use json_patch::Patch;
+use serde_json::Value;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::{
+    CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, KubeRouteStore, PolicyStore,
+    RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+};
+
+/// How old cached objects may be: a watch gives a sign of life each 60 s, and a request has some time to be answered.
+pub const FRESH: Duration = Duration::from_secs(75);
+
+/// How long calls wait for the first list, counted from the start of the process.
+const START: Duration = Duration::from_secs(1);
+
+/// How often at most it is checked whether MirrorPolicies are still needed.
+const TEND: Duration = Duration::from_secs(1);
+
+/// Where objects that are read may come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// From the cache if it is fresh, otherwise from the API server.
+    Cached,
+    /// From the API server.
+    Live,
+}
+
+/// What objects are read for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// What a call about weights or managed routes changes. Content that is out of date for a moment is safe: the patch tests
+    /// the version it was planned on, and where nothing seemed to change, the event that comes later tells.
+    Plan,
+    /// The same after a conflict, which says that the cached version is out of date.
+    PlanAgain,
+    /// VerifyWeight below the full weight, which nothing final depends on.
+    Verify,
+    /// VerifyWeight at the full weight: the controller promotes on it.
+    VerifyPromotion,
+    /// Whether a table that is selected by name is missing, before that becomes an error.
+    Absence,
+}
+
+impl Decision {
+    /// What the decision may be made on.
+    #[must_use]
+    pub const fn freshness(self) -> Freshness {
+        match self {
+            Self::Plan | Self::Verify => Freshness::Cached,
+            Self::PlanAgain | Self::VerifyPromotion | Self::Absence => Freshness::Live,
+        }
+    }
+}
+
+/// RouteTables, MirrorPolicies and Rollouts that are followed while [`CachedRouteStore::run`] runs, over the store that reads
+/// and writes them.
+pub struct CachedRouteStore {
+    store: Arc<KubeRouteStore>,
+    tables: Informer<TableKeeper>,
+    keeper: TableKeeper,
+    rollouts: Informer<RolloutKeeper>,
+    policies: Informer<WholeDocuments<MirrorPolicy>>,
+    /// Namespaces whose tables are followed where all are forbidden, beside those that calls name.
+    namespaces: Vec<String>,
+    started: Instant,
+}
+
+impl CachedRouteStore {
+    /// A store over `store` that follows nothing yet. Where RouteTables of all namespaces are forbidden, it follows those of
+    /// `namespaces` and of the namespaces that calls name.
+    #[must_use]
+    pub fn new(
+        store: Arc<KubeRouteStore>,
+        tables: TableKeeper,
+        rollouts: RolloutKeeper,
+        namespaces: Vec<String>,
+    ) -> Self {
+        Self {
+            keeper: tables.clone(),
+            tables: Informer::new(Arc::clone(&store), tables),
+            rollouts: Informer::new(Arc::clone(&store), rollouts),
+            policies: Informer::new(Arc::clone(&store), WholeDocuments::default()),
+            store,
+            namespaces,
+            started: Instant::now(),
+        }
+    }
+
+    /// Follows RouteTables and Rollouts, and MirrorPolicies while they are needed. Does not end. What was begun goes on after
+    /// it is dropped, until the store is.
+    pub async fn run(&self) {
+        self.tables.follow_all();
+        self.rollouts.follow_all();
+        join(self.follow_namespaces(), self.follow_policies()).await;
+    }
+
+    /// Follows the tables of some namespaces one by one while those of all namespaces are forbidden.
+    async fn follow_namespaces(&self) {
+        while !self.namespaces.is_empty() {
+            self.tables.settled(None).await;
+            for namespace in &self.namespaces {
+                self.tables.follow(namespace);
+            }
+            sleep(FRESH).await;
+        }
+    }
+
+    /// Follows MirrorPolicies as long as a known Rollout has mirror steps.
+    async fn follow_policies(&self) {
+        loop {
+            let mut changes = self.rollouts.subscribe();
+            if self.rollouts.all().iter().any(|it| it.has_mirrors()) {
+                self.policies.follow_all();
+            } else if self.rollouts.check(None, FRESH).is_ok() {
+                self.policies.follow_only(&BTreeSet::new());
+            }
+            if let Err(RecvError::Closed) = changes.recv().await {
+                return;
+            }
+            sleep(TEND).await;
+        }
+    }
+
+    /// The store underneath, for live reads.
+    #[must_use]
+    pub fn live(&self) -> &Arc<KubeRouteStore> {
+        &self.store
+    }
+
+    /// The RouteTables that are followed.
+    #[must_use]
+    pub fn tables(&self) -> &Informer<TableKeeper> {
+        &self.tables
+    }
+
+    /// The Rollouts that are followed.
+    #[must_use]
+    pub fn rollouts(&self) -> &Informer<RolloutKeeper> {
+        &self.rollouts
+    }
+
+    /// The MirrorPolicies, which are followed only while a known Rollout has mirror steps.
+    #[must_use]
+    pub fn mirror_policies(&self) -> &Informer<WholeDocuments<MirrorPolicy>> {
+        &self.policies
+    }
+
+    /// Waits for the first list of the tables of a namespace, at most until [`START`] is over.
+    async fn wait(&self, namespace: &str) {
+        let settled = self.tables.settled(Some(namespace));
+        let _ = timeout_at(self.started + START, settled).await;
+    }
+
+    /// The cached tables that are selected; `None` if those of a namespace are not known, or not for sure.
+    fn cached(&self, selector: &RouteTableSelector, age: Duration) -> Option<Selection> {
+        let mut tables: Vec<Arc<CompactTable>> = Vec::new();
+        for namespace in &selector.namespaces {
+            tables.extend(self.tables.objects(namespace, age).ok()?);
+        }
+        tables.retain(|table| selector.matches(&table.key, &table.labels));
+        let documents = tables.iter().map(|table| table.document());
+        let documents: Result<Vec<RouteTableDoc>, StoreError> = documents.collect();
+        Some(Selection::of(selector, documents.ok()?, Vec::new()))
+    }
+
+    fn cached_policies(&self, age: Duration) -> Option<Vec<MirrorPolicyDoc>> {
+        self.policies.check(None, age).ok()?;
+        let policies = self.policies.all().into_iter();
+        Some(policies.map(|policy| (*policy).clone()).collect())
+    }
+
+    /// A cached selection in which some name is missing, with what the API server says of that name. A selection without any
+    /// table is read again as a whole.
+    async fn confirmed(&self, selector: &RouteTableSelector, cached: Selection) -> Selection {
+        if cached.tables.is_empty() {
+            return self
+                .store
+                .select(selector, Decision::Absence.freshness())
+                .await;
+        }
+        let is_cached = |name: &&String| cached.tables.iter().any(|it| it.key().name == **name);
+        let missing = selector.names.iter().filter(|name| !is_cached(name));
+        let missing = RouteTableSelector {
+            names: missing.cloned().collect(),
+            namespaces: selector.namespaces.clone(),
+            ..RouteTableSelector::default()
+        };
+        let found = self.store.select(&missing, Decision::Absence.freshness());
+        let cached = Selection {
+            tables: cached.tables,
+            errors: Vec::new(),
+        };
+        cached.and(found.await)
+    }
+}
+
+impl RouteStore for CachedRouteStore {
+    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
+        for namespace in &selector.namespaces {
+            self.tables.follow(namespace);
+        }
+        match freshness {
+            Freshness::Live => self.store.select(selector, freshness).await,
+            Freshness::Cached => {
+                if let Some(namespace) = selector.namespaces.first() {
+                    self.wait(namespace).await;
+                }
+                match self.cached(selector, FRESH) {
+                    Some(cached) if cached.errors.is_empty() && !cached.tables.is_empty() => cached,
+                    Some(cached) => self.confirmed(selector, cached).await,
+                    None => self.store.select(selector, Freshness::Live).await,
+                }
+            }
+        }
+    }
+
+    fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
+        self.cached(selector, Duration::MAX)
+    }
+
+    async fn is_starting(&self) -> bool {
+        let settled = self.tables.settled(None);
+        let _ = timeout_at(self.started + START, settled).await;
+        match self.tables.check(None, Duration::MAX) {
+            Err(Unknown::NoAnswer | Unknown::NotFollowed) => true,
+            Err(Unknown::Failed(error)) => error.is_unavailable(),
+            Ok(()) | Err(Unknown::Silent(_)) => false,
+        }
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
+        self.store.read(key).await
+    }
+
+    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        let table = self.store.patch(key, patch).await?;
+        self.tables.put(self.keeper.compact(table.clone()));
+        Ok(table)
+    }
+
+    async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
+        let table = self.store.hand_back(key, patch).await?;
+        self.tables.put(self.keeper.compact(table.clone()));
+        Ok(table)
+    }
+}
+
+impl PolicyStore for CachedRouteStore {
+    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
+        self.policies.follow_all();
+        match self.cached_policies(FRESH) {
+            Some(policies) => Ok(policies),
+            None => self.store.policies().await,
+        }
+    }
+
+    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
+        self.cached_policies(Duration::MAX)
+    }
+
+    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
+        let policy = self.store.create_policy(policy).await?;
+        self.policies.put(policy.clone().without_managed_fields());
+        Ok(policy)
+    }
+
+    async fn patch_policy(
+        &self,
+        key: &ObjectKey,
+        patch: &Patch,
+    ) -> Result<MirrorPolicyDoc, StoreError> {
+        let policy = self.store.patch_policy(key, patch).await?;
+        self.policies.put(policy.clone().without_managed_fields());
+        Ok(policy)
+    }
+
+    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
+        let deleted = self.store.delete_policy(policy).await;
+        if let Ok(()) | Err(StoreError::NotFound { .. }) = deleted {
+            self.policies.remove(policy.key());
+        }
+        deleted
+    }
+}
+
+impl RolloutReader for CachedRouteStore {
+    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
+        self.store.rollout(key).await
+    }
+
+    async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
+        self.store.knows_rollouts(namespace).await
+    }
+
+    async fn zero_mirrors(
+        &self,
+        key: &ObjectKey,
+        generation: i64,
+    ) -> Result<Option<ZeroMirrors>, StoreError> {
+        if self.rollouts.check(Some(&key.namespace), FRESH).is_ok()
+            && let Some(facts) = self.rollouts.get(key)
+            && let Some(traffic) = &facts.traffic
+            && traffic.generation >= generation
+        {
+            return Ok(Some(traffic.zero_mirrors.clone()));
+        }
+        self.store.zero_mirrors(key, generation).await
+    }
+
+    fn is_called_for(&self, key: &ObjectKey) {
+        self.rollouts.follow(&key.namespace);
+    }
+}
+
+impl ServiceReader for CachedRouteStore {
+    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
+        self.store.service_port(key).await
+    }
+}
+
+/// Endpoints are followed for the length of a hold only.
+impl EndpointReader for CachedRouteStore {
+    async fn endpoints(
+        &self,
+        namespace: &str,
+        services: &[&str],
+    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
+        self.store.endpoints(namespace, services).await
+    }
+
+    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
+        self.store.follow_endpoints(namespace, services)
+    }
+
+    async fn pods_of_version(
+        &self,
+        namespace: &str,
+        hash: &str,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        self.store.pods_of_version(namespace, hash).await
+    }
+}

@@ -1,0 +1,452 @@
+//! A fake API server in memory, for tests: it lists page by page, watches, reads and writes like a real one, counts what it
+//! is asked, and can delay, refuse, freeze and forget.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "objects of tests are as the tests made them"
+)]
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use gloo_types::ObjectKey;
+use http::{Method, Request, Response};
+use http_body_util::channel::{Channel, Sender};
+use http_body_util::{BodyExt as _, Either, Full};
+use json_patch::Patch;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::KubeRouteStore;
+
+/// A fake API server. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct FakeApi(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// The version of the newest object.
+    version: watch::Sender<u64>,
+}
+
+/// How it behaves from now on. It answers everything at once unless something else is set.
+#[derive(Clone, Debug, Default)]
+pub struct Behaviour {
+    /// Connections are refused.
+    pub is_down: bool,
+    /// Open watches deliver nothing and are not closed, and further ones get no answer.
+    pub is_frozen: bool,
+    /// How long a list takes.
+    pub list_delay: Duration,
+    /// How late a watch delivers an event.
+    pub watch_delay: Duration,
+    /// What is forbidden: `watch routetables`, or for requests without a namespace `list all routetables`.
+    pub forbidden: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    behaviour: Behaviour,
+    objects: BTreeMap<(String, ObjectKey), Value>,
+    /// Every change of an object: its version, and the line of a watch.
+    history: Vec<Change>,
+    /// The versions up to this one are forgotten.
+    compacted: u64,
+    /// What is left of lists, by token.
+    pages: BTreeMap<String, (u64, Vec<Value>)>,
+    /// As `verb kind name`.
+    requests: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    version: u64,
+    plural: String,
+    namespace: String,
+    kind: &'static str,
+    object: Value,
+}
+
+/// What a path asks for.
+struct Target {
+    plural: String,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+type Answer = Either<Full<Bytes>, Channel<Bytes, Infallible>>;
+
+impl Default for FakeApi {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            version: watch::Sender::new(1),
+        }))
+    }
+}
+
+impl FakeApi {
+    /// A store whose requests go here, each with three seconds.
+    #[must_use]
+    pub fn store(&self) -> KubeRouteStore {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move { api.answer(request).await }
+        });
+        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(3))
+    }
+
+    /// Changes how it behaves.
+    pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
+        change(&mut self.state().behaviour);
+        self.0.version.send_modify(|_| ());
+    }
+
+    /// Creates or replaces an object of the kind `plural`, as its owner does.
+    pub fn put(&self, plural: &str, object: Value) {
+        self.write(plural, object);
+    }
+
+    /// Deletes an object, as its owner does.
+    pub fn delete(&self, plural: &str, key: &ObjectKey) {
+        let mut state = self.state();
+        let removed = state.objects.remove(&(plural.to_owned(), key.clone()));
+        if let Some(mut object) = removed {
+            let version = self.next();
+            object["metadata"]["resourceVersion"] = json!(version.to_string());
+            state.remember(plural, version, "DELETED", object);
+            drop(state);
+            self.0.version.send_replace(version);
+        }
+    }
+
+    /// An object as it is now.
+    #[must_use]
+    pub fn get(&self, plural: &str, key: &ObjectKey) -> Option<Value> {
+        let state = self.state();
+        state
+            .objects
+            .get(&(plural.to_owned(), key.clone()))
+            .cloned()
+    }
+
+    /// Forgets every version so far: watches and tokens of before are answered with 410.
+    pub fn compact(&self) {
+        let mut state = self.state();
+        state.compacted = self.next();
+        let version = state.compacted;
+        drop(state);
+        self.0.version.send_replace(version);
+    }
+
+    /// The requests since this was last asked, as `verb kind name`.
+    pub fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state().requests)
+    }
+
+    /// The same without lists and watches of whole kinds.
+    #[must_use]
+    pub fn requests_for_objects(&self) -> Vec<String> {
+        let mut requests = self.requests();
+        requests.retain(|line| !line.starts_with("list all") && !line.starts_with("watch"));
+        requests
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self) -> u64 {
+        *self.0.version.borrow() + 1
+    }
+
+    fn write(&self, plural: &str, mut object: Value) -> Value {
+        let mut state = self.state();
+        let version = self.next();
+        let text = |object: &Value, field: &str| {
+            let text = object["metadata"][field].as_str();
+            text.unwrap_or_default().to_owned()
+        };
+        let key = ObjectKey::new(text(&object, "namespace"), text(&object, "name"));
+        let at = (plural.to_owned(), key);
+        let before = state.objects.get(&at);
+        let generation = before.map_or(1, |before| {
+            let old = before["metadata"]["generation"].as_i64().unwrap_or(1);
+            old + i64::from(before["spec"] != object["spec"])
+        });
+        let uid = before.map_or(json!(format!("uid-{version}")), |it| {
+            it["metadata"]["uid"].clone()
+        });
+        let kind = if before.is_some() {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        object["metadata"]["generation"] = json!(generation);
+        object["metadata"]["uid"] = uid;
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        state.objects.insert(at, object.clone());
+        state.remember(plural, version, kind, object.clone());
+        drop(state);
+        self.0.version.send_replace(version);
+        object
+    }
+
+    async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, std::io::Error> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map_err(std::io::Error::other)?;
+        let query: BTreeMap<&str, &str> = head.uri.query().map_or(BTreeMap::new(), |query| {
+            query
+                .split('&')
+                .filter_map(|it| it.split_once('='))
+                .collect()
+        });
+        let target = Target::of(head.uri.path());
+        let verb = match (&head.method, &target.name) {
+            (&Method::GET, Some(_)) => "get",
+            (&Method::GET, None) if query.contains_key("watch") => "watch",
+            (&Method::GET, None) => "list",
+            (&Method::POST, _) => "create",
+            (&Method::DELETE, _) => "delete",
+            _ => "patch",
+        };
+        let behaviour = {
+            let mut state = self.state();
+            state.requests.push(target.line(verb));
+            state.behaviour.clone()
+        };
+        if behaviour.is_down {
+            return Err(std::io::ErrorKind::ConnectionRefused.into());
+        }
+        let is_forbidden = |line: &String| {
+            *line == format!("{verb} {}", target.plural)
+                || target.namespace.is_none() && *line == format!("{verb} all {}", target.plural)
+        };
+        if behaviour.forbidden.iter().any(is_forbidden) {
+            return Ok(failure(403, "no"));
+        }
+        let body = body.to_bytes();
+        if verb == "watch" && behaviour.is_frozen {
+            std::future::pending::<()>().await;
+        }
+        Ok(match verb {
+            "list" => {
+                sleep(behaviour.list_delay).await;
+                self.list(&target, &query)
+            }
+            "watch" => self.watch(&target, &query),
+            "get" => match self.get(&target.plural, &target.key()) {
+                Some(object) => found(&object),
+                None => failure(404, "not found"),
+            },
+            "patch" => self.patch(&target, &body),
+            "create" => {
+                let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+                found(&self.write(&target.plural, object))
+            }
+            _ if self.get(&target.plural, &target.key()).is_none() => failure(404, "not found"),
+            _ => {
+                self.delete(&target.plural, &target.key());
+                found(&json!({"kind": "Status", "status": "Success"}))
+            }
+        })
+    }
+
+    fn patch(&self, target: &Target, body: &[u8]) -> Response<Answer> {
+        let Some(mut object) = self.get(&target.plural, &target.key()) else {
+            return failure(404, "not found");
+        };
+        let patch: Patch = match serde_json::from_slice(body) {
+            Ok(patch) => patch,
+            Err(error) => return failure(400, &error.to_string()),
+        };
+        match json_patch::patch(&mut object, &patch) {
+            Ok(()) => found(&self.write(&target.plural, object)),
+            Err(_) => failure(422, "the server rejected our request"),
+        }
+    }
+
+    fn list(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
+        let mut state = self.state();
+        let limit = query.get("limit").and_then(|limit| limit.parse().ok());
+        let limit: usize = limit.unwrap_or(usize::MAX);
+        let (version, mut items) = match query.get("continue") {
+            Some(token) => match state.pages.remove(*token) {
+                Some((version, items)) if version > state.compacted => (version, items),
+                _ => return failure(410, "The provided continue parameter is too old"),
+            },
+            None => {
+                let objects = state.objects.iter();
+                let selected = objects.filter(|((plural, key), _)| {
+                    let namespace = target.namespace.as_ref();
+                    *plural == target.plural && namespace.is_none_or(|it| *it == key.namespace)
+                });
+                let items = selected.map(|(_, object)| object.clone()).collect();
+                (self.next() - 1, items)
+            }
+        };
+        let rest = items.split_off(limit.min(items.len()));
+        let mut metadata = json!({"resourceVersion": version.to_string()});
+        if !rest.is_empty() {
+            let token = format!("{version}-{}", state.pages.len());
+            metadata["continue"] = json!(token);
+            state.pages.insert(token, (version, rest));
+        }
+        found(&json!({"metadata": metadata, "items": items}))
+    }
+
+    fn watch(&self, target: &Target, query: &BTreeMap<&str, &str>) -> Response<Answer> {
+        let version = query.get("resourceVersion").and_then(|it| it.parse().ok());
+        let version: u64 = version.unwrap_or_default();
+        let seconds = query.get("timeoutSeconds").and_then(|it| it.parse().ok());
+        let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(60));
+        let (sender, body) = Channel::new(16);
+        let Target {
+            plural, namespace, ..
+        } = target;
+        let watching = Watching {
+            api: self.clone(),
+            plural: plural.clone(),
+            namespace: namespace.clone(),
+            version,
+            sender,
+        };
+        let api = self.clone();
+        tokio::spawn(async move {
+            let mut running = pin!(watching.run());
+            // The end of its time ends the watch.
+            while timeout_at(end, &mut running).await.is_err() && api.state().behaviour.is_frozen {
+                sleep(Duration::from_secs(1)).await;
+            }
+        });
+        Response::new(Either::Right(body))
+    }
+}
+
+/// A watch that is open.
+struct Watching {
+    api: FakeApi,
+    plural: String,
+    namespace: Option<String>,
+    version: u64,
+    sender: Sender<Bytes, Infallible>,
+}
+
+impl Watching {
+    async fn run(mut self) {
+        let mut versions = self.api.0.version.subscribe();
+        loop {
+            versions.mark_unchanged();
+            let (behaviour, is_expired, changes) = {
+                let state = self.api.state();
+                let is_expired = self.version < state.compacted;
+                let changes = state.history.iter().filter(|change| {
+                    let is_meant = self
+                        .namespace
+                        .as_ref()
+                        .is_none_or(|it| *it == change.namespace);
+                    change.version > self.version && change.plural == self.plural && is_meant
+                });
+                (
+                    state.behaviour.clone(),
+                    is_expired,
+                    changes.cloned().collect::<Vec<_>>(),
+                )
+            };
+            if !behaviour.is_frozen {
+                if is_expired {
+                    let status = status(410, "too old resource version");
+                    self.send(&json!({"type": "ERROR", "object": status})).await;
+                    return;
+                }
+                for change in changes {
+                    sleep(behaviour.watch_delay).await;
+                    self.version = change.version;
+                    let line = json!({"type": change.kind, "object": change.object});
+                    if !self.send(&line).await {
+                        return;
+                    }
+                }
+            }
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    async fn send(&mut self, line: &Value) -> bool {
+        let line = Bytes::from(format!("{line}\n"));
+        self.sender.send_data(line).await.is_ok()
+    }
+}
+
+impl State {
+    fn remember(&mut self, plural: &str, version: u64, kind: &'static str, object: Value) {
+        let namespace = object["metadata"]["namespace"].as_str();
+        self.history.push(Change {
+            version,
+            plural: plural.to_owned(),
+            namespace: namespace.unwrap_or_default().to_owned(),
+            kind,
+            object,
+        });
+    }
+}
+
+impl Target {
+    /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME`, or the same of the core group.
+    fn of(path: &str) -> Self {
+        let skip = if path.starts_with("/apis/") { 4 } else { 3 };
+        let mut parts = path.split('/').skip(skip).map(str::to_owned);
+        let mut plural = parts.next().unwrap_or_default();
+        let mut namespace = None;
+        if plural == "namespaces" {
+            namespace = parts.next();
+            plural = parts.next().unwrap_or_default();
+        }
+        Self {
+            plural,
+            namespace,
+            name: parts.next(),
+        }
+    }
+
+    fn key(&self) -> ObjectKey {
+        let [namespace, name] = [&self.namespace, &self.name];
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        ObjectKey::new(text(namespace), text(name))
+    }
+
+    fn line(&self, verb: &str) -> String {
+        let plural = &self.plural;
+        match (&self.namespace, &self.name) {
+            (_, Some(_)) => format!("{verb} {plural} {}", self.key()),
+            (Some(namespace), None) => format!("{verb} {plural} in {namespace}"),
+            (None, None) => format!("{verb} all {plural}"),
+        }
+    }
+}
+
+fn found(object: &Value) -> Response<Answer> {
+    Response::new(Either::Left(Full::from(object.to_string())))
+}
+
+fn status(code: u16, message: &str) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message, "reason": "Because",
+        "code": code})
+}
+
+fn failure(code: u16, message: &str) -> Response<Answer> {
+    let mut response = found(&status(code, message));
+    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
+    response
+}
