@@ -41,6 +41,8 @@ const (
 	idle        = "e2e/idle"
 	killed      = "e2e/killed"
 	figures     = "e2e/figures"
+	metered     = "e2e/metered"
+	samePort    = "e2e/same-port"
 
 	metricProvider = "e2e/metric-provider"
 	stepPlugin     = "e2e/step"
@@ -54,6 +56,7 @@ var environment struct {
 	tables    string              // holds one directory of RouteTables per plugin name
 	args      map[string][]string // per plugin name
 	variables []string            // what the processes inherit
+	metrics   string              // address of the metrics of metered, which samePort is told too
 }
 
 func TestMain(m *testing.M) {
@@ -117,11 +120,17 @@ func setUp(directory string) error {
 		return err
 	}
 	environment.args = map[string][]string{unreachable: {"--kubeconfig", kubeconfig}}
-	for _, name := range []string{methods, badInput, wireTypes, workers, idle, killed, figures} {
+	for _, name := range []string{methods, badInput, wireTypes, workers, idle, killed, figures, metered, samePort} {
 		if err := os.CopyFS(tablesOf(name), os.DirFS(filepath.Join(environment.testdata, "route-tables"))); err != nil {
 			return err
 		}
 		environment.args[name] = []string{"--route-tables-dir", tablesOf(name)}
+	}
+	if environment.metrics, err = freeAddress(); err != nil {
+		return err
+	}
+	for _, name := range []string{metered, samePort} {
+		environment.args[name] = append(environment.args[name], "--metrics-address", environment.metrics)
 	}
 	var routers []registration
 	for name, args := range environment.args {
