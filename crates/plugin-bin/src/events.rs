@@ -1,9 +1,6 @@
 //! Why Events are posted, and to which cluster each goes.
 
-use rollouts_rpc::Rollout;
 use route_store::event_sink::{Event, EventObject, EventSink, Severity};
-
-use crate::from_rpc;
 
 /// Why an Event is posted: its `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +13,12 @@ pub(crate) enum Reason {
     ManagedRoutesError,
     /// Gloo does not accept the table as it is.
     GlooRejected,
+    /// The stable Service does not lead to the promoted Pods yet.
+    PromotionHeld,
+    /// It does, or traffic could not stay on the canary Service.
+    PromotionReleased,
+    /// It took longer than `timeout`.
+    PromotionGuardTimeout,
     /// A table has parts of a Rollout that is gone.
     OrphanedTraffic,
     /// What a Rollout that is gone had left in a table was removed.
@@ -25,11 +28,14 @@ pub(crate) enum Reason {
 impl Reason {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::TrafficDriftRepaired,
         Self::TrafficDriftFight,
         Self::ManagedRoutesError,
         Self::GlooRejected,
+        Self::PromotionHeld,
+        Self::PromotionReleased,
+        Self::PromotionGuardTimeout,
         Self::OrphanedTraffic,
         Self::TrafficRestored,
     ];
@@ -40,6 +46,9 @@ impl Reason {
             Self::TrafficDriftFight => "TrafficDriftFight",
             Self::ManagedRoutesError => "ManagedRoutesError",
             Self::GlooRejected => "GlooRejected",
+            Self::PromotionHeld => "PromotionHeld",
+            Self::PromotionReleased => "PromotionReleased",
+            Self::PromotionGuardTimeout => "PromotionGuardTimeout",
             Self::OrphanedTraffic => "OrphanedTraffic",
             Self::TrafficRestored => "TrafficRestored",
         }
@@ -47,8 +56,12 @@ impl Reason {
 
     const fn severity(self) -> Severity {
         match self {
-            Self::TrafficDriftRepaired | Self::TrafficRestored => Severity::Normal,
+            Self::TrafficDriftRepaired
+            | Self::PromotionHeld
+            | Self::PromotionReleased
+            | Self::TrafficRestored => Severity::Normal,
             Self::TrafficDriftFight
+            | Self::PromotionGuardTimeout
             | Self::ManagedRoutesError
             | Self::GlooRejected
             | Self::OrphanedTraffic => Severity::Warning,
@@ -81,11 +94,6 @@ impl Events {
     pub(crate) fn on_table(&self, about: EventObject, reason: Reason, message: impl ToString) {
         record(self.tables.as_ref(), about, reason, message);
     }
-}
-
-/// The Rollout of a call.
-pub(crate) fn of_call(rollout: &Rollout) -> EventObject {
-    EventObject::new::<Rollout>(from_rpc::key(rollout), &rollout.metadata.uid)
 }
 
 fn record(sink: Option<&EventSink>, about: EventObject, reason: Reason, message: impl ToString) {

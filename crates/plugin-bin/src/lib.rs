@@ -18,7 +18,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use futures::future::join3;
 use rollouts_rpc::{
-    PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout,
+    PluginEnv, ServeConfig, announce_on_stdout,
     goplugin::{
         handshake::{HandshakeConfig, HandshakeError, negotiate},
         log,
@@ -34,6 +34,7 @@ use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
+use resident::reporter::Reporter;
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
@@ -101,9 +102,10 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                 policy.route_table_namespaces.clone(),
             ));
             follow(&metrics, &cached);
-            let router = GlooRouter::new(cached.clone(), policy)
-                .with_events(Events::to(events.clone(), events.clone()));
-            let router = Arc::new(configured(router, flags));
+            let told = Events::to(events.clone(), events.clone());
+            let reporter = Arc::new(Reporter::new(metrics.clone(), told));
+            let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter);
+            let router = configured(router, flags);
             let attending = router.clone();
             let background = async move {
                 join3(events.post_to(&*store), cached.run(), attending.attend()).await;
@@ -113,10 +115,11 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     }
 }
 
-fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> GlooRouter<S> {
-    router
+fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<S>> {
+    let router = router
         .with_call_timeout(flags.call_timeout)
-        .with_promotion_guard(flags.has_promotion_guard())
+        .with_promotion_guard(flags.has_promotion_guard());
+    Arc::new(router)
 }
 
 /// Shows how the objects of each kind are followed.
@@ -129,18 +132,22 @@ fn follow(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
     });
 }
 
-fn serve_router<R: TrafficRouter>(
+/// Serves `router`, and runs `background` until it is stopped.
+fn serve_router<S: Store>(
     flags: &Flags,
     env: &PluginEnv,
-    router: R,
+    router: Arc<GlooRouter<S>>,
     metrics: Arc<Metrics>,
     background: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let router = Metered::new(router, metrics.clone());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    runtime.spawn(background);
+    {
+        let _entered = runtime.enter();
+        router.between().spawn(background);
+    }
+    let router = Metered::new(router, metrics.clone());
     if let Some(address) = flags.metrics_address {
         runtime.spawn(metrics::serve(address, metrics));
     }

@@ -55,6 +55,9 @@ pub(crate) struct BetweenCalls {
     fights: Gauge,
     restores: Family<ReasonLabels, Counter>,
     orphans: Gauge,
+    guard_outcomes: Family<OutcomeLabels, Counter>,
+    guard_hold: Histogram,
+    guard_holds: Gauge,
 }
 
 /// Upper bounds of a histogram, in seconds.
@@ -67,6 +70,8 @@ const CALL: Buckets = Buckets(&[0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 3.
 const REQUEST: Buckets = Buckets(&[0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 3.0]);
 /// A repair is due within a second.
 const DELAY: Buckets = Buckets(&[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0, 300.0]);
+/// `settle` is 5 s and `timeout` 2 minutes, unless the Rollout says otherwise.
+const HOLD: Buckets = Buckets(&[2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0]);
 /// The controller asks every 10 s.
 const LAG: Buckets = Buckets(&[0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0]);
 
@@ -260,6 +265,17 @@ impl Metrics {
                     "orphans",
                     "RouteTables that have parts of a Rollout that is gone or no longer uses them",
                 ),
+                guard_outcomes: register.add(
+                    "guard_outcomes",
+                    "Promotions that were held, by the end: complete (the stable Service has the new Pods), timeout, \
+                     broken (traffic could not stay on the canary Service) or ended (somebody else ended the split)",
+                ),
+                guard_hold: register.put(
+                    "guard_hold_seconds",
+                    "How long promotions were held",
+                    HOLD.new_metric(),
+                ),
+                guard_holds: register.add("guard_holds", "Promotions that are held"),
             },
             watches,
             per_rollout,
@@ -324,6 +340,16 @@ impl BetweenCalls {
 
     pub(crate) fn orphans(&self, count: usize) {
         self.orphans.set(gauge(count));
+    }
+
+    pub(crate) fn released(&self, outcome: &'static str, after: Duration) {
+        let outcomes = &self.guard_outcomes;
+        outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.guard_hold.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn holds(&self, count: usize) {
+        self.guard_holds.set(gauge(count));
     }
 }
 

@@ -26,7 +26,7 @@ use rollouts_rpc::{
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
 use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
-use route_store::{Decision, Priority, Store, StoreError, event_sink::EventObject, with_context};
+use route_store::{Decision, Priority, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
 use self::{
@@ -46,9 +46,11 @@ pub(crate) use self::{
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
-    events::{self, Events, Reason},
     from_rpc::{self, Policy, Request},
-    resident::standing::Standing,
+    resident::{
+        report::{About, Observer, Report},
+        standing::Standing,
+    },
 };
 
 /// Whether a call about managed routes is the controller's, or that of SetWeight after what the controller's left.
@@ -68,7 +70,7 @@ pub struct GlooRouter<S> {
     holds: Holds,
     guards_promotions: bool,
     call_timeout: Option<Duration>,
-    events: Events,
+    observer: Arc<dyn Observer>,
     between: Between,
 }
 
@@ -109,15 +111,15 @@ impl<S: Store> GlooRouter<S> {
             holds: Holds::default(),
             guards_promotions: true,
             call_timeout: None,
-            events: Events::default(),
+            observer: Arc::new(()),
             between: Between::default(),
         }
     }
 
-    /// Posts what the answers to the controller do not say as Events.
+    /// Tells `observer` what the answers to the controller do not show.
     #[must_use]
-    pub(crate) fn with_events(self, events: Events) -> Self {
-        Self { events, ..self }
+    pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
     }
 
     /// Bounds each call: tables that are not written by then are named in the answer.
@@ -460,9 +462,9 @@ impl<S: Store> GlooRouter<S> {
             let key = from_rpc::key(rollout);
             let error = error_chain(&error);
             info!(rollout = %key, "left to SetWeight: {error}");
-            let about = events::of_call(rollout);
-            self.events
-                .on_rollout(about, Reason::ManagedRoutesError, error);
+            let rollout = About::of_call(rollout);
+            self.observer
+                .observe(&Report::ManagedRoutesFailed { rollout, error });
         }
     }
 
@@ -538,9 +540,11 @@ impl<S: Store> GlooRouter<S> {
                 Observation::Refused { reason } => {
                     verification = Verification::NotVerified;
                     warn!(rollout = %request.intent.rollout, "not verified until the table is corrected: {reason}");
-                    let (events, why) = (&self.events, Reason::GlooRejected);
-                    events.on_table(EventObject::of(table), why, &reason);
-                    events.on_rollout(events::of_call(rollout), why, reason);
+                    self.observer.observe(&Report::GlooRejected {
+                        rollout: About::of_call(rollout),
+                        table: About::of(table),
+                        reason,
+                    });
                     continue;
                 }
             };

@@ -240,4 +240,8 @@ impl<R: TrafficRouter> TrafficRouter for Metered<R> {
         let call = self.router.remove_managed_routes(rollout);
         self.count("RemoveManagedRoutes", rollout, call).await
     }
+
+    async fn stop(&self) {
+        self.router.stop().await;
+    }
 }

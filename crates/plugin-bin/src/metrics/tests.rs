@@ -1,5 +1,7 @@
 //! What is counted, under which names, and how many series there are.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures::FutureExt as _;
 use http::{Method, StatusCode};
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
@@ -22,6 +24,7 @@ struct Fake {
     is_deferred: bool,
     is_slow: bool,
     panics: bool,
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl Fake {
@@ -90,6 +93,10 @@ impl TrafficRouter for Fake {
     async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
         Ok(())
     }
+
+    async fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
+    }
 }
 
 fn sent(verb: &'static str, kind: &'static str, outcome: Outcome) -> SentRequest {
@@ -130,6 +137,17 @@ fn value(metrics: &Metrics, series: &str) -> Option<f64> {
         line.strip_prefix(series)?.strip_prefix(' ')
     });
     value.map(|value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn the_layer_passes_the_end_on() {
+    let is_stopped = Arc::new(AtomicBool::new(false));
+    let fake = Fake {
+        is_stopped: is_stopped.clone(),
+        ..Fake::default()
+    };
+    Metered::new(fake, Metrics::new(false)).stop().await;
+    assert!(is_stopped.load(Ordering::Relaxed));
 }
 
 /// One pass of such a router, and the result that is counted.
@@ -389,6 +407,9 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     }
     for reason in ["deleted", "never_seen", "plugin_removed", "deselected"] {
         metrics.between.restore(reason);
+    }
+    for outcome in ["complete", "timeout", "broken", "ended"] {
+        metrics.between.released(outcome, Duration::from_secs(7));
     }
     let count = metrics.count_events();
     for reason in Reason::ALL {

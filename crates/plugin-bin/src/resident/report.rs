@@ -1,16 +1,26 @@
-//! What was done between the calls, as values. Events and metrics are made of them by an [`Observer`].
+//! What was done between the calls, and what answers to the controller do not show, as values. Events and metrics are made of
+//! them by an [`Observer`].
 
 use std::fmt;
 use std::time::Duration;
 
-use gloo_types::ObjectKey;
+use gloo_types::{Document, ObjectKey, Resource};
+use rollouts_rpc::Rollout;
+use serde_json::Value;
 
 use super::fights::FieldManager;
+use crate::from_rpc;
 
 /// Is told what was done between the calls. It returns at once.
 pub(crate) trait Observer: Send + Sync + 'static {
     /// Something was done, or found.
     fn observe(&self, report: &Report);
+}
+
+impl fmt::Debug for dyn Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 /// Nobody is told.
@@ -24,6 +34,25 @@ pub(crate) struct About {
     pub(crate) key: ObjectKey,
     /// `metadata.uid`; empty where it is not known.
     pub(crate) uid: String,
+}
+
+impl About {
+    /// The Rollout of a call.
+    pub(crate) fn of_call(rollout: &Rollout) -> Self {
+        Self {
+            key: from_rpc::key(rollout),
+            uid: rollout.metadata.uid.clone(),
+        }
+    }
+
+    /// An object that was read.
+    pub(crate) fn of<K: Resource>(document: &Document<K>) -> Self {
+        let uid = document.raw().pointer("/metadata/uid");
+        Self {
+            key: document.key().clone(),
+            uid: uid.and_then(Value::as_str).unwrap_or_default().to_owned(),
+        }
+    }
 }
 
 /// Something that was done between the calls, or found.
@@ -62,6 +91,60 @@ pub(crate) enum Report {
         table: About,
         why: Orphanage,
     },
+    /// A header or mirror route could not be set or removed.
+    ManagedRoutesFailed { rollout: About, error: String },
+    /// Gloo does not accept a table as it is.
+    GlooRejected {
+        rollout: About,
+        table: About,
+        /// The table and Gloo's words.
+        reason: String,
+    },
+    /// A promotion is held from now on.
+    Held { rollout: About },
+    /// A promotion has been held for longer than its `timeout`, and is held on.
+    HeldTooLong {
+        rollout: About,
+        /// The stable Service.
+        service: String,
+        /// Pods that are ready behind it, and those that should be.
+        ready: usize,
+        wanted: usize,
+    },
+    /// A promotion is no longer held.
+    Released {
+        rollout: About,
+        end: HoldEnd,
+        /// How long it was held.
+        after: Duration,
+    },
+    /// Number of promotions that are held.
+    Holds(usize),
+}
+
+/// Why a promotion is no longer held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum HoldEnd {
+    /// The stable Service leads to the new Pods.
+    Complete,
+    /// The `timeout` is over, and enough of them are ready.
+    TimedOut,
+    /// Traffic could not stay on the canary Service.
+    Broken,
+    /// The table leads to the stable Service already.
+    Ended,
+}
+
+impl HoldEnd {
+    /// Its value in a metric's label.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::TimedOut => "timeout",
+            Self::Broken => "broken",
+            Self::Ended => "ended",
+        }
+    }
 }
 
 /// What became of a repair.
@@ -202,6 +285,35 @@ impl fmt::Display for Report {
                 "RouteTable {} is as its owner wrote it: Rollout {rollout} {why}",
                 table.key
             ),
+            Self::ManagedRoutesFailed { error, .. } => f.write_str(error),
+            Self::GlooRejected { reason, .. } => f.write_str(reason),
+            Self::Held { .. } => f.write_str(
+                "traffic stays on the canary Service until the stable Service leads to the new Pods",
+            ),
+            Self::HeldTooLong {
+                service,
+                ready,
+                wanted,
+                ..
+            } => write!(
+                f,
+                "traffic still stays on the canary Service: {ready} of {wanted} Pods are ready behind Service {service}; \
+                 check its selector and the Pods"
+            ),
+            Self::Released { end, .. } => f.write_str(match end {
+                HoldEnd::Complete => {
+                    "traffic goes to the stable Service, which leads to the new Pods"
+                }
+                HoldEnd::TimedOut => {
+                    "traffic goes to the stable Service, which leads to at least half of the new Pods"
+                }
+                HoldEnd::Broken => {
+                    "traffic goes to the stable Service, as the Pods behind the canary Service are no longer those that \
+                     were promoted"
+                }
+                HoldEnd::Ended => "traffic goes to the stable Service already",
+            }),
+            Self::Holds(count) => write!(f, "{count} promotions are held"),
         }
     }
 }

@@ -7,7 +7,7 @@ use rollouts_rpc::Rollout;
 use route_store::event_sink::EventObject;
 use tracing::{info, warn};
 
-use super::report::{About, Observer, RepairOutcome, Report};
+use super::report::{About, HoldEnd, Observer, RepairOutcome, Report};
 use crate::events::{Events, Reason};
 use crate::metrics::Metrics;
 
@@ -62,6 +62,35 @@ impl Observer for Reporter {
                 info!(%rollout, "{report}");
                 events.on_table(of_table(table), Reason::TrafficRestored, report);
             }
+            Report::ManagedRoutesFailed { rollout, .. } => {
+                events.on_rollout(of_rollout(rollout), Reason::ManagedRoutesError, report);
+            }
+            Report::GlooRejected { rollout, table, .. } => {
+                let reason = Reason::GlooRejected;
+                events.on_rollout(of_rollout(rollout), reason, report);
+                events.on_table(of_table(table), reason, report);
+            }
+            Report::Held { rollout } => {
+                events.on_rollout(of_rollout(rollout), Reason::PromotionHeld, report);
+            }
+            Report::HeldTooLong { rollout, .. } => {
+                events.on_rollout(of_rollout(rollout), Reason::PromotionGuardTimeout, report);
+            }
+            Report::Released {
+                rollout,
+                end,
+                after,
+            } => {
+                metrics.released(end.as_str(), *after);
+                let reason = match end {
+                    HoldEnd::TimedOut => Reason::PromotionGuardTimeout,
+                    HoldEnd::Complete | HoldEnd::Broken | HoldEnd::Ended => {
+                        Reason::PromotionReleased
+                    }
+                };
+                events.on_rollout(of_rollout(rollout), reason, report);
+            }
+            Report::Holds(count) => metrics.holds(*count),
         }
     }
 }
@@ -190,5 +219,60 @@ mod tests {
             why,
         };
         check(restored, &["tables RouteTable t1 Normal TrafficRestored"]).await;
+    }
+
+    #[tokio::test]
+    async fn events_of_the_answers_to_the_controller() {
+        let (rollout, table) = (about("reviews", "r1"), about("web", "t1"));
+        let failed = Report::ManagedRoutesFailed {
+            rollout: rollout.clone(),
+            error: "no route".to_owned(),
+        };
+        check(failed, &["local Rollout r1 Warning ManagedRoutesError"]).await;
+        let rejected = Report::GlooRejected {
+            rollout: rollout.clone(),
+            table,
+            reason: "RouteTable shop/web: Gloo says INVALID".to_owned(),
+        };
+        check(
+            rejected,
+            &[
+                "local Rollout r1 Warning GlooRejected",
+                "tables RouteTable t1 Warning GlooRejected",
+            ],
+        )
+        .await;
+        let held = Report::Held {
+            rollout: rollout.clone(),
+        };
+        check(held, &["local Rollout r1 Normal PromotionHeld"]).await;
+        let too_long = Report::HeldTooLong {
+            rollout: rollout.clone(),
+            service: "reviews".to_owned(),
+            ready: 1,
+            wanted: 3,
+        };
+        check(
+            too_long,
+            &["local Rollout r1 Warning PromotionGuardTimeout"],
+        )
+        .await;
+        let released = |end| Report::Released {
+            rollout: rollout.clone(),
+            end,
+            after: Duration::from_secs(7),
+        };
+        for end in [HoldEnd::Complete, HoldEnd::Broken, HoldEnd::Ended] {
+            check(
+                released(end),
+                &["local Rollout r1 Normal PromotionReleased"],
+            )
+            .await;
+        }
+        check(
+            released(HoldEnd::TimedOut),
+            &["local Rollout r1 Warning PromotionGuardTimeout"],
+        )
+        .await;
     }
 }

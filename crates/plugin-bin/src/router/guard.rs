@@ -22,7 +22,7 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{Rollout, error_chain};
 use route_planner::{
     ANNOTATION, plan,
-    promotion::{self, Decision, Facts, Hold, Look, PromotionGuard, guarded_services},
+    promotion::{self, Decision, Facts, Hold, Look, PromotionGuard, Released, guarded_services},
 };
 use route_store::{Store, StoreError};
 use tokio::{sync::Notify, time::Instant};
@@ -30,6 +30,7 @@ use tracing::{debug, info, warn};
 
 use super::{GlooRouter, deadline::Deadline, selected::Selected};
 use crate::from_rpc::Request;
+use crate::resident::report::{About, HoldEnd, Report};
 
 /// A hold that no call has asked about for this long belongs to a Rollout that is gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -89,6 +90,13 @@ impl Promotion {
         let promoted = rollout.status.promoted_canary();
         rollout.metadata.uid == self.uid && promoted == Some(&self.hash)
     }
+
+    fn about(&self) -> About {
+        About {
+            key: self.rollout.clone(),
+            uid: self.uid.clone(),
+        }
+    }
 }
 
 impl Default for Holds {
@@ -142,6 +150,17 @@ impl Holds {
         ended.map(|it| it.hold.lasts(self.now()))
     }
 
+    /// How long the promotion of a Rollout has been held.
+    pub(crate) fn lasts(&self, rollout: &ObjectKey) -> Option<Duration> {
+        let held = self.held();
+        held.get(rollout).map(|it| it.hold.lasts(self.now()))
+    }
+
+    /// Number of promotions that are held.
+    pub(crate) fn count(&self) -> usize {
+        self.held().len()
+    }
+
     /// What the endpoints say about a promotion, if somebody follows them.
     fn followed(&self, promotion: &Promotion) -> Option<Look> {
         let held = self.held();
@@ -179,10 +198,9 @@ impl<S: Store> GlooRouter<S> {
             selected,
             held: None,
         };
-        let key = &request.intent.rollout;
         let promotion = Promotion::of(rollout, request).filter(|_| self.guards_promotions);
         let Some(promotion) = promotion else {
-            self.holds.end(key);
+            self.end_hold(About::of_call(rollout), HoldEnd::Broken);
             return free(selected);
         };
         let full = request.with_all_to_canary();
@@ -200,9 +218,7 @@ impl<S: Store> GlooRouter<S> {
         let (held, tables): (Vec<_>, Vec<_>) = tables.into_iter().partition(is_led_by_canary);
         let selected = Selected { tables, failures };
         if held.is_empty() {
-            if self.holds.end(key).is_some() {
-                info!(rollout = %key, "the promotion is no longer held: the table leads to the stable Service");
-            }
+            self.end_hold(promotion.about(), HoldEnd::Ended);
             return free(selected);
         }
         let held = Selected {
@@ -235,17 +251,20 @@ impl<S: Store> GlooRouter<S> {
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
                     self.warn_once(key, &error_chain(&error));
-                    self.holds.end(key);
+                    self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
                 None => {
                     self.warn_once(key, "the endpoints were not read in time");
-                    self.holds.end(key);
+                    self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
             },
         };
-        match self.holds.decide(promotion, &look) {
+        let before = self.holds.lasts(key);
+        let decision = self.holds.decide(promotion, &look);
+        self.report(promotion, before, &decision);
+        match decision {
             Decision::Hold { overdue, .. } => {
                 debug!(rollout = %key, "the promotion is held: {look:?}");
                 if let Some((ready, wanted)) = overdue {
@@ -290,9 +309,60 @@ impl<S: Store> GlooRouter<S> {
         let is_current = live.is_some_and(|live: Rollout| promotion.is_of(&live));
         if !is_current {
             info!(rollout = %key, "the promotion is not held: the Rollout is not promoted any more, or cannot be read");
-            self.holds.end(key);
+            self.end_hold(promotion.about(), HoldEnd::Broken);
         }
         is_current
+    }
+
+    /// Reports a decision about a promotion that had been held for the time `before`, if it was.
+    pub(crate) fn report(
+        &self,
+        promotion: &Promotion,
+        before: Option<Duration>,
+        decision: &Decision,
+    ) {
+        let end = match decision {
+            Decision::Hold { overdue, .. } => {
+                if before.is_none() {
+                    let rollout = promotion.about();
+                    self.observer.observe(&Report::Held { rollout });
+                    self.observer.observe(&Report::Holds(self.holds.count()));
+                }
+                if let &Some((ready, wanted)) = overdue {
+                    self.observer.observe(&Report::HeldTooLong {
+                        rollout: promotion.about(),
+                        service: promotion.stable.clone(),
+                        ready,
+                        wanted,
+                    });
+                }
+                return;
+            }
+            Decision::Release(Released::Complete) => HoldEnd::Complete,
+            Decision::Release(Released::TimedOut { .. }) => HoldEnd::TimedOut,
+            Decision::WriteNow(_) => HoldEnd::Broken,
+        };
+        if let Some(after) = before {
+            self.released(promotion.about(), end, after);
+        }
+    }
+
+    /// Ends the hold of a Rollout, if it has one, and reports it.
+    pub(crate) fn end_hold(&self, rollout: About, end: HoldEnd) {
+        if let Some(after) = self.holds.end(&rollout.key) {
+            info!(rollout = %rollout.key, "the promotion is no longer held: {}", end.as_str());
+            self.released(rollout, end, after);
+        }
+    }
+
+    fn released(&self, rollout: About, end: HoldEnd, after: Duration) {
+        let report = Report::Released {
+            rollout,
+            end,
+            after,
+        };
+        self.observer.observe(&report);
+        self.observer.observe(&Report::Holds(self.holds.count()));
     }
 
     fn warn_once(&self, rollout: &ObjectKey, why: &str) {

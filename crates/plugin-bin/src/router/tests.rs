@@ -7,6 +7,7 @@ mod guard;
 mod managed_routes;
 mod mirror_routes;
 mod partial_failures;
+mod reports;
 
 use std::sync::Arc;
 

@@ -49,12 +49,12 @@ pub(super) fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
     rollout
 }
 
-fn promoted() -> Rollout {
+pub(super) fn promoted() -> Rollout {
     status(NEW, NEW, NEW)
 }
 
 /// A table at that weight of the canary, in which the canary Service leads to the new Pods and stable to the old ones.
-async fn at(weight: i32) -> Fixture {
+pub(super) async fn at(weight: i32) -> Fixture {
     let fixture = Fixture::new([shop()]);
     for (name, hash) in [("a", NEW), ("b", NEW), ("x", OLD)] {
         fixture.store.put_pod(pod(name, hash)).unwrap();
@@ -68,7 +68,7 @@ async fn at(weight: i32) -> Fixture {
 }
 
 impl Fixture {
-    fn endpoints(&self, service: &str, pods: &[&str]) {
+    pub(super) fn endpoints(&self, service: &str, pods: &[&str]) {
         self.store.put_endpoint_slice(slice(service, pods)).unwrap();
     }
 
@@ -125,7 +125,7 @@ impl Fixture {
     }
 }
 
-async fn sleep(seconds: f32) {
+pub(super) async fn sleep(seconds: f32) {
     tokio::time::sleep(Duration::from_secs_f32(seconds)).await;
 }
 

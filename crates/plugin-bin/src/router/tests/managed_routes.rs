@@ -4,7 +4,7 @@ use rollouts_rpc::rollout::{CanaryStep, HeaderRoutingMatch, StringMatch};
 
 use super::*;
 
-fn header(value: &str) -> SetHeaderRoute {
+pub(super) fn header(value: &str) -> SetHeaderRoute {
     let header_value = StringMatch {
         exact: value.into(),
         ..StringMatch::default()
@@ -32,7 +32,11 @@ fn header_rollout(block: Value) -> Rollout {
 }
 
 impl Fixture {
-    async fn set_header(&self, rollout: &Rollout, route: &SetHeaderRoute) -> Result<(), String> {
+    pub(super) async fn set_header(
+        &self,
+        rollout: &Rollout,
+        route: &SetHeaderRoute,
+    ) -> Result<(), String> {
         let outcome = self.router.set_header_route(rollout, route).await;
         outcome.map_err(|error| error_chain(error.as_error()))
     }

@@ -1,0 +1,122 @@
+//! What the router reports beside its answers.
+
+use std::sync::Mutex;
+
+use super::guard::{at, promoted, sleep};
+use super::managed_routes::header;
+use super::*;
+
+/// Keeps what is reported, with the uid of the Rollout.
+#[derive(Default)]
+struct Reports(Mutex<Vec<String>>);
+
+impl Observer for Reports {
+    fn observe(&self, report: &Report) {
+        let line = match report {
+            Report::ManagedRoutesFailed { rollout, error } => {
+                format!("managed routes of {}: {error}", rollout.uid)
+            }
+            Report::GlooRejected { table, reason, .. } => format!("{}: {reason}", table.key),
+            Report::Held { rollout } => format!("held {}", rollout.uid),
+            Report::HeldTooLong {
+                service,
+                ready,
+                wanted,
+                ..
+            } => format!("too long: {ready} of {wanted} behind {service}"),
+            Report::Released { end, after, .. } => {
+                format!("{} after {} s", end.as_str(), after.as_secs())
+            }
+            Report::Holds(count) => format!("{count} held"),
+            other => other.to_string(),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+impl Reports {
+    #[track_caller]
+    fn check(&self, expect: &[&str]) {
+        assert_eq!(std::mem::take(&mut *self.0.lock().unwrap()), expect);
+    }
+}
+
+fn observed(fixture: Fixture) -> (Fixture, Arc<Reports>) {
+    let reports = Arc::new(Reports::default());
+    let router = fixture.router.with_observer(reports.clone());
+    (Fixture { router, ..fixture }, reports)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_reported_when_it_begins_and_when_it_ends() {
+    let (fixture, reports) = observed(at(100).await);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["held u1", "1 held"]);
+    sleep(10.0).await;
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&[]);
+    fixture.endpoints("web", &["a", "b"]);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    sleep(5.0).await;
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["complete after 15 s", "0 held"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_lasts_too_long_is_reported_every_five_minutes() {
+    let (fixture, reports) = observed(at(100).await);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["held u1", "1 held"]);
+    for _ in 0..2 {
+        sleep(301.0).await;
+        fixture.set_weight(&promoted(), 0).await.unwrap();
+        fixture.set_weight(&promoted(), 0).await.unwrap();
+        reports.check(&["too long: 0 of 2 behind web"]);
+    }
+    fixture.endpoints("web", &["a"]);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["timeout after 602 s", "0 held"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_premise_breaks_is_reported() {
+    let (fixture, reports) = observed(at(100).await);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["held u1", "1 held"]);
+    fixture.endpoints("web-canary", &["x"]);
+    fixture.set_weight(&promoted(), 0).await.unwrap();
+    reports.check(&["broken after 0 s", "0 held"]);
+}
+
+#[tokio::test]
+async fn errors_of_managed_routes_are_reported() {
+    let (fixture, reports) = observed(Fixture::new([shop()]));
+    let mut rollout =
+        rollout(json!({"routeTableSelector": {"name": "absent", "namespace": "mesh"}}));
+    rollout.metadata.uid = "u1".into();
+    fixture.set_header(&rollout, &header("1")).await.unwrap();
+    let reported = reports.0.lock().unwrap().join("\n");
+    assert!(reported.starts_with("managed routes of u1: "), "{reported}");
+}
+
+#[tokio::test]
+async fn what_gloo_refuses_is_reported() {
+    let (fixture, reports) = observed(Fixture::new([shop()]));
+    let mut rollout = rollout(select_shop());
+    let step = CanaryStep {
+        set_weight: Some(25),
+        ..CanaryStep::default()
+    };
+    canary(&mut rollout).steps = vec![step];
+    rollout.status.stable_rs = "s1".into();
+    rollout.status.current_pod_hash = "c1".into();
+    rollout.status.current_step_index = Some(0);
+    fixture.set_weight(&rollout, 25).await.unwrap();
+    let mut refused = fixture.store.table(&key()).unwrap();
+    refused["status"] =
+        json!({"common": {"State": {"approval": "INVALID", "message": "no such Service"}}});
+    fixture.store.put(refused).unwrap();
+    let verified = fixture.router.verify_weight(&rollout, desired(25), &[]);
+    assert_eq!(verified.await.unwrap(), Verification::NotVerified);
+    reports.check(&["mesh/shop: RouteTable mesh/shop: Gloo says INVALID: no such Service"]);
+}
