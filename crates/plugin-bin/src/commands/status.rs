@@ -1,12 +1,16 @@
 //! `status`: what the plugin has in force in a cluster.
 
+mod watch;
+
 use std::collections::BTreeMap;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::error_chain;
 use route_planner::involved;
+use route_store::KubeRouteStore;
 use serde::Serialize;
 
+use self::watch::Progress;
 use super::Answer;
 use super::output::{self, DIM, Format, RED, YELLOW, styled};
 use super::routes::{RouteState, routes};
@@ -19,6 +23,7 @@ use crate::from_rpc;
 Examples:
   status                                            all namespaces
   status -n shop -o json                            the Rollouts of one namespace, for a program
+  status --watch                                    how Rollouts go on
 
 A route marked with * is one that the plugin has put in. What Rollouts have left in tables that do not use them any more \
 is listed below; `restore` takes it out.
@@ -36,6 +41,10 @@ pub(crate) struct Args {
     /// Form of the answer.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
+
+    /// Show asked and accepted weights, promotions that wait and repairs, again and again until Ctrl-C.
+    #[arg(short, long, conflicts_with = "output")]
+    watch: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -54,6 +63,8 @@ struct RolloutStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     tables: Vec<TableStatus>,
+    #[serde(skip)]
+    progress: Progress,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,11 +98,29 @@ struct LeftBehind {
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let store = args.live.store();
-    output::progress("reading Rollouts");
-    let rollouts = world::rollouts(&store, args.namespace.as_deref()).await?;
-    output::progress("reading RouteTables");
+    if args.watch {
+        return watch::run(args, &store).await;
+    }
+    let report = read(args, &store).await?;
+    let is_well = report.left_behind.is_empty()
+        && report.rollouts.iter().all(|rollout| {
+            rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
+        });
+    output::print(&args.output.render(&report, text)?)?;
+    Ok(if is_well { Answer::Yes } else { Answer::No })
+}
+
+/// What is in the cluster now.
+async fn read(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Report> {
+    if !args.watch {
+        output::progress("reading Rollouts");
+    }
+    let rollouts = world::rollouts(store, args.namespace.as_deref()).await?;
+    if !args.watch {
+        output::progress("reading RouteTables");
+    }
     let tables = store.tables(None).await?;
-    let policies = world::policies(&store).await?;
+    let policies = world::policies(store).await?;
 
     let mut report = Report {
         rollouts: Vec::new(),
@@ -114,6 +143,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
                 step: None,
                 problem: Some(error_chain(&error)),
                 tables: Vec::new(),
+                progress: Progress::default(),
             }),
         }
     }
@@ -133,12 +163,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
             }
         }
     }
-    let is_well = report.left_behind.is_empty()
-        && report.rollouts.iter().all(|rollout| {
-            rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
-        });
-    output::print(&args.output.render(&report, text)?)?;
-    Ok(if is_well { Answer::Yes } else { Answer::No })
+    Ok(report)
 }
 
 /// What is to be said of a Rollout, and the tables it selects.
@@ -156,6 +181,7 @@ fn status(
         step: rollout.status.current_step_index.map(|step| (step, steps)),
         problem: None,
         tables: Vec::new(),
+        progress: Progress::of(subject),
     };
     let config = match from_rpc::config(&args.live.policy(), rollout, key) {
         Ok(config) => config,

@@ -1,7 +1,7 @@
 //! Events in the Kubernetes API.
 
-use gloo_types::{ObjectKey, Resource};
-use kube::core::params::{Patch as Body, PatchParams, PostParams};
+use gloo_types::{Document, ObjectKey, Resource};
+use kube::core::params::{ListParams, Patch as Body, PatchParams, PostParams};
 use serde_json::Value;
 
 use super::{Call, FIELD_MANAGER, HttpRequest, KubeRouteStore, RequestError, resource};
@@ -44,6 +44,20 @@ impl EventWriter for KubeRouteStore {
 }
 
 impl KubeRouteStore {
+    /// The Events of `component` in a namespace, or in all.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub async fn events(
+        &self,
+        namespace: Option<&str>,
+        component: &str,
+    ) -> Result<Vec<Value>, StoreError> {
+        let params = ListParams::default().fields(&format!("source={component}"));
+        let events = self.list::<CoreEvent>(namespace, params).await?;
+        Ok(events.into_iter().map(Document::into_raw).collect())
+    }
+
     async fn send_event(
         &self,
         call: &Call,
