@@ -201,6 +201,18 @@ impl Api {
         }
     }
 
+    /// The status of a Rollout tells another weight: a table that is not selected may still show the one before.
+    pub(crate) fn miss_status(&self) {
+        let tables = self.world().tables.len();
+        for index in 0..tables {
+            let live = self.live(index);
+            let table = &mut self.world().tables[index];
+            if !table.is_selected {
+                live.iter().for_each(|live| table.meet_another_status(live));
+            }
+        }
+    }
+
     /// Another process of the plugin carries out the SetWeight of a pass.
     pub(crate) async fn late(&self, pass: &Pass) {
         let router = router(Arc::clone(&self.0.memory));
@@ -208,7 +220,7 @@ impl Api {
         for table in everything.clone() {
             let live = self.live(table);
             let table = &mut self.world().tables[table];
-            live.iter().for_each(|live| table.meet_older_status(live));
+            live.iter().for_each(|live| table.meet_another_status(live));
         }
         self.world().met.changed.extend(everything.clone());
         // Whoever asked for it is gone.

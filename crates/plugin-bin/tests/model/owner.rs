@@ -150,8 +150,9 @@ impl Table {
         }
     }
 
-    /// A process that goes by an older status takes weights for the owner's where the record is lost.
-    pub(crate) fn meet_older_status(&mut self, live: &Value) {
+    /// Where the record is lost, weights that the status does not tell are taken for the owner's: it may be older, or the
+    /// table was not selected when it changed.
+    pub(crate) fn meet_another_status(&mut self, live: &Value) {
         if annotation(live).is_some() {
             return;
         }

@@ -249,7 +249,11 @@ impl Play {
             is_admissible(&pass, &pass.rollout)?;
         }
         if is_done {
+            let told = self.controllers[who].told.canary;
             self.controllers[who].finish(&pass, is_verified);
+            if self.controllers[who].told.canary != told {
+                self.api.miss_status();
+            }
             let written = self.controllers[who].rollout();
             if sets_weight && written.status.is_promoted() == pass.rollout.status.is_promoted() {
                 is_admissible(&pass, &written)?;
