@@ -169,6 +169,11 @@ impl Cluster {
         .await
     }
 
+    /// The port on which etcd serves clients on loopback, without TLS.
+    pub fn etcd(&self) -> u16 {
+        self.etcd
+    }
+
     /// Kills the API server.
     pub fn stop_api_server(&mut self) {
         drop(self.processes.remove(API_SERVER));
