@@ -320,6 +320,16 @@ impl Canary {
         self.change_status(json!({ "abort": true })).await
     }
 
+    /// Deletes the Rollout.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn delete_rollout(&self) -> Result<()> {
+        let params = DeleteParams::default();
+        self.rollouts.delete(self.name, &params).await?;
+        Ok(())
+    }
+
     async fn change_status(&self, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "status": status }));
         self.rollouts

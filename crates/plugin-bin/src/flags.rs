@@ -8,6 +8,7 @@ use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
 
 use crate::from_rpc::Policy;
+use crate::resident::Settings;
 
 /// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or variables for controllers before
 /// 1.7, which know no `args`.
@@ -64,6 +65,19 @@ pub struct Flags {
         default_value = "on"
     )]
     promotion_guard: Switch,
+
+    /// Whether a table that somebody else changes in the middle of an update gets the weights of the last call again.
+    #[arg(
+        long,
+        env = "GLOO_PLUGIN_REPAIR",
+        value_name = "SWITCH",
+        default_value = "on"
+    )]
+    repair: Switch,
+
+    /// How long after its Rollout was deleted a table is restored, in seconds.
+    #[arg(long, env = "GLOO_PLUGIN_GC_AFTER", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    gc_after: Duration,
 
     /// What to speak with the host; the Rollouts controller knows netrpc only.
     #[arg(
@@ -213,6 +227,19 @@ impl Flags {
         KubeAccess {
             limits: RequestLimits { qps, burst },
             ..self.cluster.to_access()
+        }
+    }
+
+    /// Deadline of each request to the API server.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        self.cluster.request_timeout
+    }
+
+    /// What is done between the calls.
+    pub(crate) fn between_the_calls(&self) -> Settings {
+        Settings {
+            repair: self.repair == Switch::On,
+            collect_after: self.gc_after,
         }
     }
 

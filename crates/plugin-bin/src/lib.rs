@@ -8,7 +8,6 @@ mod events;
 mod flags;
 mod from_rpc;
 mod metrics;
-#[allow(dead_code, reason = "the shells around it follow")]
 mod resident;
 mod router;
 #[cfg(feature = "testing")]
@@ -16,7 +15,7 @@ pub mod testing;
 
 use std::{process::ExitCode, sync::Arc};
 
-use futures::future::join3;
+use futures::future::join4;
 use rollouts_rpc::{
     PluginEnv, ServeConfig, announce_on_stdout,
     goplugin::{
@@ -25,7 +24,9 @@ use rollouts_rpc::{
     },
 };
 use route_store::event_sink::EventSink;
-use route_store::{CachedRouteStore, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store};
+use route_store::{
+    CachedRouteStore, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
+};
 
 pub use commands::CommandLine;
 pub use error::{Failure, Failures, ShiftError};
@@ -34,7 +35,7 @@ use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
-use resident::reporter::Reporter;
+use resident::{leadership::LeaseFence, reporter::Reporter};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
@@ -43,6 +44,9 @@ pub(crate) const VERSION: &str = match option_env!("RELEASE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
+
+/// Stack of a worker thread. The future of a call is large where nothing is optimised.
+const THREAD_STACK: usize = 16 << 20;
 
 /// Carries out the command of a person, or serves the controller that started this process.
 #[must_use]
@@ -104,11 +108,19 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
             follow(&metrics, &cached);
             let told = Events::to(events.clone(), events.clone());
             let reporter = Arc::new(Reporter::new(metrics.clone(), told));
-            let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter);
+            let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter.clone());
             let router = configured(router, flags);
+            let (settings, timeout) = (flags.between_the_calls(), flags.request_timeout());
+            let fence = LeaseFence::new(store.clone(), Controller::of_this_process(), timeout);
             let attending = router.clone();
             let background = async move {
-                join3(events.post_to(&*store), cached.run(), attending.attend()).await;
+                let _following = Following(cached.clone());
+                let between = async {
+                    fence.meet().await;
+                    resident::run(settings, &attending, cached.clone(), fence, reporter).await;
+                };
+                let posting = events.post_to(&*store);
+                join4(posting, cached.run(), attending.attend(), between).await;
             };
             serve_router(flags, env, router, metrics, background)
         }
@@ -120,6 +132,15 @@ fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<
         .with_call_timeout(flags.call_timeout)
         .with_promotion_guard(flags.has_promotion_guard());
     Arc::new(router)
+}
+
+/// Ends the watches of a store when it is dropped.
+struct Following(Arc<CachedRouteStore>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.follow_nothing();
+    }
 }
 
 /// Shows how the objects of each kind are followed.
@@ -142,6 +163,7 @@ fn serve_router<S: Store>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .thread_stack_size(THREAD_STACK)
         .build()?;
     {
         let _entered = runtime.enter();

@@ -16,6 +16,7 @@ pub(crate) mod watched;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join;
 use route_store::Store;
 
 use self::garbage::GarbageCollector;
@@ -33,8 +34,8 @@ pub(crate) struct Settings {
     pub(crate) collect_after: Duration,
 }
 
-/// Begins what is done between the calls. It ends when the router is stopped. Needs a Tokio runtime.
-pub(crate) fn start<S: Store, W: Watched, F: Fence>(
+/// Does what is to be done between the calls. Does not end.
+pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     settings: Settings,
     router: &Arc<GlooRouter<S>>,
     watched: Arc<W>,
@@ -49,15 +50,16 @@ pub(crate) fn start<S: Store, W: Watched, F: Fence>(
         observer: Arc::clone(&observer),
         after: settings.collect_after,
     };
-    router.between().spawn(collector.run());
+    let repairer = Repairer {
+        router: Arc::clone(router),
+        watched,
+        fence,
+        observer,
+    };
     if settings.repair {
-        let repairer = Repairer {
-            router: Arc::clone(router),
-            watched,
-            fence,
-            observer,
-        };
-        router.between().spawn(repairer.run());
+        join(collector.run(), repairer.run()).await;
+    } else {
+        collector.run().await;
     }
 }
 

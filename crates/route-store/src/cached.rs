@@ -106,6 +106,13 @@ impl CachedRouteStore {
         join(self.follow_namespaces(), self.follow_policies()).await;
     }
 
+    /// Ends all watches. Nothing is known from here on.
+    pub fn follow_nothing(&self) {
+        self.tables.follow_only(&BTreeSet::new());
+        self.rollouts.follow_only(&BTreeSet::new());
+        self.policies.follow_only(&BTreeSet::new());
+    }
+
     /// Follows the tables of some namespaces one by one while those of all namespaces are forbidden.
     async fn follow_namespaces(&self) {
         while !self.namespaces.is_empty() {

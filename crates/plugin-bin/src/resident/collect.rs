@@ -24,6 +24,8 @@ const ONE_OF: usize = 5;
 pub(crate) enum Rollouts {
     /// It uses this plugin: its calls look after its tables.
     Uses,
+    /// It uses this plugin, selects other tables, and what it asks for is in force in these.
+    Deselects,
     /// It no longer uses this plugin, and all its Pods are those of one version, or will be.
     SettledWithout,
     /// It no longer uses this plugin, and both versions get traffic. The controller divides it by the number of Pods now:
@@ -124,26 +126,27 @@ impl Collector {
         }
     }
 
-    /// Looks at all marks. `rollout` tells of each Rollout that there is, of which there are `count`.
+    /// Looks at all marks. `rollout` tells of the Rollout of a part, if there is one, of which there are `count` in all.
     pub(crate) fn review(
         &mut self,
         now: Instant,
         marked: &[Marked],
         count: usize,
-        rollout: impl Fn(&ObjectKey) -> Option<Rollouts>,
+        rollout: impl Fn(&Part) -> Option<Rollouts>,
     ) -> Review {
         let mut orphans = BTreeMap::new();
         for Marked { table, rollouts } in marked {
             for owner in rollouts {
-                let why = match rollout(owner) {
-                    Some(Rollouts::Uses | Rollouts::UnsettledWithout) => continue,
-                    Some(Rollouts::SettledWithout) => Orphanage::PluginRemoved,
-                    None if self.deleted.contains(owner) => Orphanage::Deleted,
-                    None => Orphanage::NeverSeen,
-                };
                 let part = Part {
                     rollout: owner.clone(),
                     table: table.clone(),
+                };
+                let why = match rollout(&part) {
+                    Some(Rollouts::Uses | Rollouts::UnsettledWithout) => continue,
+                    Some(Rollouts::Deselects) => Orphanage::Deselected,
+                    Some(Rollouts::SettledWithout) => Orphanage::PluginRemoved,
+                    None if self.deleted.contains(owner) => Orphanage::Deleted,
+                    None => Orphanage::NeverSeen,
                 };
                 let known = self.orphans.remove(&part).filter(|known| known.why == why);
                 let orphan = known.unwrap_or(Orphan {
@@ -159,7 +162,8 @@ impl Collector {
         let has_marks =
             |rollout: &ObjectKey| self.orphans.keys().any(|part| part.rollout == *rollout);
         self.deleted.retain(has_marks);
-        let is_gone = |orphan: &Orphan| orphan.why != Orphanage::PluginRemoved;
+        let is_gone =
+            |orphan: &Orphan| matches!(orphan.why, Orphanage::Deleted | Orphanage::NeverSeen);
         let tables = |of: &dyn Fn(&Orphan) -> bool| {
             let parts = self.orphans.iter().filter(|(_, orphan)| of(orphan));
             parts
@@ -244,7 +248,7 @@ mod tests {
         fn review(&mut self, second: u64) -> Review {
             let now = self.begin + Duration::from_secs(second);
             let rollouts = &self.rollouts;
-            let rollout = |key: &ObjectKey| rollouts.get(key).copied();
+            let rollout = |part: &Part| rollouts.get(&part.rollout).copied();
             self.collector
                 .review(now, &self.tables, rollouts.len(), rollout)
         }
@@ -320,6 +324,15 @@ mod tests {
         world.rollouts.insert(key("a"), Rollouts::SettledWithout);
         world.check(10_001, &[("web", Some(30))], &[]);
         world.check(10_031, &[], &["web"]);
+    }
+
+    #[test]
+    fn a_table_that_is_no_longer_selected_is_due_after_a_delay() {
+        let mut world = World::new();
+        world.rollouts.insert(key("a"), Rollouts::Deselects);
+        world.check(0, &[("web", Some(30))], &[]);
+        world.check(29, &[], &[]);
+        world.check(30, &[], &["web"]);
     }
 
     #[test]

@@ -86,8 +86,25 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
             };
             rollouts.insert(rollout, known);
         }
-        let known = |rollout: &ObjectKey| rollouts.get(rollout).copied().flatten();
+        let known = |part: &Part| {
+            let Part { rollout, table } = part;
+            match rollouts.get(rollout).copied().flatten() {
+                Some(Rollouts::Uses)
+                    if self.watched.deselects(rollout, table) && self.is_in_force(part) =>
+                {
+                    Some(Rollouts::Deselects)
+                }
+                known => known,
+            }
+        };
         Some(collector.review(Instant::now(), &marked, self.watched.rollouts(), known))
+    }
+
+    /// Whether the Rollout's last SetWeight is in force, in other tables than this one.
+    fn is_in_force(&self, part: &Part) -> bool {
+        let intents = self.router.between().standing();
+        let standing = intents.of(&part.rollout);
+        standing.is_some_and(|it| it.is_complete && !it.tables.contains(&part.table))
     }
 
     async fn carry_out(&self, collector: &mut Collector, review: Review) {
@@ -118,7 +135,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Collect,
         };
-        let collected = self.router.collect(&part, self.fence.as_ref());
+        let collected = self.router.collect(&part, why, self.fence.as_ref());
         match with_context(context, collected).await {
             Collected::Restored(table) => self.observer.observe(&Report::Restored {
                 rollout: part.rollout,

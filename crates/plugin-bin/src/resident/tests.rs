@@ -25,6 +25,8 @@ struct World {
     rollouts: broadcast::Sender<Change>,
     /// The Rollouts that there are, and whether each uses the plugin.
     known: Mutex<Vec<(ObjectKey, bool)>>,
+    /// Name of the table that the Rollout selects.
+    selected: Mutex<String>,
     is_leader: AtomicBool,
     /// What somebody else does between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
@@ -58,6 +60,11 @@ impl Watched for World {
         let known = self.known.lock().unwrap();
         let known = known.iter().find(|(key, _)| key == rollout);
         known.map(|(_, uses)| *uses)
+    }
+
+    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
+        let selects = self.selected.lock().unwrap();
+        self.uses_plugin(rollout) == Some(true) && *selects != table.name
     }
 
     fn rollouts(&self) -> usize {
@@ -96,6 +103,7 @@ impl Fixture {
             tables: broadcast::channel(1024).0,
             rollouts: broadcast::channel(1024).0,
             known: Mutex::default(),
+            selected: Mutex::new("web".into()),
             is_leader: AtomicBool::new(true),
             meanwhile: Mutex::default(),
             reports: Mutex::default(),
@@ -110,7 +118,9 @@ impl Fixture {
             collect_after: Duration::from_secs(30),
         };
         let (watched, fence) = (Arc::clone(&world), Lease(Arc::clone(&world)));
-        start(settings, &router, watched, fence, world.clone());
+        let (shared, observer) = (Arc::clone(&router), world.clone());
+        let work = async move { run(settings, &shared, watched, fence, observer).await };
+        router.between().spawn(work);
         let fixture = Self { router, world };
         fixture.show(rollout());
         // The tasks subscribe.
@@ -540,6 +550,33 @@ async fn a_rollout_without_the_plugin_is_restored_when_it_is_settled() {
         Rollouts::UnsettledWithout
     );
     fixture.show(with(without, "/status/stableRS", json!("c1")));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.shares(), [100]);
+}
+
+/// The process was started after the Rollout had selected another table.
+#[tokio::test(start_paused = true)]
+async fn a_table_that_is_no_longer_selected_is_restored_when_another_one_has_the_weight() {
+    let fixture = Fixture::at_25().await;
+    let split = fixture.table();
+    let fixture = Fixture::new().await;
+    fixture.world.store.put(split).unwrap();
+    fixture
+        .world
+        .store
+        .put(with(owners(), "/metadata/name", json!("other")))
+        .unwrap();
+    let selector = format!(
+        "/spec/strategy/canary/trafficRouting/plugins/{}",
+        PLUGIN.replace('/', "~1")
+    );
+    let block = json!({"routeTableSelector": {"name": "other", "namespace": "mesh"}});
+    let other = with(rollout(), &selector, block);
+    fixture.show(other.clone());
+    "other".clone_into(&mut fixture.world.selected.lock().unwrap());
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(fixture.shares(), [75, 25]);
+    fixture.set_weight(&other, 25).await;
     sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.shares(), [100]);
 }

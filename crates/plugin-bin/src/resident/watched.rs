@@ -1,7 +1,7 @@
 //! What watches have told, as far as the work between the calls needs it.
 
 use gloo_types::{ObjectKey, RouteTableDoc};
-use route_store::Change;
+use route_store::{CachedRouteStore, Change, FRESH};
 use tokio::sync::broadcast::Receiver;
 
 use super::collect::Marked;
@@ -23,6 +23,91 @@ pub(crate) trait Watched: Send + Sync + 'static {
     /// Whether a Rollout uses this plugin; `None` if there is no such Rollout.
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
 
+    /// Whether a Rollout that uses this plugin selects other tables than this one, whatever it may ask for.
+    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;
+
     /// Number of Rollouts.
     fn rollouts(&self) -> usize;
+}
+
+impl Watched for CachedRouteStore {
+    fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
+        self.tables().get(table)?.document().ok()
+    }
+
+    fn table_changes(&self) -> Receiver<Change> {
+        self.tables().subscribe()
+    }
+
+    fn rollout_changes(&self) -> Receiver<Change> {
+        Self::rollouts(self).subscribe()
+    }
+
+    fn marked(&self) -> Option<Vec<Marked>> {
+        self.tables().check(None, FRESH).ok()?;
+        Self::rollouts(self).check(None, FRESH).ok()?;
+        let tables = self.tables().all().into_iter();
+        let marked = tables.map(|table| Marked {
+            table: table.key.clone(),
+            rollouts: table
+                .owners
+                .iter()
+                .filter(|it| is_whole(it))
+                .cloned()
+                .collect(),
+        });
+        Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
+    }
+
+    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+        let facts = Self::rollouts(self).get(rollout)?;
+        Some(facts.traffic.is_some())
+    }
+
+    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
+        let (facts, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
+        let selector = facts.as_ref().and_then(|facts| facts.traffic.as_ref());
+        let selector = selector.and_then(|traffic| traffic.selector.as_ref());
+        let (Some(selector), Some(table)) = (selector, table) else {
+            return false;
+        };
+        !selector.matches(&table.key, &table.labels)
+    }
+
+    fn rollouts(&self) -> usize {
+        Self::rollouts(self).status().objects
+    }
+}
+
+/// Whether a mark names a Rollout of this cluster in full. A label has a digest where a name is too long for it, and the
+/// marks of another workload cluster have its name behind an `@`.
+fn is_whole(mark: &ObjectKey) -> bool {
+    let is_digest = |name: &str| {
+        let digest = name
+            .strip_prefix('x')
+            .and_then(|name| name.rsplit_once('-'));
+        digest.is_some_and(|(_, it)| {
+            it.len() == 16 && it.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    let is_plain = |name: &str| !name.contains('@') && !is_digest(name);
+    is_plain(&mark.namespace) && is_plain(&mark.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_names_a_rollout_of_this_cluster_in_full() {
+        for (name, expect) in [
+            ("reviews", true),
+            ("x-ray", true),
+            ("reviews@eu", false),
+            ("xreviews-e63f991904833892", false),
+            ("xreviews-e63f99190483389", true),
+        ] {
+            assert_eq!(is_whole(&ObjectKey::new("shop", name)), expect, "{name}");
+        }
+    }
 }

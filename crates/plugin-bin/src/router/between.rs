@@ -22,7 +22,7 @@ use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::resident::collect::{Part, Rollouts};
 use crate::resident::fights::Fights;
-use crate::resident::report::{About, RepairOutcome};
+use crate::resident::report::{About, Orphanage, RepairOutcome};
 use crate::resident::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table switches off its repairs.
@@ -39,7 +39,14 @@ pub(crate) struct Between {
     fought: Mutex<Vec<(ObjectKey, About)>>,
     news: Notify,
     /// What runs between the calls.
-    tasks: Mutex<JoinSet<()>>,
+    tasks: Mutex<Tasks>,
+}
+
+/// What runs between the calls.
+#[derive(Debug, Default)]
+struct Tasks {
+    running: JoinSet<()>,
+    is_over: bool,
 }
 
 /// What a table needs to be as the last SetWeight left it.
@@ -87,13 +94,20 @@ impl Between {
 
     /// Runs a task until the session ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        lock(&self.tasks).spawn(task);
+        let mut tasks = lock(&self.tasks);
+        if !tasks.is_over {
+            tasks.running.spawn(task);
+        }
     }
 
     /// Ends all tasks, with the requests that they wait for.
     pub(crate) async fn stop(&self) {
-        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
-        tasks.shutdown().await;
+        let mut running = {
+            let mut tasks = lock(&self.tasks);
+            tasks.is_over = true;
+            std::mem::take(&mut tasks.running)
+        };
+        running.shutdown().await;
     }
 
     /// A call begins that may ask for something else than the last SetWeight.
@@ -289,6 +303,19 @@ impl<S: Store> GlooRouter<S> {
         Ok(Some((live.with_defaults(), is_deleting)))
     }
 
+    /// Whether a Rollout selects a table, as both are now.
+    async fn selects(&self, rollout: &Rollout, table: &ObjectKey) -> Result<bool, StoreError> {
+        let Ok(config) = from_rpc::config(&self.policy, rollout, &from_rpc::key(rollout)) else {
+            // Nobody can tell.
+            return Ok(true);
+        };
+        match self.store.read(table).await {
+            Ok(table) => Ok(config.route_tables().matches(table.key(), table.labels())),
+            Err(StoreError::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// A table as it is now, with who wrote which field.
     ///
     /// # Errors
@@ -308,9 +335,14 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// Restores a table from what a Rollout left in it, unless the Rollout is there and looks after it.
-    pub(crate) async fn collect(&self, part: &Part, fence: &impl Fence) -> Collected {
+    pub(crate) async fn collect(
+        &self,
+        part: &Part,
+        why: Orphanage,
+        fence: &impl Fence,
+    ) -> Collected {
         let Part { rollout, table } = part;
-        match self.try_collect(part, fence).await {
+        match self.try_collect(part, why, fence).await {
             Ok(collected) => collected,
             Err(error) => {
                 info!(%rollout, route_table = %table, "not restored: {error}");
@@ -319,17 +351,26 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    async fn try_collect(&self, part: &Part, fence: &impl Fence) -> Result<Collected, Failure> {
+    async fn try_collect(
+        &self,
+        part: &Part,
+        why: Orphanage,
+        fence: &impl Fence,
+    ) -> Result<Collected, Failure> {
         let Part { rollout, table } = part;
-        match self.use_of(rollout).await? {
-            Some(Rollouts::Uses | Rollouts::UnsettledWithout) => return Ok(Collected::Spared),
-            Some(Rollouts::SettledWithout) => {}
-            // Without the kind nothing is known of any Rollout.
-            None if !self.store.knows_rollouts(&rollout.namespace).await? => {
-                debug!(%rollout, route_table = %table, "not restored: the API server has no Rollouts");
-                return Ok(Collected::Failed);
+        let live = self.live_rollout(rollout).await?;
+        let names = &self.policy.plugin_names;
+        let is_orphan = match live.map(|(live, _)| (Rollouts::of(&live, names), live)) {
+            Some((Rollouts::Uses, live)) => {
+                why == Orphanage::Deselected && !self.selects(&live, table).await?
             }
-            None => {}
+            Some((state, _)) => state == Rollouts::SettledWithout,
+            // Without the kind nothing is known of any Rollout.
+            None => self.store.knows_rollouts(&rollout.namespace).await?,
+        };
+        if !is_orphan {
+            debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it, or Rollouts are not known");
+            return Ok(Collected::Spared);
         }
         if !fence.allows(None).await {
             return Ok(Collected::Failed);

@@ -34,10 +34,10 @@ fn needed(mirrors: bool) -> Vec<Right> {
     let mut needed = rights(
         RouteTable::GROUP,
         RouteTable::PLURAL,
-        &["get", "list", "patch"],
+        &["get", "list", "watch", "patch"],
     );
     if mirrors {
-        let verbs = ["get", "list", "create", "patch", "delete"];
+        let verbs = ["get", "list", "watch", "create", "patch", "delete"];
         needed.extend(rights(MirrorPolicy::GROUP, MirrorPolicy::PLURAL, &verbs));
     }
     needed

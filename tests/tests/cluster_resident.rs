@@ -1,0 +1,122 @@
+//! What the plugin does between the calls of a real controller: it repairs drift, and restores tables whose Rollout is gone.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use e2e_tests::walks::{AT_25, AT_50};
+use e2e_tests::{Canary, Cluster, Release, Suite};
+use serde_json::json;
+use tokio::time::sleep;
+
+/// The plugin's annotation.
+const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
+/// Long enough for a repair, and far below the 15 minutes of a controller that has nothing to do.
+const A_WHILE: Duration = Duration::from_secs(5);
+
+fn main() -> Result<ExitCode> {
+    Suite::run(Some(Release::V1_9), |suite| {
+        macro_rules! trials {
+            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
+        }
+        Ok(trials![
+            drift_is_repaired_during_a_pause,
+            a_table_with_the_annotation_is_left_as_it_is,
+            the_table_of_a_deleted_rollout_is_restored,
+            a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled,
+        ])
+    })
+}
+
+async fn drift_is_repaired_during_a_pause(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "drift").await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    for keeps_annotation in [true, false] {
+        canary
+            .edit_table(|table| {
+                table.data["spec"] = owners.data["spec"].clone();
+                if !keeps_annotation && let Some(annotations) = &mut table.metadata.annotations {
+                    annotations.remove(ANNOTATION);
+                }
+            })
+            .await?;
+        canary.splits(AT_25).await?;
+    }
+    canary
+        .edit_table(|table| {
+            table.data["spec"]["http"][1]["forwardTo"]["destinations"][0]["weight"] = json!(50);
+            table.data["spec"]["http"][1]["forwardTo"]["destinations"][1]["weight"] = json!(50);
+        })
+        .await?;
+    canary.splits(AT_25).await?;
+    let event = canary.event("TrafficDriftRepaired").await?;
+    ensure!(event.contains("abort the Rollout"), "{event}");
+
+    // The update goes on, and ends with what the owner wrote.
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_50).await?;
+    canary.abort().await?;
+    canary.aborted().await?;
+    canary.restores(&owners).await
+}
+
+async fn a_table_with_the_annotation_is_left_as_it_is(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "left-alone").await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary
+        .edit_table(|table| {
+            table.data["spec"] = owners.data["spec"].clone();
+            let annotations = table.metadata.annotations.get_or_insert_default();
+            let key = "rollouts-plugin-trafficrouter-glooplatform/repair";
+            annotations.insert(key.to_owned(), "off".to_owned());
+        })
+        .await?;
+    let version = canary.table().await?.metadata.resource_version;
+    sleep(A_WHILE).await;
+    ensure!(canary.table().await?.metadata.resource_version == version);
+    // A call writes it.
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_50).await
+}
+
+async fn the_table_of_a_deleted_rollout_is_restored(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy(cluster, "deleted").await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.promote().await?;
+    canary.paused_at(3).await?;
+    canary.splits(AT_50).await?;
+    canary.delete_rollout().await?;
+    sleep(A_WHILE).await;
+    canary.splits(AT_50).await?;
+    canary.restores(&owners).await?;
+    canary.event("OrphanedTraffic").await?;
+    canary.event("TrafficRestored").await?;
+    Ok(())
+}
+
+async fn a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled(
+    cluster: &Cluster,
+) -> Result<()> {
+    let canary = Canary::deploy(cluster, "without").await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    let without = json!({ "strategy": { "canary": { "trafficRouting": null } } });
+    canary.change_spec(without).await?;
+    sleep(A_WHILE).await;
+    canary.splits(AT_25).await?;
+    canary.promote_fully().await?;
+    canary.healthy().await?;
+    canary.restores(&owners).await
+}
