@@ -1,0 +1,106 @@
+//! Events of the plugin in a real API server, with the permissions that the released role grants and no others.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::walks::AT_25;
+use e2e_tests::{Canary, Cluster, Release, Suite, eventually, run};
+use k8s_openapi::api::core::v1::Event;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use serde_json::json;
+
+const COMPONENT: &str = "rollouts-plugin-trafficrouter-glooplatform";
+const NAMESPACE: &str = "events";
+
+/// As `kubectl describe` looks for them: by the uid of the object.
+async fn described(cluster: &Cluster, object: &DynamicObject, reason: &str) -> Result<Vec<Event>> {
+    let uid = object.metadata.uid.as_deref().context("no uid")?;
+    let name = object.metadata.name.as_deref().context("no name")?;
+    let selector = format!(
+        "involvedObject.name={name},involvedObject.namespace={NAMESPACE},involvedObject.uid={uid}"
+    );
+    let events: Api<Event> = Api::namespaced(cluster.client().clone(), NAMESPACE);
+    let found = events
+        .list(&ListParams::default().fields(&selector))
+        .await?;
+    let found = found.items.into_iter();
+    let is_meant = |event: &Event| event.reason.as_deref() == Some(reason);
+    Ok(found.filter(is_meant).collect())
+}
+
+fn objects(cluster: &Cluster, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    Api::namespaced_with(cluster.client().clone(), NAMESPACE, &resource)
+}
+
+/// D-36: a verdict of Gloo that the controller does not show is described with the Rollout and with the table. The controller asks
+/// every 10 s, and each time raises the count.
+async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
+    cluster: &Cluster,
+) -> Result<()> {
+    let canary = Canary::deploy(cluster, NAMESPACE).await?;
+    let tables = objects(cluster, "networking.gloo.solo.io", "v2", "RouteTable");
+    let gloo_says = async |approval: &str| -> Result<()> {
+        let generation = canary.table().await?.metadata.generation;
+        let state = json!({
+            "approval": approval, "observedGeneration": generation, "message": "no Service reviews",
+        });
+        let patch = Patch::Merge(json!({ "status": { "common": { "State": state } } }));
+        let parameters = PatchParams::default();
+        tables
+            .patch_status(canary.table_name(), &parameters, &patch)
+            .await?;
+        Ok(())
+    };
+    // From now on the plugin waits for Gloo's word.
+    gloo_says("ACCEPTED").await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.splits(AT_25).await?;
+    gloo_says("INVALID").await?;
+
+    let rollout = objects(cluster, "argoproj.io", "v1alpha1", "Rollout")
+        .get("demo")
+        .await?;
+    for object in [rollout, canary.table().await?] {
+        let kind = object.types.as_ref().map(|types| types.kind.clone());
+        let kind = kind.unwrap_or_default();
+        eventually(
+            &format!("the Event about the {kind} is counted"),
+            async || {
+                let events = described(cluster, &object, "GlooRejected").await?;
+                let [event] = events.as_slice() else {
+                    anyhow::bail!("{} Events", events.len());
+                };
+                ensure!(event.count.unwrap_or_default() >= 2, "{event:?}");
+                ensure!(event.type_.as_deref() == Some("Warning"), "{event:?}");
+                let source = event.source.as_ref().and_then(|it| it.component.as_deref());
+                ensure!(source == Some(COMPONENT), "{event:?}");
+                let message = event.message.as_deref().unwrap_or_default();
+                ensure!(
+                    message.contains("Gloo says INVALID: no Service reviews"),
+                    "{event:?}"
+                );
+                Ok(())
+            },
+        )
+        .await?;
+    }
+    let status = run(cluster.kubeconfig(), "status").await?;
+    status.check(1, &["INVALID: no Service reviews"])?;
+
+    gloo_says("ACCEPTED").await?;
+    canary.paused_at(1).await
+}
+
+fn main() -> Result<ExitCode> {
+    Suite::run(Some(Release::V1_9), |suite| {
+        macro_rules! trials {
+            ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
+        }
+        Ok(trials![
+            a_refusal_of_gloo_is_described_with_the_rollout_and_the_table,
+        ])
+    })
+}
