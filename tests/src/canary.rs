@@ -73,6 +73,30 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, MANIFESTS).await
     }
 
+    /// The same with the RouteTable in another cluster than the Rollout. The methods use that one; there is another one of the
+    /// same name in the Rollout's own cluster, which is nobody's business.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_across(
+        cluster: &Cluster,
+        management: &Cluster,
+        namespace: &str,
+    ) -> Result<Self> {
+        let client = management.client();
+        let mut objects = manifest::parse(&MANIFESTS.replace("$NAMESPACE", namespace))?;
+        objects.retain(|object| {
+            let kind = object.types.as_ref().map(|types| types.kind.as_str());
+            matches!(kind, Some("Namespace" | RouteTable::KIND))
+        });
+        manifest::apply(client, &objects).await?;
+        let canary = Self::deploy(cluster, namespace).await?;
+        Ok(Self {
+            tables: tables(client, namespace),
+            ..canary
+        })
+    }
+
     /// The same with ping-pong: two Services that swap roles, of which the RouteTable leads to the first.
     ///
     /// # Errors
@@ -165,13 +189,7 @@ impl Canary {
             table: NAME.to_owned(),
             controller_log: cluster.controller_log(),
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
-            tables: api(
-                client,
-                namespace,
-                RouteTable::GROUP,
-                RouteTable::VERSION,
-                RouteTable::KIND,
-            ),
+            tables: tables(client, namespace),
             events: Api::namespaced(client.clone(), namespace),
         };
         canary.healthy().await?;
@@ -590,6 +608,11 @@ pub fn split(table: &DynamicObject) -> String {
         ))
     });
     described.collect::<Vec<_>>().join("; ")
+}
+
+fn tables(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    let (group, version) = (RouteTable::GROUP, RouteTable::VERSION);
+    api(client, namespace, group, version, RouteTable::KIND)
 }
 
 fn api(

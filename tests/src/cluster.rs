@@ -55,9 +55,20 @@ impl Cluster {
     /// # Errors
     /// Whatever keeps a program from starting, with the tail of the logs.
     pub async fn start(release: Release) -> Result<Self> {
+        Self::start_with(release, &[]).await
+    }
+
+    /// The same with further environment variables for the controller, which the plugin inherits.
+    ///
+    /// # Errors
+    /// As for [`Cluster::start`].
+    pub async fn start_with(release: Release, variables: &[(&str, &Path)]) -> Result<Self> {
         let plugin = plugin_binary()?;
         let mut cluster = Self::start_without_controller(release).await?;
-        match cluster.register_and_start(release, &plugin).await {
+        match cluster
+            .register_and_start(release, &plugin, variables)
+            .await
+        {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -276,7 +287,12 @@ impl Cluster {
         .await
     }
 
-    async fn register_and_start(&mut self, release: Release, plugin: &Path) -> Result<()> {
+    async fn register_and_start(
+        &mut self,
+        release: Release,
+        plugin: &Path,
+        variables: &[(&str, &Path)],
+    ) -> Result<()> {
         let plugins =
             json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
         let config = json!({
@@ -288,7 +304,7 @@ impl Cluster {
         self.create_controller_namespace().await?;
         manifest::apply(&self.client, &[serde_json::from_value(config)?]).await?;
         let kubeconfig = self.credentials.controller_kubeconfig.clone();
-        self.start_controller(release, &kubeconfig, &[])
+        self.start_controller(release, &kubeconfig, variables)
     }
 
     /// The namespace that the controller's objects are for.

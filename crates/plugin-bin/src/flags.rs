@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
@@ -128,13 +129,17 @@ pub(crate) struct PolicyFlags {
 /// How to reach the cluster.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClusterFlags {
-    /// Kubeconfig of the cluster that holds the RouteTables, when it is not the one at hand.
+    /// Kubeconfig of the management cluster that holds the RouteTables, when that is not the cluster of the Rollouts.
     #[arg(long, env = "GLOO_PLUGIN_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
     /// Context within the kubeconfig.
     #[arg(long, env = "GLOO_PLUGIN_CONTEXT", value_name = "NAME")]
     context: Option<String>,
+
+    /// With --kubeconfig: the cluster of the Rollouts, by a name that no other cluster has in the same management cluster. Default: remote.
+    #[arg(long, env = "GLOO_PLUGIN_CLUSTER_NAME", value_name = "NAME", default_value_if("kubeconfig", ArgPredicate::IsPresent, "remote"), requires = "kubeconfig", value_parser = cluster_name)]
+    cluster_name: Option<String>,
 
     /// Deadline of each request to the API server, in seconds.
     #[arg(long, env = "GLOO_PLUGIN_REQUEST_TIMEOUT", value_name = "SECONDS", default_value = "3", value_parser = seconds)]
@@ -204,7 +209,7 @@ impl Flags {
     /// What Rollouts may do.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.policy.to_policy()
+        self.policy.to_policy(&self.cluster)
     }
 
     /// Checks what one flag alone does not say.
@@ -220,14 +225,16 @@ impl Flags {
         }
     }
 
-    /// How to reach the API server.
+    /// How to reach the cluster of the Rollouts, and that of the RouteTables if it is another.
     #[must_use]
-    pub fn kube_access(&self) -> KubeAccess {
+    pub fn kube_access(&self) -> (KubeAccess, Option<KubeAccess>) {
         let LimitFlags { qps, burst } = self.limits;
-        KubeAccess {
+        let limited = |access| KubeAccess {
             limits: RequestLimits { qps, burst },
-            ..self.cluster.to_access()
-        }
+            ..access
+        };
+        let (local, tables) = self.cluster.to_access();
+        (limited(local), tables.map(limited))
     }
 
     /// Deadline of each request to the API server.
@@ -259,24 +266,36 @@ impl Flags {
 }
 
 impl PolicyFlags {
-    pub(crate) fn to_policy(&self) -> Policy {
+    /// What a Rollout of the cluster may do.
+    pub(crate) fn to_policy(&self, cluster: &ClusterFlags) -> Policy {
         let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned).into_iter();
         Policy {
             plugin_names: defaults.chain(self.plugin_names.iter().cloned()).collect(),
             route_table_namespaces: self.allowed_route_table_namespaces.clone(),
             destination_namespaces: self.allowed_destination_namespaces.clone(),
             allow_top_placement: self.allow_top_placement,
+            cluster: cluster.cluster_name.clone(),
         }
     }
 }
 
 impl ClusterFlags {
-    pub(crate) fn to_access(&self) -> KubeAccess {
-        KubeAccess {
-            kubeconfig: self.kubeconfig.clone(),
-            context: self.context.clone(),
+    /// How to reach the cluster of the Rollouts, and that of the RouteTables if it is another.
+    pub(crate) fn to_access(&self) -> (KubeAccess, Option<KubeAccess>) {
+        let at_hand = KubeAccess {
+            kubeconfig: None,
+            context: None,
             request_timeout: self.request_timeout,
             limits: RequestLimits::default(),
+        };
+        let named = KubeAccess {
+            kubeconfig: self.kubeconfig.clone(),
+            context: self.context.clone(),
+            ..at_hand.clone()
+        };
+        match self.kubeconfig {
+            Some(_) => (at_hand, Some(named)),
+            None => (named, None),
         }
     }
 }
@@ -300,6 +319,20 @@ fn seconds(text: &str) -> Result<Duration, String> {
     match Duration::try_from_secs_f32(seconds) {
         Ok(timeout) if !timeout.is_zero() => Ok(timeout),
         _ => Err("expected a number of seconds above 0".to_owned()),
+    }
+}
+
+/// Names as Kubernetes has them: neither `@` nor `_` is in them, which end the name of a Rollout in a mark.
+fn cluster_name(text: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let is_name = text.len() <= 63
+        && text.starts_with(legal)
+        && text.ends_with(legal)
+        && text.chars().all(|c| legal(c) || matches!(c, '-' | '.'));
+    if is_name {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a name of lower case letters, digits, - and .".to_owned())
     }
 }
 
@@ -329,7 +362,7 @@ mod tests {
             format!(
                 "{:?} {:?}",
                 flags.policy().plugin_names,
-                flags.kube_access().request_timeout
+                flags.kube_access().0.request_timeout
             )
         });
         match (shown, expect) {
@@ -368,11 +401,49 @@ mod tests {
     }
 
     #[test]
+    fn a_kubeconfig_leads_to_the_tables_alone_and_rollouts_are_marked_with_their_cluster() {
+        #[track_caller]
+        fn check(args: &[&str], expect: Result<&str, &str>) {
+            let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
+            let shown = parsed.map(|Line { flags }| {
+                let (local, tables) = flags.kube_access();
+                let tables = tables.map(|tables| tables.to_string());
+                format!("{local}; {tables:?}; {:?}", flags.policy().cluster)
+            });
+            match (shown, expect) {
+                (Ok(shown), Ok(expect)) => assert_eq!(shown, expect),
+                (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+                (shown, _) => panic!("{shown:?}"),
+            }
+        }
+        check(&[], Ok("the API server; None; None"));
+        check(
+            &["--context=a"],
+            Ok("the API server (context a); None; None"),
+        );
+        check(
+            &["--kubeconfig=/f"],
+            Ok(r#"the API server; Some("the API server of kubeconfig /f"); Some("remote")"#),
+        );
+        check(
+            &["--kubeconfig=/f", "--context=a", "--cluster-name=east-1"],
+            Ok(
+                r#"the API server; Some("the API server of kubeconfig /f (context a)"); Some("east-1")"#,
+            ),
+        );
+        check(&["--cluster-name=east"], Err("--kubeconfig"));
+        for nonsense in ["", "a@b", "a_b", "a/b", "-a", "a-", "A", &"a".repeat(64)] {
+            let name = format!("--cluster-name={nonsense}");
+            check(&["--kubeconfig=/f", &name], Err("expected a name"));
+        }
+    }
+
+    #[test]
     fn an_api_server_gets_at_least_one_request() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<(f64, u32), &str>) {
             let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
-            let limits = parsed.map(|line| line.flags.kube_access().limits);
+            let limits = parsed.map(|line| line.flags.kube_access().0.limits);
             match (limits, expect) {
                 (Ok(limits), Ok(expect)) => assert_eq!((limits.qps, limits.burst), expect),
                 (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),

@@ -9,7 +9,7 @@ use rollouts_rpc::{
 };
 use route_planner::{
     AdditionalDestination, Admissible, AppliedWeights, Intent, IntentKind, ManagedRoutes,
-    PluginConfig, PodHashes, Progress, Recorded, ServicePair, WeightSplit,
+    PluginConfig, PodHashes, Progress, Recorded, ServicePair, WeightSplit, mark, marked,
 };
 
 pub(crate) use managed::{has_mirrors, is_ending};
@@ -27,11 +27,28 @@ pub struct Policy {
     pub destination_namespaces: Vec<String>,
     /// Whether header routes may be placed above routes of other owners (`headerRoutePlacement: top`).
     pub allow_top_placement: bool,
+    /// The cluster of the Rollouts, where the RouteTables are in a management cluster.
+    pub cluster: Option<String>,
+}
+
+impl Policy {
+    /// The name under which a Rollout marks tables.
+    pub(crate) fn mark(&self, rollout: &ObjectKey) -> ObjectKey {
+        mark(rollout, self.cluster.as_deref())
+    }
+
+    /// The Rollout that marks tables with a name; `None` if it is of another cluster.
+    pub(crate) fn marked(&self, mark: &ObjectKey) -> Option<ObjectKey> {
+        let (rollout, cluster) = marked(mark);
+        (cluster == self.cluster.as_deref()).then_some(rollout)
+    }
 }
 
 /// What one Rollout wants of its RouteTables.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
+    /// The Rollout. The intent has the name under which it marks tables.
+    pub(crate) rollout: ObjectKey,
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,
     /// Whether a step mirrors requests, so that there may be MirrorPolicies.
@@ -69,7 +86,7 @@ impl Request {
             ping_pong: rollout.is_ping_pong(),
         };
         let intent = Intent {
-            rollout: key,
+            rollout: policy.mark(&key),
             services,
             hashes: Some(hashes),
             applied: rollout.status.canary.weights.as_ref().map(applied),
@@ -77,6 +94,7 @@ impl Request {
             managed: managed::managed_routes(rollout, are_removed),
         };
         Ok(Self {
+            rollout: key,
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
@@ -115,6 +133,7 @@ impl Request {
             additional: Vec::new(),
         };
         Self {
+            rollout: self.rollout.clone(),
             config: self.config.clone(),
             intent: Intent {
                 hashes: None,

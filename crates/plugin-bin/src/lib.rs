@@ -15,7 +15,7 @@ pub mod testing;
 
 use std::{process::ExitCode, sync::Arc};
 
-use futures::future::join4;
+use futures::future::{join, join4};
 use rollouts_rpc::{
     PluginEnv, ServeConfig, announce_on_stdout,
     goplugin::{
@@ -25,7 +25,7 @@ use rollouts_rpc::{
 };
 use route_store::event_sink::EventSink;
 use route_store::{
-    CachedRouteStore, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
+    CachedRouteStore, Clusters, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
 };
 
 pub use commands::CommandLine;
@@ -96,22 +96,30 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
             serve_router(flags, env, router, metrics, async {})
         }
         None => {
-            let store = KubeRouteStore::new(flags.kube_access());
-            let store = Arc::new(store.with_observer(metrics.requests_to("local")));
-            let events = EventSink::new(FIELD_MANAGER, metrics.count_events());
+            let clusters = clusters(flags, &metrics);
+            let sink = || EventSink::new(FIELD_MANAGER, metrics.count_events());
+            let of_rollouts = sink();
+            let of_tables = (!clusters.is_one()).then(sink);
+            let events = Events::to(
+                of_rollouts.clone(),
+                of_tables.clone().unwrap_or_else(|| of_rollouts.clone()),
+            );
             let cached = Arc::new(CachedRouteStore::new(
-                store.clone(),
-                router::table_keeper(),
+                clusters.clone(),
+                router::table_keeper(policy.clone()),
                 router::rollout_keeper(policy.clone()),
                 policy.route_table_namespaces.clone(),
             ));
             follow(&metrics, &cached);
-            let told = Events::to(events.clone(), events.clone());
-            let reporter = Arc::new(Reporter::new(metrics.clone(), told));
+            let reporter = Arc::new(Reporter::new(metrics.clone(), events));
             let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter.clone());
             let router = configured(router, flags);
             let (settings, timeout) = (flags.between_the_calls(), flags.request_timeout());
-            let fence = LeaseFence::new(store.clone(), Controller::of_this_process(), timeout);
+            let fence = LeaseFence::new(
+                clusters.local.clone(),
+                Controller::of_this_process(),
+                timeout,
+            );
             let attending = router.clone();
             let background = async move {
                 let _following = Following(cached.clone());
@@ -119,11 +127,35 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                     fence.meet().await;
                     resident::run(settings, &attending, cached.clone(), fence, reporter).await;
                 };
-                let posting = events.post_to(&*store);
+                let posting = async {
+                    let posting = of_rollouts.post_to(&*clusters.local);
+                    match of_tables {
+                        Some(of_tables) => {
+                            join(posting, of_tables.post_to(&*clusters.tables)).await;
+                        }
+                        None => posting.await,
+                    }
+                };
                 join4(posting, cached.run(), attending.attend(), between).await;
             };
             serve_router(flags, env, router, metrics, background)
         }
+    }
+}
+
+/// The cluster at hand, and the management cluster if there is one.
+fn clusters(flags: &Flags, metrics: &Arc<Metrics>) -> Clusters {
+    let store = |access, name| {
+        Arc::new(KubeRouteStore::new(access).with_observer(metrics.requests_to(name)))
+    };
+    let (local, tables) = flags.kube_access();
+    let clusters = Clusters::one(store(local, "local"));
+    match tables {
+        Some(tables) => Clusters {
+            tables: store(tables, "tables"),
+            ..clusters
+        },
+        None => clusters,
     }
 }
 
@@ -146,9 +178,14 @@ impl Drop for Following {
 /// Shows how the objects of each kind are followed.
 fn follow(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
     let [tables, rollouts, policies] = [store.clone(), store.clone(), store.clone()];
-    metrics.follow("local", "RouteTable", move || tables.tables().status());
+    let of_tables = if store.live().is_one() {
+        "local"
+    } else {
+        "tables"
+    };
+    metrics.follow(of_tables, "RouteTable", move || tables.tables().status());
     metrics.follow("local", "Rollout", move || rollouts.rollouts().status());
-    metrics.follow("local", "MirrorPolicy", move || {
+    metrics.follow(of_tables, "MirrorPolicy", move || {
         policies.mirror_policies().status()
     });
 }

@@ -277,7 +277,7 @@ impl<S: Store> GlooRouter<S> {
             failures.extend(shifted.into_failures());
         }
 
-        let key = &request.intent.rollout;
+        let key = &request.rollout;
         let left_behind = self.memory.left_behind(key, &keys);
         if is_complete {
             for table in left_behind {
@@ -401,7 +401,7 @@ impl<S: Store> GlooRouter<S> {
         if !has_routes && !request.has_mirrors {
             return Vec::new();
         }
-        let rollout = &request.intent.rollout;
+        let (rollout, mark) = (&request.rollout, &request.intent.rollout);
         let Some(live) = deadline.reading(self.store.policies()).await else {
             return vec![Failure::NotRead("MirrorPolicies".to_owned())];
         };
@@ -415,13 +415,13 @@ impl<S: Store> GlooRouter<S> {
                 return Vec::new();
             }
             // Nothing that was heard of has to go.
-            Err(error) if error.is_unavailable() && !self.has_known_policy(rollout) => {
+            Err(error) if error.is_unavailable() && !self.has_known_policy(mark) => {
                 return Vec::new();
             }
             Err(error) => return vec![policies_unread(request, error)],
         };
         let mut failures = Vec::new();
-        for policy in live.iter().filter(|policy| belongs_to(policy, rollout)) {
+        for policy in live.iter().filter(|policy| belongs_to(policy, mark)) {
             let late = || {
                 Err(Failure::NotWritten(format!(
                     "MirrorPolicy {}",
@@ -483,7 +483,7 @@ impl<S: Store> GlooRouter<S> {
             {
                 // The controller asks for it even in a pass that removes it, for example after an abort.
                 let name = route.name();
-                info!(rollout = %request.intent.rollout, "managed route {name} is not set while managed routes are removed");
+                info!(rollout = %request.rollout, "managed route {name} is not set while managed routes are removed");
                 Vec::new()
             }
             IntentKind::SetManagedRoute(_) => {
@@ -539,7 +539,7 @@ impl<S: Store> GlooRouter<S> {
                 }
                 Observation::Refused { reason } => {
                     verification = Verification::NotVerified;
-                    warn!(rollout = %request.intent.rollout, "not verified until the table is corrected: {reason}");
+                    warn!(rollout = %request.rollout, "not verified until the table is corrected: {reason}");
                     self.observer.observe(&Report::GlooRejected {
                         rollout: About::of_call(rollout),
                         table: About::of(table),
@@ -548,12 +548,12 @@ impl<S: Store> GlooRouter<S> {
                     continue;
                 }
             };
-            info!(rollout = %request.intent.rollout, "not verified: {reason}");
+            info!(rollout = %request.rollout, "not verified: {reason}");
         }
         if verification == Verification::Verified
             && !self.may_be_promoted(rollout, &request, desired)
         {
-            info!(rollout = %request.intent.rollout, "not verified: promotionGuard.before is not over");
+            info!(rollout = %request.rollout, "not verified: promotionGuard.before is not over");
             verification = Verification::NotVerified;
         }
         Ok(verification)

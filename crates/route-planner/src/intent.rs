@@ -9,7 +9,7 @@ use crate::error::{PlanError, Refusal};
 /// One wish of one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// The Rollout; Services are looked for in its namespace.
+    /// The Rollout under the name that it [`mark`](crate::mark)s tables with; Services are looked for in its namespace.
     pub rollout: ObjectKey,
     /// The Services traffic is split between.
     pub services: ServicePair,

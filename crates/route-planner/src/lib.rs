@@ -63,7 +63,7 @@ pub use intent::{
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
-pub use ownership::fnv1a;
+pub use ownership::{fnv1a, mark, marked};
 pub use planning::is_rest;
 pub use record::ANNOTATION;
 pub use restore::{at_rest, involved, managed_by, restore};

@@ -1,4 +1,9 @@
 //! Which routes of a table are ours: three labels say for which Rollout a route was put in, and as which managed route.
+//!
+//! In a management cluster the Rollouts of several clusters share the tables, and may have the same names. There a Rollout is
+//! marked with its cluster too: `shop/reviews@east` in records and messages, `reviews_east` in the label of its name. Neither
+//! character can be in a name of Kubernetes, so a plugin that knows nothing of clusters takes it for another Rollout, whose
+//! parts of a table it leaves alone.
 
 use gloo_types::ObjectKey;
 use serde_json::{Map, Value, json};
@@ -11,6 +16,25 @@ const MANAGED_ROUTE: &str = "managed-route";
 
 /// The longest value of a label.
 const LABEL_LENGTH: usize = 63;
+
+/// The name under which a Rollout marks tables: its own, or with the cluster that it is in.
+#[must_use]
+pub fn mark(rollout: &ObjectKey, cluster: Option<&str>) -> ObjectKey {
+    let ObjectKey { namespace, name } = rollout;
+    match cluster {
+        Some(cluster) => ObjectKey::new(namespace, format!("{name}@{cluster}")),
+        None => rollout.clone(),
+    }
+}
+
+/// The Rollout that a mark names, and its cluster.
+#[must_use]
+pub fn marked(mark: &ObjectKey) -> (ObjectKey, Option<&str>) {
+    match mark.name.split_once('@') {
+        Some((name, cluster)) => (ObjectKey::new(&mark.namespace, name), Some(cluster)),
+        None => (mark.clone(), None),
+    }
+}
 
 /// The Rollout a route was put in for, as its labels tell. Orders the routes of several Rollouts before one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,16 +52,17 @@ pub(crate) struct Ownership {
 }
 
 impl Owner {
+    /// The owner by the name under which it [`mark`]s tables.
     pub(crate) fn new(rollout: &ObjectKey) -> Self {
         Self {
             namespace: label_value(&rollout.namespace),
-            rollout: label_value(&rollout.name),
+            rollout: label_value(&rollout.name.replacen('@', "_", 1)),
         }
     }
 
-    /// The Rollout, under the names that its labels have for it.
+    /// The same, as far as its labels tell: of a long name they hold a hash.
     pub(crate) fn key(&self) -> ObjectKey {
-        ObjectKey::new(&self.namespace, &self.rollout)
+        ObjectKey::new(&self.namespace, self.rollout.replacen('_', "@", 1))
     }
 
     /// The labels that tell the Rollout.
@@ -132,6 +157,27 @@ mod tests {
         // The vector of the hash's authors for "a", and one of ours.
         assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(label_value("a b"), "xab-e63f991904833892");
+    }
+
+    #[test]
+    fn a_mark_tells_the_cluster_and_without_one_is_the_rollout() {
+        let reviews = ObjectKey::new("shop", "reviews");
+        let east = mark(&reviews, Some("east"));
+        assert_eq!(east.to_string(), "shop/reviews@east");
+        assert_eq!(marked(&east), (reviews.clone(), Some("east")));
+        assert_eq!(mark(&reviews, None), reviews);
+        assert_eq!(marked(&reviews), (reviews.clone(), None));
+        // What its labels tell is the same.
+        for mark in [&east, &reviews] {
+            assert_eq!(Owner::new(mark).key(), *mark);
+        }
+        let label = |mark| Owner::new(mark).own_labels()[1].1.clone();
+        assert_eq!(
+            (label(&east), label(&reviews)),
+            ("reviews_east".into(), "reviews".into())
+        );
+        let long = mark(&ObjectKey::new("shop", "x".repeat(60)), Some("east"));
+        assert_eq!(label(&long).len(), 58);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, KubeRouteStore, PolicyStore,
+    Clusters, CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, PolicyStore,
     RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
     TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
 };
@@ -67,7 +67,7 @@ impl Decision {
 /// RouteTables, MirrorPolicies and Rollouts that are followed while [`CachedRouteStore::run`] runs, over the store that reads
 /// and writes them.
 pub struct CachedRouteStore {
-    store: Arc<KubeRouteStore>,
+    store: Clusters,
     tables: Informer<TableKeeper>,
     keeper: TableKeeper,
     rollouts: Informer<RolloutKeeper>,
@@ -82,16 +82,16 @@ impl CachedRouteStore {
     /// `namespaces` and of the namespaces that calls name.
     #[must_use]
     pub fn new(
-        store: Arc<KubeRouteStore>,
+        store: Clusters,
         tables: TableKeeper,
         rollouts: RolloutKeeper,
         namespaces: Vec<String>,
     ) -> Self {
         Self {
             keeper: tables.clone(),
-            tables: Informer::new(Arc::clone(&store), tables),
-            rollouts: Informer::new(Arc::clone(&store), rollouts),
-            policies: Informer::new(Arc::clone(&store), WholeDocuments::default()),
+            tables: Informer::new(Arc::clone(&store.tables), tables),
+            rollouts: Informer::new(Arc::clone(&store.local), rollouts),
+            policies: Informer::new(Arc::clone(&store.tables), WholeDocuments::default()),
             store,
             namespaces,
             started: Instant::now(),
@@ -140,9 +140,9 @@ impl CachedRouteStore {
         }
     }
 
-    /// The store underneath, for live reads.
+    /// The stores underneath, for live reads.
     #[must_use]
-    pub fn live(&self) -> &Arc<KubeRouteStore> {
+    pub fn live(&self) -> &Clusters {
         &self.store
     }
 

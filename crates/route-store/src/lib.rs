@@ -14,6 +14,7 @@
 //! again and decide again.
 
 mod cached;
+mod clusters;
 mod context;
 mod dir;
 mod endpoints;
@@ -36,6 +37,7 @@ use rollout_types::Rollout;
 use serde_json::Value;
 
 pub use cached::{CachedRouteStore, Decision, FRESH, Freshness};
+pub use clusters::Clusters;
 pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
@@ -52,7 +54,7 @@ pub use rollout::{
     TrafficFacts, ZeroMirrors,
 };
 pub use selection::Selection;
-pub use table::{CompactTable, ReadOwners, TableKeeper};
+pub use table::{CompactTable, TableKeeper};
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::Arc;
 
 use gloo_types::{ObjectKey, Resource as _, RouteTable, RouteTableDoc};
 use serde_json::Value;
@@ -24,18 +25,18 @@ pub struct CompactTable {
     pub generation: Option<i64>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
-    /// The Rollouts that have left marks on it: records in our annotation, labels on routes.
+    /// The Rollouts of this cluster that have left marks on it: records in our annotation, labels on routes.
     pub owners: Box<[ObjectKey]>,
     json: Box<str>,
 }
 
 /// Reads from a table which Rollouts have left marks on it.
-pub type ReadOwners = fn(&RouteTableDoc) -> Vec<ObjectKey>;
+type ReadOwners = dyn Fn(&RouteTableDoc) -> Vec<ObjectKey> + Send + Sync;
 
 /// Keeps [`CompactTable`]s.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct TableKeeper {
-    read_owners: ReadOwners,
+    read_owners: Arc<ReadOwners>,
 }
 
 impl CompactTable {
@@ -57,8 +58,12 @@ impl CompactTable {
 impl TableKeeper {
     /// `read_owners` knows our marks.
     #[must_use]
-    pub fn new(read_owners: ReadOwners) -> Self {
-        Self { read_owners }
+    pub fn new(
+        read_owners: impl Fn(&RouteTableDoc) -> Vec<ObjectKey> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            read_owners: Arc::new(read_owners),
+        }
     }
 
     /// What is kept of a table.

@@ -6,6 +6,8 @@ mod argo_cd;
 mod config_map;
 mod rights;
 
+use std::collections::BTreeSet;
+
 use anyhow::Context as _;
 use gloo_types::{MirrorPolicy, Resource, RouteTable, RouteTableDoc};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -15,9 +17,11 @@ use kube::core::GroupVersionKind;
 use kube::{Client, Error};
 use rollouts_rpc::error_chain;
 use route_planner::PluginConfig;
+use route_store::{Clusters, KubeRouteStore};
 use serde::Serialize;
 
 use self::config_map::Entry;
+use self::rights::Place;
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
@@ -98,23 +102,26 @@ impl Finding {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let store = args.live.store();
-    let client = store.client().await?;
-    let findings = examine(args, client).await?;
+    let clusters = args.live.clusters();
+    let findings = examine(args, &clusters).await?;
     output::print(&args.output.render(&findings, |findings| text(findings))?)?;
     let is_well = findings.iter().all(|it| it.verdict != Verdict::Problem);
     Ok(if is_well { Answer::Yes } else { Answer::No })
 }
 
-async fn examine(args: &Args, client: &Client) -> anyhow::Result<Vec<Finding>> {
-    let version = client.apiserver_version().await;
-    let version = version.context("cannot reach the API server")?;
+async fn examine(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding>> {
+    let client = clusters.local.client().await?;
+    let management = clusters.tables.client().await?;
     let mut findings = vec![
         Finding::ok("plugin", crate::VERSION),
-        Finding::ok("API server", version.git_version),
-        controller(args, client).await,
+        Finding::ok("API server", version(client, "the API server").await?),
     ];
-    let has_tables = has_resource(client, &mut findings, &TABLES).await;
+    if !clusters.is_one() {
+        let version = version(management, "the API server of the management cluster").await?;
+        findings.push(Finding::ok("management", version));
+    }
+    findings.push(controller(args, client).await);
+    let has_tables = has_resource(management, &mut findings, &TABLES).await;
     let has_rollouts = has_resource(client, &mut findings, &ROLLOUTS).await;
 
     let entries = entries(args, client, &mut findings).await;
@@ -127,22 +134,25 @@ async fn examine(args: &Args, client: &Client) -> anyhow::Result<Vec<Finding>> {
     output::progress("reading Rollouts");
     let mut rollouts = Vec::new();
     if has_rollouts {
-        rollouts = subjects(args, &mut findings).await;
+        rollouts = subjects(&clusters.local, &mut findings).await;
     }
     findings.extend(config_map::names(&entries, &rollouts));
     let mirrors = rollouts.iter().any(|it| from_rpc::has_mirrors(&it.rollout));
     if mirrors {
-        has_resource(client, &mut findings, &MIRROR_POLICIES).await;
+        has_resource(management, &mut findings, &MIRROR_POLICIES).await;
     }
-    let account = args.service_account.clone();
-    let account = account.unwrap_or_else(|| format!("{}/argo-rollouts", args.controller_namespace));
-    let namespaces = namespaces(&policy, &rollouts);
-    findings.push(rights::examine(client, &account, mirrors, &namespaces).await);
+    findings.extend(rights(args, clusters, mirrors, &policy, &rollouts).await?);
     if has_tables {
         output::progress("reading RouteTables");
-        findings.extend(tables(args, client, &policy, &rollouts).await);
+        findings.extend(tables(&clusters.tables, management, &policy, &rollouts).await);
     }
     Ok(findings)
+}
+
+async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
+    let version = client.apiserver_version().await;
+    let version = version.with_context(|| format!("cannot reach {what}"))?;
+    Ok(version.git_version)
 }
 
 /// A resource the cluster must have.
@@ -251,9 +261,9 @@ async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> V
 }
 
 /// The Rollouts that configure any traffic router plugin.
-async fn subjects(args: &Args, findings: &mut Vec<Finding>) -> Vec<Subject> {
+async fn subjects(store: &KubeRouteStore, findings: &mut Vec<Finding>) -> Vec<Subject> {
     const SUBJECT: &str = "Rollouts";
-    let rollouts = match args.live.store().rollouts(None).await {
+    let rollouts = match store.rollouts(None).await {
         Ok(rollouts) => rollouts,
         Err(error) => {
             findings.push(Finding::warning(SUBJECT, error_chain(&error)));
@@ -270,6 +280,46 @@ async fn subjects(args: &Args, findings: &mut Vec<Finding>) -> Vec<Subject> {
     subjects
 }
 
+/// Whether the plugin may do what it does, in each of its clusters.
+async fn rights(
+    args: &Args,
+    clusters: &Clusters,
+    mirrors: bool,
+    policy: &Policy,
+    rollouts: &[Subject],
+) -> anyhow::Result<Vec<Finding>> {
+    let controller = &args.controller_namespace;
+    let account = args.service_account.clone();
+    let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
+    let local = Place {
+        subject: "rights",
+        client: clusters.local.client().await?,
+        account: Some(&account),
+        role: "ClusterRole argo-rollouts-gloo-platform",
+    };
+    let in_namespaces: BTreeSet<String> = rollouts
+        .iter()
+        .map(|rollout| rollout.key.namespace.clone())
+        .collect();
+    let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
+    let of_tables = rights::of_tables(mirrors, &namespaces(policy, rollouts));
+    let mut of_rollouts = rights::of_rollouts(mirrors, &in_namespaces, controller);
+    if clusters.is_one() {
+        of_rollouts.extend(of_tables);
+        return Ok(rights::examine(local, of_rollouts).await);
+    }
+    let management = Place {
+        subject: "rights there",
+        client: clusters.tables.client().await?,
+        // The kubeconfig says who the plugin is.
+        account: None,
+        role: "ClusterRole argo-rollouts-gloo-platform of the management cluster",
+    };
+    let mut findings = rights::examine(local, of_rollouts).await;
+    findings.extend(rights::examine(management, of_tables).await);
+    Ok(findings)
+}
+
 /// Where the tables of the Rollouts are.
 fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
     let configs = rollouts
@@ -284,12 +334,12 @@ fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
 
 /// What would fight over the tables that Rollouts select.
 async fn tables(
-    args: &Args,
+    store: &KubeRouteStore,
     client: &Client,
     policy: &Policy,
     rollouts: &[Subject],
 ) -> Vec<Finding> {
-    let tables = match args.live.store().tables(None).await {
+    let tables = match store.tables(None).await {
         Ok(tables) => tables,
         Err(error) => return vec![Finding::warning(argo_cd::SUBJECT, error_chain(&error))],
     };

@@ -4,8 +4,8 @@ use std::io::{self, BufRead as _, IsTerminal as _};
 
 use anyhow::{Context as _, bail};
 use gloo_types::{MirrorPolicyDoc, ObjectKey};
-use route_planner::{Plan, belongs_to, restore};
-use route_store::{KubeRouteStore, PolicyStore as _, RolloutReader as _, StoreError};
+use route_planner::{Plan, belongs_to, marked, restore};
+use route_store::{Clusters, PolicyStore as _, RolloutReader as _, StoreError};
 use serde_json::Value;
 
 use super::Answer;
@@ -24,11 +24,12 @@ Examples:
   restore shop/reviews --dry-run                    show the changes
   restore shop/reviews                              show them, ask, and write
   restore shop/reviews --yes                        in a script
+  restore shop/reviews@east                         in a management cluster, for a Rollout of cluster east
 
 Exit codes: 0 restored, or nothing to do; 1 not restored: declined, or the Rollout still selects the tables; \
 2 the command line is wrong; 3 the cluster cannot be read or written.")]
 pub(crate) struct Args {
-    /// The Rollout, as namespace/name.
+    /// The Rollout, as namespace/name, or as namespace/name@cluster in a management cluster.
     #[arg(value_parser = key)]
     rollout: ObjectKey,
 
@@ -58,7 +59,7 @@ enum Found {
     Here,
     /// There is no such Rollout.
     Gone,
-    /// There is no such kind: Rollouts are in another cluster.
+    /// Rollouts of that cluster are not known here, or there is no such kind.
     Unknown,
 }
 
@@ -73,8 +74,8 @@ struct Work {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let store = args.live.store();
-    let work = plan(args, &store).await?;
+    let clusters = args.live.clusters();
+    let work = plan(args, &clusters).await?;
     output::print(&text(args, &work)?)?;
     if work.changes.is_empty() && work.policies.is_empty() {
         return Ok(if work.in_use.is_empty() {
@@ -92,24 +93,35 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     }
     // A policy goes before the routes it is about.
     for policy in &work.policies {
-        match store.delete_policy(policy).await {
+        match clusters.delete_policy(policy).await {
             Err(StoreError::NotFound { .. }) => {}
             deleted => deleted?,
         }
     }
     for Change { plan, .. } in &work.changes {
-        carry_out(&store, plan).await?;
+        carry_out(&clusters, plan).await?;
     }
     output::print(&(styled(GREEN, "restored") + "\n"))?;
     Ok(Answer::Yes)
 }
 
-async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
-    let rollout = &args.rollout;
-    let live = store.rollout(rollout).await?;
+async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
+    let Clusters { local, tables } = clusters;
+    let policy = args.live.policy();
+    let (rollout, cluster) = marked(&args.rollout);
+    let mark = match cluster {
+        Some(_) => args.rollout.clone(),
+        None => policy.mark(&rollout),
+    };
+    let is_known = policy.marked(&mark).is_some();
+    let live = match is_known {
+        true => local.rollout(&rollout).await?,
+        false => None,
+    };
     let found = match live {
         Some(_) => Found::Here,
-        None => match store.rollouts(Some(&rollout.namespace)).await {
+        None if !is_known => Found::Unknown,
+        None => match local.rollouts(Some(&rollout.namespace)).await {
             Err(StoreError::NotFound { .. }) => Found::Unknown,
             _ => Found::Gone,
         },
@@ -118,7 +130,7 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
         None => None,
         Some(live) => {
             let subject = Subject::new(live.raw().clone())?;
-            let config = from_rpc::config(&args.live.policy(), &subject.rollout, rollout);
+            let config = from_rpc::config(&policy, &subject.rollout, &rollout);
             config.ok().map(|config| config.route_tables().clone())
         }
     };
@@ -128,8 +140,8 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
         in_use: Vec::new(),
         found,
     };
-    for table in store.tables(None).await? {
-        let plan = restore(rollout, &table)?;
+    for table in tables.tables(None).await? {
+        let plan = restore(&mark, &table)?;
         let is_in_use = selector
             .as_ref()
             .is_some_and(|selector| selector.matches(table.key(), table.labels()));
@@ -150,8 +162,8 @@ async fn plan(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Work> {
         });
     }
     if found != Found::Here {
-        let policies = world::policies(store).await?;
-        let left = policies.into_iter().filter(|it| belongs_to(it, rollout));
+        let policies = world::policies(tables).await?;
+        let left = policies.into_iter().filter(|it| belongs_to(it, &mark));
         work.policies.extend(left);
     }
     Ok(work)
@@ -163,7 +175,7 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
         Found::Here => String::new(),
         Found::Gone => format!("there is no Rollout {rollout} in this cluster\n\n"),
         Found::Unknown => format!(
-            "{YELLOW}warning{YELLOW:#}: this cluster has no Rollouts: make sure that {rollout} is gone from the one that has\n\n"
+            "{YELLOW}warning{YELLOW:#}: the Rollouts of that cluster are not known here: make sure that {rollout} is gone\n\n"
         ),
     };
     for policy in &work.policies {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
 use rollouts_rpc::error_chain;
 use route_planner::involved;
-use route_store::KubeRouteStore;
+use route_store::Clusters;
 use serde::Serialize;
 
 use self::watch::Progress;
@@ -97,11 +97,11 @@ struct LeftBehind {
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
-    let store = args.live.store();
+    let clusters = args.live.clusters();
     if args.watch {
-        return watch::run(args, &store).await;
+        return watch::run(args, &clusters).await;
     }
-    let report = read(args, &store).await?;
+    let report = read(args, &clusters).await?;
     let is_well = report.left_behind.is_empty()
         && report.rollouts.iter().all(|rollout| {
             rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
@@ -111,16 +111,17 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 /// What is in the cluster now.
-async fn read(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Report> {
+async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     if !args.watch {
         output::progress("reading Rollouts");
     }
-    let rollouts = world::rollouts(store, args.namespace.as_deref()).await?;
+    let rollouts = world::rollouts(&clusters.local, args.namespace.as_deref()).await?;
     if !args.watch {
         output::progress("reading RouteTables");
     }
-    let tables = store.tables(None).await?;
-    let policies = world::policies(store).await?;
+    let tables = clusters.tables.tables(None).await?;
+    let policies = world::policies(&clusters.tables).await?;
+    let policy = args.live.policy();
 
     let mut report = Report {
         rollouts: Vec::new(),
@@ -134,7 +135,7 @@ async fn read(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Report> {
         match Subject::new(rollout.raw().clone()) {
             Ok(subject) => {
                 let (status, selected) = status(args, &subject, &tables, &policies);
-                explained.insert(subject.key, selected);
+                explained.insert(policy.mark(&subject.key), selected);
                 report.rollouts.push(status);
             }
             Err(error) => report.rollouts.push(RolloutStatus {
@@ -154,6 +155,8 @@ async fn read(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Report> {
                 .namespace
                 .as_ref()
                 .is_none_or(|namespace| rollout.namespace == *namespace);
+            // Nothing is known here of the Rollouts of other clusters.
+            let is_here = is_here && policy.marked(&rollout).is_some();
             let selected = explained.get(&rollout);
             if is_here && selected.is_none_or(|tables| !tables.contains(table.key())) {
                 report.left_behind.push(LeftBehind {
@@ -183,7 +186,8 @@ fn status(
         tables: Vec::new(),
         progress: Progress::of(subject),
     };
-    let config = match from_rpc::config(&args.live.policy(), rollout, key) {
+    let policy = args.live.policy();
+    let config = match from_rpc::config(&policy, rollout, key) {
         Ok(config) => config,
         Err(error) => {
             status.problem = Some(error_chain(&error));
@@ -203,7 +207,7 @@ fn status(
     for table in &selected {
         let involved = involved(table).map_err(|error| error_chain(&error));
         let is_changed = match involved {
-            Ok(rollouts) => rollouts.contains(key),
+            Ok(rollouts) => rollouts.contains(&policy.mark(key)),
             Err(problem) => {
                 status.problem = Some(problem);
                 true

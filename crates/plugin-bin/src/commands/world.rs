@@ -8,8 +8,8 @@ use clap::Args;
 use gloo_types::{MirrorPolicy, MirrorPolicyDoc, ObjectKey, Resource as _, RouteTable};
 use rollouts_rpc::{Rollout, error_chain};
 use route_store::{
-    Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc, RolloutReader as _,
-    RouteStore as _, StoreError,
+    Clusters, Freshness, KubeRouteStore, MemoryRouteStore, PolicyStore as _, RolloutDoc,
+    RolloutReader as _, RouteStore as _, StoreError,
 };
 use serde_json::{Value, json};
 
@@ -71,11 +71,19 @@ pub(super) struct Mistyped {
 
 impl Live {
     pub(super) fn policy(&self) -> Policy {
-        self.policy.to_policy()
+        self.policy.to_policy(&self.cluster)
     }
 
-    pub(super) fn store(&self) -> KubeRouteStore {
-        KubeRouteStore::new(self.cluster.to_access())
+    pub(super) fn clusters(&self) -> Clusters {
+        let (local, tables) = self.cluster.to_access();
+        let clusters = Clusters::one(Arc::new(KubeRouteStore::new(local)));
+        match tables {
+            Some(tables) => Clusters {
+                tables: Arc::new(KubeRouteStore::new(tables)),
+                ..clusters
+            },
+            None => clusters,
+        }
     }
 
     /// Whether a Rollout names the plugin.
@@ -119,8 +127,8 @@ impl Source {
         self.live_objects.policy()
     }
 
-    fn cluster(&self) -> KubeRouteStore {
-        self.live_objects.store()
+    fn clusters(&self) -> Clusters {
+        self.live_objects.clusters()
     }
 
     /// `name` or `namespace/name` as a key.
@@ -145,7 +153,7 @@ impl Source {
         let subject = if self.files.is_empty() {
             let name = name.context("which Rollout? name it, or give files with -f")?;
             let key = self.key(name);
-            let live = self.cluster().rollout(&key).await?;
+            let live = self.clusters().rollout(&key).await?;
             let live = live.with_context(|| format!("there is no Rollout {key} in the cluster"))?;
             self.subject(live.raw())?
         } else {
@@ -233,8 +241,10 @@ impl Source {
             // The router says what is wrong with it.
             return Ok(());
         };
-        let cluster = self.cluster();
-        let selection = cluster.select(config.route_tables(), Freshness::Live).await;
+        let clusters = self.clusters();
+        let selection = clusters
+            .select(config.route_tables(), Freshness::Live)
+            .await;
         for error in selection.errors {
             // The router names a table that is not there.
             if !matches!(error, StoreError::NotFound { .. }) {
@@ -248,7 +258,7 @@ impl Source {
         {
             store.put(table.into_raw())?;
         }
-        match cluster.policies().await {
+        match clusters.policies().await {
             // Nobody needs them without mirror routes.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
                 if !from_rpc::has_mirrors(rollout) => {}
@@ -266,7 +276,7 @@ impl Source {
 
     /// The Rollouts of the cluster, of all namespaces.
     pub(super) async fn live_rollouts(&self) -> anyhow::Result<Vec<Manifest>> {
-        let rollouts = rollouts(&self.cluster(), None).await?.into_iter();
+        let rollouts = rollouts(&self.clusters().local, None).await?.into_iter();
         let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
         Ok(manifests.collect())
     }

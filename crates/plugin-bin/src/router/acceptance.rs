@@ -31,7 +31,7 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         deadline: Deadline,
     ) -> Vec<Failure> {
-        let key = &request.intent.rollout;
+        let key = &request.rollout;
         if !shrinks_stable(rollout, request) || request.config.verify() == VerifyMode::Weights {
             self.memory.stop_waiting(key);
             return Vec::new();

@@ -70,10 +70,10 @@ impl<S: Store> GlooRouter<S> {
         plans.iter().all(is_noop).then_some(known)
     }
 
-    /// Whether a MirrorPolicy of the Rollout was there when policies were last heard of, or nothing was ever heard of them.
-    pub(super) fn has_known_policy(&self, rollout: &ObjectKey) -> bool {
+    /// Whether a MirrorPolicy with the mark of a Rollout was there when policies were last heard of, or nothing was ever heard of them.
+    pub(super) fn has_known_policy(&self, mark: &ObjectKey) -> bool {
         let known = self.store.last_known_policies();
-        known.is_none_or(|known| known.iter().any(|it| belongs_to(it, rollout)))
+        known.is_none_or(|known| known.iter().any(|it| belongs_to(it, mark)))
     }
 }
 
@@ -163,10 +163,13 @@ pub(crate) fn rollout_keeper(policy: Policy) -> RolloutKeeper {
     }))
 }
 
-/// Keeps the text of RouteTables, and which Rollouts have left marks on them.
-pub(crate) fn table_keeper() -> TableKeeper {
-    TableKeeper::new(|table| {
-        let owners = involved(table).unwrap_or_default();
-        owners.into_iter().collect()
+/// Keeps the text of RouteTables, and which Rollouts of this cluster have left marks on them.
+pub(crate) fn table_keeper(policy: Policy) -> TableKeeper {
+    TableKeeper::new(move |table| {
+        let marks = involved(table).unwrap_or_default();
+        marks
+            .iter()
+            .filter_map(|mark| policy.marked(mark))
+            .collect()
     })
 }

@@ -379,14 +379,15 @@ impl<S: Store> GlooRouter<S> {
             Err(StoreError::NotFound { .. }) => return Ok(Collected::Spared),
             read => read?,
         };
-        let plan = restore(rollout, &document)?;
+        let mark = self.policy.mark(rollout);
+        let plan = restore(&mark, &document)?;
         let policies = match self.store.policies().await {
             // There are no MirrorPolicies in this cluster, or none that this plugin may have made.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
             read => read?,
         };
         // A policy goes before the routes it is about.
-        for policy in policies.iter().filter(|it| belongs_to(it, rollout)) {
+        for policy in policies.iter().filter(|it| belongs_to(it, &mark)) {
             match self.store.delete_policy(policy).await {
                 Ok(()) | Err(StoreError::NotFound { .. }) => {}
                 Err(error) => return Err(error.into()),

@@ -76,7 +76,7 @@ impl Promotion {
         let hash = rollout.status.promoted_canary()?;
         let (stable, canary) = guarded_services(&request.config, &request.intent)?;
         Some(Self {
-            rollout: request.intent.rollout.clone(),
+            rollout: request.rollout.clone(),
             uid: rollout.metadata.uid.clone(),
             hash: hash.to_owned(),
             stable: stable.to_owned(),

@@ -79,7 +79,7 @@ impl<S: Store> GlooRouter<S> {
         if tables.is_empty() || !plan_all(request, &tables).iter().all(is_noop) {
             return None;
         }
-        info!(rollout = %request.intent.rollout, "the API server does not answer: by what was last heard, nothing has to change");
+        info!(rollout = %request.rollout, "the API server does not answer: by what was last heard, nothing has to change");
         Some(Selected {
             tables,
             failures: Vec::new(),
@@ -96,7 +96,7 @@ impl<S: Store> GlooRouter<S> {
     ) -> Selected {
         if selected.tables.is_empty() && selected.failures.is_empty() {
             selected.failures.push(Failure::NothingSelected {
-                rollout: request.intent.rollout.clone(),
+                rollout: request.rollout.clone(),
                 selector: request.config.route_tables().to_string(),
             });
         }
@@ -125,7 +125,7 @@ impl<S: Store> GlooRouter<S> {
         tables: &[RouteTableDoc],
         deadline: Deadline,
     ) -> Vec<Failure> {
-        let rollout = request.intent.rollout.clone();
+        let rollout = request.rollout.clone();
         let IntentKind::SetWeight(split) = &mut request.intent.kind else {
             return Vec::new();
         };
@@ -201,7 +201,7 @@ fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
 /// Why mirror routes cannot be looked after.
 pub(super) fn policies_unread(request: &Request, error: StoreError) -> Failure {
     Failure::Policies {
-        rollout: request.intent.rollout.clone(),
+        rollout: request.rollout.clone(),
         source: Box::new(error),
     }
 }

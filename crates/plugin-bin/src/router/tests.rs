@@ -5,6 +5,7 @@ mod faulty;
 mod gateway;
 mod guard;
 mod managed_routes;
+mod management_cluster;
 mod mirror_routes;
 mod partial_failures;
 mod reports;

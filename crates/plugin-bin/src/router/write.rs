@@ -173,7 +173,7 @@ impl<S: Store> GlooRouter<S> {
             PolicyChange::Create(policy) => self.store.create_policy(&policy).await?,
             PolicyChange::Patch(key, patch) => self.store.patch_policy(&key, &patch).await?,
         };
-        info!(rollout = %request.intent.rollout, mirror_policy = %policy.key(), "written");
+        info!(rollout = %request.rollout, mirror_policy = %policy.key(), "written");
         Ok(())
     }
 
@@ -220,7 +220,7 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         for edit in &write.plan.edits {
-            info!(rollout = %request.intent.rollout, route_table = %table, "{edit}");
+            info!(rollout = %request.rollout, route_table = %table, "{edit}");
         }
         Ok((write.plan, left))
     }
@@ -233,7 +233,7 @@ impl<S: Store> GlooRouter<S> {
     ) -> Result<(), Failure> {
         match self.store.delete_policy(policy).await {
             Ok(()) => {
-                info!(rollout = %request.intent.rollout, mirror_policy = %policy.key(), "deleted");
+                info!(rollout = %request.rollout, mirror_policy = %policy.key(), "deleted");
                 Ok(())
             }
             Err(StoreError::NotFound { .. }) => Ok(()),
@@ -243,7 +243,7 @@ impl<S: Store> GlooRouter<S> {
 }
 
 fn report(plan: &Plan, request: &Request) {
-    let rollout = &request.intent.rollout;
+    let rollout = &request.rollout;
     let table = &plan.table;
     for warning in &plan.warnings {
         warn!(%rollout, route_table = %table, "{warning}");

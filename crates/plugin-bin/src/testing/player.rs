@@ -225,6 +225,7 @@ impl Plugin {
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),
             destination_namespaces: scenario.flags.destination_namespaces.clone(),
             allow_top_placement: scenario.flags.allow_top_placement,
+            cluster: None,
         };
         let router = GlooRouter::new(store, policy);
         let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router).await?;

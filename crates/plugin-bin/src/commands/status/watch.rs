@@ -5,7 +5,7 @@ use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use route_store::{FIELD_MANAGER, KubeRouteStore, StoreError};
+use route_store::{Clusters, FIELD_MANAGER, StoreError};
 use serde_json::Value;
 
 use super::super::Answer;
@@ -55,13 +55,13 @@ impl Progress {
 }
 
 /// Shows the view until the process ends, for example by Ctrl-C.
-pub(super) async fn run(args: &Args, store: &KubeRouteStore) -> anyhow::Result<Answer> {
+pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answer> {
     let is_terminal = stdout().is_terminal();
     let mut shown = String::new();
     loop {
         let namespace = args.namespace.as_deref();
-        let events = store.events(namespace, FIELD_MANAGER).await;
-        let text = match read(args, store).await {
+        let events = clusters.local.events(namespace, FIELD_MANAGER).await;
+        let text = match read(args, clusters).await {
             Ok(report) => view(&report, &events, Timestamp::now()),
             Err(error) => format!("{RED}error{RED:#}: {error:#}\n"),
         };

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use rollouts_rpc::PodHashes;
 use rollouts_rpc::rollout::{HeaderRoutingMatch, StringMatch};
-use route_store::{CachedRouteStore, FRESH, fake_api::FakeApi};
+use route_store::{CachedRouteStore, Clusters, FRESH, fake_api::FakeApi};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -33,8 +33,8 @@ impl World {
             ..Policy::default()
         };
         let store = CachedRouteStore::new(
-            Arc::new(api.store()),
-            table_keeper(),
+            Clusters::one(Arc::new(api.store())),
+            table_keeper(policy.clone()),
             rollout_keeper(policy.clone()),
             Vec::new(),
         );

@@ -19,7 +19,7 @@ pub(super) fn header(value: &str) -> SetHeaderRoute {
 }
 
 /// A Rollout whose first step, the current one, is a header route.
-fn header_rollout(block: Value) -> Rollout {
+pub(super) fn header_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
     rollout.metadata.resource_version = "1".into();
     rollout.status.current_step_index = Some(0);

@@ -1,0 +1,93 @@
+//! Rollouts of two clusters with the same name, and their tables in one management cluster.
+
+use gloo_types::RouteTableDoc;
+use route_planner::{involved, managed_by};
+
+use super::{managed_routes::header_rollout, *};
+
+fn shared() -> Value {
+    let to = |cluster: &str| {
+        let to = json!([{"ref": {"name": "web", "namespace": "shop", "cluster": cluster}}]);
+        json!({"name": cluster, "forwardTo": {"destinations": to}})
+    };
+    table("shop", vec![to("east"), to("west")])
+}
+
+fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Arc<Faulty>> {
+    let policy = Policy {
+        plugin_names: vec!["solo-io/glooplatform".into()],
+        cluster: cluster.map(str::to_owned),
+        ..Policy::default()
+    };
+    GlooRouter::new(store.clone(), policy)
+}
+
+fn leading_to(cluster: &str) -> Rollout {
+    let mut block = select_shop();
+    block["stableDestination"] = json!({"cluster": cluster});
+    header_rollout(block)
+}
+
+async fn set(
+    router: &GlooRouter<Arc<Faulty>>,
+    rollout: &Rollout,
+    weight: i32,
+) -> Result<(), String> {
+    let set = router.set_weight(rollout, desired(weight), &[]);
+    set.await.map_err(|error| error_chain(error.as_error()))
+}
+
+/// Who has changed something in the table.
+fn marks(store: &Faulty) -> Vec<String> {
+    let table = RouteTableDoc::from_value(store.table(&key()).unwrap()).unwrap();
+    let involved = involved(&table).unwrap();
+    involved.iter().map(ToString::to_string).collect()
+}
+
+/// Each route: whose it is, or the weight of its second destination.
+fn routes(store: &Faulty) -> Vec<String> {
+    let table = store.table(&key()).unwrap();
+    let routes = table["spec"]["http"].as_array().unwrap().iter();
+    let shown = routes.map(|route| match managed_by(route) {
+        Some(mark) => mark.to_string(),
+        None => route["forwardTo"]["destinations"][1]["weight"].to_string(),
+    });
+    shown.collect()
+}
+
+/// Rule D-26, and section 9.
+#[tokio::test]
+async fn rollouts_of_two_clusters_share_a_table_and_nothing_else() {
+    let fixture = Fixture::new([shared()]);
+    let store = &fixture.store;
+    let [east, west] = ["east", "west"].map(|it| (in_cluster(store, Some(it)), leading_to(it)));
+    set(&east.0, &east.1, 25).await.unwrap();
+    set(&west.0, &west.1, 50).await.unwrap();
+    assert_eq!(marks(store), ["shop/web@east", "shop/web@west"]);
+    assert_eq!(
+        routes(store),
+        ["shop/web@east", "25", "shop/web@west", "50"]
+    );
+
+    // What one removes is its own, also with the Rollout of the other.
+    for rollout in [&east.1, &west.1] {
+        west.0.remove_managed_routes(rollout).await.unwrap();
+    }
+    assert_eq!(routes(store), ["shop/web@east", "25", "50"]);
+    set(&west.0, &west.1, 0).await.unwrap();
+    assert_eq!(marks(store), ["shop/web@east"]);
+    assert_eq!(routes(store), ["shop/web@east", "25", "null"]);
+
+    // A route is split by one of them at a time, and a plugin without a cluster is another one.
+    let error = set(&west.0, &east.1, 50).await.unwrap_err();
+    assert!(
+        error.contains("is split by Rollout shop/web@east"),
+        "{error}"
+    );
+    let without = in_cluster(store, None);
+    let error = set(&without, &east.1, 50).await.unwrap_err();
+    assert!(
+        error.contains("is split by Rollout shop/web@east"),
+        "{error}"
+    );
+}

@@ -1,0 +1,91 @@
+//! Real rollouts in a workload cluster, whose RouteTables are in a management cluster: two API servers, with the account that
+//! `deploy` has for the second.
+
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use e2e_tests::walks::{AT_25, IDLE};
+use e2e_tests::{Canary, Cluster, Release, parse, run, split};
+use gloo_types::{Resource as _, RouteTable};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::GroupVersionKind;
+
+const RELEASE: Release = Release::V1_9;
+const ACCOUNT: &str = include_str!("../../deploy/management-cluster/account.yaml");
+const NAMESPACE: &str = "across";
+const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
+    let mut management = Cluster::start_empty().await?;
+    management.create_namespace("gloo-mesh").await?;
+    management.install_with_gloo(parse(ACCOUNT)?).await?;
+    let kubeconfig = management
+        .service_account_kubeconfig("gloo-mesh", "argo-rollouts-gloo-platform")
+        .await?;
+    let variables = [
+        ("GLOO_PLUGIN_KUBECONFIG", kubeconfig.as_path()),
+        ("GLOO_PLUGIN_CLUSTER_NAME", Path::new("east")),
+    ];
+    let local = Cluster::start_with(RELEASE, &variables).await?;
+    let flags = format!("--kubeconfig {} --cluster-name east", kubeconfig.display());
+    if let Err(error) = walk(&local, &mut management, &flags).await {
+        bail!("{error:#}\n{}", local.logs());
+    }
+    local.stop().await
+}
+
+async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<()> {
+    let canary = Canary::deploy_across(local, management, NAMESPACE).await?;
+    let original = canary.table().await?;
+
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    ensure!(record(&canary).await?.contains(r#""across/demo@east":"#));
+    let beside = split(&table_beside(local).await?);
+    ensure!(beside == IDLE, "the table beside the Rollout: {beside}");
+
+    let user = local.controller_kubeconfig();
+    let status = run(user, &format!("status {flags}")).await?;
+    status.check(0, &["across/demo", "demo-canary 25"])?;
+    let restore = run(user, &format!("restore across/demo --dry-run {flags}")).await?;
+    restore.check(1, &["Rollout across/demo is there and selects RouteTable"])?;
+    let doctor = run(user, &format!("doctor {flags}")).await?;
+    doctor.check(0, &["ok       management", "ok       rights there"])?;
+
+    // While the management cluster is down the Rollout waits; the abort is carried out when it is back.
+    management.stop_api_server();
+    canary.abort().await?;
+    let said = canary.event("TrafficRoutingError").await;
+    management.start_api_server().await?;
+    let said = said?;
+    ensure!(said.contains("RouteTable across/demo"), "{said}");
+    canary.restores(&original).await?;
+    canary.aborted().await?;
+
+    canary.change_image("registry.example.com/demo:3").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.promote_fully().await?;
+    canary.healthy().await?;
+    canary.restores(&original).await
+}
+
+async fn record(canary: &Canary) -> Result<String> {
+    let table = canary.table().await?;
+    let annotations = table.metadata.annotations.unwrap_or_default();
+    Ok(annotations.get(RECORD).cloned().unwrap_or_default())
+}
+
+/// The RouteTable of the same name in the Rollout's own cluster.
+async fn table_beside(local: &Cluster) -> Result<DynamicObject> {
+    let kind = GroupVersionKind::gvk(RouteTable::GROUP, RouteTable::VERSION, RouteTable::KIND);
+    let tables: Api<DynamicObject> = Api::namespaced_with(
+        local.client().clone(),
+        NAMESPACE,
+        &ApiResource::from_gvk_with_plural(&kind, RouteTable::PLURAL),
+    );
+    Ok(tables.get("demo").await?)
+}
