@@ -1,11 +1,12 @@
-//! What the plugin does between the calls of the controller: it repairs drift and removes what Rollouts that are gone have
-//! left.
+//! What the plugin does between the calls of the controller: it repairs drift, removes what Rollouts that are gone have left,
+//! and ends the holds of promotions.
 //!
 //! Everything ends with the session: another controller may be the leader afterwards.
 
 pub(crate) mod collect;
 pub(crate) mod fights;
 pub(crate) mod garbage;
+pub(crate) mod guard;
 pub(crate) mod leadership;
 pub(crate) mod repair;
 pub(crate) mod report;
@@ -20,6 +21,7 @@ use futures::future::join;
 use route_store::Store;
 
 use self::garbage::GarbageCollector;
+use self::guard::PromotionGuard;
 use self::repair::Repairer;
 use self::report::Observer;
 use self::watched::Watched;
@@ -50,6 +52,12 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
         observer: Arc::clone(&observer),
         after: settings.collect_after,
     };
+    let guard = PromotionGuard {
+        router: Arc::clone(router),
+        watched: Arc::clone(&watched),
+        fence: Arc::clone(&fence),
+    };
+    let always = join(collector.run(), guard.run());
     let repairer = Repairer {
         router: Arc::clone(router),
         watched,
@@ -57,9 +65,9 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
         observer,
     };
     if settings.repair {
-        join(collector.run(), repairer.run()).await;
+        join(always, repairer.run()).await;
     } else {
-        collector.run().await;
+        always.await;
     }
 }
 

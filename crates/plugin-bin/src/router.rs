@@ -42,6 +42,7 @@ use self::{
 pub(crate) use self::{
     attend::{rollout_keeper, table_keeper},
     between::{Between, Collected, Drift, Fence, Repaired},
+    guard::{Promotion, Release, end_of, look_at},
     write::carry_out,
 };
 use crate::{

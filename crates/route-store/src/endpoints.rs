@@ -59,8 +59,9 @@ pub struct Endpoint {
     pub terminating: Option<bool>,
 }
 
-/// The endpoints of some Services at one moment, again after each change. An error does not end it.
-pub type EndpointStream<'s> = BoxStream<'s, Result<Vec<Endpoint>, StoreError>>;
+/// The endpoints of some Services, again after each change and several times a minute; `None` while they are not known for
+/// sure. It does not end.
+pub type EndpointStream<'s> = BoxStream<'s, Option<Vec<Endpoint>>>;
 
 /// Where the endpoints of Services can be looked up.
 pub trait EndpointReader: Send + Sync + 'static {

@@ -334,7 +334,7 @@ impl EndpointReader for MemoryRouteStore {
                 changes.changed().await.ok()?;
                 let services: Vec<&str> = services.iter().map(String::as_str).collect();
                 let endpoints = self.endpoints(&namespace, &services).await;
-                Some((endpoints.map(Option::unwrap_or_default), changes))
+                Some((endpoints.ok().flatten(), changes))
             }
         })
         .boxed()

@@ -1,5 +1,7 @@
 //! The work between the calls over the memory store: the watch is a channel, and time is paused.
 
+mod guard;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -112,7 +114,8 @@ impl Fixture {
             plugin_names: vec![PLUGIN.into()],
             ..Policy::default()
         };
-        let router = Arc::new(GlooRouter::new(store, policy));
+        let router = GlooRouter::new(store, policy).with_observer(world.clone());
+        let router = Arc::new(router);
         let settings = Settings {
             repair: true,
             collect_after: Duration::from_secs(30),

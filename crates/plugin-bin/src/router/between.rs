@@ -282,7 +282,7 @@ impl<S: Store> GlooRouter<S> {
     }
 
     /// The Rollout as it is now, and whether it is being deleted.
-    async fn live_rollout(
+    pub(super) async fn live_rollout(
         &self,
         rollout: &ObjectKey,
     ) -> Result<Option<(Rollout, bool)>, StoreError> {

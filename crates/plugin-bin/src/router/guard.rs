@@ -19,17 +19,22 @@ use std::{
 
 use futures::future::try_join;
 use gloo_types::{ObjectKey, RouteTableDoc};
-use rollouts_rpc::{Rollout, error_chain};
+use rollouts_rpc::{DesiredWeight, Rollout, error_chain};
 use route_planner::{
     ANNOTATION, plan,
     promotion::{self, Decision, Facts, Hold, Look, PromotionGuard, Released, guarded_services},
+    restore,
 };
-use route_store::{Store, StoreError};
-use tokio::{sync::Notify, time::Instant};
+use route_store::{EndpointStream, FRESH, INSTANCE_ID_LABEL, Store, StoreError};
+use tokio::{
+    sync::{Notify, futures::Notified},
+    time::Instant,
+};
 use tracing::{debug, info, warn};
 
-use super::{GlooRouter, deadline::Deadline, selected::Selected};
-use crate::from_rpc::Request;
+use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, selected::Selected};
+use crate::error::Failure;
+use crate::from_rpc::{self, Request};
 use crate::resident::report::{About, HoldEnd, Report};
 
 /// A hold that no call has asked about for this long belongs to a Rollout that is gone.
@@ -41,19 +46,20 @@ pub(crate) struct Holds {
     begun: Instant,
     held: Mutex<HashMap<ObjectKey, Held>>,
     /// Told when a promotion begins to be held.
-    pub(crate) changed: Notify,
+    changed: Notify,
     has_warned: AtomicBool,
 }
 
 /// A promotion that is held.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
-    /// What is promoted.
-    pub(crate) promotion: Promotion,
-    /// What the endpoints said last, as long as somebody follows them.
-    pub(crate) followed: Option<Look>,
+struct Held {
+    promotion: Promotion,
+    /// The tables whose traffic stays.
+    tables: BTreeSet<ObjectKey>,
+    /// What the endpoints said last, and when, if somebody follows them.
+    followed: Option<(Look, Instant)>,
     hold: Hold,
-    /// When a call asked for it last.
+    /// When it was decided last to go on.
     asked: Instant,
 }
 
@@ -116,57 +122,95 @@ impl Holds {
         self.held().contains_key(rollout)
     }
 
-    /// Decides about a promotion by what the endpoints say. A hold that ends is forgotten.
-    pub(crate) fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
+    /// Whether it is this promotion that is held.
+    pub(crate) fn holds(&self, promotion: &Promotion) -> bool {
+        let held = self.held();
+        let held = held.get(&promotion.rollout);
+        held.is_some_and(|held| held.promotion == *promotion)
+    }
+
+    /// All promotions that are held. The future ends when another one is.
+    pub(crate) fn all(&self) -> (Vec<Promotion>, Notified<'_>) {
+        let changed = self.changed.notified();
+        let held = self.held();
+        let all = held.values().map(|held| held.promotion.clone());
+        (all.collect(), changed)
+    }
+
+    /// Decides about a promotion by what the endpoints say. Whoever ends its hold tells so.
+    fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
         let (at, now) = (Instant::now(), self.now());
         let mut held = self.held();
-        let is_same = |it: &Held| it.promotion == *promotion;
-        let known = held.remove(&promotion.rollout).filter(is_same);
+        let known = held.remove(&promotion.rollout);
+        let known = known.filter(|known| known.promotion == *promotion);
         let is_new = known.is_none();
-        let mut it = match known {
-            Some(held) => held,
-            None => Held {
-                promotion: promotion.clone(),
-                followed: None,
-                hold: Hold::begin(now),
-                asked: at,
-            },
-        };
+        let mut it = known.unwrap_or_else(|| Held {
+            promotion: promotion.clone(),
+            tables: BTreeSet::new(),
+            followed: None,
+            hold: Hold::begin(now),
+            asked: at,
+        });
         let decision = it.hold.decide(&promotion.guard, look, now);
-        if let Decision::Hold { .. } = decision {
+        let goes_on = matches!(decision, Decision::Hold { .. });
+        if goes_on {
             it.asked = at;
             held.retain(|_, it| at.duration_since(it.asked) < FORGOTTEN_AFTER);
+        }
+        if goes_on || !is_new {
             held.insert(promotion.rollout.clone(), it);
-            if is_new {
-                self.changed.notify_one();
-            }
+        }
+        if goes_on && is_new {
+            self.changed.notify_one();
         }
         decision
     }
 
+    /// What the endpoints said last to somebody who follows them; `None` if nobody knows any more.
+    pub(crate) fn follow(&self, promotion: &Promotion, look: Option<Look>) {
+        let mut held = self.held();
+        let held = held.get_mut(&promotion.rollout);
+        if let Some(held) = held.filter(|it| it.promotion == *promotion) {
+            held.followed = look.map(|look| (look, Instant::now()));
+        }
+    }
+
     /// Ends the hold of a Rollout, and tells how long it was.
-    pub(crate) fn end(&self, rollout: &ObjectKey) -> Option<Duration> {
+    fn end(&self, rollout: &ObjectKey) -> Option<Duration> {
         let ended = self.held().remove(rollout);
         ended.map(|it| it.hold.lasts(self.now()))
     }
 
-    /// How long the promotion of a Rollout has been held.
-    pub(crate) fn lasts(&self, rollout: &ObjectKey) -> Option<Duration> {
-        let held = self.held();
-        held.get(rollout).map(|it| it.hold.lasts(self.now()))
+    /// Number of promotions that are held.
+    fn count(&self) -> usize {
+        self.held().len()
     }
 
-    /// Number of promotions that are held.
-    pub(crate) fn count(&self) -> usize {
-        self.held().len()
+    /// Remembers the tables whose traffic stays.
+    fn keep(&self, rollout: &ObjectKey, tables: BTreeSet<ObjectKey>) {
+        if let Some(held) = self.held().get_mut(rollout) {
+            held.tables = tables;
+        }
+    }
+
+    fn tables(&self, rollout: &ObjectKey) -> BTreeSet<ObjectKey> {
+        let held = self.held();
+        let held = held.get(rollout);
+        held.map(|held| held.tables.clone()).unwrap_or_default()
     }
 
     /// What the endpoints say about a promotion, if somebody follows them.
     fn followed(&self, promotion: &Promotion) -> Option<Look> {
         let held = self.held();
         let held = held.get(&promotion.rollout);
-        let held = held.filter(|it| it.promotion == *promotion);
-        held.and_then(|it| it.followed.clone())
+        let held = held.filter(|it| it.promotion == *promotion)?;
+        let (look, since) = held.followed.as_ref()?;
+        (since.elapsed() < FRESH).then(|| look.clone())
+    }
+
+    /// A time that a decision named, on the clock.
+    pub(crate) fn at(&self, time: Duration) -> Instant {
+        self.begun + time
     }
 
     fn now(&self) -> Duration {
@@ -228,6 +272,7 @@ impl<S: Store> GlooRouter<S> {
         if self.is_held(&promotion, deadline).await
             && self.may_get_all(&promotion, &full, &held, deadline).await
         {
+            self.holds.keep(&promotion.rollout, held.keys());
             return Divided {
                 selected,
                 held: Some((full, held)),
@@ -261,26 +306,40 @@ impl<S: Store> GlooRouter<S> {
                 }
             },
         };
-        let before = self.holds.lasts(key);
-        let decision = self.holds.decide(promotion, &look);
-        self.report(promotion, before, &decision);
-        match decision {
-            Decision::Hold { overdue, .. } => {
-                debug!(rollout = %key, "the promotion is held: {look:?}");
-                if let Some((ready, wanted)) = overdue {
-                    warn!(rollout = %key, "the promotion is still held: {ready} of {wanted} Pods are ready behind Service {}", promotion.stable);
-                }
-                true
-            }
-            Decision::Release(released) => {
-                info!(rollout = %key, "the promotion is released: {released}");
-                false
-            }
-            Decision::WriteNow(broken) => {
-                info!(rollout = %key, "the promotion is not held: {broken}");
+        let decision = self.decide(promotion, &look);
+        debug!(rollout = %key, "{look:?}: {decision:?}");
+        match end_of(&decision) {
+            None => true,
+            Some(end) => {
+                self.end_hold(promotion.about(), end);
                 false
             }
         }
+    }
+
+    /// Decides about a promotion by what the endpoints say, and reports a hold that begins or lasts too long.
+    pub(crate) fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
+        let was_held = self.holds.holds(promotion);
+        let decision = self.holds.decide(promotion, look);
+        let Decision::Hold { overdue, .. } = &decision else {
+            return decision;
+        };
+        let rollout = || promotion.about();
+        if !was_held {
+            info!(rollout = %promotion.rollout, "the promotion is held until Service {} leads to the new Pods", promotion.stable);
+            self.observer.observe(&Report::Held { rollout: rollout() });
+            self.observer.observe(&Report::Holds(self.holds.count()));
+        }
+        if let Some((ready, wanted)) = *overdue {
+            warn!(rollout = %promotion.rollout, "the promotion is still held: {ready} of {wanted} Pods are ready behind Service {}", promotion.stable);
+            self.observer.observe(&Report::HeldTooLong {
+                rollout: rollout(),
+                service: promotion.stable.clone(),
+                ready,
+                wanted,
+            });
+        }
+        decision
     }
 
     /// Whether the canary Service may get all traffic of the tables to be held. If it has less so far, the Rollout as it is
@@ -314,61 +373,168 @@ impl<S: Store> GlooRouter<S> {
         is_current
     }
 
-    /// Reports a decision about a promotion that had been held for the time `before`, if it was.
-    pub(crate) fn report(
-        &self,
-        promotion: &Promotion,
-        before: Option<Duration>,
-        decision: &Decision,
-    ) {
-        let end = match decision {
-            Decision::Hold { overdue, .. } => {
-                if before.is_none() {
-                    let rollout = promotion.about();
-                    self.observer.observe(&Report::Held { rollout });
-                    self.observer.observe(&Report::Holds(self.holds.count()));
-                }
-                if let &Some((ready, wanted)) = overdue {
-                    self.observer.observe(&Report::HeldTooLong {
-                        rollout: promotion.about(),
-                        service: promotion.stable.clone(),
-                        ready,
-                        wanted,
-                    });
-                }
-                return;
-            }
-            Decision::Release(Released::Complete) => HoldEnd::Complete,
-            Decision::Release(Released::TimedOut { .. }) => HoldEnd::TimedOut,
-            Decision::WriteNow(_) => HoldEnd::Broken,
-        };
-        if let Some(after) = before {
-            self.released(promotion.about(), end, after);
-        }
-    }
-
     /// Ends the hold of a Rollout, if it has one, and reports it.
-    pub(crate) fn end_hold(&self, rollout: About, end: HoldEnd) {
+    fn end_hold(&self, rollout: About, end: HoldEnd) {
         if let Some(after) = self.holds.end(&rollout.key) {
             info!(rollout = %rollout.key, "the promotion is no longer held: {}", end.as_str());
-            self.released(rollout, end, after);
+            let report = Report::Released {
+                rollout,
+                end,
+                after,
+            };
+            self.observer.observe(&report);
+            self.observer.observe(&Report::Holds(self.holds.count()));
         }
-    }
-
-    fn released(&self, rollout: About, end: HoldEnd, after: Duration) {
-        let report = Report::Released {
-            rollout,
-            end,
-            after,
-        };
-        self.observer.observe(&report);
-        self.observer.observe(&Report::Holds(self.holds.count()));
     }
 
     fn warn_once(&self, rollout: &ObjectKey, why: &str) {
         if !self.holds.has_warned.swap(true, Ordering::Relaxed) {
             warn!(%rollout, "promotions do not wait for Pods: {why}");
         }
+    }
+}
+
+/// How a hold ends by a decision; `None` if it goes on.
+pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
+    match decision {
+        Decision::Hold { .. } => None,
+        Decision::Release(Released::Complete) => Some(HoldEnd::Complete),
+        Decision::Release(Released::TimedOut { .. }) => Some(HoldEnd::TimedOut),
+        Decision::WriteNow(_) => Some(HoldEnd::Broken),
+    }
+}
+
+/// What became of a hold that was to end between the calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The table leads to the stable Service, or somebody else looks after it.
+    Done,
+    /// It was not written: it is worth another try.
+    Failed,
+}
+
+impl<S: Store> GlooRouter<S> {
+    pub(crate) fn holds(&self) -> &Holds {
+        &self.holds
+    }
+
+    /// Whether the Rollout of a promotion that is held is still there, and nothing was rolled out since; `None` if the API
+    /// server does not tell.
+    pub(crate) async fn is_still_promoted(&self, promotion: &Promotion) -> Option<bool> {
+        match self.live_rollout(&promotion.rollout).await {
+            Ok(live) => {
+                Some(live.is_some_and(|(live, is_deleting)| !is_deleting && promotion.is_of(&live)))
+            }
+            Err(error) => {
+                debug!(rollout = %promotion.rollout, "not known: {error}");
+                None
+            }
+        }
+    }
+
+    /// What the endpoints of a promotion say, live.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub(crate) async fn new_pods(
+        &self,
+        promotion: &Promotion,
+    ) -> Result<BTreeSet<String>, StoreError> {
+        let namespace = &promotion.rollout.namespace;
+        self.store.pods_of_version(namespace, &promotion.hash).await
+    }
+
+    /// Follows the endpoints of both Services of a promotion.
+    pub(crate) fn follow_endpoints(&self, promotion: &Promotion) -> EndpointStream<'_> {
+        let services = [promotion.stable.as_str(), promotion.canary.as_str()];
+        self.store
+            .follow_endpoints(&promotion.rollout.namespace, &services)
+    }
+
+    /// Ends a hold between the calls: the tables get what the call asked for, by one guarded PATCH each.
+    ///
+    /// Weight 0 is right whatever was rolled out since: a Rollout may ask for it at any time, and the next call asks for
+    /// more. What a Rollout that was deleted left is restored.
+    pub(crate) async fn release_promotion(
+        &self,
+        promotion: &Promotion,
+        end: HoldEnd,
+        fence: &impl Fence,
+    ) -> Release {
+        let key = &promotion.rollout;
+        match self.try_release_promotion(promotion, fence).await {
+            Ok(true) => {
+                self.end_hold(promotion.about(), end);
+                Release::Done
+            }
+            Ok(false) => Release::Done,
+            Err(failure) => {
+                info!(rollout = %key, "the promotion is still held: {}", error_chain(&failure));
+                Release::Failed
+            }
+        }
+    }
+
+    /// Whether the hold was ended, and not by a call meanwhile.
+    async fn try_release_promotion(
+        &self,
+        promotion: &Promotion,
+        fence: &impl Fence,
+    ) -> Result<bool, Failure> {
+        let key = &promotion.rollout;
+        let live = self.live_rollout(key).await?;
+        let live = live.filter(|(live, _)| live.metadata.uid == promotion.uid);
+        let labels = live.as_ref().map(|(live, _)| &live.metadata.labels);
+        let instance = labels.and_then(|labels| labels.get(INSTANCE_ID_LABEL));
+        if !fence.allows(instance.map(String::as_str)).await {
+            return Err(Failure::NotWritten(format!("Rollout {key}")));
+        }
+        let request = live.and_then(|(live, _)| {
+            let rest = DesiredWeight {
+                value: 0,
+                max: live.max_traffic_weight(),
+            };
+            let hashes = self.memory.hashes(&live);
+            Request::new(
+                &self.policy,
+                &live,
+                hashes,
+                true,
+                from_rpc::weight(rest, &[]),
+            )
+            .ok()
+        });
+        let deadline = Deadline::of_call(self.call_timeout);
+        for table in self.holds.tables(key) {
+            let document = match self.store.read(&table).await {
+                Err(StoreError::NotFound { .. }) => continue,
+                read => read?,
+            };
+            // A call ends the hold before it writes: from here on its write is a conflict.
+            if !self.holds.holds(promotion) {
+                return Ok(false);
+            }
+            let Some(request) = &request else {
+                let plan = restore(key, &document)?;
+                if !plan.is_noop() {
+                    carry_out(&self.store, &plan).await?;
+                }
+                continue;
+            };
+            let selected = Selected {
+                tables: vec![document],
+                failures: Vec::new(),
+            };
+            let only = Only {
+                table: &table,
+                may_grow: false,
+            };
+            let shifted = self.shift(request, selected, deadline, Some(only)).await;
+            if let Some(failure) = shifted.into_failures().into_iter().next() {
+                return Err(failure);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -3,15 +3,21 @@
 //! The controller's role may list and watch Pods, and not get one. Of a Pod only the metadata is asked for.
 
 use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
 
+use futures::{StreamExt as _, stream};
+use gloo_types::{Document, ObjectKey};
 use kube::core::params::ListParams;
 use serde_json::Value;
+use tokio::time::timeout;
 
-use super::{Call, KubeRouteStore, PAGE, resource};
-use crate::StoreError;
+use super::{Call, Informer, Keep, Kept, KubeRouteStore, PAGE, resource};
 use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointSlice, Pod, endpoints_in, pods_of, slices_of,
+    Endpoint, EndpointReader, EndpointSlice, EndpointStream, Pod, endpoints_in, pods_of, slices_of,
 };
+use crate::{FRESH, StoreError};
 
 impl EndpointReader for KubeRouteStore {
     async fn endpoints(
@@ -50,5 +56,78 @@ impl EndpointReader for KubeRouteStore {
                 _ => return Ok(uids),
             }
         }
+    }
+}
+
+/// How often it is checked whether the watch still gives signs of life.
+const CHECK: Duration = Duration::from_secs(15);
+
+/// Keeps the endpoints of slices.
+struct SliceKeeper;
+
+struct Slice {
+    key: ObjectKey,
+    version: String,
+    endpoints: Vec<Endpoint>,
+}
+
+impl Keep for SliceKeeper {
+    type Kind = EndpointSlice;
+    type Kept = Slice;
+    const PAGE: u32 = PAGE;
+
+    fn keep(&self, object: &str) -> Result<Slice, Box<dyn Error + Send + Sync>> {
+        let object: Value = serde_json::from_str(object)?;
+        let slice: Document<EndpointSlice> = Document::from_value(object)?;
+        Ok(Slice {
+            endpoints: endpoints_in(&slice)?,
+            key: slice.key().clone(),
+            version: slice.resource_version().unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+impl Kept for Slice {
+    fn key(&self) -> &ObjectKey {
+        &self.key
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+}
+
+impl KubeRouteStore {
+    /// Follows the endpoints of `services`, with a watch of their slices that ends with the stream. Needs a Tokio runtime.
+    pub(crate) fn follow_endpoints_of(
+        self: &Arc<Self>,
+        namespace: &str,
+        services: &[&str],
+    ) -> EndpointStream<'static> {
+        let slices = slices_of(services);
+        let informer = Informer::with_labels(Arc::clone(self), SliceKeeper, Some(slices));
+        let changes = informer.subscribe();
+        informer.follow(namespace);
+        let begin = (informer, changes, namespace.to_owned(), true);
+        stream::unfold(
+            begin,
+            async |(informer, mut changes, namespace, is_first)| {
+                if is_first {
+                    informer.settled(Some(&namespace)).await;
+                } else {
+                    // Also when nothing changes, and when changes were missed.
+                    let _ = timeout(CHECK, changes.recv()).await;
+                }
+                // What changed at once is told at once.
+                while changes.try_recv().is_ok() {}
+                let known = informer.objects(&namespace, FRESH).ok();
+                let endpoints = known.map(|slices| {
+                    let endpoints = slices.iter().map(|slice| slice.endpoints.iter().cloned());
+                    endpoints.flatten().collect()
+                });
+                Some((endpoints, (informer, changes, namespace, false)))
+            },
+        )
+        .boxed()
     }
 }

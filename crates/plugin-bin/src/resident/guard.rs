@@ -1,0 +1,192 @@
+//! Ends the holds of promotions between the calls.
+//!
+//! ```text
+//! a call holds a promotion --> follow the endpoints of both Services
+//!                                       |
+//!             a slice changes, settle or timeout is over, the Rollout changes
+//!                                       |
+//!                                       v
+//!                      hold on, or release through the fences
+//! ```
+//!
+//! Only a release plans tables: a hold that goes on costs a comparison of names.
+
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use gloo_types::ObjectKey;
+use route_planner::promotion::{Decision, Look};
+use route_store::{Endpoint, Priority, RequestContext, Store, with_context};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::debug;
+
+use super::report::HoldEnd;
+use super::watched::Watched;
+use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, look_at};
+
+/// The longest time of a release.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// When a release that failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Ends the holds of promotions.
+pub(crate) struct PromotionGuard<S, W, F> {
+    pub(crate) router: Arc<GlooRouter<S>>,
+    pub(crate) watched: Arc<W>,
+    pub(crate) fence: Arc<F>,
+}
+
+impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
+    /// Runs until it is dropped.
+    pub(crate) async fn run(self) {
+        let holds = self.router.holds();
+        let mut changes = self.watched.rollout_changes();
+        let mut running: FuturesUnordered<BoxFuture<'_, ObjectKey>> = FuturesUnordered::new();
+        let mut followed: HashMap<ObjectKey, watch::Sender<()>> = HashMap::new();
+        loop {
+            let (held, another) = holds.all();
+            for promotion in held {
+                if let Entry::Vacant(free) = followed.entry(promotion.rollout.clone()) {
+                    let (news, rollout) = watch::channel(());
+                    free.insert(news);
+                    running.push(self.follow(promotion, rollout).boxed());
+                }
+            }
+            tokio::select! {
+                () = another => {}
+                change = changes.recv() => match change {
+                    Ok(change) => {
+                        if let Some(news) = followed.get(&change.key) {
+                            news.send_replace(());
+                        }
+                    }
+                    Err(RecvError::Lagged(_)) => {
+                        for news in followed.values() {
+                            news.send_replace(());
+                        }
+                    }
+                    Err(RecvError::Closed) => return,
+                },
+                Some(ended) = running.next() => {
+                    followed.remove(&ended);
+                }
+            }
+        }
+    }
+
+    /// Follows the endpoints of a promotion until it is held no longer. `rollout` tells of changes of the Rollout.
+    async fn follow(&self, promotion: Promotion, mut rollout: watch::Receiver<()>) -> ObjectKey {
+        let holds = self.router.holds();
+        let mut endpoints = self.router.follow_endpoints(&promotion);
+        let mut pods = KnownPods::default();
+        let mut look: Option<Look> = None;
+        // A call looked right before.
+        let mut due: Option<Instant> = None;
+        let mut release: Option<HoldEnd> = None;
+        let mut is_superseded = false;
+        while holds.holds(&promotion) {
+            let is_due = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                known = endpoints.next() => {
+                    look = match known.flatten() {
+                        Some(known) => self.look(&promotion, &known, &mut pods).await,
+                        None => None,
+                    };
+                    holds.follow(&promotion, look.clone());
+                }
+                Ok(()) = rollout.changed() => {
+                    if self.within(self.router.is_still_promoted(&promotion)).await == Some(false) {
+                        is_superseded = true;
+                        release = Some(HoldEnd::Broken);
+                    }
+                }
+                () = is_due => {}
+            }
+            let now = Instant::now();
+            due = None;
+            if release.is_none()
+                && let Some(look) = &look
+                && holds.holds(&promotion)
+            {
+                let decision = self.router.decide(&promotion, look);
+                release = end_of(&decision);
+                if let Decision::Hold { until, .. } = decision {
+                    due = Some(holds.at(until));
+                }
+            }
+            if let Some(end) = release {
+                let released = self
+                    .router
+                    .release_promotion(&promotion, end, self.fence.as_ref());
+                if self.within(released).await == Release::Failed {
+                    sleep(RETRY).await;
+                    due = Some(now);
+                    // The endpoints may say something else by now. What the Rollout asks for is not what was promoted.
+                    release = release.filter(|_| is_superseded);
+                }
+            }
+        }
+        promotion.rollout
+    }
+
+    /// What the endpoints say. Pods are read again when one is seen that was not known.
+    async fn look(
+        &self,
+        promotion: &Promotion,
+        endpoints: &[Endpoint],
+        pods: &mut KnownPods,
+    ) -> Option<Look> {
+        let seen = endpoints
+            .iter()
+            .filter_map(|endpoint| endpoint.pod.as_ref());
+        if !seen.clone().all(|pod| pods.knows(pod)) {
+            match self.within(self.router.new_pods(promotion)).await {
+                Ok(new) => *pods = KnownPods::of(new, seen),
+                Err(error) => {
+                    debug!(rollout = %promotion.rollout, "the Pods are not known: {error}");
+                    return None;
+                }
+            }
+        }
+        Some(look_at(promotion, endpoints, &pods.new))
+    }
+
+    /// Requests that end in time, and are less urgent than those of calls.
+    async fn within<T>(&self, work: impl Future<Output = T>) -> T {
+        let context = RequestContext {
+            deadline: Some(Instant::now() + TIMEOUT),
+            priority: Priority::Repair,
+        };
+        with_context(context, work).await
+    }
+}
+
+/// The Pods behind the Services, as far as they were seen.
+#[derive(Default)]
+struct KnownPods {
+    /// Uids of those of the version that was promoted.
+    new: BTreeSet<String>,
+    /// Uids of others.
+    others: BTreeSet<String>,
+}
+
+impl KnownPods {
+    fn of<'a>(new: BTreeSet<String>, seen: impl Iterator<Item = &'a String>) -> Self {
+        let others = seen.filter(|pod| !new.contains(*pod)).cloned().collect();
+        Self { new, others }
+    }
+
+    fn knows(&self, pod: &str) -> bool {
+        self.new.contains(pod) || self.others.contains(pod)
+    }
+}
