@@ -178,10 +178,6 @@ impl Bench {
     async fn one_rollout_with(&mut self, binary: &Path, figures: &mut OneRollout) -> Result<()> {
         let plugin = self.start(binary).await?;
         sleep(SETTLE).await;
-        // The table is as the bare requests left it.
-        self.world.set_state(0, State::Updating).await?;
-        plugin.set_weight(self.world.rollout(0)?, 0).await?;
-        self.world.set_state(0, State::Resting).await?;
         let resting = self.world.rollout(0)?;
         for _ in 0..WARM_UP {
             plugin.steady_pass(resting).await?;
@@ -231,6 +227,9 @@ impl Bench {
             self.get(&patches).await?;
             figures.bare_get.push(begin.elapsed());
         }
+        // Another plugin may not read what this one wrote.
+        self.world.write_again(0).await?;
+        self.world.set_state(0, State::Resting).await?;
         self.proxy.take_seen();
         Ok(())
     }

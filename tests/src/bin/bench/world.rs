@@ -143,6 +143,17 @@ impl World {
         Ok(serde_json::to_string(&table)?.len())
     }
 
+    /// Makes a RouteTable what it was when it was created.
+    pub(crate) async fn write_again(&self, index: usize) -> Result<()> {
+        let mut new: DynamicObject = serde_json::from_value(table(index))?;
+        let name = table_name(index);
+        new.metadata.resource_version = self.tables.get(&name).await?.metadata.resource_version;
+        self.tables
+            .replace(&name, &PostParams::default(), &new)
+            .await?;
+        Ok(())
+    }
+
     pub(crate) async fn set_state(&mut self, index: usize, state: State) -> Result<()> {
         self.set_states(&[index], state).await
     }
