@@ -348,7 +348,7 @@ impl EndpointReader for CachedRouteStore {
     }
 
     fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.follow_endpoints_of(namespace, services)
+        self.store.local.follow_endpoints_of(namespace, services)
     }
 
     async fn pods_of_version(
