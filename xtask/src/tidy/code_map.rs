@@ -19,7 +19,7 @@ pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
             inside.filter_map(|path| Some(format!("{parent}/{}", path.file_name()?.to_str()?))),
         );
     }
-    folders.extend(["deploy", "examples", "fuzz", "tests", "xtask"].map(str::to_owned));
+    folders.extend(["deploy", "examples", "fuzz", "patches", "tests", "xtask"].map(str::to_owned));
     Ok(compare(&sh.read_file(MAP)?, &folders))
 }
 
