@@ -120,6 +120,7 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                 Controller::of_this_process(),
                 timeout,
             );
+            let fence = fence.telling(reporter.clone());
             let attending = router.clone();
             let background = async move {
                 let _following = Following(cached.clone());

@@ -58,6 +58,7 @@ pub(crate) struct BetweenCalls {
     guard_outcomes: Family<OutcomeLabels, Counter>,
     guard_hold: Histogram,
     guard_holds: Gauge,
+    leader: Gauge,
 }
 
 /// Upper bounds of a histogram, in seconds.
@@ -196,7 +197,7 @@ impl Metrics {
                 per_rollout.family(),
             );
         }
-        Arc::new(Self {
+        let metrics = Self {
             calls: register.add(
                 "calls",
                 "Calls of the controller, by method and by outcome: ok, error, timeout or panic",
@@ -235,7 +236,7 @@ impl Metrics {
             ),
             writes: register.add(
                 "writes",
-                "Changes of RouteTables and MirrorPolicies, by cause: call, repair, gc or guard",
+                "Changes of RouteTables and MirrorPolicies, by cause: call, repair or gc",
             ),
             conflicts: register.add(
                 "conflicts",
@@ -276,11 +277,18 @@ impl Metrics {
                     HOLD.new_metric(),
                 ),
                 guard_holds: register.add("guard_holds", "Promotions that are held"),
+                leader: register.add(
+                    "leader",
+                    "Whether the Lease names this controller: 1 or 0, as read before the last write between the calls; -1 \
+                     if it is not known",
+                ),
             },
             watches,
             per_rollout,
             registry,
-        })
+        };
+        metrics.between.leads(None);
+        Arc::new(metrics)
     }
 
     /// Counts the requests to a cluster: `local`, the one with the Rollouts, or `tables`.
@@ -346,6 +354,10 @@ impl BetweenCalls {
         let outcomes = &self.guard_outcomes;
         outcomes.get_or_create(&OutcomeLabels { outcome }).inc();
         self.guard_hold.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn leads(&self, leads: Option<bool>) {
+        self.leader.set(leads.map_or(-1, i64::from));
     }
 
     pub(crate) fn holds(&self, count: usize) {

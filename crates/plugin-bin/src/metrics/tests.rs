@@ -309,6 +309,16 @@ async fn requests_are_counted_by_cluster_and_writes_by_cause() {
     assert!(!text.contains(r#"writes_total{kind="Event""#), "{text}");
 }
 
+#[tokio::test]
+async fn leadership_is_not_known_until_the_lease_is_read() {
+    let metrics = Metrics::new(false);
+    assert_eq!(value(&metrics, "leader"), Some(-1.0));
+    for (leads, expect) in [(Some(true), 1.0), (Some(false), 0.0), (None, -1.0)] {
+        metrics.between.leads(leads);
+        assert_eq!(value(&metrics, "leader"), Some(expect));
+    }
+}
+
 /// Series, without comments.
 fn series(text: &str) -> usize {
     text.lines().filter(|line| !line.starts_with('#')).count()

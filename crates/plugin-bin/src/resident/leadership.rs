@@ -6,6 +6,7 @@ use std::time::Duration;
 use route_store::{Controller, Leadership, LeaseReader, Priority, RequestContext, with_context};
 use tracing::{debug, info};
 
+use super::report::{Observer, Report};
 use crate::router::Fence;
 
 /// Reads the controller's Lease before each write.
@@ -13,6 +14,7 @@ pub(crate) struct LeaseFence<L> {
     leases: Arc<L>,
     controller: Mutex<Controller>,
     request_timeout: Duration,
+    observer: Arc<dyn Observer>,
 }
 
 impl<L: LeaseReader> LeaseFence<L> {
@@ -22,7 +24,13 @@ impl<L: LeaseReader> LeaseFence<L> {
             leases,
             controller: Mutex::new(controller),
             request_timeout,
+            observer: Arc::new(()),
         }
+    }
+
+    /// Tells `observer` whenever it asks who leads.
+    pub(crate) fn telling(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
     }
 
     /// Remembers who holds the Lease, while this process has just been started by the leader.
@@ -32,6 +40,17 @@ impl<L: LeaseReader> LeaseFence<L> {
 
     /// `None` if the API server did not tell.
     async fn leadership(&self, instance: Option<&str>) -> Option<Leadership> {
+        let leadership = self.ask(instance).await;
+        let leads = match leadership {
+            Some(Leadership::Leader) => Some(true),
+            Some(Leadership::NotLeader) => Some(false),
+            Some(Leadership::Unknown) | None => None,
+        };
+        self.observer.observe(&Report::Leads(leads));
+        leadership
+    }
+
+    async fn ask(&self, instance: Option<&str>) -> Option<Leadership> {
         let controller = || {
             let controller = self.controller.lock();
             controller.unwrap_or_else(PoisonError::into_inner)
@@ -97,15 +116,32 @@ mod tests {
         }
     }
 
+    /// Who leads, as it is reported.
+    #[derive(Default)]
+    struct Told(Mutex<Vec<Option<bool>>>);
+
+    impl Observer for Told {
+        fn observe(&self, report: &Report) {
+            if let Report::Leads(leads) = report {
+                self.0.lock().unwrap().push(*leads);
+            }
+        }
+    }
+
     async fn check(leases: Leases, expect: bool) {
         let controller = Controller {
             namespace: "argo-rollouts".into(),
             hostname: "pod-1".into(),
             identity: None,
         };
+        let told = Arc::new(Told::default());
         let fence = LeaseFence::new(Arc::new(leases), controller, Duration::from_secs(3));
+        let fence = fence.telling(told.clone());
         fence.meet().await;
         assert_eq!(fence.allows(Some("blue")).await, expect);
+        let told = told.0.lock().unwrap();
+        assert_eq!(told.len(), 2, "each look is reported");
+        assert_ne!(told[1], Some(!expect));
     }
 
     #[tokio::test]

@@ -120,6 +120,8 @@ pub(crate) enum Report {
     },
     /// Number of promotions that are held.
     Holds(usize),
+    /// Whether the controller of this process is the leader, as far as its Lease tells.
+    Leads(Option<bool>),
 }
 
 /// Why a promotion is no longer held.
@@ -314,6 +316,7 @@ impl fmt::Display for Report {
                 HoldEnd::Ended => "traffic goes to the stable Service already",
             }),
             Self::Holds(count) => write!(f, "{count} promotions are held"),
+            Self::Leads(leads) => write!(f, "the controller is the leader: {leads:?}"),
         }
     }
 }

@@ -91,6 +91,7 @@ impl Observer for Reporter {
                 events.on_rollout(of_rollout(rollout), reason, report);
             }
             Report::Holds(count) => metrics.holds(*count),
+            Report::Leads(leads) => metrics.leads(*leads),
         }
     }
 }
