@@ -419,6 +419,20 @@ mod tests {
         assert_eq!(known(&memory), 0);
     }
 
+    #[test]
+    fn d_10_what_is_remembered_goes_with_its_rollout() {
+        let memory = Memory::default();
+        for number in 0..100_000 {
+            let mut rollout = rollout("a", false, 1);
+            rollout.metadata.name = number.to_string();
+            memory.begin_removal(&rollout);
+            memory.tell_hashes(&rollout, &told("s1", "c0"));
+            memory.left_behind(&key(&rollout), &[ObjectKey::new("mesh", "web")].into());
+            memory.forget(&key(&rollout));
+        }
+        assert_eq!(known(&memory), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_rollout_that_is_gone_is_forgotten() {
         let memory = Memory::default();

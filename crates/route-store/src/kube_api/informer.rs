@@ -1005,6 +1005,22 @@ mod tests {
     }
 
     #[test]
+    fn d_10_what_is_kept_goes_with_its_object() {
+        let mut world = World::synced(&[], "1");
+        for number in 2..=100_000 {
+            let name = format!("o{number}");
+            world.apply(&name, &number.to_string());
+            world.put(&name, &(number + 200_000).to_string());
+        }
+        assert_eq!(world.known.objects.len(), 99_999);
+        for number in 2..=100_000 {
+            world.delete(&format!("o{number}"), "900000");
+        }
+        world.check("");
+        assert_eq!(world.known.bytes, 0);
+    }
+
+    #[test]
     fn pauses_grow_up_to_a_limit() {
         for (failures, most) in [(0, 1), (3, 8), (4, 15), (u32::MAX, 15)] {
             let most = Duration::from_secs(most);
