@@ -681,7 +681,9 @@ impl Both<'_> {
             (Some(_), Some(canary)) => {
                 let told = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;
+                // The share of the others is what tells how much was divided.
                 let is_told = (told - there).abs() <= status.max
+                    && shares(list).iter().sum::<i64>() == 100
                     && status.canary > 0
                     && status.canary < status.max;
                 if is_told {
