@@ -1,0 +1,296 @@
+//! What an informer knows after each event, on a clock of the test's own.
+
+use super::*;
+
+/// An object is `namespace/name` and a version.
+#[derive(Debug)]
+struct Named(ObjectKey, String);
+
+impl Kept for Named {
+    fn key(&self) -> &ObjectKey {
+        &self.0
+    }
+
+    fn version(&self) -> &str {
+        &self.1
+    }
+
+    fn size(&self) -> usize {
+        1
+    }
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("mesh", name)
+}
+
+fn named(name: &str, version: &str) -> Named {
+    Named(key(name), version.to_owned())
+}
+
+/// Objects of all namespaces, and the time.
+struct World {
+    known: Known<Named>,
+    task: u64,
+    now: Instant,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut known = Known::default();
+        let task = known.begin(&Scope::All);
+        let now = Instant::now();
+        Self { known, task, now }
+    }
+
+    /// A world in which everything is listed and watched.
+    fn synced(objects: &[(&str, &str)], version: &str) -> Self {
+        let mut world = Self::new();
+        world.list(objects, version);
+        world.learn(Event::Quiet(version.to_owned()));
+        world
+    }
+
+    fn learn(&mut self, event: Event<Named>) -> Vec<Change> {
+        self.known.learn(&Scope::All, self.task, event, self.now)
+    }
+
+    fn page(
+        &mut self,
+        objects: &[(&str, &str)],
+        version: &str,
+        is_first: bool,
+        is_last: bool,
+    ) -> Vec<Change> {
+        let objects = objects.iter().map(|(name, version)| named(name, version));
+        self.learn(Event::Page {
+            objects: objects.collect(),
+            version: version.to_owned(),
+            is_first,
+            is_last,
+        })
+    }
+
+    fn list(&mut self, objects: &[(&str, &str)], version: &str) -> Vec<Change> {
+        self.page(objects, version, true, true)
+    }
+
+    fn apply(&mut self, name: &str, version: &str) {
+        self.learn(Event::Applied(named(name, version)));
+    }
+
+    fn delete(&mut self, name: &str, version: &str) {
+        self.learn(Event::Deleted(key(name), version.to_owned()));
+    }
+
+    fn put(&mut self, name: &str, version: &str) {
+        self.known.put(named(name, version));
+    }
+
+    fn fail(&mut self) {
+        let what = "RouteTables".to_owned();
+        let error = StoreError::NotFound { what };
+        self.known.fail(&Scope::All, self.task, error);
+    }
+
+    /// What is known after so many seconds.
+    fn after(&self, seconds: u64) -> String {
+        let now = self.now + Duration::from_secs(seconds);
+        let age = Duration::from_secs(75);
+        match self.known.check(None, age, now) {
+            Ok(()) => self.shown(),
+            Err(why) => format!("? {why}"),
+        }
+    }
+
+    fn shown(&self) -> String {
+        let objects = self.known.objects.values();
+        let shown = objects.map(|entry| format!("{}@{}", entry.kept.0.name, entry.kept.1));
+        let shown = shown.collect::<Vec<_>>().join(" ");
+        assert_eq!(self.known.bytes, self.known.objects.len());
+        shown
+    }
+
+    #[track_caller]
+    fn check(&self, expect: &str) {
+        assert_eq!(self.shown(), expect);
+    }
+}
+
+#[test]
+fn all_is_known_once_all_is_listed_and_watched() {
+    let mut world = World::new();
+    assert_eq!(world.after(0), "? no answer yet");
+    world.fail();
+    assert!(world.after(0).contains("not found"));
+    world.list(&[("b", "2"), ("a", "1")], "5");
+    assert_eq!(world.after(0), "? no answer yet");
+    world.learn(Event::Quiet("5".to_owned()));
+    assert_eq!(world.after(0), "a@1 b@2");
+    world.apply("c", "6");
+    world.delete("a", "7");
+    assert_eq!(world.after(0), "b@2 c@6");
+}
+
+#[test]
+fn what_is_known_gets_old_also_while_pages_arrive() {
+    let mut world = World::synced(&[("a", "1")], "5");
+    assert_eq!(world.after(75), "a@1");
+    assert_eq!(world.after(76), "? nothing was heard for 75 s");
+    world.fail();
+    assert!(world.after(76).contains("not found"));
+    world.now += Duration::from_secs(70);
+    world.page(&[("a", "1")], "9", true, false);
+    assert!(world.after(6).starts_with('?'));
+    world.page(&[], "9", false, true);
+    assert_eq!(world.after(75), "a@1");
+}
+
+#[test]
+fn objects_that_a_list_lacks_go_at_its_end_and_are_reported() {
+    let mut world = World::synced(&[("a", "1"), ("b", "2"), ("c", "3")], "5");
+    let first = world.page(&[("a", "1")], "9", true, false);
+    assert_eq!(first, []);
+    world.check("a@1 b@2 c@3");
+    // It could not be continued.
+    world.page(&[("a", "1")], "12", true, false);
+    world.check("a@1 b@2 c@3");
+    let last = world.page(&[("c", "11")], "12", false, true);
+    world.check("a@1 c@11");
+    let change = |name, kind| Change {
+        key: key(name),
+        kind,
+    };
+    assert_eq!(
+        last,
+        [
+            change("c", ChangeKind::Applied),
+            change("b", ChangeKind::Deleted)
+        ]
+    );
+}
+
+#[test]
+fn after_a_write_older_events_are_ignored() {
+    let mut world = World::synced(&[("a", "5")], "5");
+    world.put("a", "8");
+    world.apply("a", "6");
+    world.check("a@8");
+    world.apply("a", "8");
+    world.apply("a", "9");
+    world.check("a@9");
+    // The answer comes later than the event.
+    world.put("a", "7");
+    world.check("a@9");
+}
+
+#[test]
+fn versions_without_order_are_ignored_until_the_written_one_or_a_delete_or_a_list() {
+    let written = || {
+        let mut world = World::synced(&[("a", "x5")], "x5");
+        world.put("a", "x8");
+        world.apply("a", "x6");
+        world.check("a@x8");
+        world
+    };
+    let mut world = written();
+    world.apply("a", "x8");
+    world.apply("a", "x9");
+    world.check("a@x9");
+    let mut world = written();
+    world.delete("a", "x9");
+    world.check("");
+    let mut world = written();
+    world.list(&[("a", "x7")], "x9");
+    world.apply("a", "x8");
+    world.check("a@x8");
+}
+
+#[test]
+fn a_write_during_a_list_is_newer_than_the_list() {
+    for versions in [["5", "8", "7"], ["x5", "x8", "x7"]] {
+        let [before, written, listed] = versions;
+        let mut world = World::synced(&[("a", before), ("b", before)], before);
+        world.page(&[], listed, true, false);
+        world.put("a", written);
+        world.put("b", written);
+        world.put("new", written);
+        world.page(&[("a", before)], listed, false, true);
+        world.check(&format!("a@{written} b@{written} new@{written}"));
+        // The next list knows better.
+        world.list(&[("a", written)], "9");
+        world.check(&format!("a@{written}"));
+    }
+}
+
+#[test]
+fn a_list_is_right_where_nothing_was_written_since() {
+    // Restored from a backup, where versions begin again.
+    let mut world = World::synced(&[("a", "50"), ("b", "51")], "52");
+    world.list(&[("a", "7")], "9");
+    world.check("a@7");
+    // Its version is older than what was deleted before its first page.
+    let mut world = World::synced(&[], "5");
+    world.page(&[], "9", true, false);
+    world.put("a", "8");
+    world.page(&[], "9", false, true);
+    world.check("");
+}
+
+#[test]
+fn an_object_whose_deletion_was_reported_does_not_come_back_by_a_late_answer() {
+    let mut world = World::synced(&[("a", "5")], "5");
+    world.delete("a", "7");
+    world.put("a", "6");
+    world.check("");
+    // Created by us after all that was heard.
+    world.put("a", "8");
+    world.delete("a", "7");
+    world.check("a@8");
+}
+
+#[test]
+fn nothing_is_kept_of_what_nobody_lists() {
+    let mut world = World::new();
+    world.put("a", "8");
+    world.check("");
+}
+
+#[test]
+fn a_task_that_was_replaced_reports_nothing() {
+    let mut world = World::synced(&[("a", "1")], "5");
+    let late = world.task;
+    world.task = world.known.begin(&Scope::All);
+    let event = Event::Deleted(key("a"), "6".to_owned());
+    world.known.learn(&Scope::All, late, event, world.now);
+    world.check("a@1");
+    assert_eq!(world.known.end(&Scope::All).len(), 1);
+    world.check("");
+    world.apply("b", "7");
+    world.check("");
+}
+
+#[test]
+fn d_10_what_is_kept_goes_with_its_object() {
+    let mut world = World::synced(&[], "1");
+    for number in 2..=100_000 {
+        let name = format!("o{number}");
+        world.apply(&name, &number.to_string());
+        world.put(&name, &(number + 200_000).to_string());
+    }
+    assert_eq!(world.known.objects.len(), 99_999);
+    for number in 2..=100_000 {
+        world.delete(&format!("o{number}"), "900000");
+    }
+    world.check("");
+    assert_eq!(world.known.bytes, 0);
+}
+
+#[test]
+fn pauses_grow_up_to_a_limit() {
+    for (failures, most) in [(0, 1), (3, 8), (4, 15), (u32::MAX, 15)] {
+        let most = Duration::from_secs(most);
+        let pause = pause(failures);
+        assert!(most / 2 <= pause && pause <= most, "{failures}: {pause:?}");
+    }
+}
