@@ -17,7 +17,6 @@ const NAMESPACE: &str = "across";
 const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "it has not been run yet"]
 async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
     let mut management = Cluster::start_empty().await?;
     management.create_namespace("gloo-mesh").await?;
