@@ -484,6 +484,21 @@ impl Canary {
         Ok(())
     }
 
+    /// Merges a patch into the RouteTable under the name of another field manager.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn merge_into_table(&self, manager: &str, patch: Value) -> Result<()> {
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        self.tables
+            .patch(&self.table, &params, &Patch::Merge(patch))
+            .await?;
+        Ok(())
+    }
+
     /// Watches the RouteTable from now on.
     ///
     /// # Errors

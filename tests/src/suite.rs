@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result};
 use libtest_mimic::{Arguments, Trial};
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, RwLock};
 
 use crate::{Cluster, Release};
 
@@ -14,7 +14,7 @@ use crate::{Cluster, Release};
 pub struct Suite {
     runtime: Runtime,
     controller: Option<Release>,
-    cluster: OnceCell<Cluster>,
+    cluster: OnceCell<RwLock<Cluster>>,
 }
 
 impl Suite {
@@ -37,7 +37,7 @@ impl Suite {
         let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
 
         let suite = Arc::into_inner(suite).context("a test is still running")?;
-        if let Some(cluster) = suite.cluster.into_inner() {
+        if let Some(cluster) = suite.cluster.into_inner().map(RwLock::into_inner) {
             if conclusion.has_failed() {
                 eprintln!("{}", cluster.logs());
             }
@@ -55,15 +55,32 @@ impl Suite {
         Trial::test(name, move || {
             let outcome = suite
                 .runtime
-                .block_on(async { test(suite.cluster().await?).await });
+                .block_on(async { test(&*suite.cluster().await?.read().await).await });
             outcome.map_err(|error| format!("{error:#}").into())
         })
     }
 
-    async fn cluster(&self) -> Result<&Cluster> {
-        let start = async || match self.controller {
-            Some(release) => Cluster::start(release).await,
-            None => Cluster::start_without_controller(Release::V1_9).await,
+    /// A test that stops programs of the cluster: no other test uses it meanwhile.
+    pub fn trial_alone<T>(self: &Arc<Self>, name: &str, test: T) -> Trial
+    where
+        T: AsyncFnOnce(&mut Cluster) -> Result<()> + Send + 'static,
+    {
+        let suite = Arc::clone(self);
+        Trial::test(name, move || {
+            let outcome = suite
+                .runtime
+                .block_on(async { test(&mut *suite.cluster().await?.write().await).await });
+            outcome.map_err(|error| format!("{error:#}").into())
+        })
+    }
+
+    async fn cluster(&self) -> Result<&RwLock<Cluster>> {
+        let start = async || {
+            let cluster = match self.controller {
+                Some(release) => Cluster::start(release).await,
+                None => Cluster::start_without_controller(Release::V1_9).await,
+            };
+            Ok(RwLock::new(cluster?))
         };
         self.cluster.get_or_try_init(start).await
     }

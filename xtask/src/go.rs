@@ -168,6 +168,20 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     in_cluster(sh, tests, plugin)
 }
 
+/// Plays the disturbances of the cluster tests again and again, against the plugin as it ships.
+///
+/// # Errors
+/// When a build fails, or a disturbance leaves something behind.
+pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
+    let plugin = plugin::build(sh)?;
+    build(sh)?;
+    let tests = cmd!(
+        sh,
+        "cargo test --locked --package e2e-tests --test cluster_chaos -- --nocapture"
+    );
+    in_cluster(sh, tests.env("CHAOS_MINUTES", minutes.to_string()), &plugin)
+}
+
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.
 ///
 /// # Errors

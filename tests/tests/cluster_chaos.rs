@@ -1,0 +1,340 @@
+//! Real rollouts while something goes wrong all the time: programs that end, owners who edit, tools that revert, permissions
+//! that come and go. Whatever happens, the steps go on, no original is lost, and the table is its owner's in the end.
+//!
+//! Each test plays its disturbance for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES` and plays them all,
+//! again and again, for that long.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing key of a JSON value fails the test"
+)]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
+use e2e_tests::{Canary, Cluster, Release, Suite, apply, delete, parse, split};
+use futures::FutureExt as _;
+use futures::future::{LocalBoxFuture, try_join};
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+/// The binding of `deploy`, which grants the controller access to RouteTables.
+const BINDING: &str = include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml");
+const NEW_IMAGE: &str = "registry.example.com/demo:2";
+/// The steps at which the canary pauses, with the split there.
+const PAUSES: [(usize, &str); 3] = [(1, AT_25), (3, AT_50), (5, AT_100)];
+/// The field manager of Argo CD.
+const ARGO_CD: &str = "argocd-controller";
+
+/// Moves a canary through all steps to the promotion.
+async fn walk(canary: &Canary) -> Result<()> {
+    canary.change_image(NEW_IMAGE).await?;
+    for (step, expected) in PAUSES {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+    }
+    canary.healthy().await
+}
+
+/// A canary that pauses at a quarter, and its table as the owner wrote it.
+async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<(Canary, DynamicObject)> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let original = canary.table().await?;
+    canary.change_image(NEW_IMAGE).await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    Ok((canary, original))
+}
+
+/// Walks on from the pause at a quarter.
+async fn walk_on(canary: &Canary) -> Result<()> {
+    canary.promote().await?;
+    for (step, expected) in &PAUSES[1..] {
+        canary.paused_at(*step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+    }
+    canary.healthy().await
+}
+
+/// Runs `disturb` again and again, `pause` apart, until `work` is done.
+async fn beside(
+    work: impl Future<Output = Result<()>>,
+    pause: Duration,
+    mut disturb: impl AsyncFnMut() -> Result<()>,
+) -> Result<()> {
+    let is_done = AtomicBool::new(false);
+    let work = async {
+        let done = work.await;
+        is_done.store(true, Ordering::Relaxed);
+        done
+    };
+    let disturbance = async {
+        while !is_done.load(Ordering::Relaxed) {
+            disturb().await?;
+            sleep(pause).await;
+        }
+        Ok(())
+    };
+    try_join(work, disturbance).await.map(|_| ())
+}
+
+async fn a_plugin_that_is_killed_again_and_again(
+    cluster: &mut Cluster,
+    namespace: &str,
+) -> Result<()> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let original = canary.table().await?;
+    beside(walk(&canary), Duration::from_secs(2), async || {
+        // Between two processes there is none to kill.
+        if cluster.plugin()?.is_some() {
+            cluster.kill_plugin().await?;
+        }
+        Ok(())
+    })
+    .await?;
+    canary.restores(&original).await
+}
+
+async fn an_api_server_that_restarts(cluster: &mut Cluster, namespace: &str) -> Result<()> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let original = canary.table().await?;
+    canary.change_image(NEW_IMAGE).await?;
+    for (step, expected) in PAUSES {
+        canary.paused_at(step).await?;
+        canary.splits(expected).await?;
+        canary.promote().await?;
+        cluster.stop_api_server();
+        cluster.start_api_server().await?;
+    }
+    canary.healthy().await?;
+    canary.restores(&original).await
+}
+
+async fn an_owner_who_edits_ten_times_a_second(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let canary = Canary::deploy(cluster, namespace).await?;
+    let mut expected = canary.table().await?;
+    let mut edits = 0;
+    beside(walk(&canary), Duration::from_millis(100), async || {
+        edits += 1;
+        let edit = json!({
+            "metadata": { "annotations": { format!("edit-{edits}"): "kept" } },
+            "spec": { "weight": edits },
+        });
+        canary.merge_into_table("owner", edit).await
+    })
+    .await?;
+    let annotations = expected.metadata.annotations.get_or_insert_default();
+    annotations.extend((1..=edits).map(|edit| (format!("edit-{edit}"), "kept".to_owned())));
+    expected.data["spec"]["weight"] = json!(edits);
+    canary.restores(&expected).await
+}
+
+async fn a_tool_that_reverts_the_table(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let git = json!({ "spec": { "http": original.data["spec"]["http"] } });
+    let earlier = canary.events().await?;
+    let mut reverts = 0;
+    for _ in 0..20 {
+        if split(&canary.table().await?) != IDLE {
+            canary.merge_into_table(ARGO_CD, git.clone()).await?;
+            reverts += 1;
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    let message = canary.event_after(&earlier, "TrafficDriftFight").await?;
+    ensure!(message.contains(ARGO_CD), "{message}");
+    // After the third repair there is one in 10 s.
+    ensure!((3..=6).contains(&reverts), "{reverts} reverts");
+    // The controller's own calls do not wait.
+    canary.promote().await?;
+    canary.splits(AT_50).await?;
+    canary.abort().await?;
+    canary.restores(&original).await
+}
+
+async fn a_table_that_is_deleted_and_created_from_git(
+    cluster: &Cluster,
+    namespace: &str,
+) -> Result<()> {
+    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    canary.idle().await?;
+    canary.delete_table().await?;
+    canary.create_table(&original).await?;
+    canary.splits(AT_25).await?;
+    walk_on(&canary).await?;
+    canary.restores(&original).await
+}
+
+/// Removes what the plugin wrote beside the weights: its annotation, the labels of its routes, or both.
+async fn marks_that_are_removed(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let without_annotation = |table: &mut DynamicObject| {
+        table
+            .metadata
+            .annotations
+            .clone_from(&original.metadata.annotations);
+    };
+    let without_labels = |table: &mut DynamicObject| {
+        let routes = table.data["spec"]["http"].as_array_mut();
+        for (route, owners) in routes.into_iter().flatten().zip(original_routes(&original)) {
+            match owners.get("labels") {
+                Some(labels) => route["labels"] = labels.clone(),
+                None => drop(route.as_object_mut().map(|route| route.remove("labels"))),
+            }
+        }
+    };
+    canary.edit_table(without_annotation).await?;
+    canary.edit_table(without_labels).await?;
+    canary.splits(AT_25).await?;
+    canary
+        .edit_table(|table| {
+            without_annotation(table);
+            without_labels(table);
+        })
+        .await?;
+    walk_on(&canary).await?;
+    canary.restores(&original).await
+}
+
+fn original_routes(table: &DynamicObject) -> &[Value] {
+    let routes = table.data["spec"]["http"].as_array();
+    routes.map(Vec::as_slice).unwrap_or_default()
+}
+
+async fn permissions_that_are_taken_away_and_granted_again(
+    cluster: &mut Cluster,
+    namespace: &str,
+) -> Result<()> {
+    let (canary, original) = at_a_quarter(cluster, namespace).await?;
+    let binding = parse(BINDING)?;
+    let earlier = canary.events().await?;
+    delete(cluster.client(), &binding).await?;
+    canary.promote().await?;
+    let message = canary.event_after(&earlier, "TrafficRoutingError").await?;
+    ensure!(message.contains("not allowed to"), "{message}");
+    apply(cluster.client(), &binding).await?;
+    canary.splits(AT_50).await?;
+    canary.abort().await?;
+    canary.restores(&original).await
+}
+
+async fn one_of_two_rollouts_of_a_table_that_is_deleted(
+    cluster: &Cluster,
+    namespace: &str,
+) -> Result<()> {
+    let (canary, _) = at_a_quarter(cluster, namespace).await?;
+    let second = canary.deploy_second(cluster).await?;
+    second
+        .change_image("registry.example.com/ratings:2")
+        .await?;
+    second.paused_at(1).await?;
+    canary
+        .splits(&AT_25.replace("ratings: ratings", "ratings: ratings-canary=40 ratings=60"))
+        .await?;
+    second.delete_rollout().await?;
+    canary.splits(AT_25).await
+}
+
+type Shared = for<'c> fn(&'c Cluster, &'c str) -> LocalBoxFuture<'c, Result<()>>;
+type Alone = for<'c> fn(&'c mut Cluster, &'c str) -> LocalBoxFuture<'c, Result<()>>;
+
+/// Disturbances of one canary.
+fn shared() -> Vec<(&'static str, Shared)> {
+    macro_rules! list {
+        ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), |cluster, namespace| $test(cluster, namespace).boxed_local())),+] };
+    }
+    list![
+        an_owner_who_edits_ten_times_a_second,
+        a_tool_that_reverts_the_table,
+        a_table_that_is_deleted_and_created_from_git,
+        marks_that_are_removed,
+        one_of_two_rollouts_of_a_table_that_is_deleted,
+    ]
+}
+
+/// Disturbances of a program. A plugin that has just started undoes no drift until the controller calls it again, and a failing
+/// API server fails the steps of other canaries.
+fn alone() -> Vec<(&'static str, Alone)> {
+    macro_rules! list {
+        ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), |cluster, namespace| $test(cluster, namespace).boxed_local())),+] };
+    }
+    list![
+        a_plugin_that_is_killed_again_and_again,
+        an_api_server_that_restarts,
+        permissions_that_are_taken_away_and_granted_again,
+    ]
+}
+
+/// The namespace of a test.
+fn namespace(test: &str, round: u32) -> String {
+    format!("{}-{round}", test.replace('_', "-"))
+}
+
+/// Plays all disturbances, one after the other, until the time is over.
+#[expect(clippy::print_stdout, reason = "a person reads it")]
+async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
+    let start = Instant::now();
+    let mut peak = 0;
+    for round in 0.. {
+        for (name, test) in shared() {
+            let played = test(cluster, &namespace(name, round)).await;
+            played.with_context(|| format!("{name}, round {round}"))?;
+        }
+        for (name, test) in alone() {
+            let played = test(cluster, &namespace(name, round)).await;
+            played.with_context(|| format!("{name}, round {round}"))?;
+        }
+        let resident = resident_kib(cluster)?;
+        peak = peak.max(resident);
+        let minutes = start.elapsed().as_secs() / 60;
+        println!(
+            "{minutes} min, {} rounds: {resident} KiB resident, {peak} at most",
+            round + 1
+        );
+        if start.elapsed() > time {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Memory of the plugin's process; 0 between two processes.
+fn resident_kib(cluster: &Cluster) -> Result<u64> {
+    let Some(plugin) = cluster.plugin()? else {
+        return Ok(0);
+    };
+    let status = fs::read_to_string(format!("/proc/{plugin}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.context("no VmRSS")?.parse().context("VmRSS")
+}
+
+fn main() -> Result<ExitCode> {
+    let minutes = env::var("CHAOS_MINUTES").ok();
+    let minutes: Option<u64> = minutes.map(|minutes| minutes.parse()).transpose()?;
+    Suite::run(Some(Release::V1_9), |suite| {
+        if let Some(minutes) = minutes {
+            let time = Duration::from_secs(minutes * 60);
+            let trial = suite.trial_alone("soak", async move |cluster| soak(cluster, time).await);
+            return Ok(vec![trial]);
+        }
+        let shared = shared().into_iter().map(|(name, test)| {
+            suite.trial(name, async move |cluster| {
+                test(cluster, &namespace(name, 0)).await
+            })
+        });
+        let alone = alone().into_iter().map(|(name, test)| {
+            suite.trial_alone(name, async move |cluster| {
+                test(cluster, &namespace(name, 0)).await
+            })
+        });
+        Ok(shared.chain(alone).collect())
+    })
+}
