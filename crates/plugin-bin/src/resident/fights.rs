@@ -78,6 +78,16 @@ impl Fights {
         is_fight
     }
 
+    /// Whether a fight would begin if a table was written now.
+    pub(crate) fn would_begin(&self, table: &ObjectKey, now: Instant) -> bool {
+        self.tables.get(table).is_some_and(|recent| {
+            let mut last = recent.writes.iter().rev().take(WRITES - 1);
+            recent.fight.is_none()
+                && recent.writes.len() >= WRITES - 1
+                && last.all(|write| now.duration_since(*write) <= WITHIN)
+        })
+    }
+
     /// Number of tables that somebody fights about.
     pub(crate) fn count(&mut self, now: Instant) -> usize {
         self.forget(now);

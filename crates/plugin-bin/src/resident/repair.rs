@@ -48,8 +48,15 @@ pub(crate) struct Repairer<S, W, F> {
     pub(crate) observer: Arc<dyn Observer>,
 }
 
-/// A repair that ended: of what, when the change was seen, and how.
-type Ended = (Part, Instant, Option<Repaired>);
+/// A repair, or the report of a fight, that ended.
+struct Ended {
+    part: Part,
+    /// When the change was seen.
+    since: Instant,
+    repaired: Option<Repaired>,
+    /// Who had changed the table, if it was read before the repair.
+    with: Option<FieldManager>,
+}
 
 impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     /// Runs until it is dropped.
@@ -83,20 +90,20 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                         self.look_at_all(&mut waiting, &rollout);
                     }
                     for (table, rollout) in fought {
-                        running.push(self.report_fight(table, rollout).boxed());
+                        running.push(self.report_fight(table, rollout, None).boxed());
                     }
                 }
                 () = due => for (part, since) in waiting.take(Instant::now(), &under_way) {
                     under_way.insert(part.clone());
                     running.push(self.repair(part, since).boxed());
                 },
-                Some((part, since, repaired)) = running.next() => {
+                Some(Ended { part, since, repaired, with }) = running.next() => {
                     under_way.remove(&part);
                     if let Some(repaired) = repaired
                         && self.ended(repaired, since)
                     {
                         let rollout = About { key: part.rollout.clone(), uid: String::new() };
-                        running.push(self.report_fight(part.table, rollout).boxed());
+                        running.push(self.report_fight(part.table, rollout, with).boxed());
                     }
                 }
                 _ = count.tick() => self.count_fights(),
@@ -150,11 +157,39 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Repair,
         };
-        let repair = self
+        let begins_fight = self
             .router
-            .repair(&part.rollout, &part.table, self.fence.as_ref());
-        let repaired = with_context(context, repair).await;
-        (part, since, repaired)
+            .between()
+            .fights()
+            .would_begin(&part.table, Instant::now());
+        with_context(context, async {
+            // The repair takes the routes over, and with them what tells of the other manager.
+            let with = match begins_fight {
+                true => self.last_writer(&part.table).await.1,
+                false => None,
+            };
+            let repaired = self
+                .router
+                .repair(&part.rollout, &part.table, self.fence.as_ref())
+                .await;
+            Ended {
+                part,
+                since,
+                repaired,
+                with,
+            }
+        })
+        .await
+    }
+
+    /// The uid of a table, and who wrote its `spec` last beside this plugin.
+    async fn last_writer(&self, table: &ObjectKey) -> (String, Option<FieldManager>) {
+        let Ok(table) = self.router.live_table(table).await else {
+            return (String::new(), None);
+        };
+        let uid = table.raw().pointer("/metadata/uid");
+        let uid = uid.and_then(serde_json::Value::as_str).unwrap_or_default();
+        (uid.to_owned(), FieldManager::last_of_spec(table.raw()))
     }
 
     /// Reports a repair. Returns whether a fight began with it.
@@ -179,8 +214,13 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         begins
     }
 
-    /// Names whoever undoes the weights of a table, and counts the fight.
-    async fn report_fight(&self, table: ObjectKey, mut rollout: About) -> Ended {
+    /// Names whoever undoes the weights of a table, and counts the fight. `with` is known if it was read before the repair.
+    async fn report_fight(
+        &self,
+        table: ObjectKey,
+        mut rollout: About,
+        with: Option<FieldManager>,
+    ) -> Ended {
         let part = Part {
             rollout: rollout.key.clone(),
             table,
@@ -188,25 +228,20 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         if let Some(standing) = self.router.between().standing().of(&rollout.key) {
             standing.uid().clone_into(&mut rollout.uid);
         }
-        let (uid, with) = match self.router.live_table(&part.table).await {
-            Ok(table) => {
-                let uid = table.raw().pointer("/metadata/uid");
-                let uid = uid.and_then(serde_json::Value::as_str);
-                (
-                    uid.unwrap_or_default().to_owned(),
-                    FieldManager::last_of_spec(table.raw()),
-                )
-            }
-            Err(_) => (String::new(), None),
-        };
+        let (uid, last) = self.last_writer(&part.table).await;
         let key = part.table.clone();
         self.observer.observe(&Report::Fight {
             rollout,
             table: About { key, uid },
-            with,
+            with: with.or(last),
         });
         self.count_fights();
-        (part, Instant::now(), None)
+        Ended {
+            part,
+            since: Instant::now(),
+            repaired: None,
+            with: None,
+        }
     }
 
     fn count_fights(&self) {
