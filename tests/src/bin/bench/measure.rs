@@ -14,7 +14,7 @@ use rollouts_rpc::Rollout;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::Args;
+use crate::args::Args;
 use crate::plugin::Plugin;
 use crate::report::{self, Report, mean, millis, percentile};
 use crate::world::{ROLLOUTS_PER_TABLE, State, World};
