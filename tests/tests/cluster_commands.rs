@@ -394,7 +394,8 @@ async fn restore_says_that_rollouts_are_in_another_cluster(_: &Cluster) -> Resul
     let plan = run(user, &plan).await?;
     carry_out(&objects::<RouteTable>(&tables_only, "remote"), &plan).await?;
 
-    let remark = "this cluster has no Rollouts: make sure that remote/reviews is gone";
+    let remark =
+        "the Rollouts of that cluster are not known here: make sure that remote/reviews is gone";
     run(user, "restore remote/reviews --yes")
         .await?
         .check(0, &[remark, "restored"])
