@@ -57,6 +57,7 @@ impl Fights {
     /// A table was written against a change of somebody else, by a repair or by a call. Returns whether a fight began.
     pub(crate) fn written(&mut self, table: &ObjectKey, now: Instant) -> bool {
         self.forget(now);
+        let begins = self.would_begin(table, now);
         let recent = self.tables.entry(table.clone()).or_insert_with(|| Recent {
             writes: Vec::with_capacity(WRITES),
             changed: now,
@@ -69,13 +70,10 @@ impl Fights {
         recent.changed = now;
         if let Some(writes) = &mut recent.fight {
             *writes += 1;
-            return false;
+        } else {
+            recent.fight = begins.then_some(0);
         }
-        let is_many = recent.writes.len() == WRITES;
-        let first = recent.writes.first();
-        let is_fight = is_many && first.is_some_and(|first| now.duration_since(*first) <= WITHIN);
-        recent.fight = is_fight.then_some(0);
-        is_fight
+        begins
     }
 
     /// Whether a fight would begin if a table was written now.
