@@ -13,16 +13,20 @@
 //!                one guarded PATCH, no second try
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, FusedFuture as _},
+    stream::FuturesUnordered,
+};
 use gloo_types::ObjectKey;
 use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 use tracing::debug;
 
 use super::collect::Part;
@@ -37,6 +41,8 @@ const WAIT: Duration = Duration::from_millis(100);
 const GROWING_WAIT: Duration = Duration::from_millis(500);
 /// The longest time of a repair.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait before the next look whether tables and Rollouts are known.
+const LOOK: Duration = Duration::from_secs(1);
 /// How often fights are counted.
 const COUNT: Duration = Duration::from_secs(60);
 
@@ -66,6 +72,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let mut running: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
         let mut under_way = HashSet::new();
         let mut count = interval(COUNT);
+        let resuming = self.resume().fuse();
+        tokio::pin!(resuming);
         loop {
             let due = async {
                 match waiting.next() {
@@ -107,8 +115,31 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                     }
                 }
                 _ = count.tick() => self.count_fights(),
+                () = &mut resuming, if !resuming.is_terminated() => {}
             }
         }
+    }
+
+    /// Finds out what the Rollouts with marks had asked for when this process started. The controller may not ask again for
+    /// 15 minutes.
+    async fn resume(&self) {
+        let marked = loop {
+            match self.watched.marked() {
+                Some(marked) => break marked,
+                None => sleep(LOOK).await,
+            }
+        };
+        let rollouts: BTreeSet<ObjectKey> = marked.into_iter().flat_map(|it| it.rollouts).collect();
+        for rollout in rollouts {
+            let context = RequestContext {
+                deadline: Some(Instant::now() + TIMEOUT),
+                priority: Priority::Repair,
+            };
+            if let Err(error) = with_context(context, self.router.resume(&rollout)).await {
+                debug!(%rollout, "no repairs before the next call: {error}");
+            }
+        }
+        self.router.between().standing().end_resuming();
     }
 
     fn look_at_all(&self, waiting: &mut Waiting, rollout: &ObjectKey) {

@@ -3,7 +3,7 @@
 //! A repair asks for the same again. It never computes a weight itself, and it asks for nothing once the Rollout says that
 //! the controller is about to ask for something else.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -101,6 +101,25 @@ impl Standing {
         }
     }
 
+    /// What the last SetWeight before the start of this process asked for, as the status of `live` records it. `None` unless
+    /// the record is about the versions and the spec of today, and the controller would still ask for that weight.
+    pub(crate) fn recorded(live: &Rollout) -> Option<Self> {
+        let (status, metadata) = (&live.status, &live.metadata);
+        let weights = status.canary.weights.as_ref()?;
+        let is_of_today = weights.canary.pod_template_hash == status.current_pod_hash
+            && weights.stable.pod_template_hash == status.stable_rs
+            && status.has_observed(metadata.generation);
+        let desired = DesiredWeight {
+            value: weights.canary.weight,
+            max: live.max_traffic_weight(),
+        };
+        let recorded = Self {
+            is_complete: true,
+            ..Self::new(live, desired, &weights.additional)
+        };
+        (is_of_today && recorded.outdated(Some(live), false).is_none()).then_some(recorded)
+    }
+
     /// Whether the call asked for the same as an earlier one: a table that it has to write was changed by somebody else.
     pub(crate) fn repeats(&self, before: &Self) -> bool {
         before.is_complete
@@ -188,11 +207,17 @@ pub(crate) struct StandingIntents {
     rollouts: HashMap<ObjectKey, Standing>,
     /// What stood before the calls that are under way.
     before: HashMap<ObjectKey, Standing>,
+    /// The Rollouts that were called for, until the intents from before the start of this process are known.
+    called: HashSet<ObjectKey>,
+    are_resumed: bool,
 }
 
 impl StandingIntents {
     /// A call for a Rollout begins that may ask for something else. Until its SetWeight has ended nothing stands.
     pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
+        if !self.are_resumed {
+            self.called.insert(rollout.clone());
+        }
         if let Some(standing) = self.rollouts.remove(rollout) {
             self.before.insert(rollout.clone(), standing);
         }
@@ -230,6 +255,19 @@ impl StandingIntents {
             self.rollouts.remove(&key(rollout));
         }
         repeats
+    }
+
+    /// An intent from before the start of this process, unless a call has told of a newer one.
+    pub(crate) fn resume(&mut self, rollout: &ObjectKey, standing: Standing) {
+        if !self.called.contains(rollout) {
+            self.rollouts.insert(rollout.clone(), standing);
+        }
+    }
+
+    /// All intents from before the start of this process are known.
+    pub(crate) fn end_resuming(&mut self) {
+        self.called = HashSet::new();
+        self.are_resumed = true;
     }
 
     /// The intent of a Rollout no longer holds.
@@ -408,6 +446,51 @@ mod tests {
         intents.set(&rollout, standing(), true);
         intents.forget(&owner);
         assert_eq!(intents.of(&owner), None);
+    }
+
+    /// What a new process takes for the last SetWeight when the Rollout's status is as changed.
+    #[track_caller]
+    fn check_recorded(changes: &[(&str, Value)], expect: Option<i32>) {
+        let mut live = object();
+        live["status"]["observedGeneration"] = json!("7");
+        live["status"]["canary"]["weights"] = json!({
+            "canary": {"weight": 25, "podTemplateHash": "c1"},
+            "stable": {"weight": 75, "podTemplateHash": "s1"},
+        });
+        for (path, value) in changes {
+            *live.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value.clone();
+        }
+        let recorded = Standing::recorded(&rollout(live));
+        let weight = recorded.map(|it| it.desired.value);
+        assert_eq!(weight, expect, "{changes:?}");
+    }
+
+    #[test]
+    fn a_new_process_goes_by_what_the_status_records_of_today() {
+        check_recorded(&[], Some(25));
+        check_recorded(&[("/status/canary/weights", Value::Null)], None);
+        let canary = "/status/canary/weights/canary";
+        check_recorded(&[(&format!("{canary}/podTemplateHash"), json!("c0"))], None);
+        check_recorded(&[(&format!("{canary}/weight"), json!(40))], None);
+        check_recorded(&[(&format!("{canary}/weight"), json!(0))], Some(0));
+        let stable = "/status/canary/weights/stable/podTemplateHash";
+        check_recorded(&[(stable, json!("s0"))], None);
+        check_recorded(&[("/metadata/generation", json!(8))], None);
+        check_recorded(&[("/status/currentStepIndex", json!(5))], None);
+    }
+
+    #[test]
+    fn an_intent_from_before_the_start_gives_way_to_a_call() {
+        let (other, owner) = (ObjectKey::new("shop", "other"), key(&rollout(object())));
+        let mut intents = StandingIntents::default();
+        intents.suspend(&owner);
+        for rollout in [&owner, &other] {
+            intents.resume(rollout, standing());
+        }
+        assert_eq!(intents.rollouts(), [other]);
+        intents.end_resuming();
+        intents.suspend(&owner);
+        assert!(intents.called.is_empty());
     }
 
     #[test]

@@ -99,7 +99,11 @@ struct Fixture {
 impl Fixture {
     /// A table, a Rollout in an update, and what runs between the calls.
     async fn new() -> Self {
-        let store = Arc::new(MemoryRouteStore::new([owners()]).unwrap());
+        Self::with(owners(), rollout()).await
+    }
+
+    async fn with(table: Value, rollout: Value) -> Self {
+        let store = Arc::new(MemoryRouteStore::new([table]).unwrap());
         let world = Arc::new(World {
             store: Arc::clone(&store),
             tables: broadcast::channel(1024).0,
@@ -123,9 +127,9 @@ impl Fixture {
         let (watched, fence) = (Arc::clone(&world), Lease(Arc::clone(&world)));
         let (shared, observer) = (Arc::clone(&router), world.clone());
         let work = async move { run(settings, &shared, watched, fence, observer).await };
-        router.between().spawn(work);
         let fixture = Self { router, world };
-        fixture.show(rollout());
+        fixture.show(rollout);
+        fixture.router.between().spawn(work);
         // The tasks subscribe.
         sleep(Duration::from_millis(1)).await;
         fixture
@@ -281,6 +285,37 @@ async fn less_for_the_canary_is_written_after_100_ms_and_more_after_500() {
         sleep(Duration::from_secs(60)).await;
         assert_eq!(fixture.writes_since(before), 1);
         assert_eq!(fixture.outcomes(), [RepairOutcome::Written]);
+    }
+}
+
+/// A Rollout whose status records the weights of its last SetWeight.
+fn recorded(weight: i32) -> Value {
+    let mut rollout = rollout();
+    rollout["status"]["observedGeneration"] = json!("7");
+    rollout["status"]["canary"] = json!({"weights": {
+        "canary": {"weight": weight, "podTemplateHash": "c1"},
+        "stable": {"weight": 100 - weight, "podTemplateHash": "s1"},
+    }});
+    rollout
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_process_undoes_later_drift_without_a_call() {
+    let split = Fixture::at_25().await.table();
+    for (weight, found, expect) in [
+        (25, split.clone(), vec![75, 25]),
+        // The table does not show what the status records: the next pass decides.
+        (25, with_shares(split.clone(), [80, 20]), vec![40, 60]),
+        (0, split, vec![40, 60]),
+    ] {
+        let fixture = Fixture::with(found, recorded(weight)).await;
+        sleep(Duration::from_secs(1)).await;
+        let before = fixture.world.store.writes();
+        fixture.write(with_shares(fixture.table(), [40, 60]));
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(fixture.shares(), expect, "{weight}");
+        let repairs = usize::from(expect == [75, 25]);
+        assert_eq!(fixture.writes_since(before), repairs);
     }
 }
 

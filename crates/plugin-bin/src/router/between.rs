@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::Rollout;
-use route_planner::{belongs_to, involved, is_rest, plan, plan_toward_stable, restore};
+use route_planner::{Plan, belongs_to, involved, is_rest, plan, plan_toward_stable, restore};
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{GlooRouter, Only, carry_out, deadline::Deadline};
+use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::resident::collect::{Part, Rollouts};
@@ -187,6 +187,40 @@ impl<S: Store> GlooRouter<S> {
             // The call said so.
             Err(_) => Drift::None,
         }
+    }
+
+    /// Takes what the status of a Rollout records for what its last SetWeight asked for, if all its tables are like that: a
+    /// process that has just started does not know who changed a table before.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
+        let Some((live, false)) = self.live_rollout(rollout).await? else {
+            return Ok(());
+        };
+        let Some(mut standing) = Standing::recorded(&live) else {
+            return Ok(());
+        };
+        let weight = from_rpc::weight(standing.desired, &standing.additional);
+        let hashes = self.memory.hashes(&live);
+        let Ok(mut request) = Request::new(&self.policy, &live, hashes, false, weight) else {
+            return Ok(());
+        };
+        let deadline = Deadline::of_call(self.call_timeout);
+        let selected = self.selected(&request, Decision::Plan, deadline).await;
+        let selected = self.for_weights(&mut request, selected, deadline).await;
+        let is_in_force = selected.failures.is_empty()
+            && plan_all(&request, &selected.tables)
+                .iter()
+                .all(|plan| plan.as_ref().is_ok_and(Plan::is_noop));
+        if is_in_force {
+            standing.tables = selected.keys();
+            standing.request = Some(Arc::new(request));
+            self.between.standing().resume(rollout, standing);
+            lock(&self.between.set).insert(rollout.clone());
+            self.between.news.notify_one();
+        }
+        Ok(())
     }
 
     /// Asks for the same as the last SetWeight of a Rollout, for one table, if the Rollout still asks for it and `fence`
