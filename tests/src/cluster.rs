@@ -37,6 +37,9 @@ const RIGHTS: [&str; 2] = [
     include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml"),
 ];
 
+/// Tells the plugin where to serve its metrics.
+pub(crate) const METRICS_ADDRESS: &str = "GLOO_PLUGIN_METRICS_ADDRESS";
+
 /// A running cluster. Dropping it ends every process it started.
 pub struct Cluster {
     client: Client,
@@ -205,13 +208,12 @@ impl Cluster {
     /// # Errors
     /// The processes cannot be listed.
     pub fn plugin(&self) -> Result<Option<i32>> {
-        let executable = self.directory.path().join("plugin-bin").join(PLUGIN_NAME);
-        let mut processes = fs::read_dir("/proc")?.filter_map(Result::ok);
-        Ok(processes.find_map(|process| {
-            let target = fs::read_link(process.path().join("exe")).ok()?;
-            let pid = process.file_name().to_str()?.parse().ok()?;
-            (target == executable).then_some(pid)
-        }))
+        process_of(&self.plugin_executable())
+    }
+
+    /// The plugin, where the controller has copied it to.
+    pub fn plugin_executable(&self) -> PathBuf {
+        self.directory.path().join("plugin-bin").join(PLUGIN_NAME)
     }
 
     async fn start_servers() -> Result<Self> {
@@ -430,7 +432,7 @@ fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Res
 fn rollouts_controller(release: Release, directory: &Path, kubeconfig: &Path) -> Result<Command> {
     let sockets = directory.join("tmp");
     fs::create_dir_all(&sockets)?;
-    let [metrics, health] = free_ports()?;
+    let [metrics, health, plugin] = free_ports()?;
     let mut command = program(&format!("rollouts-controller-{}", release.version()))?;
     command
         .arg(format!("--kubeconfig={}", kubeconfig.display()))
@@ -442,9 +444,23 @@ fn rollouts_controller(release: Release, directory: &Path, kubeconfig: &Path) ->
         .current_dir(directory)
         .env("TMPDIR", sockets)
         .env("POD_NAMESPACE", CONTROLLER_NAMESPACE)
+        .env(METRICS_ADDRESS, format!("127.0.0.1:{plugin}"))
         // The plugin finds the cluster as any client does.
         .env("KUBECONFIG", kubeconfig);
     Ok(command)
+}
+
+/// The id of a process that runs an executable.
+///
+/// # Errors
+/// The processes cannot be listed.
+pub(crate) fn process_of(executable: &Path) -> Result<Option<i32>> {
+    let mut processes = fs::read_dir("/proc")?.filter_map(Result::ok);
+    Ok(processes.find_map(|process| {
+        let target = fs::read_link(process.path().join("exe")).ok()?;
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        (target == executable).then_some(pid)
+    }))
 }
 
 /// A program that was built from the Go module, in `$GO_BIN_DIR`.

@@ -167,7 +167,8 @@ fn address(log: &str, role: &str) -> Option<String> {
     })
 }
 
-async fn send(address: &str, head: &str, body: &str) -> Result<Reply> {
+/// One request over HTTP.
+pub(crate) async fn send(address: &str, head: &str, body: &str) -> Result<Reply> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("{head}\r\nhost: any\r\nconnection: close\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).await?;

@@ -10,17 +10,19 @@
 )]
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
-use e2e_tests::{Canary, Cluster, Release, Suite, apply, delete, parse, split};
+use e2e_tests::{Canary, Cluster, Passes, Release, Suite, apply, delete, parse, split};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, try_join};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 
 /// The binding of `deploy`, which grants the controller access to RouteTables.
@@ -281,7 +283,9 @@ fn namespace(test: &str, round: u32) -> String {
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let start = Instant::now();
-    let mut peak = 0;
+    let passes = Arc::new(Mutex::new(Passes::of(cluster)));
+    let counting = tokio::spawn(count(Arc::clone(&passes)));
+    let (mut first, mut peak) = (0, 0);
     for round in 0.. {
         for (name, test) in shared() {
             let played = test(cluster, &namespace(name, round)).await;
@@ -293,16 +297,29 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
         }
         let resident = resident_kib(cluster)?;
         peak = peak.max(resident);
+        if round == 0 {
+            first = resident;
+        }
         let minutes = start.elapsed().as_secs() / 60;
         println!(
-            "{minutes} min, {} rounds: {resident} KiB resident, {peak} at most",
-            round + 1
+            "{minutes} min, {} rounds: {resident} KiB resident, {first} after the first, {peak} at most; passes: {:?}",
+            round + 1,
+            passes.lock().await.by_result()
         );
         if start.elapsed() > time {
             break;
         }
     }
+    counting.abort();
     Ok(())
+}
+
+/// Counts the passes. Does not end by itself.
+async fn count(passes: Arc<Mutex<Passes>>) -> Result<()> {
+    loop {
+        passes.lock().await.look().await?;
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// Memory of the plugin's process; 0 between two processes.

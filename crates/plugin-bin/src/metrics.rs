@@ -209,8 +209,8 @@ impl Metrics {
             ),
             passes: register.add(
                 "passes",
-                "Reconciliations of a Rollout, by result: steady (nothing was written), changed, deferred (checked \
-                 later) or failed",
+                "Reconciliations of a Rollout, by result: steady (no request was sent), read (nothing was written), changed, \
+                 deferred (checked later) or failed",
             ),
             verify_lag: register.put(
                 "verify_lag_seconds",
@@ -398,6 +398,7 @@ impl Observer for Requests {
             code,
         };
         metrics.requests.get_or_create(&labels).inc();
+        calls::asked();
         let labels = VerbLabels { cluster, verb };
         let seconds = metrics.request_seconds.get_or_create(&labels);
         seconds.observe(duration.as_secs_f64());

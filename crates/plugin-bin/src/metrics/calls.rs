@@ -24,19 +24,29 @@ tokio::task_local! {
 
 /// What happens during one call.
 #[derive(Default)]
-struct Call {
-    wrote: Cell<bool>,
-    is_deferred: Cell<bool>,
+struct Call(Cell<Pass>);
+
+/// A request was sent. Counts for the call of this task, if there is one.
+pub(super) fn asked() {
+    note(|pass| pass.asked = true);
 }
 
 /// An object was changed. Counts for the call of this task, if there is one.
 pub(super) fn wrote() {
-    let _outside_of_calls = CALL.try_with(|call| call.wrote.set(true));
+    note(|pass| pass.wrote = true);
 }
 
 /// The call of this task is answered from what is known, and the tables are checked later.
 pub(crate) fn deferred() {
-    let _outside_of_calls = CALL.try_with(|call| call.is_deferred.set(true));
+    note(|pass| pass.is_deferred = true);
+}
+
+fn note(change: impl FnOnce(&mut Pass)) {
+    let _outside_of_calls = CALL.try_with(|Call(call)| {
+        let mut pass = call.get();
+        change(&mut pass);
+        call.set(pass);
+    });
 }
 
 /// Counts the calls of a router.
@@ -49,6 +59,7 @@ pub(crate) struct Metered<R> {
 /// What is remembered of a Rollout from one call to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Pass {
+    asked: bool,
     wrote: bool,
     is_deferred: bool,
     /// When SetWeight changed something that was not verified since.
@@ -77,19 +88,18 @@ impl<R> Metered<R> {
             begin: Instant::now(),
             code: None,
         };
-        let (result, wrote, is_deferred) = CALL
+        let (result, noted) = CALL
             .scope(Call::default(), async {
                 let result = call.await;
-                let (wrote, is_deferred) =
-                    CALL.with(|call| (call.wrote.get(), call.is_deferred.get()));
-                (result, wrote, is_deferred)
+                (result, CALL.with(|Call(call)| call.get()))
             })
             .await;
         running.code = Some(if result.is_ok() { "ok" } else { "error" });
         self.remember(rollout, |pass| {
-            pass.wrote |= wrote;
-            pass.is_deferred |= is_deferred;
-            if wrote && method == SET_WEIGHT {
+            pass.asked |= noted.asked;
+            pass.wrote |= noted.wrote;
+            pass.is_deferred |= noted.is_deferred;
+            if noted.wrote && method == SET_WEIGHT {
                 pass.unverified = Some(Instant::now());
             }
         });
@@ -103,6 +113,7 @@ impl<R> Metered<R> {
                 None => "failed",
                 Some(_) if pass.wrote => "changed",
                 Some(_) if pass.is_deferred => "deferred",
+                Some(_) if pass.asked => "read",
                 Some(_) => "steady",
             };
             self.metrics.pass(label);

@@ -20,7 +20,8 @@ struct Fake {
     /// Whether SetWeight fails, and what VerifyWeight answers.
     fails: bool,
     verification: Option<Verification>,
-    writes: Option<Arc<Requests>>,
+    /// The verb of a request that each call sends, and who counts it.
+    sends: Option<(&'static str, Arc<Requests>)>,
     is_deferred: bool,
     is_slow: bool,
     panics: bool,
@@ -29,8 +30,8 @@ struct Fake {
 
 impl Fake {
     async fn answer(&self) -> Result<(), RouterError> {
-        if let Some(requests) = &self.writes {
-            requests.request(&sent("patch", "RouteTable", Outcome::Answered(200)));
+        if let Some((verb, requests)) = &self.sends {
+            requests.request(&sent(verb, "RouteTable", Outcome::Answered(200)));
         }
         if self.is_deferred {
             calls::deferred();
@@ -155,20 +156,22 @@ async fn check_pass(router: impl FnOnce(&Arc<Metrics>) -> Fake, expect: &str) {
     let metrics = Metrics::new(false);
     let router = Metered::new(router(&metrics), metrics.clone());
     pass(&router, &rollout("reviews")).await;
-    for result in ["steady", "changed", "deferred", "failed"] {
+    for result in ["steady", "read", "changed", "deferred", "failed"] {
         let count = value(&metrics, &format!(r#"passes_total{{result="{result}"}}"#));
         assert_eq!(count, (result == expect).then_some(1.0), "{result}");
     }
 }
 
 #[tokio::test]
-async fn a_pass_is_steady_changed_deferred_or_failed() {
+async fn a_pass_is_counted_by_its_result() {
     check_pass(|_| Fake::default(), "steady").await;
-    let writes = |metrics: &Arc<Metrics>| Fake {
-        writes: Some(metrics.requests_to("local")),
-        ..Fake::default()
-    };
-    check_pass(writes, "changed").await;
+    for (verb, expect) in [("get", "read"), ("patch", "changed")] {
+        let sends = |metrics: &Arc<Metrics>| Fake {
+            sends: Some((verb, metrics.requests_to("local"))),
+            ..Fake::default()
+        };
+        check_pass(sends, expect).await;
+    }
     let is_deferred = true;
     check_pass(
         |_| Fake {
@@ -241,14 +244,14 @@ async fn calls_are_counted_by_their_outcome() {
 #[tokio::test(start_paused = true)]
 async fn the_lag_is_the_time_from_a_write_to_its_verification() {
     let metrics = Metrics::new(false);
-    let writes = Some(metrics.requests_to("local"));
-    let fake = |verification, writes| Fake {
+    let sends = Some(("patch", metrics.requests_to("local")));
+    let fake = |verification, sends| Fake {
         verification: Some(verification),
-        writes,
+        sends,
         ..Fake::default()
     };
     let rollout = rollout("reviews");
-    let mut router = Metered::new(fake(Verification::NotVerified, writes), metrics.clone());
+    let mut router = Metered::new(fake(Verification::NotVerified, sends), metrics.clone());
     pass(&router, &rollout).await;
     router.router = fake(Verification::NotVerified, None);
     tokio::time::advance(Duration::from_secs(10)).await;
@@ -326,7 +329,7 @@ fn series(text: &str) -> usize {
 
 /// What a process can meet within its life: each kind of request with each answer, each outcome of each call.
 async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
-    let writes = Some(metrics.requests_to("local"));
+    let sends = Some(("patch", metrics.requests_to("local")));
     for number in 0..rollouts {
         let rollout = rollout(&format!("r{number}"));
         let router = Metered::new(Fake::default(), metrics.clone());
@@ -335,7 +338,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     let rollout = rollout("reviews");
     for fake in [
         Fake {
-            writes,
+            sends,
             ..Fake::default()
         },
         Fake {

@@ -515,7 +515,7 @@ impl<S: Store> GlooRouter<S> {
                 return Ok(false);
             }
             let Some(request) = &request else {
-                let plan = restore(key, &document)?;
+                let plan = restore(&self.policy.mark(key), &document)?;
                 if !plan.is_noop() {
                     carry_out(&self.store, &plan).await?;
                 }

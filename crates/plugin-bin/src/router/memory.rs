@@ -6,7 +6,7 @@ mod table_locks;
 use std::{
     collections::{BTreeMap, BTreeSet},
     mem,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -19,13 +19,14 @@ pub(super) use table_locks::{TableLocks, Urgency};
 
 use crate::from_rpc::key;
 
-/// A Rollout that the controller has not asked about for this long is gone: it asks about each every 15 minutes.
+/// A Rollout that the controller has not asked about for this long is gone: it asks about each every 15 minutes. It may be
+/// remembered for twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Facts about Rollouts that the calls themselves do not carry. A Rollout at rest takes no memory.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    rollouts: Mutex<BTreeMap<ObjectKey, Remembered>>,
+    rollouts: Mutex<Rollouts>,
     /// The tables that are being written.
     pub(super) locks: TableLocks,
 }
@@ -79,6 +80,13 @@ struct Hashes {
     status_canary: String,
     stable: String,
     canary: String,
+}
+
+#[derive(Debug, Default)]
+struct Rollouts {
+    by_key: BTreeMap<ObjectKey, Remembered>,
+    /// When those that are gone were last removed.
+    swept: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -215,19 +223,17 @@ impl Memory {
 
     /// Rollouts that are gone need no memory.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectKey) -> bool) {
-        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
-        rollouts.retain(|key, _| exists(key));
+        self.lock().by_key.retain(|key, _| exists(key));
     }
 
     /// A Rollout is gone.
     pub(super) fn forget(&self, rollout: &ObjectKey) {
-        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
-        rollouts.remove(rollout);
+        self.lock().by_key.remove(rollout);
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.rollouts.lock().unwrap().is_empty()
+        self.lock().by_key.is_empty()
     }
 
     /// The port of a Service of a running experiment.
@@ -274,21 +280,34 @@ impl Memory {
     }
 
     fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut Facts) -> T) -> T {
-        let mut rollouts = self.rollouts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rollouts = self.lock();
         let used = Instant::now();
-        let known = rollouts.get_mut(rollout);
-        let is_known = known.is_some();
+        rollouts.sweep(used);
+        let known = rollouts.by_key.get_mut(rollout);
         let mut facts = known.map(|it| mem::take(&mut it.facts)).unwrap_or_default();
         let changed = change(&mut facts);
         if facts.is_empty() {
-            rollouts.remove(rollout);
-            return changed;
+            rollouts.by_key.remove(rollout);
+        } else {
+            let remembered = Remembered { facts, used };
+            rollouts.by_key.insert(rollout.clone(), remembered);
         }
-        if !is_known {
-            rollouts.retain(|_, it| used.duration_since(it.used) < FORGOTTEN_AFTER);
-        }
-        rollouts.insert(rollout.clone(), Remembered { facts, used });
         changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rollouts> {
+        self.rollouts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Rollouts {
+    /// Removes Rollouts that are gone, once in [`FORGOTTEN_AFTER`].
+    fn sweep(&mut self, now: Instant) {
+        let is_recent = |then: Instant| now.duration_since(then) < FORGOTTEN_AFTER;
+        if !is_recent(*self.swept.get_or_insert(now)) {
+            self.by_key.retain(|_, it| is_recent(it.used));
+            self.swept = Some(now);
+        }
     }
 }
 
@@ -395,7 +414,7 @@ mod tests {
     }
 
     fn known(memory: &Memory) -> usize {
-        memory.rollouts.lock().unwrap().len()
+        memory.lock().by_key.len()
     }
 
     #[test]
@@ -447,6 +466,9 @@ mod tests {
         third.metadata.name = "third".into();
         memory.begin_removal(&third);
         assert_eq!(known(&memory), 2);
+        tokio::time::advance(FORGOTTEN_AFTER).await;
+        memory.begin_removal(&second);
+        assert_eq!(known(&memory), 1);
         assert!(!memory.has_removed(&rollout("a", false, 1)));
     }
 }

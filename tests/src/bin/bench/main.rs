@@ -5,6 +5,7 @@
 //! them. Nothing here passes or fails by its speed.
 
 mod args;
+mod drift;
 mod measure;
 mod plugin;
 mod report;

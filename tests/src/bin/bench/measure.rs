@@ -1,4 +1,4 @@
-//! The three parts of the measurement: one Rollout, many of them, and a new leader.
+//! The parts of the measurement, but for [drift](crate::drift): one Rollout, many of them, and a new leader.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,14 +31,14 @@ const WORKERS: usize = 10;
 /// Which part of the Rollouts the second part has.
 pub(crate) const FEWER: usize = 5;
 /// How long a plugin has until it follows the objects, in the parts that are not about its start.
-const SETTLE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE: Duration = Duration::from_secs(3);
 /// Nothing was asked for that long: the plugin has listed what it wants to.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Bench {
     args: Args,
-    world: World,
-    proxy: Proxy,
+    pub(crate) world: World,
+    pub(crate) proxy: Proxy,
     /// A client that goes through the proxy, as the plugin does.
     client: Client,
 }
@@ -68,10 +68,11 @@ impl Bench {
         self.world.create(fewer).await?;
         self.many_rollouts(plugins).await?;
         self.world.create(self.args.rollouts).await?;
-        self.new_leader(plugins).await
+        self.new_leader(plugins).await?;
+        self.drift(plugins).await
     }
 
-    async fn start(&self, binary: &Path) -> Result<Plugin> {
+    pub(crate) async fn start(&self, binary: &Path) -> Result<Plugin> {
         Plugin::start(binary, self.proxy.kubeconfig()).await
     }
 
@@ -278,7 +279,7 @@ impl Bench {
     }
 
     /// Calls something for each of these Rollouts, by ten workers.
-    async fn each<T>(
+    pub(crate) async fn each<T>(
         &self,
         rollouts: &[usize],
         call: impl AsyncFn(&Rollout) -> Result<T>,
@@ -411,7 +412,7 @@ fn at_version_of(patch: &Request<Vec<u8>>, table: &Value) -> Result<Request<Vec<
     Ok(request)
 }
 
-fn median(times: &[Duration]) -> f64 {
+pub(crate) fn median(times: &[Duration]) -> f64 {
     percentile(times, 50)
 }
 

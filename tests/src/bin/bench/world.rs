@@ -26,6 +26,8 @@ const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const APPLIED_SIZE: usize = 9_000;
 /// Of each route, in a field that the plugin does not know.
 const FILLER_SIZE: usize = 960;
+/// Where the destinations of the first route are.
+const DESTINATIONS: &str = "/spec/http/0/forwardTo/destinations";
 /// How many objects are written at once.
 const WRITES: usize = 32;
 
@@ -36,6 +38,26 @@ pub(crate) enum State {
     Resting,
     /// At the step that sets a weight of 50.
     Updating,
+}
+
+/// What somebody writes into a RouteTable while the first Rollout in it has a canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Edit {
+    /// Other weights of its destinations: stable, canary.
+    Weights(i64, i64),
+    /// The routes as they were created; annotations are kept.
+    Routes,
+    /// The whole table as it was created.
+    Table,
+}
+
+impl Edit {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Weights(40, 60),
+        Self::Weights(95, 5),
+        Self::Routes,
+        Self::Table,
+    ];
 }
 
 /// The objects, and the Rollouts as the API server returned them last.
@@ -154,6 +176,39 @@ impl World {
         Ok(())
     }
 
+    /// Edits a RouteTable as somebody would who knows nothing of the canary. Returns what was written.
+    pub(crate) async fn edit(&self, index: usize, edit: Edit) -> Result<DynamicObject> {
+        let name = table_name(index);
+        let mut now = self.tables.get(&name).await?;
+        let created: DynamicObject = serde_json::from_value(table(index))?;
+        match edit {
+            Edit::Weights(stable, canary) => {
+                for (place, weight) in [stable, canary].into_iter().enumerate() {
+                    let path = format!("{DESTINATIONS}/{place}");
+                    let destination = now.data.pointer_mut(&path);
+                    let destination = destination.and_then(Value::as_object_mut);
+                    let destination = destination.context("a route without a split")?;
+                    destination.insert("weight".to_owned(), weight.into());
+                }
+            }
+            Edit::Routes => now.data = created.data,
+            Edit::Table => {
+                now.data = created.data;
+                now.metadata.annotations = created.metadata.annotations;
+            }
+        }
+        now.metadata.managed_fields = None;
+        Ok(self
+            .tables
+            .replace(&name, &PostParams::default(), &now)
+            .await?)
+    }
+
+    /// The RouteTables, to follow them.
+    pub(crate) fn watch(&self) -> Api<DynamicObject> {
+        self.tables.clone()
+    }
+
     pub(crate) async fn set_state(&mut self, index: usize, state: State) -> Result<()> {
         self.set_states(&[index], state).await
     }
@@ -177,6 +232,18 @@ impl World {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(())
     }
+}
+
+/// The canary's share of the first route; `None` where there is no canary.
+pub(crate) fn canary_share(table: &DynamicObject) -> Option<i64> {
+    let canary = table.data.pointer(&format!("{DESTINATIONS}/1/weight"))?;
+    canary.as_i64()
+}
+
+/// `metadata.resourceVersion` as a number, as Kubernetes 1.35 documents it.
+pub(crate) fn version(object: &DynamicObject) -> u64 {
+    let version = object.metadata.resource_version.as_deref();
+    version.and_then(|it| it.parse().ok()).unwrap_or_default()
 }
 
 fn api(client: &Client, group: &str, version: &str, kind: &str) -> Api<DynamicObject> {

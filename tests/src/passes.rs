@@ -1,0 +1,75 @@
+//! What the plugin counts of the controller's passes, over all its processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use crate::Cluster;
+use crate::cluster::{METRICS_ADDRESS, process_of};
+use crate::generator::send;
+
+const SERIES: &str = "gloo_router_passes_total{result=\"";
+
+/// The passes of a cluster's plugin, by result. A process that ends takes those since the last look with it.
+pub struct Passes {
+    executable: PathBuf,
+    process: i32,
+    of_process: BTreeMap<String, u64>,
+    earlier: BTreeMap<String, u64>,
+}
+
+impl Passes {
+    /// Those from now on.
+    pub fn of(cluster: &Cluster) -> Self {
+        Self {
+            executable: cluster.plugin_executable(),
+            process: 0,
+            of_process: BTreeMap::new(),
+            earlier: BTreeMap::new(),
+        }
+    }
+
+    /// Asks the plugin. It is no error if there is none, or if it ends meanwhile.
+    ///
+    /// # Errors
+    /// The processes cannot be listed.
+    pub async fn look(&mut self) -> Result<()> {
+        let Some(process) = process_of(&self.executable)? else {
+            return Ok(());
+        };
+        let Ok(passes) = passes_of(process).await else {
+            return Ok(());
+        };
+        if process != self.process {
+            self.process = process;
+            self.earlier = self.by_result();
+        }
+        self.of_process = passes;
+        Ok(())
+    }
+
+    /// The passes so far, by result.
+    pub fn by_result(&self) -> BTreeMap<String, u64> {
+        let mut all = self.earlier.clone();
+        for (result, count) in &self.of_process {
+            *all.entry(result.clone()).or_default() += count;
+        }
+        all
+    }
+}
+
+async fn passes_of(process: i32) -> Result<BTreeMap<String, u64>> {
+    let variables = fs::read(Path::new("/proc").join(process.to_string()).join("environ"))?;
+    let variables = String::from_utf8(variables)?;
+    let mut variables = variables.split('\0').filter_map(|it| it.split_once('='));
+    let address = variables.find(|(name, _)| *name == METRICS_ADDRESS);
+    let (_, address) = address.context("it serves no metrics")?;
+    let reply = send(address, "GET /metrics HTTP/1.1", "").await?;
+    let series = reply.body.lines().filter_map(|line| {
+        let (result, value) = line.strip_prefix(SERIES)?.split_once("\"} ")?;
+        Some((result.to_owned(), value.parse().ok()?))
+    });
+    Ok(series.collect())
+}
