@@ -23,12 +23,14 @@ pub(crate) enum Reason {
     OrphanedTraffic,
     /// What a Rollout that is gone had left in a table was removed.
     TrafficRestored,
+    /// The annotation of a table cannot be read.
+    UnreadableRecord,
 }
 
 impl Reason {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::TrafficDriftRepaired,
         Self::TrafficDriftFight,
         Self::ManagedRoutesError,
@@ -38,6 +40,7 @@ impl Reason {
         Self::PromotionGuardTimeout,
         Self::OrphanedTraffic,
         Self::TrafficRestored,
+        Self::UnreadableRecord,
     ];
 
     pub(crate) const fn as_str(self) -> &'static str {
@@ -51,6 +54,7 @@ impl Reason {
             Self::PromotionGuardTimeout => "PromotionGuardTimeout",
             Self::OrphanedTraffic => "OrphanedTraffic",
             Self::TrafficRestored => "TrafficRestored",
+            Self::UnreadableRecord => "UnreadableRecord",
         }
     }
 
@@ -64,7 +68,8 @@ impl Reason {
             | Self::PromotionGuardTimeout
             | Self::ManagedRoutesError
             | Self::GlooRejected
-            | Self::OrphanedTraffic => Severity::Warning,
+            | Self::OrphanedTraffic
+            | Self::UnreadableRecord => Severity::Warning,
         }
     }
 }

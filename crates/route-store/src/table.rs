@@ -27,11 +27,13 @@ pub struct CompactTable {
     pub labels: BTreeMap<String, String>,
     /// The Rollouts of this cluster that have left marks on it: records in our annotation, labels on routes.
     pub owners: Box<[ObjectKey]>,
+    /// Why the marks cannot be read; no owners are known then.
+    pub unreadable: Option<Box<str>>,
     json: Box<str>,
 }
 
 /// Reads from a table which Rollouts have left marks on it.
-type ReadOwners = dyn Fn(&RouteTableDoc) -> Vec<ObjectKey> + Send + Sync;
+type ReadOwners = dyn Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync;
 
 /// Keeps [`CompactTable`]s.
 #[derive(Clone)]
@@ -56,10 +58,10 @@ impl CompactTable {
 }
 
 impl TableKeeper {
-    /// `read_owners` knows our marks.
+    /// `read_owners` knows our marks, or says in one line why they cannot be read.
     #[must_use]
     pub fn new(
-        read_owners: impl Fn(&RouteTableDoc) -> Vec<ObjectKey> + Send + Sync + 'static,
+        read_owners: impl Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync + 'static,
     ) -> Self {
         Self {
             read_owners: Arc::new(read_owners),
@@ -71,13 +73,18 @@ impl TableKeeper {
     pub fn compact(&self, table: RouteTableDoc) -> CompactTable {
         let table = table.without_managed_fields();
         let uid = table.raw().pointer("/metadata/uid");
+        let (owners, unreadable) = match (self.read_owners)(&table) {
+            Ok(owners) => (owners, None),
+            Err(error) => (Vec::new(), Some(error.into())),
+        };
         CompactTable {
             key: table.key().clone(),
             uid: uid.and_then(Value::as_str).unwrap_or_default().into(),
             version: table.resource_version().unwrap_or_default().into(),
             generation: table.generation(),
             labels: table.labels().clone(),
-            owners: (self.read_owners)(&table).into(),
+            owners: owners.into(),
+            unreadable,
             json: table.raw().to_string().into(),
         }
     }
@@ -110,6 +117,7 @@ impl Kept for CompactTable {
             .map(|(key, value)| key.len() + value.len() + 48)
             .sum();
         let owners = size_of_val::<[ObjectKey]>(&self.owners);
+        let owners = owners + self.unreadable.as_ref().map_or(0, |it| it.len());
         size_of::<Self>() + self.json.len() + self.uid.len() + self.version.len() + labels + owners
     }
 }
@@ -120,11 +128,13 @@ mod tests {
 
     use super::*;
 
-    fn owners(table: &RouteTableDoc) -> Vec<ObjectKey> {
+    fn owners(table: &RouteTableDoc) -> Result<Vec<ObjectKey>, String> {
         let annotations = table.annotations().into_iter().flatten();
-        annotations
-            .map(|(_, name)| ObjectKey::new("shop", name))
-            .collect()
+        let owner = |name: &str| match name {
+            "" => Err("no name".to_owned()),
+            name => Ok(ObjectKey::new("shop", name)),
+        };
+        annotations.map(|(_, name)| owner(name)).collect()
     }
 
     #[test]
@@ -153,6 +163,15 @@ mod tests {
             .shift_remove("managedFields");
         let document = kept.document().unwrap();
         assert_eq!(document.raw().to_string(), expect.to_string());
+    }
+
+    #[test]
+    fn a_table_whose_marks_cannot_be_read_is_kept() {
+        let table =
+            r#"{"metadata": {"name": "web", "namespace": "mesh", "annotations": {"marks": ""}}}"#;
+        let kept = TableKeeper::new(owners).keep(table).unwrap();
+        assert_eq!(kept.unreadable.as_deref(), Some("no name"));
+        assert!(kept.owners.is_empty());
     }
 
     #[test]

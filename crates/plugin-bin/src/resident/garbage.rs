@@ -1,6 +1,6 @@
 //! Carries out what the [`Collector`] decides: restores tables of Rollouts that are gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +40,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
         reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut orphans, mut brake) = (None, None);
+        let mut unreadable = BTreeSet::new();
         loop {
             tokio::select! {
                 change = changes.recv() => match change {
@@ -48,6 +49,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                     Err(RecvError::Closed) => return,
                 },
                 _ = reviews.tick() => {
+                    unreadable = self.report_unreadable(&unreadable);
                     let Some(review) = self.review(&mut collector).await else {
                         continue;
                     };
@@ -62,6 +64,18 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                 }
             }
         }
+    }
+
+    /// Reports the tables whose marks cannot be read and that are not among those `reported`. Returns all of them.
+    fn report_unreadable(&self, reported: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
+        let mut unreadable = BTreeSet::new();
+        for (table, error) in self.watched.unreadable() {
+            unreadable.insert(table.key.clone());
+            if !reported.contains(&table.key) {
+                self.observer.observe(&Report::Unreadable { table, error });
+            }
+        }
+        unreadable
     }
 
     /// `None` while tables or Rollouts are not known.

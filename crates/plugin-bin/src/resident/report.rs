@@ -83,6 +83,12 @@ pub(crate) enum Report {
         /// When the table will be restored; `None` if it is left to people.
         after: Option<Duration>,
     },
+    /// What this plugin has noted in a table cannot be read.
+    Unreadable {
+        table: About,
+        /// The table and the reason.
+        error: String,
+    },
     /// Number of tables with such parts.
     Orphans(usize),
     /// What a Rollout left in a table is removed, and the table as its owner wrote it.
@@ -275,6 +281,10 @@ impl fmt::Display for Report {
                     ),
                 }
             }
+            Self::Unreadable { error, .. } => write!(
+                f,
+                "{error}; until it is corrected, or removed, nothing is repaired or restored from it"
+            ),
             Self::Orphans(count) => {
                 write!(f, "{count} tables have parts of Rollouts that are gone")
             }

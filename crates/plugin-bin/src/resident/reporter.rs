@@ -52,6 +52,10 @@ impl Observer for Reporter {
                 warn!(%rollout, "{report}");
                 events.on_table(of_table(table), Reason::OrphanedTraffic, report);
             }
+            Report::Unreadable { table, .. } => {
+                warn!(route_table = %table.key, "{report}");
+                events.on_table(of_table(table), Reason::UnreadableRecord, report);
+            }
             Report::Orphans(count) => metrics.orphans(*count),
             Report::Restored {
                 rollout,
@@ -214,6 +218,15 @@ mod tests {
             after: None,
         };
         check(orphaned, &["tables RouteTable t1 Warning OrphanedTraffic"]).await;
+        let unreadable = Report::Unreadable {
+            table: table.clone(),
+            error: "RouteTable shop/web: no JSON".to_owned(),
+        };
+        check(
+            unreadable,
+            &["tables RouteTable t1 Warning UnreadableRecord"],
+        )
+        .await;
         let restored = Report::Restored {
             rollout: gone,
             table,

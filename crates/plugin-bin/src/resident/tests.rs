@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, TrafficRouter as _};
-use route_planner::{ANNOTATION, involved};
+use route_planner::{ANNOTATION, involved, marked};
 use route_store::{Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, StoreError};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
 use super::collect::{Marked, Rollouts};
-use super::report::{RepairOutcome, Report};
+use super::report::{About, RepairOutcome, Report};
 use super::*;
 use crate::from_rpc::Policy;
 
 const PLUGIN: &str = "solo-io/glooplatform";
+/// The Rollout's cluster, as a management cluster knows it.
+const CLUSTER: &str = "east";
 
 /// What the watch, the Lease and the observer share.
 struct World {
@@ -52,10 +54,22 @@ impl Watched for World {
         let tables = self.store.tables().unwrap();
         let marked = tables.iter().map(|table| Marked {
             table: table.key().clone(),
-            rollouts: involved(table).unwrap_or_default(),
+            rollouts: involved(table)
+                .unwrap_or_default()
+                .into_iter()
+                .map(|mark| marked(&mark).0)
+                .collect(),
         });
         let has_marks = |marked: &Marked| !marked.rollouts.is_empty();
         Some(marked.filter(has_marks).collect())
+    }
+
+    fn unreadable(&self) -> Vec<(About, String)> {
+        let tables = self.store.tables().unwrap();
+        let read = tables.iter().map(|table| (table, involved(table)));
+        let unreadable =
+            read.filter_map(|(table, read)| Some((About::of(table), read.err()?.to_string())));
+        unreadable.collect()
     }
 
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
@@ -116,6 +130,7 @@ impl Fixture {
         });
         let policy = Policy {
             plugin_names: vec![PLUGIN.into()],
+            cluster: Some(CLUSTER.into()),
             ..Policy::default()
         };
         let router = GlooRouter::new(store, policy).with_observer(world.clone());
@@ -261,6 +276,15 @@ fn with_shares(table: Value, shares: [u64; 2]) -> Value {
     let [stable, canary] = shares;
     let table = with(table, &format!("{DESTINATIONS}/0/weight"), json!(stable));
     with(table, &format!("{DESTINATIONS}/1/weight"), json!(canary))
+}
+
+/// `table` as its owner would split it.
+fn with_a_canary(mut table: Value) -> Value {
+    let canary = json!({"ref": {"name": "reviews-canary", "namespace": "shop"}, "port": {"number": 80}, "weight": 10});
+    let list = table.pointer_mut(DESTINATIONS).unwrap();
+    list[0]["weight"] = json!(90);
+    list.as_array_mut().unwrap().push(canary);
+    table
 }
 
 fn milliseconds(number: u64) -> Duration {
@@ -439,18 +463,35 @@ async fn an_owner_may_edit_at_rest() {
     fixture.show(promoted.clone());
     fixture.set_weight(&promoted, 0).await;
     assert_eq!(fixture.table()["spec"], owners()["spec"]);
-    let mut edited = fixture.table();
-    let canary = json!({"ref": {"name": "reviews-canary", "namespace": "shop"}, "port": {"number": 80}, "weight": 10});
-    let list = edited.pointer_mut(DESTINATIONS).unwrap();
-    list[0]["weight"] = json!(90);
-    list.as_array_mut().unwrap().push(canary);
     let before = fixture.world.store.writes();
-    fixture.write(edited);
+    fixture.write(with_a_canary(fixture.table()));
     sleep(Duration::from_secs(60)).await;
     assert_eq!(
         (fixture.writes_since(before), fixture.outcomes()),
         (0, vec![])
     );
+}
+
+/// A weight 0 that was not carried out at once stands, and the table is its owner's after the repair.
+#[tokio::test(start_paused = true)]
+async fn an_owner_may_edit_at_rest_while_weight_0_stands() {
+    let fixture = Fixture::at_25().await;
+    let promoted = with(rollout(), "/status/stableRS", json!("c1"));
+    fixture.show(promoted.clone());
+    fixture.world.store.fail_next_patch(StoreError::Rejected {
+        what: "RouteTable mesh/web".into(),
+        reason: "no".into(),
+    });
+    let told: Rollout = serde_json::from_value(promoted).unwrap();
+    let rest = DesiredWeight { value: 0, max: 100 };
+    let failed = fixture.router.set_weight(&told, rest, &[]).await;
+    assert!(failed.is_err());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(fixture.table()["spec"], owners()["spec"]);
+    let before = fixture.world.store.writes();
+    fixture.write(with_a_canary(fixture.table()));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.writes_since(before), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -629,4 +670,11 @@ async fn an_unreadable_record_is_left_alone() {
     let before = fixture.world.store.writes();
     sleep(Duration::from_secs(3600)).await;
     assert_eq!(fixture.writes_since(before), 0);
+    let said = fixture.world.reports.lock().unwrap().clone();
+    let mut said = said
+        .iter()
+        .filter(|it| matches!(it, Report::Unreadable { .. }));
+    let message = said.next().unwrap().to_string();
+    assert!(message.contains("RouteTable mesh/web"), "{message}");
+    assert_eq!(said.next(), None);
 }

@@ -5,6 +5,7 @@ use route_store::{CachedRouteStore, Change, FRESH};
 use tokio::sync::broadcast::Receiver;
 
 use super::collect::Marked;
+use super::report::About;
 
 /// Tables and Rollouts that are followed.
 pub(crate) trait Watched: Send + Sync + 'static {
@@ -19,6 +20,9 @@ pub(crate) trait Watched: Send + Sync + 'static {
 
     /// The tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
     fn marked(&self) -> Option<Vec<Marked>>;
+
+    /// The tables whose marks cannot be read, with the reason in one line.
+    fn unreadable(&self) -> Vec<(About, String)>;
 
     /// Whether a Rollout uses this plugin; `None` if there is no such Rollout.
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
@@ -57,6 +61,19 @@ impl Watched for CachedRouteStore {
                 .collect(),
         });
         Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
+    }
+
+    fn unreadable(&self) -> Vec<(About, String)> {
+        let tables = self.tables().all().into_iter();
+        let unreadable = tables.filter_map(|table| {
+            let reason = table.unreadable.as_deref()?.to_owned();
+            let about = About {
+                key: table.key.clone(),
+                uid: table.uid.as_ref().to_owned(),
+            };
+            Some((about, reason))
+        });
+        unreadable.collect()
     }
 
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {

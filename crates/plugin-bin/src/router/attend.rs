@@ -166,10 +166,8 @@ pub(crate) fn rollout_keeper(policy: Policy) -> RolloutKeeper {
 /// Keeps the text of RouteTables, and which Rollouts of this cluster have left marks on them.
 pub(crate) fn table_keeper(policy: Policy) -> TableKeeper {
     TableKeeper::new(move |table| {
-        let marks = involved(table).unwrap_or_default();
-        marks
-            .iter()
-            .filter_map(|mark| policy.marked(mark))
-            .collect()
+        let marks = involved(table).map_err(|error| error_chain(&error))?;
+        let owners = marks.iter().filter_map(|mark| policy.marked(mark));
+        Ok(owners.collect())
     })
 }

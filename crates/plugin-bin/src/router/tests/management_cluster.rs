@@ -13,13 +13,23 @@ fn shared() -> Value {
     table("shop", vec![to("east"), to("west")])
 }
 
-fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Arc<Faulty>> {
-    let policy = Policy {
+fn policy(cluster: Option<&str>) -> Policy {
+    Policy {
         plugin_names: vec!["solo-io/glooplatform".into()],
         cluster: cluster.map(str::to_owned),
         ..Policy::default()
-    };
-    GlooRouter::new(store.clone(), policy)
+    }
+}
+
+fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Arc<Faulty>> {
+    GlooRouter::new(store.clone(), policy(cluster))
+}
+
+/// The Rollouts of a cluster that have left something in the table.
+fn owners(store: &Faulty, cluster: Option<&str>) -> Vec<String> {
+    let table = RouteTableDoc::from_value(store.table(&key()).unwrap()).unwrap();
+    let kept = table_keeper(policy(cluster)).compact(table);
+    kept.owners.iter().map(ToString::to_string).collect()
 }
 
 fn leading_to(cluster: &str) -> Rollout {
@@ -68,6 +78,13 @@ async fn rollouts_of_two_clusters_share_a_table_and_nothing_else() {
         routes(store),
         ["shop/web@east", "25", "shop/web@west", "50"]
     );
+
+    for cluster in ["east", "west"] {
+        assert_eq!(owners(store, Some(cluster)), ["shop/web"]);
+    }
+    for cluster in [Some("north"), None] {
+        assert!(owners(store, cluster).is_empty(), "{cluster:?}");
+    }
 
     // What one removes is its own, also with the Rollout of the other.
     for rollout in [&east.1, &west.1] {
