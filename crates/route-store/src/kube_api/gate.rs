@@ -201,3 +201,27 @@ impl Drop for Entered<'_> {
         self.gate.judge(self.pass, verdict, reason);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When a request may be sent whose place in the queue is behind one that is given up after half a second.
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_is_given_up_brings_the_next_one_forward() {
+        let limits = RequestLimits { qps: 1.0, burst: 1 };
+        let gate = Gate::new("the API server".into(), limits, Duration::from_secs(3));
+        let begin = Instant::now();
+        let end = begin + Duration::from_secs(60);
+        assert!(gate.enter(Priority::Call, end).await.is_ok());
+        let given_up = timeout(Duration::from_millis(500), gate.enter(Priority::Call, end));
+        let next = async {
+            tokio::task::yield_now().await;
+            let entered = gate.enter(Priority::Call, end).await;
+            (entered.is_ok(), begin.elapsed())
+        };
+        let (given_up, next) = tokio::join!(given_up, next);
+        assert!(given_up.is_err());
+        assert_eq!(next, (true, Duration::from_secs(1)));
+    }
+}

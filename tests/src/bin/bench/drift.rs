@@ -13,7 +13,7 @@ use tokio::time::{Instant, interval, sleep};
 
 use crate::measure::{Bench, SETTLE, median};
 use crate::report::{Report, mean, millis, percentile};
-use crate::world::{Edit, ROLLOUTS_PER_TABLE, State, World, canary_share, version};
+use crate::world::{Edit, ROLLOUTS_PER_TABLE, State, canary_share, version};
 
 /// How many tables are edited, if there are that many.
 const EDITS: usize = 1000;

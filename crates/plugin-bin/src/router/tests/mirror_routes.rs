@@ -125,6 +125,25 @@ async fn a_policy_whose_route_is_gone_is_removed_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_policy_of_another_rollout_or_of_somebody_else_stays() {
+    let (store, router) = store_and_router();
+    let [mine, mut other] = [select_shop(), select_shop()].map(mirror_rollout);
+    other.metadata.name = "other".into();
+    for rollout in [&mine, &other] {
+        let set = router.set_mirror_route(rollout, &mirror(30)).await;
+        set.unwrap();
+    }
+    let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
+    store.put_policy(theirs).unwrap();
+    let before = store.policies().await.unwrap().len();
+    router.remove_managed_routes(&other).await.unwrap();
+    router.remove_managed_routes(&mine).await.unwrap();
+    let left = store.policies().await.unwrap();
+    let left: Vec<_> = left.iter().map(|it| it.key().name.as_str()).collect();
+    assert_eq!((before, left), (3, vec!["theirs"]));
+}
+
+#[tokio::test]
 async fn missing_rights_are_an_error_and_nothing_is_written() {
     let (store, router) = store_and_router();
     store.fail("list policies", Fault::Forbidden);
