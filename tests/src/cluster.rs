@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::credentials::Credentials;
 use crate::process::Process;
-use crate::{Release, eventually, kubelet, manifest, plugin_binary};
+use crate::{Proxy, Release, eventually, kubelet, manifest, plugin_binary};
 
 /// What the ConfigMap calls the plugin, and Rollouts refer to.
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
@@ -73,6 +73,24 @@ impl Cluster {
             .await
         {
             Ok(()) => Ok(cluster),
+            Err(error) => bail!("{error:#}\n{}", cluster.logs()),
+        }
+    }
+
+    /// Starts a cluster whose plugin asks the API server through a proxy. The controller does not.
+    ///
+    /// # Errors
+    /// As for [`Cluster::start`].
+    pub async fn start_behind_proxy(release: Release) -> Result<(Self, Proxy)> {
+        let plugin = plugin_binary()?;
+        let mut cluster = Self::start_without_controller(release).await?;
+        let proxy = Proxy::start(&cluster).await?;
+        let variables = [("KUBECONFIG", proxy.kubeconfig())];
+        match cluster
+            .register_and_start(release, &plugin, &variables)
+            .await
+        {
+            Ok(()) => Ok((cluster, proxy)),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
     }

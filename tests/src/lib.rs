@@ -37,7 +37,7 @@ pub use generator::{Generator, Reply};
 pub use kustomize::render;
 pub use manifest::{apply, delete, parse};
 pub use passes::Passes;
-pub use proxy::{Proxy, Seen};
+pub use proxy::{Proxy, Seen, Sickness};
 pub use reader::bind_reader;
 pub use release::Release;
 pub use suite::Suite;

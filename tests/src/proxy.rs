@@ -1,4 +1,4 @@
-//! A proxy in front of the API server, for one client: it counts requests, delays them, and ends watches.
+//! A proxy in front of the API server, for one client: it counts requests, delays or fails them, and holds or ends watches.
 //!
 //! Its client speaks plain HTTP on loopback and needs no credentials; the proxy has those of the controller.
 
@@ -13,7 +13,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -60,9 +60,23 @@ pub struct Seen {
     pub resource: String,
 }
 
+/// What an API server does to its clients while it is sick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sickness {
+    /// Every second request is answered with 429, and has to wait for 5 s.
+    Overloaded,
+    /// Every request is answered with 500.
+    Failing,
+    /// Watches that are open stay open and tell nothing, as over a half-open connection. New ones do tell.
+    SilentWatches,
+    /// Every event of a watch is late, by at most that much.
+    LateEvents(Duration),
+}
+
 struct Shared {
     upstream: Client,
     state: Mutex<State>,
+    sickness: watch::Sender<Option<Sickness>>,
     /// Changes when all open watches are to end.
     expired: watch::Sender<()>,
 }
@@ -70,6 +84,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     delay: Duration,
+    /// How many requests there were.
+    number: u64,
     seen: Vec<Seen>,
     last_patch: Option<(Parts, Bytes)>,
 }
@@ -89,6 +105,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream: cluster.controller_client().await?,
             state: Mutex::default(),
+            sickness: watch::Sender::new(None),
             expired: watch::Sender::new(()),
         });
         let server = tokio::spawn(serve(listener, Arc::clone(&shared)));
@@ -108,6 +125,11 @@ impl Proxy {
     /// How long every request waits before it is passed on. None do at first.
     pub fn delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
+    }
+
+    /// What is wrong with the API server from now on. Nothing is at first.
+    pub fn suffer(&self, sickness: Option<Sickness>) {
+        self.shared.sickness.send_replace(sickness);
     }
 
     /// The requests since the last call of this method, in the order of their arrival.
@@ -145,33 +167,47 @@ impl Shared {
         let (mut parts, body) = request.into_parts();
         drop_hop_by_hop(&mut parts.headers);
         let (verb, resource) = describe(&parts.method, &parts.uri);
-        let delay = {
+        let sickness = *self.sickness.borrow();
+        let (delay, number) = {
             let mut state = self.state();
+            state.number += 1;
             state.seen.push(Seen {
                 at: Instant::now(),
                 verb,
                 resource,
             });
-            state.delay
+            (state.delay, state.number)
         };
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
+        match sickness {
+            Some(Sickness::Overloaded) if number % 2 == 0 => {
+                let mut response = failure(StatusCode::TOO_MANY_REQUESTS, "too many requests");
+                let later = HeaderValue::from_static("5");
+                response.headers_mut().insert(header::RETRY_AFTER, later);
+                return response;
+            }
+            Some(Sickness::Failing) => {
+                return failure(StatusCode::INTERNAL_SERVER_ERROR, "etcd has no leader");
+            }
+            _ => {}
+        }
         let body = match body.collect().await {
             Ok(body) => body.to_bytes(),
-            Err(error) => return bad_gateway(&error),
+            Err(error) => return failure(StatusCode::BAD_GATEWAY, &error.to_string()),
         };
         if verb == "patch" {
             self.state().last_patch = Some((parts.clone(), body.clone()));
         }
-        let expired = self.expired.subscribe();
+        let watching = (self.expired.subscribe(), self.sickness.subscribe());
         match self
             .upstream
             .send(Request::from_parts(parts, body.into()))
             .await
         {
-            Ok(response) => passed_back(response, (verb == "watch").then_some(expired)),
-            Err(error) => bad_gateway(&error),
+            Ok(response) => passed_back(response, (verb == "watch").then_some(watching)),
+            Err(error) => failure(StatusCode::BAD_GATEWAY, &error.to_string()),
         }
     }
 }
@@ -194,15 +230,16 @@ async fn serve_connection(stream: TcpStream, shared: Arc<Shared>) {
         .await;
 }
 
-/// The answer to a request; that of a watch ends with an event 410 as soon as `expired` changes.
+/// The answer to a request. That of a watch ends with an event 410 as soon as the first receiver changes, and is held back
+/// as the second one says.
 fn passed_back(
     response: Response<Body>,
-    expired: Option<watch::Receiver<()>>,
+    watching: Option<(watch::Receiver<()>, watch::Receiver<Option<Sickness>>)>,
 ) -> Response<ProxiedBody> {
     let (mut parts, body) = response.into_parts();
     drop_hop_by_hop(&mut parts.headers);
     parts.version = Version::HTTP_11;
-    let Some(mut expired) = expired else {
+    let Some((mut expired, sickness)) = watching else {
         return Response::from_parts(parts, body.boxed_unsync());
     };
     let status = json!({
@@ -216,16 +253,35 @@ fn passed_back(
         let _ = end.send(());
     };
     let last = async move { ended.await.is_ok().then(|| Ok(Bytes::from(event))) };
-    let events = body.into_data_stream().take_until(until);
+    let is_silent = |it: &Option<Sickness>| *it == Some(Sickness::SilentWatches);
+    let is_new = is_silent(&sickness.borrow());
+    let events = body.into_data_stream().then(move |chunk| {
+        let mut sickness = sickness.clone();
+        async move {
+            let now = *sickness.borrow();
+            if let Some(Sickness::LateEvents(most)) = now {
+                tokio::time::sleep(most.mul_f64(fastrand::f64())).await;
+            }
+            let _ = sickness.wait_for(|it| is_new || !is_silent(it)).await;
+            chunk
+        }
+    });
+    let events = events.take_until(until);
     let events = events.chain(futures::stream::once(last).filter_map(async |event| event));
     let body = StreamBody::new(events.map(|chunk| chunk.map(Frame::data)));
     Response::from_parts(parts, body.boxed_unsync())
 }
 
-fn bad_gateway(error: &dyn std::error::Error) -> Response<ProxiedBody> {
-    let text = Full::from(error.to_string()).map_err(|never| match never {});
+/// An error as the API server words it.
+fn failure(code: StatusCode, message: &str) -> Response<ProxiedBody> {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code.as_u16(), "message": message,
+    });
+    let text = Full::from(status.to_string()).map_err(|never| match never {});
     let mut response = Response::new(text.boxed_unsync());
-    *response.status_mut() = StatusCode::BAD_GATEWAY;
+    *response.status_mut() = code;
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
     response
 }
 
