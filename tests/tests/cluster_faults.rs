@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, Proxy, Release, Sickness, eventually, split};
+use futures::future::try_join;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -61,14 +62,23 @@ async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<Canary> {
     Ok(canary)
 }
 
-/// Every second request has to be sent again after 5 s: the steps go on, and a Rollout at rest does not notice.
+/// Every second request has to be sent again after 5 s: the steps go on, and the passes of a Rollout at rest do not notice.
 async fn overloaded(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let resting = Canary::deploy(cluster, "resting").await?;
+    resting.idle().await?;
     let canary = Canary::deploy(cluster, "overloaded").await?;
     let original = canary.table().await?;
     let earlier = resting.events().await?;
     proxy.suffer(Some(Sickness::Overloaded));
-    walk(&canary).await?;
+    let passes = async {
+        for limit in 1..=5 {
+            let changed = json!({ "revisionHistoryLimit": limit });
+            resting.change_spec(changed).await?;
+            sleep(Duration::from_secs(1)).await;
+        }
+        Ok(())
+    };
+    try_join(walk(&canary), passes).await?;
     proxy.suffer(None);
     canary.restores(&original).await?;
     let later = resting.events().await?;
