@@ -19,6 +19,7 @@ mod l4_route;
 mod mirror_policy;
 mod object_key;
 mod open_enum;
+mod patch;
 mod resource;
 mod route_table;
 mod selector;
@@ -43,6 +44,7 @@ pub use mirror_policy::{
     MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, RouteLabelSelector,
 };
 pub use object_key::ObjectKey;
+pub use patch::patched;
 pub use resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
 pub use route_table::{
     DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,

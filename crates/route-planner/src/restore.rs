@@ -53,8 +53,7 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
 impl Plan {
     /// The table after the edits; `None` if it is not the table that was planned on.
     pub fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
-        let mut after = table.raw().clone();
-        json_patch::patch(&mut after, &self.to_json_patch()).ok()?;
+        let after = gloo_types::patched(table.raw().clone(), &self.to_json_patch()).ok()?;
         RouteTableDoc::from_value(after).ok()
     }
 }

@@ -185,9 +185,9 @@ impl Inner {
         let Some(document) = file.documents.get_mut(at) else {
             return Err(StoreError::not_found::<K>(key));
         };
-        let mut patched = with_version(document);
-        json_patch::patch(&mut patched, patch).map_err(|_| StoreError::conflict::<K>(key))?;
-        *document = without_version(patched, document);
+        let changed = gloo_types::patched(with_version(document), patch);
+        let changed = changed.map_err(|_| StoreError::conflict::<K>(key))?;
+        *document = without_version(changed, document);
         let object = parse(&file.path, with_version(document))?;
         file.replace(&mut originals)?;
         Ok(object)

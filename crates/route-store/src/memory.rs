@@ -192,9 +192,9 @@ impl State {
         patch: &Patch,
     ) -> Result<Document<K>, StoreError> {
         let object = self.objects.get(&id::<K>(key)).cloned();
-        let mut object = object.ok_or_else(|| StoreError::not_found::<K>(key))?;
-        json_patch::patch(&mut object, patch).map_err(|_| StoreError::conflict::<K>(key))?;
-        let object = self.stamp(object);
+        let object = object.ok_or_else(|| StoreError::not_found::<K>(key))?;
+        let changed = gloo_types::patched(object, patch);
+        let object = self.stamp(changed.map_err(|_| StoreError::conflict::<K>(key))?);
         self.objects.insert(id::<K>(key), object.clone());
         self.wrote::<K>(key, Operation::Patch(patch.clone()));
         parse(object)

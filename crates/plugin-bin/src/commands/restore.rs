@@ -152,8 +152,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
             work.in_use.push(plan.table);
             continue;
         }
-        let mut after = table.raw().clone();
-        json_patch::patch(&mut after, &plan.to_json_patch())
+        let after = gloo_types::patched(table.raw().clone(), &plan.to_json_patch())
             .with_context(|| format!("RouteTable {}: the plan does not apply", table.key()))?;
         work.changes.push(Change {
             plan,
