@@ -20,7 +20,9 @@ use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, Passes, Release, Suite, apply, delete, parse, split};
 use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, try_join};
-use kube::api::DynamicObject;
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams};
+use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -288,12 +290,16 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let (mut first, mut peak) = (0, 0);
     for round in 0.. {
         for (name, test) in shared() {
-            let played = test(cluster, &namespace(name, round)).await;
+            let namespace = namespace(name, round);
+            let played = test(cluster, &namespace).await;
             played.with_context(|| format!("{name}, round {round}"))?;
+            clear(cluster, &namespace).await?;
         }
         for (name, test) in alone() {
-            let played = test(cluster, &namespace(name, round)).await;
+            let namespace = namespace(name, round);
+            let played = test(cluster, &namespace).await;
             played.with_context(|| format!("{name}, round {round}"))?;
+            clear(cluster, &namespace).await?;
         }
         let resident = resident_kib(cluster)?;
         peak = peak.max(resident);
@@ -311,6 +317,23 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
         }
     }
     counting.abort();
+    Ok(())
+}
+
+/// Deletes what a test leaves behind: nobody else does so in a cluster without kube-controller-manager, and the controller
+/// would be busy with it for the rest of the time.
+async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
+    for (group, version, kind) in [
+        ("argoproj.io", "v1alpha1", "Rollout"),
+        ("apps", "v1", "ReplicaSet"),
+        ("networking.gloo.solo.io", "v2", "RouteTable"),
+    ] {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let objects: Api<DynamicObject> =
+            Api::namespaced_with(cluster.client().clone(), namespace, &kind);
+        let (params, all) = (DeleteParams::default(), ListParams::default());
+        objects.delete_collection(&params, &all).await?;
+    }
     Ok(())
 }
 
