@@ -141,7 +141,7 @@ fn below<'a>(
                 path.push(&table.key);
                 match children(table, delegate, tables, &path) {
                     Ok(found) => {
-                        leaves.extend(delegated(&leaf, delegate, &found, tables, path, reached))
+                        leaves.extend(delegated(&leaf, delegate, &found, tables, path, reached));
                     }
                     Err(refusal) => {
                         leaf.refused = Some(refusal.within("delegate"));

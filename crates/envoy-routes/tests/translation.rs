@@ -1,4 +1,10 @@
 //! What each field of a RouteTable and of a policy becomes, and what is named because it cannot be translated.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
 
 use envoy_routes::{DefaultRetries, Objects, Translation, translate};
 use gloo_types::{MirrorPolicyDoc, RetryTimeoutPolicyDoc, RouteTableDoc};
