@@ -1,5 +1,7 @@
 //! The plugin's tables served by a real Envoy: our host half calls the plugin, and requests are counted.
 
+mod workloads;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ use traffic_lab::proof::Tally;
 use traffic_lab::{Envoy, Gateway, Load, Pod, ServiceName, Target, envoy_binary};
 
 use crate::plugin_binary;
+
+pub use workloads::Workloads;
 
 /// The host of the tables.
 pub const HOST: &str = "shop.example.com";

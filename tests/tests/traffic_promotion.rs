@@ -1,0 +1,208 @@
+//! Promotions and aborts by the released controllers under load: no request fails, and without the guard many do.
+//!
+//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. Pods serve for some
+//! seconds after SIGTERM, as a preStop hook has them do; without that `dynamicStableScale` loses requests at the start of
+//! an update, which no plugin can prevent.
+
+use std::env;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::traffic::{HOST, Workloads};
+use e2e_tests::{Canary, Cluster, Release};
+use fastrand::Rng;
+use tokio::sync::Mutex;
+use traffic_lab::proof::Tally;
+use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
+
+const MANIFESTS: &str = include_str!("../testdata/traffic.yaml");
+/// Requests each second, for each Rollout.
+const RATE: u32 = 200;
+/// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
+const PRE_STOP: Duration = Duration::from_secs(4);
+/// How late the gateway hears of changes at most.
+const LATEST: Delays = Delays {
+    routes: Duration::from_millis(500),
+    endpoints: Duration::from_secs(1),
+};
+/// The delays of the control: the route arrives before the endpoints, as section 6 of the design has it.
+const ROUTE_FIRST: Delays = Delays {
+    routes: Duration::from_millis(100),
+    endpoints: Duration::from_secs(1),
+};
+
+/// What is done with a new version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Walk {
+    Promoted,
+    Aborted,
+}
+
+use Walk::{Aborted, Promoted};
+
+/// The tests measure the same two cores, so one runs at a time.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_controller_loses_no_request() -> Result<()> {
+    let _alone = ALONE.lock().await;
+    guarded(
+        Release::V1_10,
+        &[Promoted, Promoted, Aborted, Promoted, Aborted, Promoted],
+    )
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_controller_loses_no_request() -> Result<()> {
+    let _alone = ALONE.lock().await;
+    guarded(Release::V1_5, &[Promoted, Aborted, Promoted]).await
+}
+
+/// The positive control of the tests above: the same, with the guard off.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_guard_requests_fail_and_the_old_version_returns() -> Result<()> {
+    let _alone = ALONE.lock().await;
+    let off = [("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
+    let cluster = Cluster::start_with(Release::V1_10, &off).await?;
+    cluster.stop_kubelet();
+    let (dynamic, plain) = tokio::try_join!(
+        Shop::open(&cluster, "dynamic", true),
+        Shop::open(&cluster, "plain", false),
+    )?;
+    for shop in [&dynamic, &plain] {
+        shop.world.set_delays(ROUTE_FIRST);
+    }
+    let (dynamic, plain) = tokio::try_join!(
+        dynamic.walk(&[Promoted, Promoted], None),
+        plain.walk(&[Promoted, Promoted], None),
+    )?;
+    ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
+    ensure!(plain.old > 100, "{plain:?}");
+    cluster.stop().await
+}
+
+/// Walks two Rollouts at once, one with `dynamicStableScale`, each with delays that change at random.
+async fn guarded(release: Release, walks: &[Walk]) -> Result<()> {
+    let seed = match env::var("TRAFFIC_SEED") {
+        Ok(seed) => seed.parse()?,
+        Err(_) => fastrand::u64(..),
+    };
+    let cluster = Cluster::start(release).await?;
+    cluster.stop_kubelet();
+    let outcome = async {
+        let (dynamic, plain) = tokio::try_join!(
+            Shop::open(&cluster, "dynamic", true),
+            Shop::open(&cluster, "plain", false),
+        )?;
+        let (dynamic, plain) = tokio::try_join!(
+            dynamic.walk(walks, Some(Rng::with_seed(seed))),
+            plain.walk(walks, Some(Rng::with_seed(!seed))),
+        )?;
+        for outcome in [&dynamic, &plain] {
+            ensure!(outcome.tally.failed() == 0, "{outcome:?}");
+            ensure!(outcome.old == 0, "{outcome:?}");
+            ensure!(outcome.tally.requests() > 1000, "{outcome:?}");
+        }
+        Ok(())
+    };
+    let outcome = outcome.await;
+    outcome.with_context(|| format!("TRAFFIC_SEED={seed}\n{}", cluster.logs()))?;
+    cluster.stop().await
+}
+
+/// A Rollout under load.
+struct Shop {
+    canary: Canary,
+    world: Arc<World>,
+    workloads: Workloads,
+    load: Load,
+}
+
+/// What became of the requests.
+#[derive(Debug)]
+struct Outcome {
+    tally: Tally,
+    /// Answers of the old version to requests that were sent when the new one had all traffic.
+    old: usize,
+}
+
+impl Shop {
+    /// Deploys the Rollout, and starts the load when a request is answered.
+    async fn open(cluster: &Cluster, namespace: &str, is_dynamic: bool) -> Result<Self> {
+        let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
+        let world = Arc::new(World::new(gateway, Delays::default()));
+        let workloads = Workloads::start(cluster, namespace, Arc::clone(&world), PRE_STOP).await?;
+        let manifests = MANIFESTS.replace("$DYNAMIC", &is_dynamic.to_string());
+        let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
+        world.heard().await?;
+        let target = Target {
+            gateway: world.address(),
+            host: HOST.to_owned(),
+            path: "/".to_owned(),
+            headers: Vec::new(),
+        };
+        let first = Tally::of(&Load::send(&target, RATE, 1).await);
+        ensure!(first.version("1") == 1, "{first:?}");
+        Ok(Self {
+            canary,
+            world,
+            workloads,
+            load: Load::start(&target, RATE),
+        })
+    }
+
+    /// Walks new versions through their steps, with other delays for each change of what the controller does.
+    async fn walk(self, walks: &[Walk], mut delays: Option<Rng>) -> Result<Outcome> {
+        let owners = self.canary.table().await?;
+        // When a version had all traffic, and until when.
+        let mut at_full_weight = Vec::new();
+        let mut stable = 1;
+        for (index, walk) in walks.iter().enumerate() {
+            let new = index + 2;
+            self.change_delays(&mut delays);
+            let image = format!("registry.example.com/demo:{new}");
+            self.canary.change_image(&image).await?;
+            self.canary.paused_at(1).await?;
+            self.change_delays(&mut delays);
+            if *walk == Aborted {
+                self.canary.abort().await?;
+                self.canary.aborted().await?;
+                self.canary.restores(&owners).await?;
+                continue;
+            }
+            self.canary.promote().await?;
+            self.canary.paused_at(3).await?;
+            self.world.heard().await?;
+            let begin = self.load.elapsed();
+            self.change_delays(&mut delays);
+            self.canary.promote().await?;
+            self.canary.healthy().await?;
+            self.canary.restores(&owners).await?;
+            self.world.heard().await?;
+            at_full_weight.push((begin..self.load.elapsed(), stable.to_string()));
+            stable = new;
+        }
+        let sent = self.load.stop().await;
+        self.workloads.finish().await?;
+        self.world.heard().await?;
+        let is_old = |it: &&Sent| {
+            let mut spans = at_full_weight.iter();
+            spans.any(|(span, old)| span.contains(&it.at) && it.answer.version == *old)
+        };
+        Ok(Outcome {
+            old: sent.iter().filter(is_old).count(),
+            tally: Tally::of(&sent),
+        })
+    }
+
+    fn change_delays(&self, delays: &mut Option<Rng>) {
+        let Some(rng) = delays else { return };
+        self.world.set_delays(Delays {
+            routes: LATEST.routes.mul_f64(rng.f64()),
+            endpoints: LATEST.endpoints.mul_f64(rng.f64()),
+        });
+    }
+}
