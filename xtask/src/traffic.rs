@@ -11,7 +11,8 @@ use crate::{envoy, go, plugin};
 /// # Errors
 /// When the build or a test fails.
 pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    Ok(tests(sh, "traffic_split", envoy, plugin).run()?)
+    let targets = ["traffic_envoy", "traffic_split"];
+    Ok(tests(sh, &targets, envoy, plugin).run()?)
 }
 
 /// Counts failed requests while the released controllers promote and abort.
@@ -19,7 +20,7 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
 /// # Errors
 /// When the build or a test fails.
 pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    go::with_programs(sh, tests(sh, "traffic_promotion", envoy, plugin))
+    go::with_programs(sh, tests(sh, &["traffic_promotion"], envoy, plugin))
 }
 
 /// The same with `walks` of each kind, for each controller with and without `dynamicStableScale`.
@@ -29,7 +30,7 @@ pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow
 pub(crate) fn soak(sh: &Shell, walks: u64) -> anyhow::Result<()> {
     let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
     go::build(sh)?;
-    let tests = tests(sh, "traffic_promotion", &envoy, &plugin);
+    let tests = tests(sh, &["traffic_promotion"], &envoy, &plugin);
     let tests = tests.args(["--", "loses_no_request", "--nocapture"]);
     go::with_programs(sh, tests.env("TRAFFIC_WALKS", walks.to_string()))
 }

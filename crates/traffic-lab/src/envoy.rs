@@ -52,6 +52,8 @@ pub struct Envoy {
     admin: Admin,
     address: SocketAddr,
     files: Files,
+    /// The routes in use.
+    routes: Value,
 }
 
 /// Everything Envoy reads and writes.
@@ -77,7 +79,8 @@ impl Envoy {
             clusters: Vec::new(),
         };
         files.write_clusters()?;
-        files.write_routes(&json!({"virtual_hosts": []}))?;
+        let routes = json!({"virtual_hosts": []});
+        files.write_routes(&routes)?;
         let bootstrap = files.path("bootstrap.json");
         replace(&bootstrap, &files.bootstrap())?;
         let admin_file = files.path("admin");
@@ -114,6 +117,7 @@ impl Envoy {
             admin,
             address,
             files,
+            routes,
         };
         // Ready without the routes is what Envoy also is with a file that it refused.
         envoy.wait_for_routes().await?;
@@ -137,8 +141,13 @@ impl Envoy {
     /// # Errors
     /// Returns `Err` if Envoy refuses them, with its reason.
     pub async fn set_routes(&mut self, configuration: &Value) -> Result<(), LabError> {
-        self.files.write_routes(configuration)?;
-        self.wait_for_routes().await
+        // Envoy keeps the version of equal content, so there would be nothing to wait for.
+        if *configuration != self.routes {
+            self.files.write_routes(configuration)?;
+            self.wait_for_routes().await?;
+            self.routes = configuration.clone();
+        }
+        Ok(())
     }
 
     /// Writes the routes without a rename, which Envoy does not notice: the positive control of [`Envoy::set_routes`].

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use envoy_routes::{DefaultRetries, Objects, translate};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -61,16 +61,19 @@ impl Workloads {
         })
     }
 
-    /// Checks that it has not stopped.
-    ///
-    /// # Errors
-    /// What stopped it.
-    pub async fn finish(self) -> Result<()> {
-        if self.task.is_finished() {
-            return self.task.await?;
+    /// Waits until something stops it, and returns what.
+    pub async fn stopped(&mut self) -> anyhow::Error {
+        match (&mut self.task).await {
+            Ok(Ok(())) => anyhow!("the watches have ended"),
+            Ok(Err(error)) => error,
+            Err(error) => error.into(),
         }
+    }
+}
+
+impl Drop for Workloads {
+    fn drop(&mut self) {
         self.task.abort();
-        Ok(())
     }
 }
 
