@@ -1,13 +1,16 @@
 //! Promotions and aborts by the released controllers under load: no request fails, and without the guard many do.
 //!
-//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. Pods serve for some
-//! seconds after SIGTERM, as a preStop hook has them do; without that `dynamicStableScale` loses requests at the start of
-//! an update, which no plugin can prevent.
+//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. What the plugin needs
+//! to lose nothing with `dynamicStableScale`, and the controls show what happens without it:
+//!
+//! - Gloo reports on the RouteTable when it serves it. The plugin then keeps the controller from scaling down until it does.
+//! - Pods serve for some seconds after SIGTERM, as a preStop hook has them do, so that the gateway hears of their end first.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,6 +18,7 @@ use e2e_tests::traffic::{HOST, Workloads};
 use e2e_tests::{Canary, Cluster, Release};
 use fastrand::Rng;
 use tokio::sync::Mutex;
+use tokio::time::sleep;
 use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
 
@@ -23,16 +27,25 @@ const MANIFESTS: &str = include_str!("../testdata/traffic.yaml");
 const RATE: u32 = 200;
 /// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
 const PRE_STOP: Duration = Duration::from_secs(4);
+/// How long a new version has half of the requests.
+const SHARED: Duration = Duration::from_millis(500);
 /// How late the gateway hears of changes at most.
 const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
     endpoints: Duration::from_secs(1),
 };
-/// The delays of the control: the route arrives before the endpoints, as section 6 of the design has it.
+/// The delays of controls: either path is the slower one.
 const ROUTE_FIRST: Delays = Delays {
     routes: Duration::from_millis(100),
     endpoints: Duration::from_secs(1),
 };
+const ENDPOINTS_FIRST: Delays = Delays {
+    routes: Duration::from_millis(800),
+    endpoints: Duration::from_millis(50),
+};
+/// The controller asks again after 2 s, not 10, whether a weight is verified: nothing else is different in less time.
+static SOON: LazyLock<(&str, &Path)> =
+    LazyLock::new(|| ("ROLLOUT_VERIFY_RETRY_INTERVAL", Path::new("2")));
 
 /// What is done with a new version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,27 +74,36 @@ async fn the_oldest_controller_loses_no_request() -> Result<()> {
     Ok(())
 }
 
-/// The positive control of the tests above: the same, with the guard off.
+/// The positive controls of the tests above.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_guard_requests_fail_and_the_old_version_returns() -> Result<()> {
+async fn without_the_guard_and_without_a_status_requests_fail() -> Result<()> {
     let _alone = ALONE.lock().await;
-    let off = [("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
+    let off = [*SOON, ("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
     let cluster = Cluster::start_with(Release::V1_10, &off).await?;
     cluster.stop_kubelet();
-    let (dynamic, plain) = tokio::try_join!(
-        Shop::open(&cluster, "dynamic", true),
-        Shop::open(&cluster, "plain", false),
+    let (dynamic, plain, unreported) = tokio::try_join!(
+        Shop::open(&cluster, "dynamic", true, true),
+        Shop::open(&cluster, "plain", false, true),
+        Shop::open(&cluster, "unreported", true, false),
     )?;
-    for shop in [&dynamic, &plain] {
-        shop.world.set_delays(ROUTE_FIRST);
-    }
-    let (dynamic, plain) = tokio::try_join!(
-        dynamic.walk(&[Promoted, Promoted], None),
-        plain.walk(&[Promoted, Promoted], None),
+    dynamic.world.set_delays(ROUTE_FIRST);
+    plain.world.set_delays(ROUTE_FIRST);
+    unreported.world.set_delays(ENDPOINTS_FIRST);
+    let walks = [Promoted, Promoted];
+    let (dynamic, plain, unreported) = tokio::try_join!(
+        dynamic.walk(&walks, None),
+        plain.walk(&walks, None),
+        unreported.walk(&walks, None),
     )?;
-    println!("without the guard, with dynamicStableScale and without: {dynamic:#?} {plain:#?}");
+    println!("without the guard, with dynamicStableScale: {dynamic:#?}");
+    println!("without the guard, without dynamicStableScale: {plain:#?}");
+    println!("without a status of the table, with dynamicStableScale: {unreported:#?}");
+    // The stable Service has no Pods until the gateway hears of the new ones.
     ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
+    // The stable Service leads to the old Pods until the gateway hears of the new ones.
     ensure!(plain.old > 100, "{plain:?}");
+    // At full weight the old Pods go before the route does, since the plugin cannot see when it is served.
+    ensure!(unreported.tally.failed() > 20, "{unreported:?}");
     cluster.stop().await
 }
 
@@ -96,12 +118,12 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
         Ok(count) => [Promoted, Aborted].repeat(count.parse()?),
         Err(_) => walks.to_vec(),
     };
-    let cluster = Cluster::start(release).await?;
+    let cluster = Cluster::start_with(release, &[*SOON]).await?;
     cluster.stop_kubelet();
     let outcomes = async {
         let (dynamic, plain) = tokio::try_join!(
-            Shop::open(&cluster, "dynamic", true),
-            Shop::open(&cluster, "plain", false),
+            Shop::open(&cluster, "dynamic", true, true),
+            Shop::open(&cluster, "plain", false, true),
         )?;
         let (dynamic, plain) = tokio::try_join!(
             dynamic.walk(&walks, Some(Rng::with_seed(seed))),
@@ -135,14 +157,23 @@ struct Outcome {
     tally: Tally,
     /// Answers of the old version to requests that were sent when the new one had all traffic.
     old: usize,
+    /// What was done when, and the tenths of a second in which requests failed.
+    log: Vec<String>,
 }
 
 impl Shop {
-    /// Deploys the Rollout, and starts the load when a request is answered.
-    async fn open(cluster: &Cluster, namespace: &str, is_dynamic: bool) -> Result<Self> {
+    /// Deploys the Rollout, and starts the load when a request is answered. `is_dynamic` is `dynamicStableScale`, and `reports`
+    /// says whether the RouteTable gets a status.
+    async fn open(
+        cluster: &Cluster,
+        namespace: &str,
+        is_dynamic: bool,
+        reports: bool,
+    ) -> Result<Self> {
         let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
         let world = Arc::new(World::new(gateway, Delays::default()));
-        let workloads = Workloads::start(cluster, namespace, Arc::clone(&world), PRE_STOP).await?;
+        let workloads =
+            Workloads::start(cluster, namespace, Arc::clone(&world), PRE_STOP, reports).await?;
         let manifests = MANIFESTS.replace("$DYNAMIC", &is_dynamic.to_string());
         let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
         world.heard().await?;
@@ -164,18 +195,26 @@ impl Shop {
 
     /// Walks new versions through their steps, with other delays for each thing that is done, and counts.
     async fn walk(mut self, walks: &[Walk], delays: Option<Rng>) -> Result<Outcome> {
+        let mut log = Vec::new();
         let walked = tokio::select! {
-            spans = walk(&self.canary, &self.world, &self.load, walks, delays) => spans,
+            spans = walk(&self.canary, &self.world, &self.load, walks, delays, &mut log) => spans,
             error = self.workloads.stopped() => Err(error),
         };
         let spans = match walked {
             Ok(spans) => spans,
             Err(error) => {
                 let so_far = Tally::of(&self.load.sent());
-                return Err(error.context(format!("so far: {so_far:?}")));
+                return Err(error.context(format!("so far: {so_far:?} {log:#?}")));
             }
         };
         let sent = self.load.stop().await;
+        let failed = sent.iter().filter(|it| !it.answer.is_success());
+        let tenths: BTreeSet<_> = failed.map(|it| it.at.as_millis() / 100).collect();
+        log.extend(
+            tenths
+                .iter()
+                .map(|tenth| format!("{}.{} s: failed", tenth / 10, tenth % 10)),
+        );
         self.world.heard().await?;
         let is_old = |it: &&Sent| {
             let mut spans = spans.iter();
@@ -184,6 +223,7 @@ impl Shop {
         Ok(Outcome {
             old: sent.iter().filter(is_old).count(),
             tally: Tally::of(&sent),
+            log,
         })
     }
 }
@@ -200,36 +240,45 @@ async fn walk(
     load: &Load,
     walks: &[Walk],
     mut delays: Option<Rng>,
+    log: &mut Vec<String>,
 ) -> Result<Vec<Span>> {
-    let mut change_delays = || {
+    let mut note = |what: &str| {
+        let mut text = format!("{:.2?} {what}", load.elapsed());
         if let Some(rng) = &mut delays {
-            world.set_delays(Delays {
+            let new = Delays {
                 routes: LATEST.routes.mul_f64(rng.f64()),
                 endpoints: LATEST.endpoints.mul_f64(rng.f64()),
-            });
+            };
+            world.set_delays(new);
+            text = format!("{text}, {new:.2?}");
         }
+        log.push(text);
     };
     let owners = canary.table().await?;
     let mut spans = Vec::new();
     let mut stable = 1;
     for (new, walk) in (2..).zip(walks) {
-        change_delays();
+        note(&format!("version {new}"));
         let image = format!("registry.example.com/demo:{new}");
         canary.change_image(&image).await?;
         canary.paused_at(1).await?;
-        change_delays();
+        // Both versions answer for a moment.
+        world.heard().await?;
+        sleep(SHARED).await;
         match walk {
             Aborted => {
+                note("abort");
                 canary.abort().await?;
                 canary.aborted().await?;
                 canary.restores(&owners).await?;
             }
             Promoted => {
+                note("full weight");
                 canary.promote().await?;
                 canary.paused_at(3).await?;
                 world.heard().await?;
                 let begin = load.elapsed();
-                change_delays();
+                note("promotion");
                 canary.promote().await?;
                 canary.healthy().await?;
                 canary.restores(&owners).await?;

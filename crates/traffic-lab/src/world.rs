@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use envoy_routes::Translation;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard, mpsc, watch};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -26,7 +26,7 @@ pub struct World {
     gateway: Arc<AsyncMutex<Gateway>>,
     address: SocketAddr,
     delays: Mutex<Delays>,
-    changes: [mpsc::UnboundedSender<(Instant, Change)>; 2],
+    changes: [mpsc::UnboundedSender<Due>; 2],
     /// How many changes are under way, or what stopped them.
     progress: watch::Sender<Progress>,
     _paths: JoinSet<()>,
@@ -36,6 +36,14 @@ pub struct World {
 struct Progress {
     pending: usize,
     stopped: Option<Arc<LabError>>,
+}
+
+/// A change, when the gateway hears of it, and whom to tell.
+#[derive(Debug)]
+struct Due {
+    at: Instant,
+    change: Change,
+    served: oneshot::Sender<()>,
 }
 
 #[derive(Debug)]
@@ -78,11 +86,14 @@ impl World {
         *self.delays.lock().unwrap_or_else(PoisonError::into_inner) = delays;
     }
 
-    /// The RouteTables have changed.
+    /// The RouteTables have changed. The receiver hears when the gateway serves them.
     ///
     /// # Errors
     /// Returns `Err` if an earlier change stopped the gateway.
-    pub fn publish_routes(&self, translation: Translation) -> Result<(), LabError> {
+    pub fn publish_routes(
+        &self,
+        translation: Translation,
+    ) -> Result<oneshot::Receiver<()>, LabError> {
         let delay = self.delays().routes;
         self.publish(0, delay, Change::Routes(Box::new(translation)))
     }
@@ -98,6 +109,7 @@ impl World {
     ) -> Result<(), LabError> {
         let delay = self.delays().endpoints;
         self.publish(1, delay, Change::Endpoints(service, endpoints))
+            .map(drop)
     }
 
     /// Waits until the gateway has heard of everything.
@@ -123,26 +135,33 @@ impl World {
         *self.delays.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, path: usize, delay: Duration, change: Change) -> Result<(), LabError> {
+    fn publish(
+        &self,
+        path: usize,
+        delay: Duration,
+        change: Change,
+    ) -> Result<oneshot::Receiver<()>, LabError> {
         if let Some(error) = &self.progress.borrow().stopped {
             return Err(LabError::Stopped(error.to_string()));
         }
         self.progress.send_modify(|it| it.pending += 1);
+        let (served, receiver) = oneshot::channel();
         if let Some(sender) = self.changes.get(path) {
+            let at = Instant::now() + delay;
             // The receiver ends after an error only, which the next call reports.
-            let _ = sender.send((Instant::now() + delay, change));
+            let _ = sender.send(Due { at, change, served });
         }
-        Ok(())
+        Ok(receiver)
     }
 }
 
 async fn follow(
     gateway: Arc<AsyncMutex<Gateway>>,
-    mut changes: mpsc::UnboundedReceiver<(Instant, Change)>,
+    mut changes: mpsc::UnboundedReceiver<Due>,
     progress: watch::Sender<Progress>,
 ) {
-    while let Some((due, change)) = changes.recv().await {
-        sleep_until(due).await;
+    while let Some(Due { at, change, served }) = changes.recv().await {
+        sleep_until(at).await;
         let mut gateway = gateway.lock().await;
         let outcome = match change {
             Change::Routes(translation) => gateway.set_routes(&translation).await,
@@ -156,5 +175,7 @@ async fn follow(
             progress.send_modify(|it| it.stopped = Some(Arc::new(error)));
             return;
         }
+        // Not everyone who tells of a change waits for it.
+        let _ = served.send(());
     }
 }

@@ -1,7 +1,8 @@
 //! Stands in for what runs Pods in one namespace, and for the way from the API server to the gateway.
 //!
 //! Each ReplicaSet gets its Pods, as objects and as HTTP servers; each Service its EndpointSlice. The gateway of the namespace
-//! hears of endpoints and of RouteTables as late as its [`World`] says.
+//! hears of endpoints and of RouteTables as late as its [`World`] says. Once it serves a RouteTable, the table's status says
+//! `ACCEPTED`, as Gloo writes it: the plugin waits for that before the controller may scale down Pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use kube::core::GroupVersionKind;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use traffic_lab::{Endpoint, Pod, ServiceName, World};
@@ -39,7 +41,7 @@ pub struct Workloads {
 
 impl Workloads {
     /// Creates the namespace and runs its Pods, for as long as it is kept. A Pod that is deleted serves for `pre_stop` before
-    /// it ends gracefully, as with a preStop hook that sleeps.
+    /// it ends gracefully, as with a preStop hook that sleeps. `reports` says whether RouteTables get a status.
     ///
     /// # Errors
     /// The API server refuses.
@@ -48,6 +50,7 @@ impl Workloads {
         namespace: &str,
         world: Arc<World>,
         pre_stop: Duration,
+        reports: bool,
     ) -> Result<Self> {
         cluster.create_namespace(namespace).await?;
         let account = json!({
@@ -55,7 +58,7 @@ impl Workloads {
             "metadata": {"name": "default", "namespace": namespace},
         });
         manifest::apply(cluster.client(), &[serde_json::from_value(account)?]).await?;
-        let state = State::new(cluster.client(), namespace, world, pre_stop);
+        let state = State::new(cluster.client(), namespace, world, pre_stop, reports);
         Ok(Self {
             task: tokio::spawn(state.run()),
         })
@@ -98,12 +101,21 @@ struct State {
     started: u32,
     /// What was published last: names of Pods by Service.
     endpoints: BTreeMap<String, Vec<String>>,
-    tables: Vec<Option<String>>,
-    ending: JoinSet<()>,
+    /// Names and generations.
+    tables: Vec<(String, i64)>,
+    /// Pods that end, and verdicts on tables that are to be served.
+    pending: JoinSet<Result<()>>,
+    reports: bool,
 }
 
 impl State {
-    fn new(client: &Client, namespace: &str, world: Arc<World>, pre_stop: Duration) -> Self {
+    fn new(
+        client: &Client,
+        namespace: &str,
+        world: Arc<World>,
+        pre_stop: Duration,
+        reports: bool,
+    ) -> Self {
         Self {
             client: client.clone(),
             namespace: namespace.to_owned(),
@@ -113,7 +125,8 @@ impl State {
             started: 0,
             endpoints: BTreeMap::new(),
             tables: Vec::new(),
-            ending: JoinSet::new(),
+            pending: JoinSet::new(),
+            reports,
         }
     }
 
@@ -125,7 +138,9 @@ impl State {
             table_changes(self.tables()),
         ]);
         while events.next().await.is_some() {
-            while self.ending.try_join_next().is_some() {}
+            while let Some(done) = self.pending.try_join_next() {
+                done??;
+            }
             self.step().await.context("Pods, Services and routes")?;
         }
         Ok(())
@@ -174,9 +189,10 @@ impl State {
             let now = DeleteParams::default().grace_period(0);
             self.api::<PodObject>().delete(&pod.name, &now).await?;
             let pre_stop = self.pre_stop;
-            self.ending.spawn(async move {
+            self.pending.spawn(async move {
                 sleep(pre_stop).await;
                 pod.server.end().await;
+                Ok(())
             });
         }
         Ok(())
@@ -261,21 +277,28 @@ impl State {
     /// Tells the gateway of the RouteTables, if one has changed.
     async fn publish_routes(&mut self) -> Result<()> {
         let tables = self.tables().list(&ListParams::default()).await?.items;
-        let versions: Vec<_> = tables.iter().map(ResourceExt::resource_version).collect();
-        if versions == self.tables {
+        // A generation counts changes of the spec; a status does not make another one.
+        let generation = |table: &DynamicObject| table.metadata.generation.unwrap_or_default();
+        let tables_now = tables.iter().map(|it| (it.name_any(), generation(it)));
+        let tables_now: Vec<_> = tables_now.collect();
+        if tables_now == self.tables {
             return Ok(());
         }
         let documents = tables
             .into_iter()
             .map(|table| Ok(RouteTableDoc::from_value(serde_json::to_value(table)?)?));
         let documents = documents.collect::<Result<Vec<_>>>()?;
-        self.world.publish_routes(translate(&Objects {
+        let served = self.world.publish_routes(translate(&Objects {
             tables: &documents,
             // A retry would hide a failure.
             retries: DefaultRetries::Off,
             ..Objects::default()
         }))?;
-        self.tables = versions;
+        self.tables.clone_from(&tables_now);
+        if self.reports {
+            self.pending
+                .spawn(accept(self.tables(), tables_now, served));
+        }
         Ok(())
     }
 
@@ -291,6 +314,25 @@ impl State {
         let resource = ApiResource::from_gvk(&kind);
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
+}
+
+/// Writes Gloo's verdict on tables once the gateway serves them.
+async fn accept(
+    api: Api<DynamicObject>,
+    tables: Vec<(String, i64)>,
+    served: oneshot::Receiver<()>,
+) -> Result<()> {
+    if served.await.is_err() {
+        // The next publication says why.
+        return Ok(());
+    }
+    for (name, generation) in tables {
+        let state = json!({"approval": "ACCEPTED", "observedGeneration": generation});
+        let patch = Patch::Merge(json!({"status": {"common": {"State": state}}}));
+        let params = PatchParams::default();
+        api.patch_status(&name, &params, &patch).await?;
+    }
+    Ok(())
 }
 
 fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
