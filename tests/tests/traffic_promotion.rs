@@ -29,6 +29,8 @@ const RATE: u32 = 200;
 const PRE_STOP: Duration = Duration::from_secs(4);
 /// How long a new version has half of the requests.
 const SHARED: Duration = Duration::from_millis(500);
+/// How long an aborted version is left alone.
+const ABORTED: Duration = Duration::from_secs(4);
 /// How late the gateway hears of changes at most.
 const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
@@ -153,6 +155,7 @@ struct Shop {
 
 /// What became of the requests.
 #[derive(Debug)]
+#[expect(dead_code, reason = "`log` is for people, who see it by `Debug`")]
 struct Outcome {
     tally: Tally,
     /// Answers of the old version to requests that were sent when the new one had all traffic.
@@ -271,6 +274,11 @@ async fn walk(
                 canary.abort().await?;
                 canary.aborted().await?;
                 canary.restores(&owners).await?;
+                // For two seconds the controller turns the canary Service to the aborted Pods and back. If the next version
+                // came meanwhile, its requests could meet the moment in which these Pods are gone.
+                sleep(ABORTED).await;
+                canary.idle().await?;
+                world.heard().await?;
             }
             Promoted => {
                 note("full weight");

@@ -35,11 +35,9 @@ pub(crate) fn soak(sh: &Shell, walks: u64) -> anyhow::Result<()> {
     go::with_programs(sh, tests.env("TRAFFIC_WALKS", walks.to_string()))
 }
 
-fn tests<'a>(sh: &'a Shell, target: &str, envoy: &Path, plugin: &Path) -> Cmd<'a> {
-    cmd!(
-        sh,
-        "cargo test --locked --package e2e-tests --test {target}"
-    )
-    .env("ENVOY_BINARY", envoy)
-    .env("PLUGIN_BINARY", plugin)
+fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cmd<'a> {
+    let targets = targets.iter().flat_map(|target| ["--test", target]);
+    cmd!(sh, "cargo test --locked --package e2e-tests {targets...}")
+        .env("ENVOY_BINARY", envoy)
+        .env("PLUGIN_BINARY", plugin)
 }
