@@ -4,6 +4,7 @@
 //! to lose nothing with `dynamicStableScale`, and the controls show what happens without it:
 //!
 //! - Gloo reports on the RouteTable when it serves it. The plugin then keeps the controller from scaling down until it does.
+//! - `abortScaleDownDelaySeconds` is written in the Rollout, as without it an aborted version is scaled down at once.
 //! - Pods serve for some seconds after SIGTERM, as a preStop hook has them do, so that the gateway hears of their end first.
 
 use std::collections::BTreeSet;
@@ -23,6 +24,8 @@ use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
 
 const MANIFESTS: &str = include_str!("../testdata/traffic.yaml");
+/// The line of [`MANIFESTS`] without which `dynamicStableScale` scales an aborted version down at once.
+const DELAY_OF_ABORTED: &str = "      abortScaleDownDelaySeconds: 30\n";
 /// Requests each second, for each Rollout.
 const RATE: u32 = 200;
 /// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
@@ -30,7 +33,7 @@ const PRE_STOP: Duration = Duration::from_secs(4);
 /// How long a new version has half of the requests.
 const SHARED: Duration = Duration::from_millis(500);
 /// How long an aborted version is left alone.
-const ABORTED: Duration = Duration::from_secs(4);
+const ABORTED: Duration = Duration::from_secs(2);
 /// How late the gateway hears of changes at most.
 const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
@@ -48,6 +51,39 @@ const ENDPOINTS_FIRST: Delays = Delays {
 /// The controller asks again after 2 s, not 10, whether a weight is verified: nothing else is different in less time.
 static SOON: LazyLock<(&str, &Path)> =
     LazyLock::new(|| ("ROLLOUT_VERIFY_RETRY_INTERVAL", Path::new("2")));
+
+/// A Rollout and what is around it.
+#[derive(Clone, Copy)]
+struct Kind {
+    namespace: &'static str,
+    is_dynamic: bool,
+    /// Whether the RouteTable gets a status.
+    reports: bool,
+    /// Whether an aborted version is scaled down later than at once.
+    delays_aborted: bool,
+}
+
+const DYNAMIC: Kind = Kind {
+    namespace: "dynamic",
+    is_dynamic: true,
+    reports: true,
+    delays_aborted: true,
+};
+const PLAIN: Kind = Kind {
+    namespace: "plain",
+    is_dynamic: false,
+    ..DYNAMIC
+};
+const UNREPORTED: Kind = Kind {
+    namespace: "unreported",
+    reports: false,
+    ..DYNAMIC
+};
+const UNDELAYED: Kind = Kind {
+    namespace: "undelayed",
+    delays_aborted: false,
+    ..DYNAMIC
+};
 
 /// What is done with a new version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,34 +114,39 @@ async fn the_oldest_controller_loses_no_request() -> Result<()> {
 
 /// The positive controls of the tests above.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_guard_and_without_a_status_requests_fail() -> Result<()> {
+async fn without_what_they_need_requests_fail() -> Result<()> {
     let _alone = ALONE.lock().await;
     let off = [*SOON, ("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
     let cluster = Cluster::start_with(Release::V1_10, &off).await?;
     cluster.stop_kubelet();
-    let (dynamic, plain, unreported) = tokio::try_join!(
-        Shop::open(&cluster, "dynamic", true, true),
-        Shop::open(&cluster, "plain", false, true),
-        Shop::open(&cluster, "unreported", true, false),
+    let (dynamic, plain, unreported, undelayed) = tokio::try_join!(
+        Shop::open(&cluster, DYNAMIC),
+        Shop::open(&cluster, PLAIN),
+        Shop::open(&cluster, UNREPORTED),
+        Shop::open(&cluster, UNDELAYED),
     )?;
     dynamic.world.set_delays(ROUTE_FIRST);
     plain.world.set_delays(ROUTE_FIRST);
     unreported.world.set_delays(ENDPOINTS_FIRST);
-    let walks = [Promoted, Promoted];
-    let (dynamic, plain, unreported) = tokio::try_join!(
-        dynamic.walk(&walks, None),
-        plain.walk(&walks, None),
-        unreported.walk(&walks, None),
+    undelayed.world.set_delays(ENDPOINTS_FIRST);
+    let (dynamic, plain, unreported, undelayed) = tokio::try_join!(
+        dynamic.walk(&[Promoted, Promoted], None),
+        plain.walk(&[Promoted, Promoted], None),
+        unreported.walk(&[Promoted, Promoted], None),
+        undelayed.walk(&[Aborted, Aborted], None),
     )?;
     println!("without the guard, with dynamicStableScale: {dynamic:#?}");
     println!("without the guard, without dynamicStableScale: {plain:#?}");
     println!("without a status of the table, with dynamicStableScale: {unreported:#?}");
+    println!("without abortScaleDownDelaySeconds, with dynamicStableScale: {undelayed:#?}");
     // The stable Service has no Pods until the gateway hears of the new ones.
     ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
     // The stable Service leads to the old Pods until the gateway hears of the new ones.
     ensure!(plain.old > 100, "{plain:?}");
     // At full weight the old Pods go before the route does, since the plugin cannot see when it is served.
     ensure!(unreported.tally.failed() > 20, "{unreported:?}");
+    // The aborted Pods go before the route does, and an abort waits for nothing.
+    ensure!(undelayed.tally.failed() > 20, "{undelayed:?}");
     cluster.stop().await
 }
 
@@ -123,10 +164,8 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
     let cluster = Cluster::start_with(release, &[*SOON]).await?;
     cluster.stop_kubelet();
     let outcomes = async {
-        let (dynamic, plain) = tokio::try_join!(
-            Shop::open(&cluster, "dynamic", true, true),
-            Shop::open(&cluster, "plain", false, true),
-        )?;
+        let (dynamic, plain) =
+            tokio::try_join!(Shop::open(&cluster, DYNAMIC), Shop::open(&cluster, PLAIN),)?;
         let (dynamic, plain) = tokio::try_join!(
             dynamic.walk(&walks, Some(Rng::with_seed(seed))),
             plain.walk(&walks, Some(Rng::with_seed(!seed))),
@@ -165,19 +204,21 @@ struct Outcome {
 }
 
 impl Shop {
-    /// Deploys the Rollout, and starts the load when a request is answered. `is_dynamic` is `dynamicStableScale`, and `reports`
-    /// says whether the RouteTable gets a status.
-    async fn open(
-        cluster: &Cluster,
-        namespace: &str,
-        is_dynamic: bool,
-        reports: bool,
-    ) -> Result<Self> {
+    /// Deploys the Rollout, and starts the load when a request is answered.
+    async fn open(cluster: &Cluster, kind: Kind) -> Result<Self> {
         let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
         let world = Arc::new(World::new(gateway, Delays::default()));
+        let (namespace, its_world) = (kind.namespace, Arc::clone(&world));
         let workloads =
-            Workloads::start(cluster, namespace, Arc::clone(&world), PRE_STOP, reports).await?;
-        let manifests = MANIFESTS.replace("$DYNAMIC", &is_dynamic.to_string());
+            Workloads::start(cluster, namespace, its_world, PRE_STOP, kind.reports).await?;
+        let mut manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
+        if !kind.delays_aborted {
+            manifests = manifests.replace(DELAY_OF_ABORTED, "");
+            ensure!(
+                manifests.len() < MANIFESTS.len(),
+                "the delay is written otherwise"
+            );
+        }
         let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
         world.heard().await?;
         let target = Target {
@@ -274,10 +315,8 @@ async fn walk(
                 canary.abort().await?;
                 canary.aborted().await?;
                 canary.restores(&owners).await?;
-                // For two seconds the controller turns the canary Service to the aborted Pods and back. If the next version
-                // came meanwhile, its requests could meet the moment in which these Pods are gone.
+                // For two seconds the controller turns the canary Service to the aborted Pods and back.
                 sleep(ABORTED).await;
-                canary.idle().await?;
                 world.heard().await?;
             }
             Promoted => {
