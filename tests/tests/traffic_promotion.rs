@@ -1,7 +1,7 @@
 //! Promotions and aborts by the released controllers under load: no request fails, and without the guard many do.
 //!
-//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. What the plugin needs
-//! to lose nothing with `dynamicStableScale`, and the controls show what happens without it:
+//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. What it needs to
+//! lose nothing with `dynamicStableScale`:
 //!
 //! - Gloo reports on the RouteTable when it serves it. The plugin then keeps the controller from scaling down until it does.
 //! - `abortScaleDownDelaySeconds` is written in the Rollout, as without it an aborted version is scaled down at once.
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -24,8 +24,6 @@ use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
 
 const MANIFESTS: &str = include_str!("../testdata/traffic.yaml");
-/// The line of [`MANIFESTS`] without which `dynamicStableScale` scales an aborted version down at once.
-const DELAY_OF_ABORTED: &str = "      abortScaleDownDelaySeconds: 30\n";
 /// Requests each second, for each Rollout.
 const RATE: u32 = 200;
 /// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
@@ -48,10 +46,6 @@ const ENDPOINTS_FIRST: Delays = Delays {
     routes: Duration::from_millis(800),
     endpoints: Duration::from_millis(50),
 };
-/// The controller asks again after 2 s, not 10, whether a weight is verified: nothing else is different in less time.
-static SOON: LazyLock<(&str, &Path)> =
-    LazyLock::new(|| ("ROLLOUT_VERIFY_RETRY_INTERVAL", Path::new("2")));
-
 /// A Rollout and what is around it.
 #[derive(Clone, Copy)]
 struct Kind {
@@ -59,15 +53,12 @@ struct Kind {
     is_dynamic: bool,
     /// Whether the RouteTable gets a status.
     reports: bool,
-    /// Whether an aborted version is scaled down later than at once.
-    delays_aborted: bool,
 }
 
 const DYNAMIC: Kind = Kind {
     namespace: "dynamic",
     is_dynamic: true,
     reports: true,
-    delays_aborted: true,
 };
 const PLAIN: Kind = Kind {
     namespace: "plain",
@@ -79,12 +70,6 @@ const UNREPORTED: Kind = Kind {
     reports: false,
     ..DYNAMIC
 };
-const UNDELAYED: Kind = Kind {
-    namespace: "undelayed",
-    delays_aborted: false,
-    ..DYNAMIC
-};
-
 /// What is done with a new version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
@@ -116,37 +101,31 @@ async fn the_oldest_controller_loses_no_request() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_what_they_need_requests_fail() -> Result<()> {
     let _alone = ALONE.lock().await;
-    let off = [*SOON, ("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
+    let off = [("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
     let cluster = Cluster::start_with(Release::V1_10, &off).await?;
     cluster.stop_kubelet();
-    let (dynamic, plain, unreported, undelayed) = tokio::try_join!(
+    let (dynamic, plain, unreported) = tokio::try_join!(
         Shop::open(&cluster, DYNAMIC),
         Shop::open(&cluster, PLAIN),
         Shop::open(&cluster, UNREPORTED),
-        Shop::open(&cluster, UNDELAYED),
     )?;
     dynamic.world.set_delays(ROUTE_FIRST);
     plain.world.set_delays(ROUTE_FIRST);
     unreported.world.set_delays(ENDPOINTS_FIRST);
-    undelayed.world.set_delays(ENDPOINTS_FIRST);
-    let (dynamic, plain, unreported, undelayed) = tokio::try_join!(
+    let (dynamic, plain, unreported) = tokio::try_join!(
         dynamic.walk(&[Promoted, Promoted], None),
         plain.walk(&[Promoted, Promoted], None),
         unreported.walk(&[Promoted, Promoted], None),
-        undelayed.walk(&[Aborted, Aborted], None),
     )?;
     println!("without the guard, with dynamicStableScale: {dynamic:#?}");
     println!("without the guard, without dynamicStableScale: {plain:#?}");
     println!("without a status of the table, with dynamicStableScale: {unreported:#?}");
-    println!("without abortScaleDownDelaySeconds, with dynamicStableScale: {undelayed:#?}");
     // The stable Service has no Pods until the gateway hears of the new ones.
     ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
     // The stable Service leads to the old Pods until the gateway hears of the new ones.
     ensure!(plain.old > 100, "{plain:?}");
     // At full weight the old Pods go before the route does, since the plugin cannot see when it is served.
     ensure!(unreported.tally.failed() > 20, "{unreported:?}");
-    // The aborted Pods go before the route does, and an abort waits for nothing.
-    ensure!(undelayed.tally.failed() > 20, "{undelayed:?}");
     cluster.stop().await
 }
 
@@ -161,7 +140,7 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
         Ok(count) => [Promoted, Aborted].repeat(count.parse()?),
         Err(_) => walks.to_vec(),
     };
-    let cluster = Cluster::start_with(release, &[*SOON]).await?;
+    let cluster = Cluster::start(release).await?;
     cluster.stop_kubelet();
     let outcomes = async {
         let (dynamic, plain) =
@@ -211,14 +190,7 @@ impl Shop {
         let (namespace, its_world) = (kind.namespace, Arc::clone(&world));
         let workloads =
             Workloads::start(cluster, namespace, its_world, PRE_STOP, kind.reports).await?;
-        let mut manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
-        if !kind.delays_aborted {
-            manifests = manifests.replace(DELAY_OF_ABORTED, "");
-            ensure!(
-                manifests.len() < MANIFESTS.len(),
-                "the delay is written otherwise"
-            );
-        }
+        let manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
         let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
         world.heard().await?;
         let target = Target {

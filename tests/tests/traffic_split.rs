@@ -153,7 +153,7 @@ async fn subsets_of_one_service_get_their_shares() -> Result<()> {
     let counted = shop.count("/", &[], COUNT).await;
     shares(&counted, &[("new", 25.0), ("old", 75.0)])?;
 
-    // The control: without labels each Pod gets a third.
+    // The control: both subsets are the old version's.
     shop.serve_with_fault(|routes| {
         routes.replace(
             "?rollouts-pod-template-hash=v2",
