@@ -166,6 +166,18 @@ impl Canary {
         Self::apply(cluster, folder, EXAMPLE_NAME, &manifests).await
     }
 
+    /// The same with other manifests, whose Rollout and RouteTable have the same names.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_manifests(
+        cluster: &Cluster,
+        namespace: &str,
+        manifests: &str,
+    ) -> Result<Self> {
+        Self::apply(cluster, namespace, NAME, manifests).await
+    }
+
     /// Creates a second Rollout in the same namespace, whose traffic goes through the same RouteTable.
     ///
     /// # Errors

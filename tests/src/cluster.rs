@@ -206,6 +206,11 @@ impl Cluster {
         self.etcd
     }
 
+    /// Ends the stand-in kubelet: Pods come from somewhere else from now on.
+    pub fn stop_kubelet(&self) {
+        self.kubelet.abort();
+    }
+
     /// Kills the API server.
     pub fn stop_api_server(&mut self) {
         drop(self.processes.remove(API_SERVER));

@@ -37,7 +37,7 @@ pub(crate) async fn run(client: Client) -> Result<()> {
 }
 
 /// The status of a ReplicaSet that has all it asks for; `None` when that is what it says already.
-fn all_available(set: &ReplicaSet) -> Option<ReplicaSetStatus> {
+pub(crate) fn all_available(set: &ReplicaSet) -> Option<ReplicaSetStatus> {
     let replicas = set.spec.replicas?;
     let wanted = ReplicaSetStatus {
         replicas,

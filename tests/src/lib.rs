@@ -23,6 +23,7 @@ mod reader;
 mod release;
 mod suite;
 mod terminal;
+pub mod traffic;
 mod volume;
 pub mod walks;
 

@@ -21,7 +21,7 @@ pub(crate) enum Command {
     Record,
     /// Send the plugin everything that nobody should send it.
     Fuzz(fuzz::Args),
-    /// Play random histories of owners, failures and a controller against the plugin, for a given time.
+    /// Play random histories of owners, failures and a controller against the plugin, for a given time; or promote under load.
     Soak(soak::Args),
     /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
     Tidy,

@@ -6,6 +6,7 @@ mod commands;
 mod demo;
 mod deny;
 mod dist;
+mod envoy;
 mod fuzz;
 mod go;
 mod matrix;
@@ -18,6 +19,7 @@ mod test;
 mod tidy;
 mod toolchain;
 mod tools;
+mod traffic;
 
 use std::process::ExitCode;
 

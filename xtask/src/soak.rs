@@ -1,8 +1,9 @@
-//! `cargo xtask soak`: the model of the plugin over time, or real rollouts under disturbances, for as long as one likes.
+//! `cargo xtask soak`: the model of the plugin over time, real rollouts under disturbances, or promotions under load, for as
+//! long as one likes.
 
 use xshell::{Shell, cmd};
 
-use crate::go;
+use crate::{go, traffic};
 
 /// Flags of `cargo xtask soak`.
 #[derive(clap::Args)]
@@ -16,6 +17,16 @@ pub(crate) struct Args {
     /// Instead of histories in memory, real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`. Needs Go.
     #[arg(long, conflicts_with = "seed")]
     chaos: bool,
+    /// Instead of histories in memory, this many promotions and as many aborts under load, by the oldest and the newest
+    /// controller. Needs Go and an Envoy.
+    #[arg(
+        long,
+        value_name = "WALKS",
+        num_args = 0..=1,
+        default_missing_value = "100",
+        conflicts_with_all = ["seed", "chaos", "minutes"]
+    )]
+    traffic: Option<u64>,
 }
 
 /// Plays random histories in release mode, and prints how many, and the first that shows a violation.
@@ -23,6 +34,9 @@ pub(crate) struct Args {
 /// # Errors
 /// When a history shows a violation, a disturbance leaves something behind, or a build fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    if let Some(walks) = args.traffic {
+        return traffic::soak(sh, walks);
+    }
     if args.chaos {
         return go::chaos(sh, args.minutes);
     }

@@ -6,9 +6,9 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    book, deny, fuzz, go, matrix, plugin,
+    book, deny, envoy, fuzz, go, matrix, plugin,
     report::{Report, say},
-    tidy, toolchain,
+    tidy, toolchain, traffic,
 };
 
 /// Flags of `cargo xtask test`.
@@ -49,7 +49,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     });
     let plugin = || plugin.as_deref().context("there is no plugin to test");
     if args.no_go {
-        say("left out: host tests and cluster tests, which need Go");
+        say(
+            "left out: host tests, cluster tests, and traffic tests with a controller, which need Go",
+        );
     } else {
         report.step("host: Go's gob", || go::gob_tests(sh));
         report.step("build: etcd, kube-apiserver, controllers, plugin", || {
@@ -67,6 +69,20 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         report.step("host: Argo CD's own packages", || go::argo_cd_tests(sh));
         report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)
+        });
+    }
+    let mut envoy: Option<PathBuf> = None;
+    report.step("build: Envoy", || {
+        envoy = Some(envoy::installed(sh)?);
+        Ok(())
+    });
+    let envoy = || envoy.as_deref().context("there is no Envoy to test with");
+    report.step("traffic: the plugin's tables in Envoy", || {
+        traffic::split_tests(sh, envoy()?, plugin()?)
+    });
+    if !args.no_go {
+        report.step("traffic: the released controllers", || {
+            traffic::promotion_tests(sh, envoy()?, plugin()?)
         });
     }
     report.step("demo", || crate::demo::run(sh));

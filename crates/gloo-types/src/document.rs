@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::object_key::ObjectKey;
-use crate::resource::{MirrorPolicy, Resource, RouteTable};
+use crate::resource::{MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable};
 use crate::strict::Strict;
 
 /// A whole object.
@@ -29,6 +29,9 @@ pub type RouteTableDoc = Document<RouteTable>;
 
 /// A whole MirrorPolicy.
 pub type MirrorPolicyDoc = Document<MirrorPolicy>;
+
+/// A whole RetryTimeoutPolicy.
+pub type RetryTimeoutPolicyDoc = Document<RetryTimeoutPolicy>;
 
 /// Why a document is not an object we can read.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! Solo.io Gloo Platform `RouteTable`, `MirrorPolicy`, `Workspace` and `KubernetesCluster`: typed, read-only views over
-//! untouched JSON documents.
+//! Solo.io Gloo Platform `RouteTable`, `MirrorPolicy`, `RetryTimeoutPolicy`, `Workspace` and `KubernetesCluster`: typed,
+//! read-only views over untouched JSON documents.
 //!
 //! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
 //! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
@@ -21,6 +21,7 @@ mod object_key;
 mod open_enum;
 mod patch;
 mod resource;
+mod retry_timeout_policy;
 mod route_table;
 mod selector;
 mod status;
@@ -33,7 +34,9 @@ pub use destination::{
     AwsLambdaReference, DestinationKind, DestinationReference, LambdaOptions, ObjectReference,
     PortSelector,
 };
-pub use document::{Document, DocumentError, MirrorPolicyDoc, RouteTableDoc};
+pub use document::{
+    Document, DocumentError, MirrorPolicyDoc, RetryTimeoutPolicyDoc, RouteTableDoc,
+};
 pub use http_route::{
     DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
     GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute, QueryParameterMatcher,
@@ -45,7 +48,10 @@ pub use mirror_policy::{
 };
 pub use object_key::ObjectKey;
 pub use patch::patched;
-pub use resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
+pub use resource::{
+    KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
+};
+pub use retry_timeout_policy::{Retries, RetryTimeoutConfig, RetryTimeoutPolicySpec};
 pub use route_table::{
     DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
     WorkloadSelector,

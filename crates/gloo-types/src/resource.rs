@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use serde::de::DeserializeOwned;
 
 use crate::mirror_policy::{MirrorPolicySpec, MirrorPolicyStatus};
+use crate::retry_timeout_policy::RetryTimeoutPolicySpec;
 use crate::route_table::RouteTableSpec;
 use crate::status::RouteTableStatus;
 use crate::workspace::{
@@ -53,6 +54,20 @@ impl Resource for MirrorPolicy {
     const PLURAL: &'static str = "mirrorpolicies";
 
     type Spec = MirrorPolicySpec;
+    type Status = MirrorPolicyStatus;
+}
+
+/// Timeouts and retries of the routes it applies to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RetryTimeoutPolicy {}
+
+impl Resource for RetryTimeoutPolicy {
+    const GROUP: &'static str = "resilience.policy.gloo.solo.io";
+    const VERSION: &'static str = "v2";
+    const KIND: &'static str = "RetryTimeoutPolicy";
+    const PLURAL: &'static str = "retrytimeoutpolicies";
+
+    type Spec = RetryTimeoutPolicySpec;
     type Status = MirrorPolicyStatus;
 }
 

@@ -1,0 +1,260 @@
+//! Tables that delegate to others, down to the routes that act.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gloo_types::{
+    DelegateAction, HttpRequestMatcher, HttpRoute, ObjectKey, ObjectSelector, RouteTableDoc,
+    RouteTableSpec, SortMethod,
+};
+use serde_json::Value;
+
+use crate::{Reason, Refusal, Untranslated, action, fields, matcher};
+
+/// A table that can be read.
+pub(crate) struct Table {
+    pub(crate) key: ObjectKey,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) spec: RouteTableSpec,
+    /// The document, for what the typed view does not have.
+    pub(crate) raw: Value,
+}
+
+/// A route that acts, with all that it has from the tables that lead to it.
+pub(crate) struct Leaf<'a> {
+    pub(crate) table: &'a Table,
+    /// Place within the table.
+    index: usize,
+    pub(crate) route: &'a HttpRoute,
+    /// Alternatives, joined with those of the parents; never empty.
+    pub(crate) matchers: Vec<HttpRequestMatcher>,
+    /// Labels of its table and of its parents, which it inherits.
+    pub(crate) inherited: BTreeMap<String, String>,
+    /// Why the route cannot be translated, where the delegation is the reason.
+    pub(crate) refused: Option<Refusal>,
+}
+
+/// What a child table has from the tables above it.
+struct Above<'a> {
+    matchers: Vec<HttpRequestMatcher>,
+    labels: BTreeMap<String, String>,
+    path: Vec<&'a ObjectKey>,
+}
+
+impl Table {
+    /// The typed view; adds what is not understood to `untranslated`.
+    pub(crate) fn read(
+        document: &RouteTableDoc,
+        untranslated: &mut Vec<Untranslated>,
+    ) -> Option<Self> {
+        let name = format!("RouteTable {}", document.key());
+        let raw = action::with_named_redirect_codes(document.raw());
+        let spec = RouteTableDoc::from_value(raw.clone()).and_then(|table| table.spec());
+        let found = fields::unknown_in_table(&raw).into_iter();
+        untranslated.extend(found.map(|refusal| refusal.of(&name)));
+        match spec {
+            Ok(spec) => Some(Self {
+                key: document.key().clone(),
+                labels: document.labels().clone(),
+                spec,
+                raw,
+            }),
+            Err(error) => {
+                let refusal = Refusal::new("spec", Reason::Unreadable(chain(&error)));
+                untranslated.push(refusal.of(name));
+                None
+            }
+        }
+    }
+
+    /// Whether requests reach it without another table.
+    pub(crate) fn is_root(&self) -> bool {
+        !self.spec.hosts.is_empty()
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("RouteTable {}", self.key)
+    }
+}
+
+impl Leaf<'_> {
+    /// `namespace/table/route`, with the place instead of a name that is empty.
+    pub(crate) fn name(&self) -> String {
+        match self.route.name.as_str() {
+            "" => format!("{}/{}", self.table.key, self.index),
+            name => format!("{}/{name}", self.table.key),
+        }
+    }
+
+    /// Where it is in its table.
+    pub(crate) fn path(&self) -> String {
+        format!("spec.http[{}]", self.index)
+    }
+
+    /// The route as it is written.
+    pub(crate) fn raw(&self) -> Option<&Value> {
+        self.table
+            .raw
+            .pointer(&format!("/spec/http/{}", self.index))
+    }
+}
+
+/// The routes of a root table, in order of precedence. Adds the tables that it passes to `reached`.
+pub(crate) fn leaves<'a>(
+    root: &'a Table,
+    tables: &'a [Table],
+    reached: &mut BTreeSet<ObjectKey>,
+) -> Vec<Leaf<'a>> {
+    let above = Above {
+        matchers: vec![HttpRequestMatcher::default()],
+        labels: BTreeMap::new(),
+        path: Vec::new(),
+    };
+    below(root, tables, &above, reached)
+}
+
+fn below<'a>(
+    table: &'a Table,
+    tables: &'a [Table],
+    above: &Above<'a>,
+    reached: &mut BTreeSet<ObjectKey>,
+) -> Vec<Leaf<'a>> {
+    reached.insert(table.key.clone());
+    let mut inherited = above.labels.clone();
+    inherited.extend(table.labels.clone());
+    let mut leaves = Vec::new();
+    for (index, route) in table.spec.http.iter().enumerate() {
+        let mut leaf = Leaf {
+            table,
+            index,
+            route,
+            matchers: above.matchers.clone(),
+            inherited: inherited.clone(),
+            refused: None,
+        };
+        match joined(&above.matchers, &route.matchers) {
+            Ok(matchers) => leaf.matchers = matchers,
+            Err(refusal) => leaf.refused = Some(refusal),
+        }
+        match &route.delegate {
+            Some(delegate) if leaf.refused.is_none() => {
+                let mut path = above.path.clone();
+                path.push(&table.key);
+                match children(table, delegate, tables, &path) {
+                    Ok(found) => {
+                        leaves.extend(delegated(&leaf, delegate, &found, tables, path, reached));
+                    }
+                    Err(refusal) => {
+                        leaf.refused = Some(refusal.within("delegate"));
+                        leaves.push(leaf);
+                    }
+                }
+            }
+            _ => leaves.push(leaf),
+        }
+    }
+    leaves
+}
+
+/// The routes of the tables that a route delegates to.
+fn delegated<'a>(
+    leaf: &Leaf<'a>,
+    delegate: &DelegateAction,
+    children: &[&'a Table],
+    tables: &'a [Table],
+    path: Vec<&'a ObjectKey>,
+    reached: &mut BTreeSet<ObjectKey>,
+) -> Vec<Leaf<'a>> {
+    let mut labels = leaf.inherited.clone();
+    labels.extend(leaf.route.labels.clone());
+    let below_it = Above {
+        matchers: leaf.matchers.clone(),
+        labels,
+        path,
+    };
+    let routes = children
+        .iter()
+        .flat_map(|child| below(child, tables, &below_it, reached));
+    let mut routes: Vec<Leaf<'a>> = routes.collect();
+    if delegate.sort_method == SortMethod::RouteSpecificity {
+        // The most specific matcher of a route counts, and equal ones keep their order.
+        routes.sort_by_cached_key(|leaf| leaf.matchers.iter().map(matcher::specificity).min());
+    }
+    routes
+}
+
+/// The tables that a route of `table` delegates to, in the order of their weights.
+fn children<'a>(
+    table: &Table,
+    delegate: &DelegateAction,
+    tables: &'a [Table],
+    path: &[&ObjectKey],
+) -> Result<Vec<&'a Table>, Refusal> {
+    if !delegate.allowed_routes.is_empty() {
+        return Err(Refusal::new("allowedRoutes", Reason::NotModelled));
+    }
+    if let SortMethod::Other(method) = &delegate.sort_method {
+        return Err(Refusal::new("sortMethod", Reason::Invalid(method.clone())));
+    }
+    let mut found = Vec::new();
+    for selector in &delegate.route_tables {
+        for child in tables.iter().filter(|child| selects(selector, child)) {
+            let is_known = found.iter().any(|known: &&Table| known.key == child.key);
+            if !child.is_root() && !is_known {
+                found.push(child);
+            }
+        }
+    }
+    if found.is_empty() {
+        return Err(Refusal::new("routeTables", Reason::NoTable));
+    }
+    if let Some(child) = found.iter().find(|child| path.contains(&&child.key)) {
+        let circle = format!("{} and {}", table.key, child.key);
+        return Err(Refusal::new("routeTables", Reason::Circle(circle)));
+    }
+    found.sort_by_key(|child| std::cmp::Reverse(child.spec.weight));
+    Ok(found)
+}
+
+/// Clusters and workspaces are taken to fit.
+fn selects(selector: &ObjectSelector, table: &Table) -> bool {
+    let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
+    let has = |(key, value): (&String, &String)| table.labels.get(key) == Some(value);
+    fits(&selector.name, &table.key.name)
+        && fits(&selector.namespace, &table.key.namespace)
+        && selector.labels.iter().all(has)
+}
+
+/// The matchers under which a request comes through those of the parent and of its route.
+fn joined(
+    parent: &[HttpRequestMatcher],
+    own: &[HttpRequestMatcher],
+) -> Result<Vec<HttpRequestMatcher>, Refusal> {
+    let any = [HttpRequestMatcher::default()];
+    let own = if own.is_empty() { &any } else { own };
+    let mut joined = Vec::new();
+    let mut conflict = None;
+    for (index, child) in own.iter().enumerate() {
+        for above in parent {
+            match matcher::both(above, child) {
+                Ok(both) => joined.push(both),
+                // An alternative that no request can meet is none; without any the route is invalid.
+                Err(refusal) if refusal.reason == Reason::Conflict => {
+                    conflict = Some(refusal.within(&format!("matchers[{index}]")));
+                }
+                Err(refusal) => return Err(refusal.within(&format!("matchers[{index}]"))),
+            }
+        }
+    }
+    match conflict {
+        Some(conflict) if joined.is_empty() => Err(conflict),
+        _ => Ok(joined),
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", chain(source)),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,265 @@
+//! Gloo's RouteTables and policies as Envoy's route configuration.
+//!
+//! This is a **model** of what Gloo makes of its objects, for tests that send requests through a real Envoy. It is not Gloo:
+//! it knows neither workspaces nor gateways, and takes every object it is given to belong together. What it cannot translate
+//! it names, see [`Untranslated`]; a route of that kind answers 500, as an invalid route does in Gloo.
+//!
+//! | object | Envoy |
+//! |---|---|
+//! | `hosts` | a virtual host each; tables with the same host share it |
+//! | `matchers` | alternatives: a route each |
+//! | `uri` | `path`, `prefix` (of the text, not of segments) or `safe_regex` (of the whole path) |
+//! | `headers`, `queryParameters`, `method` | `headers`, `query_parameters`, the header `:method` |
+//! | `forwardTo.destinations` | `cluster`, or `weighted_clusters` by [`gloo_types::effective_weights`] |
+//! | `subset` | a cluster of its own, see [`Backend`] |
+//! | `pathRewrite`, `regexRewrite`, `hostRewrite`, `autoHostRewrite` | `prefix_rewrite` or `regex_rewrite`, `host_rewrite_literal`, `auto_host_rewrite` |
+//! | `redirect`, `directResponse` | `redirect`, `direct_response` |
+//! | `delegate` | the routes of the child tables, with the matchers of both |
+//! | MirrorPolicy | `request_mirror_policies`, with the denominator `MILLION` |
+//! | RetryTimeoutPolicy | `timeout` and `retry_policy` |
+//!
+//! Envoy draws one random number for a request. With the denominator `HUNDRED` a mirror would use the same remainder of it as
+//! the split does, so that copies would come from one side of the split only.
+
+mod action;
+mod backend;
+mod delegation;
+mod fields;
+mod matcher;
+mod policies;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gloo_types::{MirrorPolicyDoc, RetryTimeoutPolicyDoc, RouteTableDoc};
+use serde_json::{Value, json};
+
+pub use backend::{Backend, Port};
+
+use crate::delegation::{Leaf, Table};
+use crate::policies::Policies;
+
+/// The objects of one gateway.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Objects<'a> {
+    /// All tables, also those that others delegate to.
+    pub tables: &'a [RouteTableDoc],
+    /// All MirrorPolicies.
+    pub mirror_policies: &'a [MirrorPolicyDoc],
+    /// All RetryTimeoutPolicies.
+    pub retry_timeout_policies: &'a [RetryTimeoutPolicyDoc],
+    /// Retries of a route without a policy.
+    pub retries: DefaultRetries,
+}
+
+/// Retries of a route that no RetryTimeoutPolicy gives any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DefaultRetries {
+    /// As Istio: two, of requests that no Pod has taken on.
+    #[default]
+    Istio,
+    /// None, so that a client sees each failure.
+    Off,
+}
+
+/// What [`translate`] returns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Translation {
+    /// Envoy's `RouteConfiguration`, without a name.
+    pub route_configuration: Value,
+    /// The clusters that routes and mirrors lead to, by name.
+    pub clusters: BTreeMap<String, Backend>,
+    /// All that is not as its owner wrote it, in the order of the objects.
+    pub untranslated: Vec<Untranslated>,
+}
+
+/// A part of an object that is not in the route configuration, or not as Gloo would have it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[error("{object}: {path}: {reason}")]
+pub struct Untranslated {
+    /// Kind and name of the object: `RouteTable shop/web`.
+    pub object: String,
+    /// Dotted path of the part, for example `spec.http[2].graphql`.
+    pub path: String,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a part of an object cannot be translated.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Reason {
+    /// The object cannot be read.
+    #[error("{0}")]
+    Unreadable(String),
+    /// A field of a newer Gloo, or a mistyped one.
+    #[error("is an unknown field")]
+    Unknown,
+    /// A known field that this model has no counterpart for.
+    #[error("is not modelled")]
+    NotModelled,
+    /// A value that the API does not allow, or that Envoy would refuse.
+    #[error("{0} is not a valid value")]
+    Invalid(String),
+    /// None, or several, of fields of which exactly one is needed.
+    #[error("needs exactly one of {0}")]
+    NotOne(&'static str),
+    /// No destination, and the table has no default.
+    #[error("has no destination")]
+    NoDestination,
+    /// A delegation that finds no table.
+    #[error("selects no table")]
+    NoTable,
+    /// A table that delegates to itself, perhaps by way of others.
+    #[error("delegates in a circle through {0}")]
+    Circle(String),
+    /// A matcher of a child table that its parent's excludes.
+    #[error("no request meets the matchers of both tables")]
+    Conflict,
+    /// Whether both paths match cannot be told from their patterns.
+    #[error("the paths of both tables cannot be joined")]
+    CannotJoin,
+    /// A table without a host that no other table delegates to.
+    #[error("has no host, and no table delegates to it")]
+    Unreachable,
+    /// More than one policy of a kind for one route; only the first is applied.
+    #[error("also applies to route {0}, which has another policy of this kind")]
+    SecondPolicy(String),
+}
+
+/// A part of a route or of a policy that cannot be translated, by its path within that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    path: String,
+    reason: Reason,
+}
+
+impl Refusal {
+    pub(crate) fn new(path: impl Into<String>, reason: Reason) -> Self {
+        Self {
+            path: path.into(),
+            reason,
+        }
+    }
+
+    /// The same, seen from the object that `outer` is a part of.
+    #[must_use]
+    pub(crate) fn within(self, outer: &str) -> Self {
+        Self {
+            path: if self.path.is_empty() {
+                outer.to_owned()
+            } else {
+                format!("{outer}.{}", self.path)
+            },
+            ..self
+        }
+    }
+
+    pub(crate) fn of(self, object: impl Into<String>) -> Untranslated {
+        Untranslated {
+            object: object.into(),
+            path: self.path,
+            reason: self.reason,
+        }
+    }
+}
+
+/// Translates all objects of one gateway.
+#[must_use]
+pub fn translate(objects: &Objects<'_>) -> Translation {
+    let mut translation = Translation {
+        route_configuration: Value::Null,
+        clusters: BTreeMap::new(),
+        untranslated: Vec::new(),
+    };
+    let mut tables = Vec::new();
+    for document in objects.tables {
+        let untranslated = &mut translation.untranslated;
+        tables.extend(Table::read(document, untranslated));
+    }
+    tables.sort_by(|a, b| a.key.cmp(&b.key));
+    let policies = Policies::read(objects, &mut translation.untranslated);
+
+    let mut hosts: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    let mut reached = BTreeSet::new();
+    for table in tables.iter().filter(|table| table.is_root()) {
+        let mut routes = Vec::new();
+        for leaf in delegation::leaves(table, &tables, &mut reached) {
+            routes.extend(translation.routes(&leaf, &policies));
+        }
+        for host in &table.spec.hosts {
+            hosts
+                .entry(host)
+                .or_default()
+                .extend(routes.iter().cloned());
+        }
+    }
+    for table in tables.iter().filter(|table| !reached.contains(&table.key)) {
+        let refusal = Refusal::new("spec.hosts", Reason::Unreachable);
+        translation.untranslated.push(refusal.of(table.name()));
+    }
+
+    let virtual_hosts: Vec<Value> = hosts
+        .into_iter()
+        .map(|(host, routes)| json!({"name": host, "domains": [host], "routes": routes}))
+        .collect();
+    translation.route_configuration = json!({
+        "virtual_hosts": virtual_hosts,
+        // Clients that use another port than 80 and 443 send it.
+        "ignore_port_in_host_matching": true,
+    });
+    translation
+}
+
+impl Translation {
+    /// The Envoy routes of one route: one for each of its matchers.
+    fn routes(&mut self, leaf: &Leaf<'_>, policies: &Policies) -> Vec<Value> {
+        let name = leaf.name();
+        let mut translated = Vec::new();
+        let outcome = self.try_routes(leaf, policies, &mut translated);
+        if let Err(refusal) = outcome {
+            let refusal = refusal.within(&leaf.path());
+            let text = format!("the model of Gloo has no such route: {}", refusal.path);
+            self.untranslated.push(refusal.of(leaf.table.name()));
+            translated = leaf
+                .matchers
+                .iter()
+                // What cannot be matched may not catch the requests of later routes.
+                .filter_map(|it| matcher::route_match(it).ok())
+                .map(|route_match| {
+                    json!({
+                        "name": name,
+                        "match": route_match,
+                        "direct_response": {"status": 500, "body": {"inline_string": text}},
+                    })
+                })
+                .collect();
+        }
+        translated
+    }
+
+    fn try_routes(
+        &mut self,
+        leaf: &Leaf<'_>,
+        policies: &Policies,
+        translated: &mut Vec<Value>,
+    ) -> Result<(), Refusal> {
+        if let Some(refusal) = &leaf.refused {
+            return Err(refusal.clone());
+        }
+        for (index, one) in leaf.matchers.iter().enumerate() {
+            let matchers = format!("matchers[{index}]");
+            let route_match =
+                matcher::route_match(one).map_err(|refusal| refusal.within(&matchers))?;
+            let (key, mut action) = action::action(leaf, one, &mut self.clusters)?;
+            if key == "route" {
+                let Self {
+                    clusters,
+                    untranslated,
+                    ..
+                } = self;
+                policies.apply(leaf, &mut action, clusters, untranslated);
+            }
+            translated.push(json!({"name": leaf.name(), "match": route_match, key: action}));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,181 @@
+//! Matchers: Gloo's to Envoy's, and those of a parent table joined with those of its child.
+
+use std::cmp::Reverse;
+
+use gloo_types::{HeaderMatcher, HttpRequestMatcher, QueryParameterMatcher, StringMatch};
+use serde_json::{Map, Value, json};
+
+use crate::{Reason, Refusal};
+
+/// What kinds of path a matcher may have, most specific first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Path {
+    Exact(String),
+    Regex(String),
+    Prefix(String),
+}
+
+/// Envoy's `RouteMatch`.
+pub(crate) fn route_match(matcher: &HttpRequestMatcher) -> Result<Value, Refusal> {
+    if matcher.port.is_some() {
+        return Err(Refusal::new("port", Reason::NotModelled));
+    }
+    if matcher.name.as_ref().is_some_and(|name| !name.is_empty()) {
+        return Err(Refusal::new("name", Reason::NotModelled));
+    }
+    let mut result = Map::new();
+    let ignores_case = ignores_case(matcher);
+    let (key, value) = match path(matcher)? {
+        Path::Exact(text) => ("path", json!(text)),
+        Path::Prefix(text) => ("prefix", json!(text)),
+        // Envoy's `case_sensitive` has no effect on a pattern.
+        Path::Regex(text) if ignores_case => {
+            ("safe_regex", json!({"regex": format!("(?i){text}")}))
+        }
+        Path::Regex(text) => ("safe_regex", json!({"regex": text})),
+    };
+    result.insert(key.to_owned(), value);
+    if ignores_case && key != "safe_regex" {
+        result.insert("case_sensitive".to_owned(), json!(false));
+    }
+    let method = matcher.method.iter();
+    let method = method.map(|method| json!({"name": ":method", "string_match": {"exact": method}}));
+    let headers: Vec<Value> = method.chain(matcher.headers.iter().map(header)).collect();
+    if !headers.is_empty() {
+        result.insert("headers".to_owned(), Value::Array(headers));
+    }
+    if !matcher.query_parameters.is_empty() {
+        let parameters = matcher.query_parameters.iter().map(query_parameter);
+        result.insert("query_parameters".to_owned(), parameters.collect());
+    }
+    Ok(Value::Object(result))
+}
+
+/// The path of a matcher; one without a path matches any.
+pub(crate) fn path(matcher: &HttpRequestMatcher) -> Result<Path, Refusal> {
+    let Some(uri) = &matcher.uri else {
+        return Ok(Path::Prefix("/".to_owned()));
+    };
+    if uri.suffix.is_some() {
+        return Err(Refusal::new("uri.suffix", Reason::NotModelled));
+    }
+    match (&uri.exact, &uri.prefix, &uri.regex) {
+        (Some(exact), None, None) => Ok(Path::Exact(exact.clone())),
+        (None, Some(prefix), None) => Ok(Path::Prefix(prefix.clone())),
+        (None, None, Some(regex)) => Ok(Path::Regex(regex.clone())),
+        _ => Err(Refusal::new("uri", Reason::NotOne("exact, prefix, regex"))),
+    }
+}
+
+/// A matcher that holds where both do: that of a parent table and that of its child.
+pub(crate) fn both(
+    parent: &HttpRequestMatcher,
+    child: &HttpRequestMatcher,
+) -> Result<HttpRequestMatcher, Refusal> {
+    let method = match (&parent.method, &child.method) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(Refusal::new("method", Reason::Conflict));
+        }
+        (one, other) => other.clone().or_else(|| one.clone()),
+    };
+    let port = match (parent.port, child.port) {
+        (Some(one), Some(other)) if one != other => {
+            return Err(Refusal::new("port", Reason::Conflict));
+        }
+        (one, other) => other.or(one),
+    };
+    Ok(HttpRequestMatcher {
+        name: child.name.clone(),
+        uri: both_paths(parent, child)?,
+        headers: [&*parent.headers, &child.headers].concat(),
+        query_parameters: [&*parent.query_parameters, &child.query_parameters].concat(),
+        method,
+        port,
+    })
+}
+
+fn both_paths(
+    parent: &HttpRequestMatcher,
+    child: &HttpRequestMatcher,
+) -> Result<Option<StringMatch>, Refusal> {
+    if parent.uri.is_none() || parent.uri == child.uri {
+        return Ok(child.uri.clone());
+    }
+    if child.uri.is_none() {
+        return Ok(parent.uri.clone());
+    }
+    if ignores_case(parent) || ignores_case(child) {
+        return Err(Refusal::new("uri.ignoreCase", Reason::CannotJoin));
+    }
+    let narrower = |narrow: &str, wide: &str, result: &HttpRequestMatcher| {
+        let fits = narrow.starts_with(wide);
+        fits.then(|| result.uri.clone())
+            .ok_or_else(|| Refusal::new("uri", Reason::Conflict))
+    };
+    match (path(parent)?, path(child)?) {
+        (Path::Prefix(outer), Path::Prefix(inner)) if outer.starts_with(&inner) => {
+            Ok(parent.uri.clone())
+        }
+        (Path::Prefix(outer), Path::Prefix(inner) | Path::Exact(inner)) => {
+            narrower(&inner, &outer, child)
+        }
+        (Path::Exact(outer), Path::Prefix(inner)) => narrower(&outer, &inner, parent),
+        (Path::Exact(_), Path::Exact(_)) => Err(Refusal::new("uri", Reason::Conflict)),
+        (Path::Prefix(outer), Path::Regex(_)) if outer == "/" => Ok(child.uri.clone()),
+        (Path::Regex(_), Path::Prefix(inner)) if inner == "/" => Ok(parent.uri.clone()),
+        (Path::Regex(_), _) | (_, Path::Regex(_)) => Err(Refusal::new("uri", Reason::CannotJoin)),
+    }
+}
+
+/// How specific a matcher is: less is more specific. Exact before pattern before prefix, longer before shorter, more
+/// conditions before fewer. The last is an assumption about Gloo.
+pub(crate) fn specificity(matcher: &HttpRequestMatcher) -> impl Ord + use<> {
+    let (kind, length) = match path(matcher) {
+        Ok(Path::Exact(text)) => (0, text.len()),
+        Ok(Path::Regex(text)) => (1, text.len()),
+        Ok(Path::Prefix(text)) => (2, text.len()),
+        Err(_) => (3, 0),
+    };
+    let conditions = matcher.headers.len() + matcher.query_parameters.len();
+    (kind, Reverse(length), Reverse(conditions))
+}
+
+fn ignores_case(matcher: &HttpRequestMatcher) -> bool {
+    let uri = matcher.uri.as_ref();
+    uri.and_then(|uri| uri.ignore_case).unwrap_or(false)
+}
+
+fn header(header: &HeaderMatcher) -> Value {
+    let mut result = condition(&header.name, header.value.as_deref(), header.regex);
+    if header.invert_match == Some(true) {
+        result.insert("invert_match".to_owned(), json!(true));
+        if header.value.is_some() {
+            // Envoy would not match a request without the header otherwise.
+            result.insert("treat_missing_header_as_empty".to_owned(), json!(true));
+        }
+    }
+    Value::Object(result)
+}
+
+fn query_parameter(parameter: &QueryParameterMatcher) -> Value {
+    Value::Object(condition(
+        &parameter.name,
+        parameter.value.as_deref(),
+        parameter.regex,
+    ))
+}
+
+/// Headers and query parameters are conditions of the same form in Envoy.
+fn condition(name: &str, value: Option<&str>, regex: Option<bool>) -> Map<String, Value> {
+    let (key, condition) = match value {
+        None => ("present_match", json!(true)),
+        Some(value) if regex == Some(true) => {
+            ("string_match", json!({"safe_regex": {"regex": value}}))
+        }
+        Some(value) => ("string_match", json!({"exact": value})),
+    };
+    Map::from_iter([
+        ("name".to_owned(), json!(name)),
+        (key.to_owned(), condition),
+    ])
+}

@@ -1,0 +1,676 @@
+//! What each field of a RouteTable and of a policy becomes, and what is named because it cannot be translated.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test may panic, also in its helpers"
+)]
+
+use envoy_routes::{DefaultRetries, Objects, Translation, translate};
+use gloo_types::{MirrorPolicyDoc, RetryTimeoutPolicyDoc, RouteTableDoc};
+use serde_json::{Value, json};
+
+fn yaml(text: &str) -> Value {
+    serde_saphyr::from_str(text).unwrap()
+}
+
+fn object(name: &str, labels: &Value, spec: Value) -> Value {
+    json!({"metadata": {"name": name, "namespace": "shop", "labels": labels}, "spec": spec})
+}
+
+/// Tables by name, as `name: spec`. A spec may have `tableLabels`.
+fn tables(text: &str) -> Vec<RouteTableDoc> {
+    let Value::Object(tables) = yaml(text) else {
+        panic!("no tables")
+    };
+    let document = |(name, mut spec): (String, Value)| {
+        let labels = spec.as_object_mut().unwrap().remove("tableLabels");
+        let labels = labels.unwrap_or_else(|| json!({}));
+        RouteTableDoc::from_value(object(&name, &labels, spec)).unwrap()
+    };
+    tables.into_iter().map(document).collect()
+}
+
+fn translated(tables: &[RouteTableDoc], mirrors: &str, timeouts: &str) -> Translation {
+    let specs = |text: &str| match yaml(text) {
+        Value::Object(specs) => specs,
+        _ => Default::default(),
+    };
+    let labels = json!({});
+    let mirrors = specs(mirrors)
+        .into_iter()
+        .map(|(name, spec)| MirrorPolicyDoc::from_value(object(&name, &labels, spec)).unwrap());
+    let timeouts = specs(timeouts).into_iter().map(|(name, spec)| {
+        RetryTimeoutPolicyDoc::from_value(object(&name, &labels, spec)).unwrap()
+    });
+    translate(&Objects {
+        tables,
+        mirror_policies: &mirrors.collect::<Vec<_>>(),
+        retry_timeout_policies: &timeouts.collect::<Vec<_>>(),
+        retries: DefaultRetries::Off,
+    })
+}
+
+fn named(translation: &Translation) -> Vec<String> {
+    let untranslated = translation.untranslated.iter();
+    untranslated.map(ToString::to_string).collect()
+}
+
+/// One route of the table `shop/web` and the Envoy routes that it becomes, without their names.
+#[track_caller]
+fn check(route: &str, expect: &str) {
+    check_with(route, "", "", expect);
+}
+
+#[track_caller]
+fn check_with(route: &str, mirrors: &str, timeouts: &str, expect: &str) {
+    let translation = translated(&one_route(route), mirrors, timeouts);
+    assert_eq!(named(&translation), [""; 0], "{route}");
+    let found = &translation.route_configuration["virtual_hosts"][0]["routes"];
+    let without_name = |route: &Value| {
+        let mut route = route.clone();
+        assert_eq!(route["name"].take(), "shop/web/r");
+        route.as_object_mut().unwrap().remove("name");
+        route
+    };
+    let found: Vec<Value> = found.as_array().unwrap().iter().map(without_name).collect();
+    assert_eq!(json!(found), yaml(expect), "{route}");
+}
+
+/// A route that cannot be translated: it is named and answers 500.
+#[track_caller]
+fn check_refused(route: &str, expect: &str) {
+    let translation = translated(&one_route(route), "", "");
+    let expect = format!("RouteTable shop/web: {expect}");
+    assert_eq!(named(&translation), [expect], "{route}");
+    let routes = &translation.route_configuration["virtual_hosts"][0]["routes"];
+    for route in routes.as_array().unwrap() {
+        assert_eq!(route["direct_response"]["status"], 500);
+    }
+}
+
+fn one_route(route: &str) -> Vec<RouteTableDoc> {
+    let mut route = yaml(route);
+    route["name"] = json!("r");
+    let spec = json!({"hosts": ["shop.example.com"], "http": [route]});
+    vec![RouteTableDoc::from_value(object("web", &json!({"team": "a"}), spec)).unwrap()]
+}
+
+/// The same with a fixed destination: only the matchers differ.
+#[track_caller]
+fn check_matchers(matchers: &str, expect: &[&str]) {
+    let route = format!("{{matchers: {matchers}, directResponse: {{status: 200}}}}");
+    let expect: Vec<Value> = expect
+        .iter()
+        .map(|text| json!({"match": yaml(text), "direct_response": {"status": 200}}))
+        .collect();
+    check(&route, &json!(expect).to_string());
+}
+
+/// The same for any request: only what is done with it differs.
+#[track_caller]
+fn check_forward(forward: &str, expect: &str) {
+    let expect = format!("[{{match: {{prefix: /}}, route: {expect}}}]");
+    check(&format!("{{forwardTo: {forward}}}"), &expect);
+}
+
+#[test]
+fn matchers_are_alternatives_and_none_is_any_request() {
+    check_matchers("[]", &["{prefix: /}"]);
+    check_matchers(
+        "[{uri: {exact: /a}}, {uri: {prefix: /b}}]",
+        &["{path: /a}", "{prefix: /b}"],
+    );
+    check_matchers(
+        "[{uri: {regex: '/a/[0-9]+'}}]",
+        &["{safe_regex: {regex: '/a/[0-9]+'}}"],
+    );
+    check_matchers(
+        "[{method: GET}]",
+        &["{prefix: /, headers: [{name: ':method', string_match: {exact: GET}}]}"],
+    );
+}
+
+#[test]
+fn case_is_ignored_where_the_matcher_says_so() {
+    check_matchers(
+        "[{uri: {prefix: /a, ignoreCase: true}}]",
+        &["{prefix: /a, case_sensitive: false}"],
+    );
+    check_matchers(
+        "[{uri: {exact: /a, ignoreCase: true}}]",
+        &["{path: /a, case_sensitive: false}"],
+    );
+    check_matchers(
+        "[{uri: {regex: /a, ignoreCase: true}}]",
+        &["{safe_regex: {regex: '(?i)/a'}}"],
+    );
+    check_matchers(
+        "[{uri: {prefix: /a, ignoreCase: false}}]",
+        &["{prefix: /a}"],
+    );
+}
+
+#[test]
+fn headers_and_query_parameters_must_all_match() {
+    let header = |header: &str, expect: &str| {
+        let expect = format!("{{prefix: /, headers: [{expect}]}}");
+        check_matchers(&format!("[{{headers: [{header}]}}]"), &[&expect]);
+    };
+    header("{name: x}", "{name: x, present_match: true}");
+    header("{name: x, value: a}", "{name: x, string_match: {exact: a}}");
+    header(
+        "{name: x, value: a, regex: false}",
+        "{name: x, string_match: {exact: a}}",
+    );
+    header(
+        "{name: x, value: 'a.*', regex: true}",
+        "{name: x, string_match: {safe_regex: {regex: 'a.*'}}}",
+    );
+    header(
+        "{name: x, invertMatch: true}",
+        "{name: x, present_match: true, invert_match: true}",
+    );
+    header(
+        "{name: x, value: a, invertMatch: true}",
+        "{name: x, string_match: {exact: a}, invert_match: true, treat_missing_header_as_empty: true}",
+    );
+    header(
+        "{name: x}, {name: z, value: b}",
+        "{name: x, present_match: true}, {name: z, string_match: {exact: b}}",
+    );
+    check_matchers(
+        "[{queryParameters: [{name: q}, {name: p, value: 'a+', regex: true}]}]",
+        &[
+            "{prefix: /, query_parameters: [{name: q, present_match: true}, {name: p, string_match: {safe_regex: {regex: a+}}}]}",
+        ],
+    );
+}
+
+#[test]
+fn destinations_become_clusters_by_their_effective_weights() {
+    check_forward(
+        "{destinations: [{ref: {name: a}}]}",
+        "{cluster: shop/a, timeout: 0s}",
+    );
+    check_forward(
+        "{destinations: [{ref: {name: a, namespace: other}, port: {number: 80}, weight: 7}]}",
+        "{cluster: 'other/a:80', timeout: 0s}",
+    );
+    let weights = |written: [&str; 3], expect: [u32; 3]| {
+        let [a, b, c] = written;
+        let [one, two, three] = expect;
+        check_forward(
+            &format!(
+                "{{destinations: [{{ref: {{name: a}}{a}}}, {{ref: {{name: b}}{b}}}, {{ref: {{name: c}}{c}}}]}}"
+            ),
+            &format!(
+                "{{weighted_clusters: {{clusters: [{{name: shop/a, weight: {one}}}, {{name: shop/b, weight: {two}}}, {{name: shop/c, weight: {three}}}]}}, timeout: 0s}}"
+            ),
+        );
+    };
+    weights(
+        [", weight: 20", ", weight: 60", ", weight: 20"],
+        [20, 60, 20],
+    );
+    weights([", weight: 20", "", ""], [20, 40, 40]);
+    // Gloo cannot tell 0 from absent, and gives each at least 1.
+    weights([", weight: 100", ", weight: 0", ""], [100, 1, 1]);
+    weights(
+        [", weight: 60", ", weight: 60", ", weight: 10"],
+        [60, 60, 10],
+    );
+}
+
+#[test]
+fn a_subset_a_port_a_kind_and_a_cluster_make_another_backend() {
+    check_forward(
+        "{destinations: [{ref: {name: a}, subset: {hash: v1}, weight: 30}, {ref: {name: a}, subset: {hash: v2, b: c}, weight: 70}]}",
+        "{weighted_clusters: {clusters: [{name: 'shop/a?hash=v1', weight: 30}, {name: 'shop/a?b=c&hash=v2', weight: 70}]}, timeout: 0s}",
+    );
+    check_forward(
+        "{destinations: [{kind: VIRTUAL_DESTINATION, ref: {name: a, cluster: east}, port: {name: http}}]}",
+        "{cluster: 'VIRTUAL_DESTINATION east/shop/a:http', timeout: 0s}",
+    );
+    let two = one_route(
+        "{forwardTo: {destinations: [{ref: {name: a}}, {ref: {name: a}, subset: {hash: v1}}]}}",
+    );
+    let clusters = translated(&two, "", "").clusters;
+    assert_eq!(
+        clusters.keys().collect::<Vec<_>>(),
+        ["shop/a", "shop/a?hash=v1"]
+    );
+    assert_eq!(clusters["shop/a?hash=v1"].subset["hash"], "v1");
+}
+
+#[test]
+fn rewrites_follow_the_kind_of_the_matcher() {
+    let rewrite = |uri: &str, forward: &str, expect: &str| {
+        let (name, value) = uri.split_once(' ').unwrap();
+        let envoy = match name {
+            "regex" => format!("{{safe_regex: {{regex: '{value}'}}}}"),
+            "exact" => format!("{{path: {value}}}"),
+            name => format!("{{{name}: {value}}}"),
+        };
+        check(
+            &format!(
+                "{{matchers: [{{uri: {{{name}: '{value}'}}}}], forwardTo: {{destinations: [{{ref: {{name: a}}}}], {forward}}}}}"
+            ),
+            &format!("[{{match: {envoy}, route: {{cluster: shop/a, timeout: 0s, {expect}}}}}]"),
+        );
+    };
+    rewrite("prefix /a", "pathRewrite: /", "prefix_rewrite: /");
+    rewrite("exact /a", "pathRewrite: /b", "prefix_rewrite: /b");
+    rewrite(
+        "regex /a.*",
+        r"pathRewrite: '/b\1'",
+        r"regex_rewrite: {pattern: {regex: '/a.*'}, substitution: '/b\\1'}",
+    );
+    rewrite(
+        "prefix /a",
+        r"regexRewrite: {pattern: {googleRe2: {}, regex: '^/a/(.*)'}, substitution: '/b/\1'}",
+        r"regex_rewrite: {pattern: {regex: '^/a/(.*)'}, substitution: '/b/\1'}",
+    );
+    rewrite(
+        "prefix /a",
+        "hostRewrite: b.example.com",
+        "host_rewrite_literal: b.example.com",
+    );
+    rewrite(
+        "prefix /a",
+        "autoHostRewrite: true",
+        "auto_host_rewrite: true",
+    );
+}
+
+#[test]
+fn redirects_and_direct_responses() {
+    let redirect = |redirect: &str, expect: &str| {
+        check(
+            &format!("{{redirect: {redirect}}}"),
+            &format!("[{{match: {{prefix: /}}, redirect: {expect}}}]"),
+        );
+    };
+    redirect(
+        "{hostRedirect: b}",
+        "{response_code: MOVED_PERMANENTLY, host_redirect: b}",
+    );
+    redirect(
+        "{pathRedirect: /b, responseCode: FOUND}",
+        "{response_code: FOUND, path_redirect: /b}",
+    );
+    redirect(
+        "{responseCode: 307, httpsRedirect: true, stripQuery: true}",
+        "{response_code: TEMPORARY_REDIRECT, https_redirect: true, strip_query: true}",
+    );
+    check(
+        "{directResponse: {status: 404, body: gone}}",
+        "[{match: {prefix: /}, direct_response: {status: 404, body: {inline_string: gone}}}]",
+    );
+}
+
+#[test]
+fn what_cannot_be_translated_is_named() {
+    let to = "forwardTo: {destinations: [{ref: {name: a}}]}";
+    check_refused(
+        "{graphql: {schema: {name: a}}}",
+        "spec.http[0].graphql: is not modelled",
+    );
+    check_refused(
+        "{forwardTo: {destinations: [{awsLambda: {function: f}}]}}",
+        "spec.http[0].forwardTo.destinations[0].awsLambda: is not modelled",
+    );
+    check_refused(
+        &format!("{{matchers: [{{uri: {{prefix: /a}}}}, {{port: 80}}], {to}}}"),
+        "spec.http[0].matchers[1].port: is not modelled",
+    );
+    check_refused(
+        &format!("{{matchers: [{{uri: {{suffix: a}}}}], {to}}}"),
+        "spec.http[0].matchers[0].uri.suffix: is not modelled",
+    );
+    check_refused(
+        &format!("{{matchers: [{{uri: {{exact: /a, prefix: /b}}}}], {to}}}"),
+        "spec.http[0].matchers[0].uri: needs exactly one of exact, prefix, regex",
+    );
+    check_refused(
+        "{forwardTo: {}}",
+        "spec.http[0].forwardTo.destinations: has no destination",
+    );
+    check_refused(
+        "{forwardTo: {destinations: [{weight: 1}]}}",
+        "spec.http[0].forwardTo.destinations[0]: needs exactly one of ref, awsLambda",
+    );
+    check_refused(
+        "{directResponse: {status: 99}}",
+        "spec.http[0].directResponse.status: 99 is not a valid value",
+    );
+    check_refused(
+        "{redirect: {responseCode: 300}}",
+        "spec.http[0].redirect.responseCode: 300 is not a valid value",
+    );
+    check_refused(
+        "{}",
+        "spec.http[0]: needs exactly one of forwardTo, delegate, redirect, directResponse, graphql",
+    );
+    check_refused(
+        "{delegate: {routeTables: [{name: none}]}}",
+        "spec.http[0].delegate.routeTables: selects no table",
+    );
+}
+
+/// Fields without an effect here, and unknown ones.
+#[test]
+fn fields_that_say_more_than_the_model_are_named_and_the_rest_is_translated() {
+    let named_in = |spec: &str, expect: &[&str]| {
+        let spec = format!(
+            "web: {{hosts: [a], http: [{{forwardTo: {{destinations: [{{ref: {{name: a}}, hint: 1}}]}}}}], {spec}}}"
+        );
+        let translation = translated(&tables(&spec), "", "");
+        let mut expect: Vec<String> = expect
+            .iter()
+            .map(|it| format!("RouteTable shop/web: {it}"))
+            .collect();
+        expect.insert(
+            0,
+            "RouteTable shop/web: spec.http[0].forwardTo.destinations[0].hint: is an unknown field"
+                .to_owned(),
+        );
+        assert_eq!(named(&translation), expect);
+        assert!(translation.clusters.contains_key("shop/a"));
+    };
+    named_in(
+        "virtualGateways: [{name: g}], workloadSelectors: [], failureMode: ROUTE_REPLACEMENT",
+        &[],
+    );
+    named_in("tcp: [{}]", &["spec.tcp: is not modelled"]);
+    named_in("tls: [{}]", &["spec.tls: is not modelled"]);
+    named_in(
+        "workloadSelectors: [{}]",
+        &["spec.workloadSelectors: is not modelled"],
+    );
+    named_in(
+        "failureMode: FREEZE_CONFIG",
+        &["spec.failureMode: is not modelled"],
+    );
+    named_in("future: 1", &["spec.future: is an unknown field"]);
+
+    let unreadable = tables("web: {hosts: [a], http: [{name: 7}]}");
+    let [problem] = &named(&translated(&unreadable, "", ""))[..] else {
+        panic!("one problem")
+    };
+    assert!(problem.starts_with(
+        "RouteTable shop/web: spec: RouteTable shop/web: unexpected value at spec.http[0].name"
+    ));
+}
+
+/// The virtual hosts as `host: route=match ...`.
+#[track_caller]
+fn check_tables(text: &str, expect: &[&str], problems: &[&str]) {
+    let translation = translated(&tables(text), "", "");
+    let hosts = translation.route_configuration["virtual_hosts"]
+        .as_array()
+        .unwrap();
+    let found: Vec<String> = hosts
+        .iter()
+        .map(|host| {
+            let routes = host["routes"].as_array().unwrap().iter().map(|route| {
+                let of = |key: &str| route["match"][key].as_str();
+                let path = of("path").or_else(|| of("prefix")).unwrap_or("regex");
+                let refused = if route["direct_response"]["status"] == 500 {
+                    "!"
+                } else {
+                    ""
+                };
+                format!(
+                    "{}={path}{refused}",
+                    route["name"].as_str().unwrap().trim_start_matches("shop/")
+                )
+            });
+            assert_eq!(host["domains"], json!([host["name"]]));
+            format!(
+                "{}: {}",
+                host["name"].as_str().unwrap(),
+                routes.collect::<Vec<_>>().join(" ")
+            )
+        })
+        .collect();
+    assert_eq!(found, expect);
+    assert_eq!(named(&translation), problems);
+}
+
+#[test]
+fn tables_with_the_same_host_share_a_virtual_host() {
+    let to = "forwardTo: {destinations: [{ref: {name: a}}]}";
+    check_tables(
+        &format!(
+            "{{b: {{hosts: [x, z], http: [{{matchers: [{{uri: {{prefix: /b}}}}], {to}}}]}}, \
+              a: {{hosts: [x], http: [{{name: r, {to}}}, {{{to}}}]}}}}"
+        ),
+        &["x: a/r=/ a/1=/ b/0=/b", "z: b/0=/b"],
+        &[],
+    );
+    let found = translated(
+        &tables(&format!("a: {{hosts: [x], http: [{{{to}}}]}}")),
+        "",
+        "",
+    );
+    assert_eq!(
+        found.route_configuration["ignore_port_in_host_matching"],
+        true
+    );
+}
+
+#[test]
+fn a_table_without_destinations_uses_its_default() {
+    let default = "web: {hosts: [x], defaultDestination: {ref: {name: d}}, http: [{forwardTo: {destinations: []}}]}";
+    let translation = translated(&tables(default), "", "");
+    assert_eq!(named(&translation), [""; 0]);
+    assert_eq!(translation.clusters.keys().collect::<Vec<_>>(), ["shop/d"]);
+}
+
+const CHILDREN: &str = "
+one: {tableLabels: {team: a}, weight: 1, http: [
+  {name: p, matchers: [{uri: {prefix: /shop/p}}], directResponse: {status: 200}},
+  {name: e, matchers: [{uri: {exact: /shop/p/e}}], directResponse: {status: 200}}]}
+two: {tableLabels: {team: a}, weight: 5, http: [
+  {name: long, matchers: [{uri: {prefix: /shop/p/long}}], directResponse: {status: 200}},
+  {name: all, directResponse: {status: 200}}]}
+";
+
+#[test]
+fn a_delegation_joins_matchers_and_orders_by_weight_or_by_specificity() {
+    let root = |sort: &str| {
+        format!(
+            "root: {{hosts: [x], http: [{{matchers: [{{uri: {{prefix: /shop}}}}], delegate: {{{sort}routeTables: [{{labels: {{team: a}}}}]}}}}, {{name: rest, directResponse: {{status: 200}}}}]}}{CHILDREN}"
+        )
+    };
+    check_tables(
+        &root(""),
+        &["x: two/long=/shop/p/long two/all=/shop one/p=/shop/p one/e=/shop/p/e root/rest=/"],
+        &[],
+    );
+    check_tables(
+        &root("sortMethod: ROUTE_SPECIFICITY, "),
+        &["x: one/e=/shop/p/e two/long=/shop/p/long one/p=/shop/p two/all=/shop root/rest=/"],
+        &[],
+    );
+}
+
+#[test]
+fn a_delegation_that_cannot_work_is_named() {
+    let child = |path: &str, parent: &str| {
+        format!(
+            "{{root: {{hosts: [x], http: [{{matchers: [{{uri: {parent}}}], delegate: {{routeTables: [{{name: c}}]}}}}]}}, c: {{http: [{{name: r, matchers: [{{uri: {path}}}], directResponse: {{status: 200}}}}]}}}}"
+        )
+    };
+    check_tables(
+        &child("{prefix: /other}", "{prefix: /shop}"),
+        &["x: c/r=/shop!"],
+        &[
+            "RouteTable shop/c: spec.http[0].matchers[0].uri: no request meets the matchers of both tables",
+        ],
+    );
+    check_tables(
+        &child("{regex: '/a.*'}", "{prefix: /shop}"),
+        &["x: c/r=/shop!"],
+        &[
+            "RouteTable shop/c: spec.http[0].matchers[0].uri: the paths of both tables cannot be joined",
+        ],
+    );
+    check_tables(
+        &child("{regex: '/a.*'}", "{prefix: /}"),
+        &["x: c/r=regex"],
+        &[],
+    );
+    check_tables(&child("{prefix: /}", "{exact: /a}"), &["x: c/r=/a"], &[]);
+    check_tables(
+        "{root: {hosts: [x], http: [{delegate: {routeTables: [{name: c}]}}]}, c: {http: [{name: r, delegate: {routeTables: [{name: c}]}}]}}",
+        &["x: c/r=/!"],
+        &[
+            "RouteTable shop/c: spec.http[0].delegate.routeTables: delegates in a circle through shop/c and shop/c",
+        ],
+    );
+    check_tables(
+        "alone: {http: [{directResponse: {status: 200}}]}",
+        &[],
+        &["RouteTable shop/alone: spec.hosts: has no host, and no table delegates to it"],
+    );
+}
+
+const ROUTE: &str = "{labels: {copy: 'yes'}, forwardTo: {destinations: [{ref: {name: a}}]}}";
+
+#[test]
+fn a_mirror_policy_counts_in_millionths() {
+    let mirror = |policy: &str, expect: &str| {
+        let policy = format!("m: {policy}");
+        let expect =
+            format!("[{{match: {{prefix: /}}, route: {{cluster: shop/a, timeout: 0s{expect}}}}}]");
+        check_with(ROUTE, &policy, "", &expect);
+    };
+    let config =
+        |percentage: &str| format!("config: {{destination: {{ref: {{name: b}}}}{percentage}}}");
+    let copies = |numerator: u32| {
+        format!(
+            ", request_mirror_policies: [{{cluster: shop/b, runtime_fraction: {{default_value: {{numerator: {numerator}, denominator: MILLION}}}}}}]"
+        )
+    };
+    let selected = "applyToRoutes: [{route: {labels: {copy: 'yes'}}}]";
+    mirror(
+        &format!("{{{selected}, {}}}", config(", percentage: 20")),
+        &copies(200_000),
+    );
+    mirror(
+        &format!("{{{selected}, {}}}", config(", percentage: 0.5")),
+        &copies(5_000),
+    );
+    mirror(&format!("{{{}}}", config("")), &copies(1_000_000));
+    // Routes inherit the labels of their table.
+    mirror(
+        &format!(
+            "{{applyToRoutes: [{{route: {{labels: {{team: a}}}}}}], {}}}",
+            config("")
+        ),
+        &copies(1_000_000),
+    );
+    mirror(
+        &format!(
+            "{{applyToRoutes: [{{withDestinations: {{selector: {{name: a}}}}}}], {}}}",
+            config("")
+        ),
+        &copies(1_000_000),
+    );
+    mirror(
+        &format!(
+            "{{applyToRoutes: [{{route: {{labels: {{copy: 'no'}}}}}}], {}}}",
+            config("")
+        ),
+        "",
+    );
+    mirror(
+        &format!(
+            "{{applyToRoutes: [{{withDestinations: {{selector: {{name: z}}}}}}], {}}}",
+            config("")
+        ),
+        "",
+    );
+}
+
+#[test]
+fn a_retry_timeout_policy_sets_timeout_and_retries() {
+    let policy = |config: &str, expect: &str| {
+        let policy = format!(
+            "t: {{applyToRoutes: [{{route: {{labels: {{copy: 'yes'}}}}}}], config: {config}}}"
+        );
+        check_with(
+            ROUTE,
+            "",
+            &policy,
+            &format!("[{{match: {{prefix: /}}, route: {{cluster: shop/a, {expect}}}}}]"),
+        );
+    };
+    policy("{requestTimeout: 0.5s}", "timeout: 0.5s");
+    policy("{requestTimeout: 500ms}", "timeout: 0.5s");
+    policy("{requestTimeout: 2m}", "timeout: 120s");
+    policy(
+        "{retries: {attempts: 5, perTryTimeout: 1s, retryOn: 5xx}}",
+        "timeout: 0s, retry_policy: {retry_on: 5xx, num_retries: 5, per_try_timeout: 1s}",
+    );
+    policy(
+        "{retries: {attempts: 1}}",
+        "timeout: 0s, retry_policy: {retry_on: 'connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes', num_retries: 1}",
+    );
+}
+
+#[test]
+fn without_a_policy_a_request_is_tried_again_as_by_istio() {
+    let tables = one_route(ROUTE);
+    let translation = translate(&Objects {
+        tables: &tables,
+        ..Objects::default()
+    });
+    let route = &translation.route_configuration["virtual_hosts"][0]["routes"][0]["route"];
+    assert_eq!(route["retry_policy"]["num_retries"], 2);
+}
+
+#[test]
+fn policies_that_cannot_be_translated_are_named() {
+    let problem = |mirrors: &str, timeouts: &str, expect: &[&str]| {
+        assert_eq!(
+            named(&translated(&one_route(ROUTE), mirrors, timeouts)),
+            expect
+        );
+    };
+    let to = "destination: {ref: {name: b}}";
+    problem(
+        "m: {config: {}}",
+        "",
+        &["MirrorPolicy shop/m: spec.config.destination: has no destination"],
+    );
+    problem(
+        &format!("m: {{config: {{{to}, percentage: 101}}}}"),
+        "",
+        &["MirrorPolicy shop/m: spec.config.percentage: 101 is not a valid value"],
+    );
+    problem(
+        &format!(
+            "m: {{config: {{{to}}}, applyToRoutes: [{{withDestinations: {{selector: {{labels: {{a: b}}}}}}}}]}}"
+        ),
+        "",
+        &[
+            "MirrorPolicy shop/m: spec.applyToRoutes[0].withDestinations.selector.labels: is not modelled",
+        ],
+    );
+    problem(
+        &format!("{{m: {{config: {{{to}}}}}, n: {{config: {{{to}}}, future: 1}}}}"),
+        "",
+        &[
+            "MirrorPolicy shop/n: spec.future: is an unknown field",
+            "MirrorPolicy shop/n: spec.applyToRoutes: also applies to route shop/web/r, which has another policy of this kind",
+        ],
+    );
+    problem(
+        "",
+        "t: {config: {requestTimeout: soon}}",
+        &["RetryTimeoutPolicy shop/t: spec.config.requestTimeout: soon is not a valid value"],
+    );
+}

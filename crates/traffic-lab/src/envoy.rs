@@ -1,0 +1,411 @@
+//! Envoy's process and the files that it follows.
+//!
+//! A file takes effect when another one is renamed over it, and never when it is written in place. Envoy reads a route
+//! configuration, a list of clusters, and a file of endpoints for each cluster. What it refuses it reports in counters only;
+//! every wait here looks at them.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::{NamedTempFile, TempDir};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep};
+
+use crate::LabError;
+use crate::admin::Admin;
+
+/// Far above what a change takes on a busy machine: it bounds a failing test, it measures nothing.
+const DEADLINE: Duration = Duration::from_secs(20);
+const INTERVAL: Duration = Duration::from_millis(3);
+/// How much of Envoy's log an error shows.
+const TAIL_LINES: usize = 15;
+/// The name of the listener, of its statistics and of the route configuration.
+const NAME: &str = "gateway";
+const V3: &str = "type.googleapis.com/envoy";
+/// Envoy's own limits are low, those of Istio are none.
+const NO_LIMIT: u32 = u32::MAX;
+
+/// The Envoy at `$ENVOY_BINARY`.
+///
+/// # Errors
+/// Returns `Err` if there is none; the error says how to get one.
+pub fn envoy_binary() -> Result<PathBuf, LabError> {
+    let path = env::var_os("ENVOY_BINARY").unwrap_or_default();
+    let path = PathBuf::from(path);
+    if path.is_file() {
+        return Ok(path);
+    }
+    Err(LabError::NoEnvoy(path.display().to_string()))
+}
+
+/// A running Envoy with one listener on loopback. Dropping it kills the process.
+#[derive(Debug)]
+pub struct Envoy {
+    child: Child,
+    admin: Admin,
+    address: SocketAddr,
+    files: Files,
+    /// The routes in use.
+    routes: Value,
+}
+
+/// Everything Envoy reads and writes.
+#[derive(Debug)]
+struct Files {
+    directory: TempDir,
+    /// Counts the contents that were written, as the versions that Envoy shows.
+    version: u64,
+    /// The clusters, in the order of their files.
+    clusters: Vec<String>,
+}
+
+impl Envoy {
+    /// Starts the program, without clusters and with routes that answer nothing, and waits until it listens.
+    ///
+    /// # Errors
+    /// Returns `Err` if it does not start, with the end of its log.
+    pub async fn start(program: &Path) -> Result<Self, LabError> {
+        let directory = TempDir::new().map_err(LabError::io("a directory for Envoy"))?;
+        let mut files = Files {
+            directory,
+            version: 0,
+            clusters: Vec::new(),
+        };
+        files.write_clusters()?;
+        let routes = json!({"virtual_hosts": []});
+        files.write_routes(&routes)?;
+        let bootstrap = files.path("bootstrap.json");
+        replace(&bootstrap, &files.bootstrap())?;
+        let admin_file = files.path("admin");
+        let log = File::create(files.log()).map_err(LabError::io("Envoy's log"))?;
+        let mut child = Command::new(program)
+            .arg("--config-path")
+            .arg(&bootstrap)
+            .arg("--admin-address-path")
+            .arg(&admin_file)
+            // Two Envoys with hot restart on one machine would disturb each other.
+            .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(LabError::io(format!("cannot start {}", program.display())))?;
+
+        let deadline = Instant::now() + DEADLINE;
+        let (admin, address) = loop {
+            if let Some(status) = child.try_wait().map_err(LabError::io("Envoy"))? {
+                return Err(LabError::Ended(format!("{status}\n{}", files.log_tail())));
+            }
+            if let Some(found) = listening(&admin_file).await {
+                break found;
+            }
+            if Instant::now() > deadline {
+                return Err(files.late("the start"));
+            }
+            sleep(INTERVAL).await;
+        };
+        let envoy = Self {
+            child,
+            admin,
+            address,
+            files,
+            routes,
+        };
+        // Ready without the routes is what Envoy also is with a file that it refused.
+        envoy.wait_for_routes().await?;
+        Ok(envoy)
+    }
+
+    /// Where it serves.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The id of the process.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Replaces the routes, and waits until they are in use.
+    ///
+    /// # Errors
+    /// Returns `Err` if Envoy refuses them, with its reason.
+    pub async fn set_routes(&mut self, configuration: &Value) -> Result<(), LabError> {
+        // Envoy keeps the version of equal content, so there would be nothing to wait for.
+        if *configuration != self.routes {
+            self.files.write_routes(configuration)?;
+            self.wait_for_routes().await?;
+            self.routes = configuration.clone();
+        }
+        Ok(())
+    }
+
+    /// Writes the routes without a rename, which Envoy does not notice: the positive control of [`Envoy::set_routes`].
+    ///
+    /// # Errors
+    /// Returns `Err` if the file cannot be written.
+    pub fn write_routes_in_place(&mut self, configuration: &Value) -> Result<(), LabError> {
+        let file = self.files.path("rds.json");
+        let content = self.files.routes(configuration);
+        fs::write(file, content.to_string()).map_err(LabError::io("rds.json"))
+    }
+
+    /// The version of the routes in use.
+    ///
+    /// # Errors
+    /// Returns `Err` if Envoy does not say.
+    pub async fn route_version(&self) -> Result<Option<String>, LabError> {
+        self.admin.route_version().await
+    }
+
+    /// Sets the endpoints of clusters, adds the clusters that are new, and waits until they are in use. Clusters stay: a
+    /// gateway knows of Services that no route leads to.
+    ///
+    /// # Errors
+    /// Returns `Err` if Envoy refuses one, with its reason.
+    pub async fn set_endpoints(
+        &mut self,
+        clusters: &BTreeMap<String, Vec<SocketAddr>>,
+    ) -> Result<(), LabError> {
+        let mut is_new = false;
+        for (name, endpoints) in clusters {
+            is_new |= self.files.write_endpoints(name, endpoints)?;
+        }
+        if is_new {
+            self.files.write_clusters()?;
+        }
+        let ports = |endpoints: &Vec<SocketAddr>| {
+            let mut ports: Vec<u16> = endpoints.iter().map(SocketAddr::port).collect();
+            ports.sort_unstable();
+            ports
+        };
+        let clusters = clusters.iter();
+        let expected = clusters.map(|(name, endpoints)| (name.clone(), ports(endpoints)));
+        self.wait(Change::Endpoints(expected.collect())).await
+    }
+
+    async fn wait_for_routes(&self) -> Result<(), LabError> {
+        self.wait(Change::Routes(self.files.version.to_string()))
+            .await
+    }
+
+    async fn wait(&self, change: Change) -> Result<(), LabError> {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.has(&change).await? {
+            if self.admin.refused().await? > 0 {
+                return Err(LabError::Refused(self.files.log_tail()));
+            }
+            if Instant::now() > deadline {
+                return Err(self.files.late(change.what()));
+            }
+            sleep(INTERVAL).await;
+        }
+        Ok(())
+    }
+
+    async fn has(&self, change: &Change) -> Result<bool, LabError> {
+        match change {
+            Change::Routes(version) => {
+                Ok(self.admin.route_version().await?.as_ref() == Some(version))
+            }
+            Change::Endpoints(expected) => {
+                let found = self.admin.endpoints().await?;
+                let mut expected = expected.iter();
+                Ok(expected.all(|(name, ports)| found.get(name) == Some(ports)))
+            }
+        }
+    }
+}
+
+/// What Envoy has to take over.
+enum Change {
+    /// Routes of this version.
+    Routes(String),
+    /// The ports of these clusters.
+    Endpoints(BTreeMap<String, Vec<u16>>),
+}
+
+impl Change {
+    fn what(&self) -> &'static str {
+        match self {
+            Self::Routes(_) => "the change of routes",
+            Self::Endpoints(_) => "the change of endpoints",
+        }
+    }
+}
+
+/// The admin interface and the address of the listener, once both are there.
+async fn listening(admin_file: &Path) -> Option<(Admin, SocketAddr)> {
+    let admin = Admin::new(fs::read_to_string(admin_file).ok()?.trim().parse().ok()?);
+    let address = admin.listener().await.ok()??;
+    Some((admin, address))
+}
+
+impl Files {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.path("envoy.log")
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read_to_string(self.log()).unwrap_or_else(|error| error.to_string());
+        let lines: Vec<&str> = text.lines().collect();
+        let start = lines.len().saturating_sub(TAIL_LINES);
+        lines.get(start..).unwrap_or_default().join("\n")
+    }
+
+    fn late(&self, what: &str) -> LabError {
+        LabError::Late {
+            what: what.to_owned(),
+            seconds: DEADLINE.as_secs(),
+            log: self.log_tail(),
+        }
+    }
+
+    /// Where Envoy reads a kind of resource.
+    fn source(&self, name: &str) -> Value {
+        json!({"resource_api_version": "V3", "path_config_source": {"path": self.path(name)}})
+    }
+
+    fn bootstrap(&self) -> Value {
+        let loopback = json!({"socket_address": {"address": "127.0.0.1", "port_value": 0}});
+        let router = format!("{V3}.extensions.filters.http.router.v3.Router");
+        let manager = format!(
+            "{V3}.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+        );
+        let connections = json!({
+            "name": "envoy.filters.network.http_connection_manager",
+            "typed_config": {
+                "@type": manager,
+                "stat_prefix": NAME,
+                "rds": {"route_config_name": NAME, "config_source": self.source("rds.json")},
+                "http_filters": [
+                    {"name": "envoy.filters.http.router", "typed_config": {"@type": router}},
+                ],
+            },
+        });
+        json!({
+            "node": {"id": NAME, "cluster": NAME},
+            "admin": {"address": loopback},
+            "dynamic_resources": {"cds_config": self.source("cds.json")},
+            "static_resources": {"listeners": [{
+                "name": NAME,
+                "address": loopback,
+                "filter_chains": [{"filters": [connections]}],
+            }]},
+        })
+    }
+
+    /// The content of the file of routes, with headers that tell for each answer where it came from.
+    fn routes(&mut self, configuration: &Value) -> Value {
+        let truth = [
+            ("x-route", "%ROUTE_NAME%"),
+            ("x-cluster", "%UPSTREAM_CLUSTER%"),
+            ("x-flags", "%RESPONSE_FLAGS%"),
+        ];
+        let headers = truth.map(|(key, value)| {
+            json!({"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"})
+        });
+        let mut resource = json!({
+            "@type": format!("{V3}.config.route.v3.RouteConfiguration"),
+            "name": NAME,
+            "response_headers_to_add": headers,
+        });
+        if let (Some(resource), Some(routes)) =
+            (resource.as_object_mut(), configuration.as_object())
+        {
+            resource.extend(routes.clone());
+        }
+        self.response(vec![resource])
+    }
+
+    fn write_routes(&mut self, configuration: &Value) -> Result<(), LabError> {
+        let content = self.routes(configuration);
+        replace(&self.path("rds.json"), &content)
+    }
+
+    fn write_clusters(&mut self) -> Result<(), LabError> {
+        let limits = json!({"thresholds": [{
+            "max_connections": NO_LIMIT,
+            "max_pending_requests": NO_LIMIT,
+            "max_requests": NO_LIMIT,
+            "max_retries": NO_LIMIT,
+        }]});
+        let clusters = self.clusters.iter().enumerate().map(|(index, name)| {
+            json!({
+                "@type": format!("{V3}.config.cluster.v3.Cluster"),
+                "name": name,
+                "type": "EDS",
+                "connect_timeout": "5s",
+                "circuit_breakers": limits,
+                "eds_cluster_config": {"eds_config": self.source(&endpoint_file(index))},
+            })
+        });
+        let content = clusters.collect();
+        let content = self.response(content);
+        replace(&self.path("cds.json"), &content)
+    }
+
+    /// Whether the cluster is new.
+    fn write_endpoints(
+        &mut self,
+        cluster: &str,
+        endpoints: &[SocketAddr],
+    ) -> Result<bool, LabError> {
+        let known = self.clusters.iter().position(|name| name == cluster);
+        let index = known.unwrap_or(self.clusters.len());
+        if known.is_none() {
+            self.clusters.push(cluster.to_owned());
+        }
+        let endpoints: Vec<Value> = endpoints
+            .iter()
+            .map(|address| {
+                let (address, port) = (address.ip().to_string(), address.port());
+                let socket = json!({"socket_address": {"address": address, "port_value": port}});
+                json!({"endpoint": {"address": socket}})
+            })
+            .collect();
+        let content = self.response(vec![json!({
+            "@type": format!("{V3}.config.endpoint.v3.ClusterLoadAssignment"),
+            "cluster_name": cluster,
+            "endpoints": [{"lb_endpoints": endpoints}],
+        })]);
+        replace(&self.path(&endpoint_file(index)), &content)?;
+        Ok(known.is_none())
+    }
+
+    fn response(&mut self, resources: Vec<Value>) -> Value {
+        self.version += 1;
+        json!({"version_info": self.version.to_string(), "resources": resources})
+    }
+}
+
+/// Envoy takes one cluster in each file of endpoints.
+fn endpoint_file(index: usize) -> String {
+    format!("eds-{index}.json")
+}
+
+/// Replaces a file as Envoy notices it.
+fn replace(path: &Path, content: &Value) -> Result<(), LabError> {
+    let write = || -> io::Result<()> {
+        let directory = path.parent().unwrap_or_else(|| Path::new("."));
+        let mut file = NamedTempFile::new_in(directory)?;
+        serde_json::to_writer(&mut file, content)?;
+        file.persist(path)?;
+        Ok(())
+    };
+    write().map_err(LabError::io(path.display().to_string()))
+}

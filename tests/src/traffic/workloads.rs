@@ -1,0 +1,361 @@
+//! Stands in for what runs Pods in one namespace, and for the way from the API server to the gateway.
+//!
+//! Each ReplicaSet gets its Pods, as objects and as HTTP servers; each Service its EndpointSlice. The gateway of the namespace
+//! hears of endpoints and of RouteTables as late as its [`World`] says. Once it serves a RouteTable, the table's status says
+//! `ACCEPTED`, as Gloo writes it: the plugin waits for that before the controller may scale down Pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use envoy_routes::{DefaultRetries, Objects, translate};
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _};
+use gloo_types::{Resource as _, RouteTable, RouteTableDoc};
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams,
+};
+use kube::core::GroupVersionKind;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+use traffic_lab::{Endpoint, Pod, ServiceName, World};
+
+use crate::kubelet::all_available;
+use crate::{Cluster, manifest};
+
+/// The label that a subset and the promotion guard go by.
+const VERSION_LABEL: &str = "rollouts-pod-template-hash";
+
+/// What runs in one namespace. Dropping it ends all Pods.
+pub struct Workloads {
+    task: JoinHandle<Result<()>>,
+}
+
+impl Workloads {
+    /// Creates the namespace and runs its Pods, for as long as it is kept. A Pod that is deleted serves for `pre_stop` before
+    /// it ends gracefully, as with a preStop hook that sleeps. `reports` says whether RouteTables get a status.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn start(
+        cluster: &Cluster,
+        namespace: &str,
+        world: Arc<World>,
+        pre_stop: Duration,
+        reports: bool,
+    ) -> Result<Self> {
+        cluster.create_namespace(namespace).await?;
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": {"name": "default", "namespace": namespace},
+        });
+        manifest::apply(cluster.client(), &[serde_json::from_value(account)?]).await?;
+        let state = State::new(cluster.client(), namespace, world, pre_stop, reports);
+        Ok(Self {
+            task: tokio::spawn(state.run()),
+        })
+    }
+
+    /// Waits until something stops it, and returns what.
+    pub async fn stopped(&mut self) -> anyhow::Error {
+        match (&mut self.task).await {
+            Ok(Ok(())) => anyhow!("the watches have ended"),
+            Ok(Err(error)) => error,
+            Err(error) => error.into(),
+        }
+    }
+}
+
+impl Drop for Workloads {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A Pod, twice.
+struct Running {
+    /// Its name as an object, and the uid.
+    name: String,
+    uid: String,
+    labels: BTreeMap<String, String>,
+    /// What its EndpointSlice says, which may not be on loopback.
+    address: String,
+    server: Pod,
+}
+
+struct State {
+    client: Client,
+    namespace: String,
+    world: Arc<World>,
+    pre_stop: Duration,
+    /// By the uid of their ReplicaSet.
+    pods: BTreeMap<String, Vec<Running>>,
+    started: u32,
+    /// What was published last: names of Pods by Service.
+    endpoints: BTreeMap<String, Vec<String>>,
+    /// Names and generations.
+    tables: Vec<(String, i64)>,
+    /// Pods that end, and verdicts on tables that are to be served.
+    pending: JoinSet<Result<()>>,
+    reports: bool,
+}
+
+impl State {
+    fn new(
+        client: &Client,
+        namespace: &str,
+        world: Arc<World>,
+        pre_stop: Duration,
+        reports: bool,
+    ) -> Self {
+        Self {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+            world,
+            pre_stop,
+            pods: BTreeMap::new(),
+            started: 0,
+            endpoints: BTreeMap::new(),
+            tables: Vec::new(),
+            pending: JoinSet::new(),
+            reports,
+        }
+    }
+
+    /// Follows the objects until the API server goes away.
+    async fn run(mut self) -> Result<()> {
+        let mut events = stream::select_all([
+            changes(self.api::<ReplicaSet>()),
+            changes(self.api::<Service>()),
+            table_changes(self.tables()),
+        ]);
+        while events.next().await.is_some() {
+            while let Some(done) = self.pending.try_join_next() {
+                done??;
+            }
+            self.step().await.context("Pods, Services and routes")?;
+        }
+        Ok(())
+    }
+
+    async fn step(&mut self) -> Result<()> {
+        let everything = ListParams::default();
+        let sets = self.api::<ReplicaSet>().list(&everything).await?.items;
+        for set in &sets {
+            self.scale(set).await?;
+        }
+        // Endpoints before the status: the controller goes on as soon as it reads that Pods are available.
+        let services = self.api::<Service>().list(&everything).await?.items;
+        for service in &services {
+            self.publish_endpoints(service).await?;
+        }
+        for set in &sets {
+            let Some(status) = all_available(set) else {
+                continue;
+            };
+            let (name, patch) = (set.name_any(), Patch::Merge(json!({"status": status})));
+            let params = PatchParams::default();
+            let sets = self.api::<ReplicaSet>();
+            let patched = sets.patch_status(&name, &params, &patch);
+            match patched.await {
+                Err(kube::Error::Api(refusal)) if refusal.is_not_found() => {}
+                result => drop(result?),
+            }
+        }
+        self.publish_routes().await
+    }
+
+    /// Starts or ends Pods until there are as many as the ReplicaSet asks for.
+    async fn scale(&mut self, set: &ReplicaSet) -> Result<()> {
+        let uid = set.uid().context("a ReplicaSet without uid")?;
+        let wanted = usize::try_from(set.spec.replicas.unwrap_or(1))?;
+        while self.pods.get(&uid).map_or(0, Vec::len) < wanted {
+            let pod = self.start_pod(set).await?;
+            self.pods.entry(uid.clone()).or_default().push(pod);
+        }
+        let mut surplus = match self.pods.get_mut(&uid) {
+            Some(pods) => pods.split_off(wanted),
+            None => Vec::new(),
+        };
+        for pod in surplus.drain(..) {
+            let now = DeleteParams::default().grace_period(0);
+            self.api::<PodObject>().delete(&pod.name, &now).await?;
+            let pre_stop = self.pre_stop;
+            self.pending.spawn(async move {
+                sleep(pre_stop).await;
+                pod.server.end().await;
+                Ok(())
+            });
+        }
+        Ok(())
+    }
+
+    async fn start_pod(&mut self, set: &ReplicaSet) -> Result<Running> {
+        let template = set.spec.template.clone().context("no Pod template")?;
+        let labels = template
+            .metadata
+            .and_then(|it| it.labels)
+            .unwrap_or_default();
+        ensure!(labels.contains_key(VERSION_LABEL), "{labels:?}");
+        let mut spec = template.spec.context("no spec of Pods")?;
+        let image = spec.containers.first().and_then(|it| it.image.as_deref());
+        let version = image.and_then(|image| image.rsplit(':').next());
+        let server = Pod::start(version.context("no image")?, labels.clone()).await?;
+
+        self.started += 1;
+        let name = format!("{}-{}", set.name_any(), self.started);
+        // A Pod with a node waits for no scheduler.
+        spec.node_name = Some("node".to_owned());
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
+            "spec": spec,
+        });
+        let pods = self.api::<PodObject>();
+        let created = pods
+            .create(&PostParams::default(), &serde_json::from_value(object)?)
+            .await?;
+        let [high, low] = u16::try_from(self.started)?.to_be_bytes();
+        Ok(Running {
+            name,
+            uid: created.uid().context("a Pod without uid")?,
+            labels,
+            address: format!("10.1.{high}.{low}"),
+            server,
+        })
+    }
+
+    /// Writes the EndpointSlice of a Service, and tells the gateway.
+    async fn publish_endpoints(&mut self, service: &Service) -> Result<()> {
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone());
+        let selector = selector.unwrap_or_default();
+        let is_selected = |pod: &&Running| {
+            let mut selector = selector.iter();
+            selector.all(|(key, value)| pod.labels.get(key) == Some(value))
+        };
+        let pods: Vec<&Running> = self.pods.values().flatten().filter(is_selected).collect();
+        let (service, namespace) = (service.name_any(), &self.namespace);
+        let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
+        if self.endpoints.get(&service) == Some(&names) {
+            return Ok(());
+        }
+        let listed = pods.iter().map(|pod| {
+            json!({
+                "addresses": [pod.address],
+                "conditions": {"ready": true},
+                "targetRef": {"kind": "Pod", "name": pod.name, "namespace": namespace, "uid": pod.uid},
+            })
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "name": service, "namespace": namespace,
+                "labels": {"kubernetes.io/service-name": service},
+            },
+            "addressType": "IPv4",
+            "endpoints": listed.collect::<Vec<_>>(),
+            "ports": [{"port": 8080}],
+        });
+        let endpoints: Vec<Endpoint> = pods.iter().map(|pod| pod.server.endpoint()).collect();
+        let slices = self.api::<EndpointSlice>();
+        let force = PatchParams::apply("endpoints").force();
+        slices.patch(&service, &force, &Patch::Apply(slice)).await?;
+        let name = ServiceName::new(namespace.as_str(), service.as_str());
+        self.world.publish_endpoints(name, endpoints)?;
+        self.endpoints.insert(service, names);
+        Ok(())
+    }
+
+    /// Tells the gateway of the RouteTables, if one has changed.
+    async fn publish_routes(&mut self) -> Result<()> {
+        let tables = self.tables().list(&ListParams::default()).await?.items;
+        // A generation counts changes of the spec; a status does not make another one.
+        let generation = |table: &DynamicObject| table.metadata.generation.unwrap_or_default();
+        let tables_now = tables.iter().map(|it| (it.name_any(), generation(it)));
+        let tables_now: Vec<_> = tables_now.collect();
+        if tables_now == self.tables {
+            return Ok(());
+        }
+        let documents = tables
+            .into_iter()
+            .map(|table| Ok(RouteTableDoc::from_value(serde_json::to_value(table)?)?));
+        let documents = documents.collect::<Result<Vec<_>>>()?;
+        let served = self.world.publish_routes(translate(&Objects {
+            tables: &documents,
+            // A retry would hide a failure.
+            retries: DefaultRetries::Off,
+            ..Objects::default()
+        }))?;
+        self.tables.clone_from(&tables_now);
+        if self.reports {
+            self.pending
+                .spawn(accept(self.tables(), tables_now, served));
+        }
+        Ok(())
+    }
+
+    fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn tables(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk(RouteTable::GROUP, RouteTable::VERSION, RouteTable::KIND);
+        let resource = ApiResource::from_gvk(&kind);
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+    }
+}
+
+/// Writes Gloo's verdict on tables once the gateway serves them.
+async fn accept(
+    api: Api<DynamicObject>,
+    tables: Vec<(String, i64)>,
+    served: oneshot::Receiver<()>,
+) -> Result<()> {
+    if served.await.is_err() {
+        // The next publication says why.
+        return Ok(());
+    }
+    for (name, generation) in tables {
+        let state = json!({"approval": "ACCEPTED", "observedGeneration": generation});
+        let patch = Patch::Merge(json!({"status": {"common": {"State": state}}}));
+        let params = PatchParams::default();
+        api.patch_status(&name, &params, &patch).await?;
+    }
+    Ok(())
+}
+
+fn changes<K>(api: Api<K>) -> BoxStream<'static, ()>
+where
+    K: kube::Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + 'static,
+{
+    let watch = watcher(api, watcher::Config::default()).default_backoff();
+    // The watch is taken up again after an error.
+    watch
+        .map_ok(drop)
+        .filter_map(async |event| event.ok())
+        .boxed()
+}
+
+fn table_changes(api: Api<DynamicObject>) -> BoxStream<'static, ()> {
+    let watch = watcher(api, watcher::Config::default()).default_backoff();
+    watch
+        .map_ok(drop)
+        .filter_map(async |event| event.ok())
+        .boxed()
+}

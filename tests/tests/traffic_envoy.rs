@@ -1,0 +1,169 @@
+//! The lab itself: what Envoy takes over and refuses, what a reload costs, and what is left behind.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use e2e_tests::eventually;
+use e2e_tests::traffic::{HOST, NAMESPACE};
+use envoy_routes::{DefaultRetries, Objects, Translation, translate};
+use gloo_types::RouteTableDoc;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use traffic_lab::proof::Tally;
+use traffic_lab::{
+    Delays, Envoy, Gateway, LabError, Load, Pod, ServiceName, Target, World, envoy_binary,
+};
+
+const CHANGES: u32 = 50;
+const RATE: u32 = 400;
+
+fn translated(http: Value) -> Result<Translation> {
+    let table = json!({
+        "metadata": {"name": "shop", "namespace": NAMESPACE},
+        "spec": {"hosts": [HOST], "http": http},
+    });
+    Ok(translate(&Objects {
+        tables: &[RouteTableDoc::from_value(table)?],
+        retries: DefaultRetries::Off,
+        ..Objects::default()
+    }))
+}
+
+/// A table whose only route has this name and leads to the Service `web`.
+fn to_web(name: &str) -> Result<Translation> {
+    let to = json!({"destinations": [{"ref": {"name": "web"}}]});
+    translated(json!([{"name": name, "forwardTo": to}]))
+}
+
+fn target(gateway: std::net::SocketAddr) -> Target {
+    Target {
+        gateway,
+        host: HOST.to_owned(),
+        path: "/".to_owned(),
+        headers: Vec::new(),
+    }
+}
+
+/// The name of the route that a request meets now.
+async fn route(gateway: &Gateway) -> Result<String> {
+    let sent = Load::send(&target(gateway.address()), RATE, 1).await;
+    let sent = sent.first().context("no answer")?;
+    Ok(sent.answer.route.clone())
+}
+
+async fn gateway() -> Result<Gateway> {
+    Ok(Gateway::new(Envoy::start(&envoy_binary()?).await?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_of_routes_is_in_use_when_it_was_waited_for() -> Result<()> {
+    let mut gateway = gateway().await?;
+    for index in 0..CHANGES {
+        let name = index.to_string();
+        gateway.set_routes(&to_web(&name)?).await?;
+        ensure!(route(&gateway).await? == format!("shop/shop/{name}"));
+        // Equal routes are in use already.
+        gateway.set_routes(&to_web(&name)?).await?;
+    }
+    // The control: Envoy does not notice a file that is written in place.
+    let before = route(&gateway).await?;
+    let routes = to_web("in-place")?.route_configuration;
+    gateway.envoy().write_routes_in_place(&routes)?;
+    sleep(Duration::from_millis(500)).await;
+    ensure!(route(&gateway).await? == before);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_envoy_refuses_and_what_is_not_translated_is_an_error() -> Result<()> {
+    let mut gateway = gateway().await?;
+    gateway.set_routes(&to_web("good")?).await?;
+
+    let lambda = json!({"destinations": [{"awsLambda": {"function": "f"}}]});
+    let refused = gateway
+        .set_routes(&translated(json!([{"forwardTo": lambda}]))?)
+        .await;
+    ensure!(
+        matches!(refused, Err(LabError::Untranslated(_))),
+        "{refused:?}"
+    );
+    let lookahead = json!([{"uri": {"regex": "/(?!a).*"}}]);
+    let routes = json!([{"matchers": lookahead, "directResponse": {"status": 200}}]);
+    let refused = gateway.set_routes(&translated(routes)?).await;
+    let Err(LabError::Refused(reason)) = refused else {
+        anyhow::bail!("{refused:?}")
+    };
+    ensure!(reason.contains("(?!"), "{reason}");
+    ensure!(route(&gateway).await? == "shop/shop/good");
+    Ok(())
+}
+
+/// Endpoints and routes change under load, and Pods end after the gateway has heard that they leave.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Result<()> {
+    let web = ServiceName::new(NAMESPACE, "web");
+    let start = async || Pod::start("1", BTreeMap::new()).await;
+    let mut gateway = gateway().await?;
+    gateway.set_routes(&to_web("0")?).await?;
+    let mut pod = start().await?;
+    gateway.set_endpoints(&web, vec![pod.endpoint()]).await?;
+    let load = Load::start(&target(gateway.address()), RATE);
+    for index in 0..CHANGES {
+        let next = start().await?;
+        gateway.set_endpoints(&web, vec![next.endpoint()]).await?;
+        gateway.set_routes(&to_web(&index.to_string())?).await?;
+        std::mem::replace(&mut pod, next).end().await;
+    }
+    let tally = Tally::of(&load.stop().await);
+    ensure!(tally.failed() == 0 && tally.requests() > 100, "{tally:?}");
+
+    // The control: the gateway hears of it too late.
+    let load = Load::start(&target(gateway.address()), RATE);
+    pod.end().await;
+    sleep(Duration::from_millis(500)).await;
+    let tally = Tally::of(&load.stop().await);
+    ensure!(tally.failed() > 0, "{tally:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_world_tells_of_changes_late_and_in_order() -> Result<()> {
+    let world = World::new(gateway().await?, Delays::default());
+    world.publish_routes(to_web("first")?)?;
+    world.heard().await?;
+    let routes = Duration::from_millis(1500);
+    world.set_delays(Delays {
+        routes,
+        ..Delays::default()
+    });
+    world.publish_routes(to_web("slow")?)?;
+    world.set_delays(Delays::default());
+    world.publish_routes(to_web("quick")?)?;
+    ensure!(route(&*world.gateway().await).await? == "shop/shop/first");
+    world.heard().await?;
+    ensure!(route(&*world.gateway().await).await? == "shop/shop/quick");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_panic_no_envoy_is_left() -> Result<()> {
+    let id = Arc::new(Mutex::new(None));
+    let started = Arc::clone(&id);
+    let test = tokio::spawn(async move {
+        let envoy = Envoy::start(&envoy_binary().unwrap()).await.unwrap();
+        *started.lock().unwrap() = envoy.id();
+        panic!("as a test that fails");
+    });
+    ensure!(test.await.is_err(), "it did not panic");
+    let id = id.lock().unwrap().context("no Envoy was started")?;
+    eventually("Envoy is gone", async || {
+        // A process that has ended has no program, also before its parent has asked for its status.
+        let program = fs::read_link(format!("/proc/{id}/exe"));
+        ensure!(program.is_err(), "{program:?}");
+        Ok(())
+    })
+    .await
+}

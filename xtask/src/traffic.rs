@@ -1,0 +1,43 @@
+//! The traffic tests: what becomes of requests when a real Envoy serves the plugin's tables.
+
+use std::path::Path;
+
+use xshell::{Cmd, Shell, cmd};
+
+use crate::{envoy, go, plugin};
+
+/// Counts requests by the tables that the plugin writes when our host half calls it.
+///
+/// # Errors
+/// When the build or a test fails.
+pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
+    let targets = ["traffic_envoy", "traffic_split"];
+    Ok(tests(sh, &targets, envoy, plugin).run()?)
+}
+
+/// Counts failed requests while the released controllers promote and abort.
+///
+/// # Errors
+/// When the build or a test fails.
+pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
+    go::with_programs(sh, tests(sh, &["traffic_promotion"], envoy, plugin))
+}
+
+/// The same with `walks` of each kind, for each controller with and without `dynamicStableScale`.
+///
+/// # Errors
+/// As [`promotion_tests`], or when a program cannot be built.
+pub(crate) fn soak(sh: &Shell, walks: u64) -> anyhow::Result<()> {
+    let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
+    go::build(sh)?;
+    let tests = tests(sh, &["traffic_promotion"], &envoy, &plugin);
+    let tests = tests.args(["--", "loses_no_request", "--nocapture"]);
+    go::with_programs(sh, tests.env("TRAFFIC_WALKS", walks.to_string()))
+}
+
+fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cmd<'a> {
+    let targets = targets.iter().flat_map(|target| ["--test", target]);
+    cmd!(sh, "cargo test --locked --package e2e-tests {targets...}")
+        .env("ENVOY_BINARY", envoy)
+        .env("PLUGIN_BINARY", plugin)
+}
