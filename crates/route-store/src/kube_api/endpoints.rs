@@ -107,7 +107,7 @@ impl KubeRouteStore {
         let slices = slices_of(services);
         let informer = Informer::with_labels(Arc::clone(self), SliceKeeper, Some(slices));
         let changes = informer.subscribe();
-        informer.follow(namespace);
+        informer.follow_only(&BTreeSet::from([namespace.to_owned()]));
         let begin = (informer, changes, namespace.to_owned(), true);
         stream::unfold(
             begin,

@@ -1,5 +1,7 @@
 //! An informer against canned answers.
 
+use futures::StreamExt as _;
+
 use super::watch::{line, list, version};
 use super::*;
 use crate::kube_api::informer::{ChangeKind, Informer, Unknown, WholeDocuments};
@@ -122,4 +124,35 @@ async fn objects_of_a_namespace_that_is_no_longer_followed_are_dropped() {
     assert_eq!(changes.try_recv().unwrap().kind, ChangeKind::Deleted);
     let status = tables.status();
     assert_eq!((status.objects, status.bytes), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_endpoints_of_two_services_are_followed() {
+    let slice = |pods: &[&str]| {
+        let endpoint = |pod: &&str| json!({"targetRef": {"kind": "Pod", "uid": pod}});
+        json!({
+            "metadata": {
+                "name": "web-x", "namespace": "shop", "resourceVersion": "7",
+                "labels": {"kubernetes.io/service-name": "web"},
+            },
+            "endpoints": pods.iter().map(endpoint).collect::<Vec<_>>(),
+        })
+    };
+    let (store, sent) = store(vec![
+        list(vec![slice(&["a"])], "10"),
+        (
+            200,
+            json!(line("MODIFIED", version(slice(&["a", "b"]), "11"))),
+        ),
+    ]);
+    let mut endpoints = Arc::new(store).follow_endpoints_of("shop", &["web", "web-canary"]);
+    let known = endpoints.next().await.flatten().unwrap();
+    let pods: Vec<_> = known.iter().map(|it| it.pod.as_deref()).collect();
+    assert_eq!(pods, [Some("a"), Some("b")]);
+    let sent = lines(&sent);
+    assert!(
+        sent[0].contains("/namespaces/shop/endpointslices?"),
+        "{sent:?}"
+    );
+    assert!(sent[0].contains("web%2Cweb-canary"), "{sent:?}");
 }
