@@ -25,12 +25,14 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::{Cluster, eventually, manifest};
+use crate::{Cluster, Controller, eventually, manifest};
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const SECOND: &str = include_str!("../testdata/ratings.yaml");
 /// The Rollout and the RouteTable have the same name.
 const NAME: &str = "demo";
+/// The label of a Rollout that is for one of several controllers.
+const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instance-id";
 /// The line of [`MANIFESTS`] that names the RouteTable.
 const TABLE_NAME: &str = "\n  name: demo\n";
 /// How the Rollout of [`MANIFESTS`] selects it.
@@ -113,6 +115,25 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, &manifests).await
     }
 
+    /// The same for the controller with this instance id, and no other.
+    ///
+    /// # Errors
+    /// As for [`Canary::deploy`].
+    pub async fn deploy_of_instance(
+        cluster: &Cluster,
+        namespace: &str,
+        instance: &str,
+    ) -> Result<Self> {
+        let label = format!("labels: {{{INSTANCE_ID_LABEL}: {instance}}}");
+        let named = format!("kind: Rollout\nmetadata:\n  {label}\n");
+        let manifests = MANIFESTS.replace("kind: Rollout\nmetadata:\n", &named);
+        ensure!(
+            manifests != MANIFESTS,
+            "canary.yaml has another Rollout in it"
+        );
+        Self::apply(cluster, namespace, NAME, &manifests).await
+    }
+
     /// The same with several RouteTables that differ in their names only. The methods use the first one.
     ///
     /// # Errors
@@ -146,6 +167,15 @@ impl Canary {
     pub fn with_table(&self, table: &str) -> Self {
         Self {
             table: table.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// The same canary after another controller took over.
+    #[must_use]
+    pub fn of_controller(&self, controller: &Controller) -> Self {
+        Self {
+            controller_log: controller.log().to_owned(),
             ..self.clone()
         }
     }
@@ -199,7 +229,7 @@ impl Canary {
             name,
             namespace: namespace.to_owned(),
             table: NAME.to_owned(),
-            controller_log: cluster.controller_log(),
+            controller_log: cluster.controller()?.log().to_owned(),
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
             tables: tables(client, namespace),
             events: Api::namespaced(client.clone(), namespace),
@@ -360,12 +390,24 @@ impl Canary {
         Ok(())
     }
 
-    async fn change_status(&self, status: Value) -> Result<()> {
+    /// Merges fields into the Rollout's status.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn change_status(&self, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "status": status }));
         self.rollouts
             .patch_status(self.name, &PatchParams::default(), &patch)
             .await?;
         Ok(())
+    }
+
+    /// The Rollout as it is now.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn rollout(&self) -> Result<DynamicObject> {
+        Ok(self.rollouts.get(self.name).await?)
     }
 
     /// Name of the RouteTable that the methods use.

@@ -5,7 +5,7 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::{array, env, fs};
+use std::{array, env};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use http::Request;
@@ -15,14 +15,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use rustix::process::{Pid, Signal};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
+use crate::controller::plugins_below;
 use crate::credentials::Credentials;
 use crate::process::Process;
-use crate::{Proxy, Release, eventually, kubelet, manifest, plugin_binary};
+use crate::{Controller, Proxy, Release, Setup, eventually, kubelet, manifest, plugin_binary};
 
 /// What the ConfigMap calls the plugin, and Rollouts refer to.
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
@@ -37,15 +37,13 @@ const RIGHTS: [&str; 2] = [
     include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml"),
 ];
 
-/// Tells the plugin where to serve its metrics.
-pub(crate) const METRICS_ADDRESS: &str = "GLOO_PLUGIN_METRICS_ADDRESS";
-
 /// A running cluster. Dropping it ends every process it started.
 pub struct Cluster {
     client: Client,
     kubelet: JoinHandle<Result<()>>,
-    /// In the order they were started.
-    processes: Vec<Process>,
+    /// Etcd and the API server, in the order they were started.
+    servers: Vec<Process>,
+    controllers: Vec<Controller>,
     /// The port on which etcd serves clients.
     etcd: u16,
     credentials: Credentials,
@@ -58,20 +56,16 @@ impl Cluster {
     /// # Errors
     /// Whatever keeps a program from starting, with the tail of the logs.
     pub async fn start(release: Release) -> Result<Self> {
-        Self::start_with(release, &[]).await
+        Self::start_with(release, Setup::default()).await
     }
 
-    /// The same with further environment variables for the controller, which the plugin inherits.
+    /// The same with a controller that is run in another way.
     ///
     /// # Errors
     /// As for [`Cluster::start`].
-    pub async fn start_with(release: Release, variables: &[(&str, &Path)]) -> Result<Self> {
-        let plugin = plugin_binary()?;
+    pub async fn start_with(release: Release, setup: Setup<'_>) -> Result<Self> {
         let mut cluster = Self::start_without_controller(release).await?;
-        match cluster
-            .register_and_start(release, &plugin, variables)
-            .await
-        {
+        match cluster.register_and_start(release, setup).await {
             Ok(()) => Ok(cluster),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -82,14 +76,13 @@ impl Cluster {
     /// # Errors
     /// As for [`Cluster::start`].
     pub async fn start_behind_proxy(release: Release) -> Result<(Self, Proxy)> {
-        let plugin = plugin_binary()?;
         let mut cluster = Self::start_without_controller(release).await?;
         let proxy = Proxy::start(&cluster).await?;
-        let variables = [("KUBECONFIG", proxy.kubeconfig())];
-        match cluster
-            .register_and_start(release, &plugin, &variables)
-            .await
-        {
+        let setup = Setup {
+            variables: &[("KUBECONFIG", proxy.kubeconfig())],
+            ..Setup::default()
+        };
+        match cluster.register_and_start(release, setup).await {
             Ok(()) => Ok((cluster, proxy)),
             Err(error) => bail!("{error:#}\n{}", cluster.logs()),
         }
@@ -153,11 +146,6 @@ impl Cluster {
         self.directory.path()
     }
 
-    /// What the controller logs.
-    pub(crate) fn controller_log(&self) -> PathBuf {
-        self.directory.path().join("rollouts-controller.log")
-    }
-
     /// The last lines that each program logged.
     pub fn logs(&self) -> String {
         let kubelet = if self.kubelet.is_finished() {
@@ -165,11 +153,30 @@ impl Cluster {
         } else {
             ""
         };
-        self.processes
+        let controllers = self.controllers.iter().map(Controller::log_tail);
+        self.servers
             .iter()
             .map(Process::log_tail)
+            .chain(controllers)
             .chain([kubelet.to_owned()])
             .collect()
+    }
+
+    /// The controller that was started first, and runs unless another one took its place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn controller(&self) -> Result<&Controller> {
+        self.controllers.first().context("there is no controller")
+    }
+
+    /// Takes the controller that was started first out of the cluster.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn take_controller(&mut self) -> Result<Controller> {
+        ensure!(!self.controllers.is_empty(), "there is no controller");
+        Ok(self.controllers.remove(0))
     }
 
     /// Kills the plugin, as the kernel does when memory runs out. The controller starts another.
@@ -177,28 +184,18 @@ impl Cluster {
     /// # Errors
     /// There is none.
     pub async fn kill_plugin(&self) -> Result<()> {
-        let plugin = self.plugin()?.context("no plugin is running")?;
-        let pid = Pid::from_raw(plugin).context("not a process id")?;
-        rustix::process::kill_process(pid, Signal::KILL)?;
-        eventually("the plugin is gone", async || {
-            ensure!(self.plugin()? != Some(plugin), "{plugin} is running");
-            Ok(())
-        })
-        .await
+        self.controller()?.kill_plugin().await
     }
 
-    /// Kills the controller and waits for the plugin to notice and end.
+    /// Kills the controllers and waits for their plugins to notice and end.
     ///
     /// # Errors
-    /// The plugin outlives the controller.
+    /// A plugin outlives its controller.
     pub async fn stop(mut self) -> Result<()> {
-        drop(self.processes.pop());
-        eventually("the plugin ends with the controller", async || {
-            let survivor = self.plugin()?;
-            ensure!(survivor.is_none(), "{survivor:?} is running");
-            Ok(())
-        })
-        .await
+        for controller in std::mem::take(&mut self.controllers) {
+            controller.stop().await?;
+        }
+        Ok(())
     }
 
     /// The port on which etcd serves clients on loopback, without TLS.
@@ -213,7 +210,7 @@ impl Cluster {
 
     /// Kills the API server.
     pub fn stop_api_server(&mut self) {
-        drop(self.processes.remove(API_SERVER));
+        drop(self.servers.remove(API_SERVER));
     }
 
     /// Starts the API server again, where it was and with the objects that it had.
@@ -222,7 +219,7 @@ impl Cluster {
     /// It does not become ready.
     pub async fn start_api_server(&mut self) -> Result<()> {
         let started = kube_apiserver(self.directory.path(), self.etcd, &self.credentials)?;
-        self.processes.insert(API_SERVER, started);
+        self.servers.insert(API_SERVER, started);
         self.wait_until_ready().await
     }
 
@@ -231,12 +228,7 @@ impl Cluster {
     /// # Errors
     /// The processes cannot be listed.
     pub fn plugin(&self) -> Result<Option<i32>> {
-        process_of(&self.plugin_executable())
-    }
-
-    /// The plugin, where the controller has copied it to.
-    pub fn plugin_executable(&self) -> PathBuf {
-        self.directory.path().join("plugin-bin").join(PLUGIN_NAME)
+        Ok(plugins_below(self.directory.path())?.pop())
     }
 
     async fn start_servers() -> Result<Self> {
@@ -244,7 +236,7 @@ impl Cluster {
         let path = directory.path();
         let [etcd_clients, etcd_peers, api_server] = free_ports()?;
         let credentials = Credentials::generate(path, api_server)?;
-        let processes = vec![
+        let servers = vec![
             etcd(path, etcd_clients, etcd_peers)?,
             kube_apiserver(path, etcd_clients, &credentials)?,
         ];
@@ -253,7 +245,8 @@ impl Cluster {
         Ok(Self {
             client,
             kubelet,
-            processes,
+            servers,
+            controllers: Vec::new(),
             etcd: etcd_clients,
             credentials,
             directory,
@@ -312,14 +305,14 @@ impl Cluster {
         .await
     }
 
-    async fn register_and_start(
-        &mut self,
-        release: Release,
-        plugin: &Path,
-        variables: &[(&str, &Path)],
-    ) -> Result<()> {
-        let plugins =
-            json!([{ "name": PLUGIN_NAME, "location": format!("file://{}", plugin.display()) }]);
+    /// Starts a controller with the plugin at `$PLUGIN_BINARY`, after it was registered.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub async fn register_and_start(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
+        let location = format!("file://{}", plugin_binary()?.display());
+        let plugin = |name| json!({ "name": name, "location": location });
+        let plugins = json!(setup.plugins.iter().map(plugin).collect::<Vec<_>>());
         let config = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -328,8 +321,7 @@ impl Cluster {
         });
         self.create_controller_namespace().await?;
         manifest::apply(&self.client, &[serde_json::from_value(config)?]).await?;
-        let kubeconfig = self.credentials.controller_kubeconfig.clone();
-        self.start_controller(release, &kubeconfig, variables)
+        self.add_controller(release, setup)
     }
 
     /// The namespace that the controller's objects are for.
@@ -350,35 +342,34 @@ impl Cluster {
         manifest::apply(&self.client, &[serde_json::from_value(namespace)?]).await
     }
 
-    /// Starts the controller of a release, with the plugins of the cluster's ConfigMap and further environment variables.
+    /// Starts a controller of a release beside those that there are, with the plugins of the cluster's ConfigMap.
     ///
     /// # Errors
     /// There is no such program.
+    pub fn add_controller(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
+        let kubeconfig = self.credentials.controller_kubeconfig.clone();
+        self.start_controller(release, &kubeconfig, setup)
+    }
+
+    /// The same as whoever the kubeconfig names.
     pub(crate) fn start_controller(
         &mut self,
         release: Release,
         kubeconfig: &Path,
-        variables: &[(&str, &Path)],
+        setup: Setup<'_>,
     ) -> Result<()> {
-        let mut command = rollouts_controller(release, self.directory.path(), kubeconfig)?;
-        command.envs(variables.iter().copied());
-        let controller =
-            Process::start("rollouts-controller", self.directory.path(), &mut command)?;
-        self.processes.push(controller);
+        let controller = Controller::start(release, self.directory.path(), kubeconfig, setup)?;
+        self.controllers.push(controller);
         Ok(())
     }
 
-    /// Waits until the controller has ended by itself, and returns what it logged last.
+    /// Waits until the controller that was started first has ended by itself, and returns what it logged last.
     ///
     /// # Errors
     /// It goes on.
     pub async fn controller_gives_up(&mut self) -> Result<String> {
-        let mut controller = self.processes.pop().context("there is no controller")?;
-        eventually("the controller ends", async || {
-            let status = controller.exit_status()?;
-            status.with_context(|| format!("it runs:\n{}", controller.log_tail()))
-        })
-        .await?;
+        let mut controller = self.take_controller()?;
+        controller.gives_up().await?;
         Ok(controller.log_tail())
     }
 
@@ -408,8 +399,9 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         self.kubelet.abort();
         // Clients before the servers they would complain about.
-        while let Some(process) = self.processes.pop() {
-            drop(process);
+        self.controllers.clear();
+        while let Some(server) = self.servers.pop() {
+            drop(server);
         }
     }
 }
@@ -452,40 +444,6 @@ fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Res
     Process::start("kube-apiserver", directory, &mut command)
 }
 
-fn rollouts_controller(release: Release, directory: &Path, kubeconfig: &Path) -> Result<Command> {
-    let sockets = directory.join("tmp");
-    fs::create_dir_all(&sockets)?;
-    let [metrics, health, plugin] = free_ports()?;
-    let mut command = program(&format!("rollouts-controller-{}", release.version()))?;
-    command
-        .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        .args(["--leader-elect=false", "--loglevel=info"])
-        // Deprecated since 1.9, and the only name before.
-        .arg(format!("--metricsport={metrics}"))
-        .arg(format!("--healthzPort={health}"))
-        // It copies the plugin below its working directory.
-        .current_dir(directory)
-        .env("TMPDIR", sockets)
-        .env("POD_NAMESPACE", CONTROLLER_NAMESPACE)
-        .env(METRICS_ADDRESS, format!("127.0.0.1:{plugin}"))
-        // The plugin finds the cluster as any client does.
-        .env("KUBECONFIG", kubeconfig);
-    Ok(command)
-}
-
-/// The id of a process that runs an executable.
-///
-/// # Errors
-/// The processes cannot be listed.
-pub(crate) fn process_of(executable: &Path) -> Result<Option<i32>> {
-    let mut processes = fs::read_dir("/proc")?.filter_map(Result::ok);
-    Ok(processes.find_map(|process| {
-        let target = fs::read_link(process.path().join("exe")).ok()?;
-        let pid = process.file_name().to_str()?.parse().ok()?;
-        (target == executable).then_some(pid)
-    }))
-}
-
 /// A program that was built from the Go module, in `$GO_BIN_DIR`.
 ///
 /// # Errors
@@ -514,7 +472,7 @@ async fn client(kubeconfig: &Path, in_the_name_of: Option<&str>) -> Result<Clien
 }
 
 /// Ports that were free a moment ago. All are held until the last is known, so they differ.
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
+pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let held: [_; N] = array::from_fn(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&held) {

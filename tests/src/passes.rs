@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 
 use crate::Cluster;
-use crate::cluster::{METRICS_ADDRESS, process_of};
+use crate::controller::{METRICS_ADDRESS, plugins_below};
 use crate::generator::send;
 
 const SERIES: &str = "gloo_router_passes_total{result=\"";
 
 /// The passes of a cluster's plugin, by result. A process that ends takes those since the last look with it.
 pub struct Passes {
-    executable: PathBuf,
+    directory: PathBuf,
     process: i32,
     of_process: BTreeMap<String, u64>,
     earlier: BTreeMap<String, u64>,
@@ -22,13 +22,16 @@ pub struct Passes {
 
 impl Passes {
     /// Those from now on.
-    pub fn of(cluster: &Cluster) -> Self {
-        Self {
-            executable: cluster.plugin_executable(),
+    ///
+    /// # Errors
+    /// It has no controller.
+    pub fn of(cluster: &Cluster) -> Result<Self> {
+        Ok(Self {
+            directory: cluster.controller()?.directory().to_owned(),
             process: 0,
             of_process: BTreeMap::new(),
             earlier: BTreeMap::new(),
-        }
+        })
     }
 
     /// Asks the plugin. It is no error if there is none, or if it ends meanwhile.
@@ -36,7 +39,7 @@ impl Passes {
     /// # Errors
     /// The processes cannot be listed.
     pub async fn look(&mut self) -> Result<()> {
-        let Some(process) = process_of(&self.executable)? else {
+        let Some(process) = plugins_below(&self.directory)?.pop() else {
             return Ok(());
         };
         let Ok(passes) = passes_of(process).await else {

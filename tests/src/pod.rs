@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::process::Command;
 
 use crate::cluster::CONTROLLER_NAMESPACE;
-use crate::{Cluster, Generator, Release, plugin_binary, volume};
+use crate::{Cluster, Generator, Release, Setup, plugin_binary, volume};
 
 const CONFIG: &str = "argo-rollouts-config";
 
@@ -37,7 +37,11 @@ impl Cluster {
         let kubeconfig = self
             .service_account_kubeconfig(CONTROLLER_NAMESPACE, pod.account()?)
             .await?;
-        self.start_controller(release, &kubeconfig, variables)
+        let setup = Setup {
+            variables,
+            ..Setup::default()
+        };
+        self.start_controller(release, &kubeconfig, setup)
     }
 
     /// Runs what the Deployment `name` of the generator says: its arguments, its volumes, its service account if it has a

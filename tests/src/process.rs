@@ -35,6 +35,18 @@ impl Process {
         })
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> Result<i32> {
+        Ok(self.child.id().try_into()?)
+    }
+
+    /// Kills it and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        // Both fail only for a process that has already ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// How it ended, if it has.
     pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
@@ -56,8 +68,6 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only for a process that has already ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }

@@ -285,7 +285,7 @@ fn namespace(test: &str, round: u32) -> String {
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let start = Instant::now();
-    let passes = Arc::new(Mutex::new(Passes::of(cluster)));
+    let passes = Arc::new(Mutex::new(Passes::of(cluster)?));
     let counting = tokio::spawn(count(Arc::clone(&passes)));
     let (mut first, mut peak) = (0, 0);
     for round in 0.. {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
 use e2e_tests::walks::{AT_25, IDLE};
-use e2e_tests::{Canary, Cluster, Release, parse, run, split};
+use e2e_tests::{Canary, Cluster, Release, Setup, parse, run, split};
 use gloo_types::{Resource as _, RouteTable};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
@@ -28,7 +28,11 @@ async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
         ("GLOO_PLUGIN_KUBECONFIG", kubeconfig.as_path()),
         ("GLOO_PLUGIN_CLUSTER_NAME", Path::new("east")),
     ];
-    let local = Cluster::start_with(RELEASE, &variables).await?;
+    let setup = Setup {
+        variables: &variables,
+        ..Setup::default()
+    };
+    let local = Cluster::start_with(RELEASE, setup).await?;
     let flags = format!("--kubeconfig {} --cluster-name east", kubeconfig.display());
     if let Err(error) = walk(&local, &mut management, &flags).await {
         bail!("{error:#}\n{}", local.logs());
