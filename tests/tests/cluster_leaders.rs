@@ -1,0 +1,217 @@
+//! Two controllers of which one is the leader, and two processes of the plugin: whoever is not the leader writes nothing between
+//! the calls, and what the leader began goes on with the next one.
+//!
+//! All processes share a host name here, as with `hostNetwork`: the holder that a plugin saw first tells its controller from another.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a missing key of a JSON value fails the test"
+)]
+
+use std::path::Path;
+
+use anyhow::{Result, bail, ensure};
+use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
+use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Proxy, Release, Setup, eventually};
+use kube::api::DynamicObject;
+use serde_json::json;
+
+const IMAGE: &str = "registry.example.com/demo:2";
+/// As short as leaves the plugin some seconds to write in, and with enough retries for a busy machine.
+const ELECTION: [&str; 3] = [
+    "--leader-election-lease-duration=8s",
+    "--leader-election-renew-deadline=4s",
+    "--leader-election-retry-period=1s",
+];
+/// Of an 8 s Lease, 5 s are left to write in with a timeout of 1 s.
+const TIMEOUT: &str = "GLOO_PLUGIN_REQUEST_TIMEOUT";
+/// The second of two names of one plugin.
+const ANOTHER_NAME: &str = "example/gloo";
+
+/// Runs a test in a cluster of its own, without a controller so far.
+async fn in_cluster(
+    release: Release,
+    test: impl AsyncFnOnce(&mut Cluster) -> Result<()>,
+) -> Result<()> {
+    let mut cluster = Cluster::start_without_controller(release).await?;
+    if let Err(error) = test(&mut cluster).await {
+        bail!("{error:#}\n{}", cluster.logs());
+    }
+    cluster.stop().await
+}
+
+/// Takes the canary's share out of the table.
+async fn undo(canary: &Canary, owners: &DynamicObject) -> Result<()> {
+    canary
+        .edit_table(|table| table.data["spec"] = owners.data["spec"].clone())
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_was_frozen_writes_nothing() -> Result<()> {
+    frozen(Release::V1_9, None).await
+}
+
+/// The Lease has another name then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_with_an_instance_id_that_was_frozen_writes_nothing() -> Result<()> {
+    frozen(Release::V1_10, Some("blue")).await
+}
+
+async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
+    let flag = instance.map(|instance| format!("--instance-id={instance}"));
+    let flags: Vec<&str> = ELECTION.into_iter().chain(flag.as_deref()).collect();
+    in_cluster(release, async |cluster| {
+        let proxy = Proxy::start(cluster).await?;
+        let first = Setup {
+            flags: &flags,
+            variables: &[
+                (TIMEOUT, Path::new("1")),
+                ("KUBECONFIG", proxy.kubeconfig()),
+            ],
+            ..Setup::default()
+        };
+        cluster.register_and_start(release, first).await?;
+        let canary = match instance {
+            Some(instance) => Canary::deploy_of_instance(cluster, "frozen", instance).await?,
+            None => Canary::deploy(cluster, "frozen").await?,
+        };
+        let owners = canary.table().await?;
+        canary.change_image(IMAGE).await?;
+        canary.paused_at(1).await?;
+        undo(&canary, &owners).await?;
+        canary.splits(AT_25).await?;
+
+        let mut frozen = cluster.take_controller()?;
+        frozen.freeze()?;
+        proxy.take_seen();
+        let second = Setup {
+            variables: &[(TIMEOUT, Path::new("1"))],
+            ..first
+        };
+        cluster.add_controller(release, second)?;
+        let canary = canary.of_controller(cluster.controller()?);
+        canary.idle().await?;
+
+        // Its plugin sees drift, and its controller does not know yet that it is no leader any more.
+        frozen.thaw_plugins()?;
+        let mut seen = Vec::new();
+        eventually("the plugin asks who the leader is", async || {
+            undo(&canary, &owners).await?;
+            seen.extend(proxy.take_seen());
+            let asked = seen
+                .iter()
+                .any(|it| (it.verb, &*it.resource) == ("get", "leases"));
+            ensure!(asked, "{seen:?}");
+            Ok(())
+        })
+        .await?;
+        canary.splits(AT_25).await?;
+        canary.abort().await?;
+        canary.aborted().await?;
+        canary.restores(&owners).await?;
+
+        frozen.thaw()?;
+        frozen.gives_up().await?;
+        seen.extend(proxy.take_seen());
+        let writes = ["create", "update", "patch", "delete"];
+        seen.retain(|it| writes.contains(&it.verb));
+        ensure!(seen.is_empty(), "it wrote: {seen:?}");
+        canary.is_restored(&owners).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
+    let release = Release::V1_9;
+    in_cluster(release, async |cluster| {
+        let setup = Setup {
+            flags: &ELECTION,
+            variables: &[(TIMEOUT, Path::new("1"))],
+            ..Setup::default()
+        };
+        cluster.register_and_start(release, setup).await?;
+        let canary = Canary::deploy(cluster, "taken-over").await?;
+        let owners = canary.table().await?;
+        let history = canary.watch_table().await?;
+        canary.change_image(IMAGE).await?;
+        canary.paused_at(1).await?;
+        canary.splits(AT_25).await?;
+
+        cluster.add_controller(release, setup)?;
+        cluster.take_controller()?.stop().await?;
+        canary.promote().await?;
+        let canary = canary.of_controller(cluster.controller()?);
+        canary.paused_at(3).await?;
+        canary.splits(AT_50).await?;
+        undo(&canary, &owners).await?;
+        canary.splits(AT_50).await?;
+        canary.promote().await?;
+        canary.paused_at(5).await?;
+        canary.splits(AT_100).await?;
+        canary.promote().await?;
+        canary.healthy().await?;
+        canary.restores(&owners).await?;
+        let expected = [IDLE, AT_25, AT_50, IDLE, AT_50, AT_100, IDLE];
+        eventually("the watch has seen the last revision", async || {
+            let seen = history.splits();
+            ensure!(seen == expected, "{seen:#?}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
+
+/// One controller then runs two processes, which know nothing of each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
+    let release = Release::V1_9;
+    in_cluster(release, async |cluster| {
+        let setup = Setup {
+            plugins: &[PLUGIN_NAME, ANOTHER_NAME],
+            variables: &[("GLOO_PLUGIN_NAME", Path::new(ANOTHER_NAME))],
+            ..Setup::default()
+        };
+        cluster.register_and_start(release, setup).await?;
+        let canary = Canary::deploy(cluster, "twice").await?;
+        let block = json!({ "routeTableSelector": { "name": "demo" } });
+        let plugins = json!({ PLUGIN_NAME: block, ANOTHER_NAME: block });
+        let routing = json!({ "trafficRouting": { "plugins": plugins } });
+        canary
+            .change_spec(json!({ "strategy": { "canary": routing } }))
+            .await?;
+        canary.healthy().await?;
+        let owners = canary.table().await?;
+        let history = canary.watch_table().await?;
+
+        canary.change_image(IMAGE).await?;
+        canary.paused_at(1).await?;
+        canary.splits(AT_25).await?;
+        let processes = cluster.controller()?.plugins()?;
+        ensure!(processes.len() == 2, "{processes:?}");
+        undo(&canary, &owners).await?;
+        for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
+            canary.paused_at(step).await?;
+            canary.splits(expected).await?;
+            canary.promote().await?;
+        }
+        canary.healthy().await?;
+        canary.restores(&owners).await?;
+        let expected = [IDLE, AT_25, IDLE, AT_25, AT_50, AT_100, IDLE];
+        eventually("the watch has seen the last revision", async || {
+            let mut seen = history.splits();
+            // Each change is written once or twice.
+            ensure!(
+                seen.windows(3).all(|it| it[0] != it[1] || it[1] != it[2]),
+                "{seen:#?}"
+            );
+            seen.dedup();
+            ensure!(seen == expected, "{seen:#?}");
+            Ok(())
+        })
+        .await
+    })
+    .await
+}
