@@ -311,8 +311,11 @@ impl Cluster {
     /// There is no such program.
     pub async fn register_and_start(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
         let location = format!("file://{}", plugin_binary()?.display());
-        let plugin = |name| json!({ "name": name, "location": location });
-        let plugins = json!(setup.plugins.iter().map(plugin).collect::<Vec<_>>());
+        let plugins = setup
+            .plugins
+            .iter()
+            .map(|(name, args)| json!({ "name": name, "location": location, "args": args }));
+        let plugins = json!(plugins.collect::<Vec<_>>());
         let config = json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",

@@ -19,8 +19,8 @@ pub(crate) const METRICS_ADDRESS: &str = "GLOO_PLUGIN_METRICS_ADDRESS";
 /// How a controller is run, and what its plugins are.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The names under which the ConfigMap registers the plugin.
-    pub plugins: &'a [&'a str],
+    /// The names under which the ConfigMap registers the plugin, each with arguments.
+    pub plugins: &'a [(&'a str, &'a [&'a str])],
     /// Flags about leader election and whose Rollouts it is for.
     pub flags: &'a [&'a str],
     /// Further environment variables, which the plugins inherit.
@@ -30,7 +30,7 @@ pub struct Setup<'a> {
 impl Default for Setup<'_> {
     fn default() -> Self {
         Self {
-            plugins: &[PLUGIN_NAME],
+            plugins: &[(PLUGIN_NAME, &[])],
             flags: &ALONE,
             variables: &[],
         }

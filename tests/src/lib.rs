@@ -41,7 +41,7 @@ pub use eventually::eventually;
 pub use generator::{Generator, Reply};
 pub use kustomize::render;
 pub use manifest::{apply, delete, parse};
-pub use passes::Passes;
+pub use passes::{Passes, count};
 pub use proxy::{Proxy, Seen, Sickness};
 pub use reader::bind_reader;
 pub use release::Release;

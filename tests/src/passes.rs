@@ -76,3 +76,14 @@ async fn passes_of(process: i32) -> Result<BTreeMap<String, u64>> {
     });
     Ok(series.collect())
 }
+
+/// What a plugin that serves its metrics at `address` has counted for a series; 0 if it does not have it yet.
+///
+/// # Errors
+/// It does not answer.
+pub async fn count(address: &str, series: &str) -> Result<u64> {
+    let reply = send(address, "GET /metrics HTTP/1.1", "").await?;
+    let mut lines = reply.body.lines();
+    let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(value.map(str::parse).transpose()?.unwrap_or_default())
+}

@@ -110,14 +110,16 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         canary.abort().await?;
         canary.aborted().await?;
         canary.restores(&owners).await?;
-
-        frozen.thaw()?;
-        frozen.gives_up().await?;
         seen.extend(proxy.take_seen());
         let writes = ["create", "update", "patch", "delete"];
-        seen.retain(|it| writes.contains(&it.verb));
+        seen.retain(|it| writes.contains(&it.verb) && it.resource != "events");
         ensure!(seen.is_empty(), "it wrote: {seen:?}");
-        canary.is_restored(&owners).await
+
+        // The controller may make a pass with what it knew when it was frozen, before it notices and ends. What that asks for
+        // is taken back.
+        frozen.thaw()?;
+        frozen.gives_up().await?;
+        canary.restores(&owners).await
     })
     .await
 }
@@ -170,7 +172,7 @@ async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
         let setup = Setup {
-            plugins: &[PLUGIN_NAME, ANOTHER_NAME],
+            plugins: &[(PLUGIN_NAME, &[]), (ANOTHER_NAME, &[])],
             variables: &[("GLOO_PLUGIN_NAME", Path::new(ANOTHER_NAME))],
             ..Setup::default()
         };

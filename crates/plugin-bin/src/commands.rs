@@ -17,6 +17,9 @@ mod trial;
 mod validate;
 mod world;
 
+#[cfg(feature = "testing")]
+pub use doctor::{Permission, permissions};
+
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};

@@ -73,7 +73,7 @@ pub enum Failure {
     },
     /// The MirrorPolicies behind mirror routes could not be read.
     #[error(
-        "Rollout {rollout}: mirror routes need MirrorPolicies: install their CustomResourceDefinition and grant get, list, create, patch and delete on mirrorpolicies.trafficcontrol.policy.gloo.solo.io"
+        "Rollout {rollout}: mirror routes need MirrorPolicies: install their CustomResourceDefinition and grant list, create, patch and delete on mirrorpolicies.trafficcontrol.policy.gloo.solo.io"
     )]
     Policies {
         /// The Rollout.

@@ -99,6 +99,7 @@ mod place;
 mod player;
 mod scenario;
 
+pub use crate::commands::{Permission, permissions};
 pub use place::Place;
 
 use std::{fs, path::Path};

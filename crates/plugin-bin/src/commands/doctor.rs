@@ -6,6 +6,9 @@ mod argo_cd;
 mod config_map;
 mod rights;
 
+#[cfg(feature = "testing")]
+pub use rights::{Permission, permissions};
+
 use std::collections::BTreeSet;
 
 use anyhow::Context as _;

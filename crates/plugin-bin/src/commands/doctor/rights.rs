@@ -36,16 +36,26 @@ fn in_tables_cluster(mirrors: bool) -> Vec<Need> {
         without,
     };
     let mut needs = vec![
-        tables(&["get", "list", "patch"], "no traffic is shifted"),
+        tables(&["patch"], "no traffic is shifted"),
+        tables(&["get"], "no update is promoted"),
+        tables(
+            &["list"],
+            "RouteTables are found by name only, every call reads them again, and drift waits for the next call",
+        ),
         tables(
             &["watch"],
             "every call reads its RouteTables again, and drift waits for the next call",
         ),
     ];
     if mirrors {
+        needs.push(policies(&["list", "create"], "setMirrorRoute steps fail"));
         needs.push(policies(
-            &["get", "list", "create", "patch", "delete"],
-            "setMirrorRoute steps fail",
+            &["patch"],
+            "a MirrorPolicy keeps the percentage that it was created with",
+        ));
+        needs.push(policies(
+            &["delete"],
+            "MirrorPolicies stay where they are not wanted any more",
         ));
         needs.push(policies(
             &["watch"],
@@ -64,29 +74,30 @@ fn in_local_cluster(mirrors: bool) -> Vec<Need> {
         without,
     };
     let rollouts = |verbs, without| need(verbs, "argoproj.io", "rollouts", without);
-    let mut needs = vec![
-        rollouts(
-            &["list", "watch"],
-            "nothing is done between the calls: drift is not repaired, and what a deleted Rollout leaves stays",
-        ),
-        need(
-            &["list", "watch"],
-            "discovery.k8s.io",
-            "endpointslices",
-            "a promotion does not wait until the stable Service leads to the new Pods",
-        ),
+    let without_zero = if mirrors {
+        "drift is not repaired, a promotion that waits for Pods goes on with a later call only, and a mirror step with \
+         percentage 0 copies all requests"
+    } else {
+        "drift is not repaired, and a promotion that waits for Pods goes on with a later call only"
+    };
+    let without_look = "a promotion does not wait until the stable Service leads to the new Pods";
+    vec![
+        rollouts(&["get"], without_zero),
+        rollouts(&["list", "watch"], "what a deleted Rollout leaves stays"),
         need(
             &["list"],
-            "",
-            "pods",
-            "a promotion does not wait until the stable Service leads to the new Pods",
+            "discovery.k8s.io",
+            "endpointslices",
+            without_look,
         ),
-    ];
-    if mirrors {
-        let without = "a mirror step with percentage 0 copies all requests";
-        needs.push(rollouts(&["get"], without));
-    }
-    needs
+        need(&["list"], "", "pods", without_look),
+        need(
+            &["watch"],
+            "discovery.k8s.io",
+            "endpointslices",
+            "a promotion that waits for Pods goes on with a later call only",
+        ),
+    ]
 }
 
 /// The controller renews its Lease in its own namespace.
@@ -94,15 +105,57 @@ const LEASES: Need = Need {
     verbs: &["get"],
     group: "coordination.k8s.io",
     resource: "leases",
-    without: "it is not known whether this controller is the leader, and drift is not repaired",
+    without: "it is not known whether this controller is the leader, and nothing is written between the calls",
 };
 
-const EVENTS: Need = Need {
-    verbs: &["create", "patch"],
-    group: "",
-    resource: "events",
-    without: "what the plugin does between the calls is not shown as Events",
-};
+const EVENTS: [Need; 2] = [
+    Need {
+        verbs: &["create"],
+        group: "",
+        resource: "events",
+        without: "what the plugin does between the calls is not shown as Events",
+    },
+    Need {
+        verbs: &["patch"],
+        group: "",
+        resource: "events",
+        without: "Events do not tell how often the same was done",
+    },
+];
+
+/// One of the permissions that are asked for, for the test that takes each of them away.
+#[cfg(feature = "testing")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission {
+    /// As RBAC rules call it.
+    pub verb: &'static str,
+    /// The API group.
+    pub group: &'static str,
+    /// The plural of the kind.
+    pub resource: &'static str,
+    /// What the doctor says happens without it.
+    pub without: &'static str,
+}
+
+/// All permissions that are asked for.
+#[cfg(feature = "testing")]
+#[must_use]
+pub fn permissions() -> Vec<Permission> {
+    let needs = in_tables_cluster(true).into_iter();
+    let needs = needs
+        .chain(in_local_cluster(true))
+        .chain([LEASES])
+        .chain(EVENTS);
+    let permissions = needs.flat_map(|need| {
+        need.verbs.iter().map(move |verb| Permission {
+            verb,
+            group: need.group,
+            resource: need.resource,
+            without: need.without,
+        })
+    });
+    permissions.collect()
+}
 
 /// Where permissions are asked for.
 pub(super) struct Place<'a> {
@@ -116,7 +169,7 @@ pub(super) struct Place<'a> {
 
 /// What the plugin needs where the RouteTables are, in all namespaces or in each of `namespaces`.
 pub(super) fn of_tables(mirrors: bool, namespaces: &[String]) -> Vec<Asked> {
-    let needs = in_tables_cluster(mirrors).into_iter().chain([EVENTS]);
+    let needs = in_tables_cluster(mirrors).into_iter().chain(EVENTS);
     needs
         .map(|need| Asked::anywhere(need, namespaces))
         .collect()
@@ -124,7 +177,7 @@ pub(super) fn of_tables(mirrors: bool, namespaces: &[String]) -> Vec<Asked> {
 
 /// What it needs where the Rollouts are, in all namespaces or in each of `namespaces`, and in that of the controller.
 pub(super) fn of_rollouts(mirrors: bool, namespaces: &[String], controller: &str) -> Vec<Asked> {
-    let needs = in_local_cluster(mirrors).into_iter().chain([EVENTS]);
+    let needs = in_local_cluster(mirrors).into_iter().chain(EVENTS);
     let needs = needs.map(|need| Asked::anywhere(need, namespaces));
     let leases = Asked {
         need: LEASES,
@@ -327,7 +380,10 @@ mod tests {
             ],
         );
         let all = || "all namespaces".to_owned();
-        let missing = in_tables_cluster(true).into_iter().chain([EVENTS, LEASES]);
+        let missing = in_tables_cluster(true)
+            .into_iter()
+            .chain(EVENTS)
+            .chain([LEASES]);
         let missing: Vec<Missing> = missing
             .map(|need| Missing {
                 need,
@@ -338,13 +394,9 @@ mod tests {
             RouteTables again, and drift waits for the next call; add that to ClusterRole r";
         let findings = judge("rights", None, true, "ClusterRole r", &missing);
         assert_eq!(findings.len(), missing.len());
-        assert_eq!(findings[1].message, off);
-        let core =
-            "you may not create events in all namespaces; patch events in all namespaces: what";
-        assert!(
-            findings[4].message.starts_with(core),
-            "{}",
-            findings[4].message
-        );
+        assert_eq!(findings[3].message, off);
+        let core = "you may not create events in all namespaces: what";
+        let events = &findings[8].message;
+        assert!(events.starts_with(core), "{events}");
     }
 }

@@ -1,0 +1,538 @@
+//! Each permission that the plugin has, taken away: what is lost is what the doctor says, and nothing else.
+//!
+//! One controller runs a process of the plugin for each permission, which has all others. Each looks after the Rollout that
+//! names it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use e2e_tests::walks::{AT_25, AT_100, IDLE};
+use e2e_tests::{
+    Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, apply, count, eventually, run, split,
+};
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use kube::Api;
+use kube::api::DynamicObject;
+use plugin_bin::testing::{Permission, permissions};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+/// The newest, because mirror steps are for plugins in it only.
+const RELEASE: Release = Release::V1_10;
+/// What `deploy` grants on top of the release.
+const ADDED: &str = "argo-rollouts-gloo-platform";
+const STABLE: &str = "demo-stable";
+const CANARY: &str = "demo-canary";
+/// Drift that was undone.
+const REPAIRS: &str = r#"gloo_router_repairs_total{outcome="written"}"#;
+const HOLDS: &str = "gloo_router_guard_holds";
+/// Looks at a table that the API server refused. VerifyWeight does not tell the controller of them.
+const REFUSED: &str =
+    r#"gloo_router_api_requests_total{cluster="local",verb="get",kind="RouteTable",code="403"}"#;
+/// Events of the plugin.
+const OWN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
+const OLD: &str = "old";
+const NEW: &str = "new";
+/// Long enough for a repair on a busy machine.
+const A_WHILE: Duration = Duration::from_secs(8);
+
+/// What a canary shows of the plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Feature {
+    /// Traffic is shifted.
+    Shift,
+    /// Drift is repaired.
+    Repair,
+    /// A mirror step is carried out.
+    Mirror,
+    /// An update is promoted.
+    Promote,
+    /// A promotion waits for Pods.
+    Hold,
+    /// It goes on when they are there, without a call.
+    Release,
+    /// What was done between the calls is told by Events.
+    Events,
+    /// Nothing of a mirror step is left.
+    Unmirror,
+    /// The same again is counted.
+    Repeats,
+}
+
+const ALL: [Feature; 9] = [
+    Feature::Shift,
+    Feature::Repair,
+    Feature::Mirror,
+    Feature::Promote,
+    Feature::Hold,
+    Feature::Release,
+    Feature::Unmirror,
+    Feature::Events,
+    Feature::Repeats,
+];
+
+/// What the doctor says happens without a permission, and what a canary then lacks. Where nothing is repaired, nothing is
+/// told twice.
+const COSTS: [(&str, &[Feature]); 15] = [
+    ("no traffic is shifted", &ALL),
+    (
+        "no update is promoted",
+        &[
+            Feature::Promote,
+            Feature::Hold,
+            Feature::Release,
+            Feature::Unmirror,
+        ],
+    ),
+    (
+        "RouteTables are found by name only, every call reads them again, and drift waits for the next call",
+        &[Feature::Repair, Feature::Repeats],
+    ),
+    (
+        "every call reads its RouteTables again, and drift waits for the next call",
+        &[Feature::Repair, Feature::Repeats],
+    ),
+    ("setMirrorRoute steps fail", &[Feature::Mirror]),
+    (
+        "a MirrorPolicy keeps the percentage that it was created with",
+        &[],
+    ),
+    (
+        "MirrorPolicies stay where they are not wanted any more",
+        &[Feature::Unmirror],
+    ),
+    ("every call reads MirrorPolicies again", &[]),
+    (
+        "drift is not repaired, a promotion that waits for Pods goes on with a later call only, and a mirror step with percentage 0 copies all requests",
+        &[Feature::Repair, Feature::Release, Feature::Repeats],
+    ),
+    ("what a deleted Rollout leaves stays", &[]),
+    (
+        "a promotion does not wait until the stable Service leads to the new Pods",
+        &[Feature::Hold, Feature::Release],
+    ),
+    (
+        "a promotion that waits for Pods goes on with a later call only",
+        &[Feature::Release],
+    ),
+    (
+        "it is not known whether this controller is the leader, and nothing is written between the calls",
+        &[Feature::Repair, Feature::Release, Feature::Repeats],
+    ),
+    (
+        "what the plugin does between the calls is not shown as Events",
+        &[Feature::Events, Feature::Repeats],
+    ),
+    (
+        "Events do not tell how often the same was done",
+        &[Feature::Repeats],
+    ),
+];
+
+/// A process without one permission, and its Rollout.
+struct Case {
+    missing: Option<Permission>,
+    /// Of the user, its role, the context of the kubeconfig and the namespace.
+    name: String,
+    /// Of the plugin.
+    plugin: String,
+    /// Where it serves its metrics.
+    metrics: String,
+}
+
+/// A Rollout that was promoted, or failed before.
+struct Promoted {
+    works: BTreeSet<Feature>,
+    canary: Canary,
+    endpoints: Endpoints,
+}
+
+impl Case {
+    fn all() -> Result<Vec<Self>> {
+        let mut held = Vec::new();
+        let mut cases = Vec::new();
+        for missing in permissions().into_iter().map(Some).chain([None]) {
+            let name = format!("less-{}", cases.len());
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            cases.push(Self {
+                missing,
+                plugin: format!("example/{name}"),
+                metrics: listener.local_addr()?.to_string(),
+                name,
+            });
+            // Until the last is known, so that they differ.
+            held.push(listener);
+        }
+        Ok(cases)
+    }
+
+    /// The role of the release with what `deploy` adds, less the permission.
+    async fn grant(&self, cluster: &Cluster, rules: &[PolicyRule]) -> Result<()> {
+        let name = &self.name;
+        let rules: Vec<_> = rules.iter().flat_map(|rule| self.without(rule)).collect();
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRole",
+            "metadata": { "name": name },
+            "rules": rules,
+        });
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name }],
+        });
+        let objects = [role, binding].map(serde_json::from_value);
+        let objects: Vec<_> = objects.into_iter().collect::<Result<_, _>>()?;
+        apply(cluster.client(), &objects).await
+    }
+
+    fn without(&self, rule: &PolicyRule) -> Vec<PolicyRule> {
+        let Some(missing) = self.missing else {
+            return vec![rule.clone()];
+        };
+        let has = |list: &Option<Vec<String>>, it: &str| {
+            list.iter().flatten().any(|one| one == it || one == "*")
+        };
+        if !has(&rule.api_groups, missing.group) || !has(&rule.resources, missing.resource) {
+            return vec![rule.clone()];
+        }
+        let resources = rule.resources.iter().flatten();
+        let others = resources.filter(|it| *it != missing.resource).cloned();
+        let verbs = rule.verbs.iter().filter(|it| *it != missing.verb).cloned();
+        let of_others = PolicyRule {
+            resources: Some(others.collect()),
+            ..rule.clone()
+        };
+        let less = PolicyRule {
+            resources: Some(vec![missing.resource.to_owned()]),
+            verbs: verbs.collect(),
+            ..rule.clone()
+        };
+        let mut rules = vec![of_others, less];
+        rules.retain(|it| !it.verbs.is_empty() && it.resources != Some(Vec::new()));
+        rules
+    }
+
+    /// What works until the update is promoted.
+    async fn update(&self, cluster: &Cluster) -> Result<Promoted> {
+        let canary = Canary::deploy(cluster, &self.name).await?;
+        let owners = canary.table().await?;
+        let mut endpoints = Endpoints::of(cluster, &self.name).await?;
+        endpoints.add_pods(&canary, &[OLD]).await?;
+        endpoints.lead(STABLE, &[OLD]).await?;
+        let mut works = BTreeSet::new();
+
+        let update = canary.change_spec(self.new_version());
+        if self
+            .leads_to(&canary, update, |_, split| split == AT_25)
+            .await?
+        {
+            works.insert(Feature::Shift);
+            canary.paused_at(1).await?;
+            endpoints.add_pods(&canary, &[NEW]).await?;
+            endpoints.lead(CANARY, &[NEW]).await?;
+            self.drift(&canary, &owners, &mut works).await?;
+            self.promote(&canary, &mut works).await?;
+        }
+        Ok(Promoted {
+            works,
+            canary,
+            endpoints,
+        })
+    }
+
+    async fn drift(
+        &self,
+        canary: &Canary,
+        owners: &DynamicObject,
+        works: &mut BTreeSet<Feature>,
+    ) -> Result<()> {
+        for repairs in 1..=2 {
+            canary
+                .edit_table(|table| table.data.clone_from(&owners.data))
+                .await?;
+            if !within_a_while(async || Ok(self.count(REPAIRS).await? >= repairs)).await? {
+                return Ok(());
+            }
+            works.insert(Feature::Repair);
+        }
+        Ok(())
+    }
+
+    async fn promote(&self, canary: &Canary, works: &mut BTreeSet<Feature>) -> Result<()> {
+        let refused = self.count(REFUSED).await?;
+        let at_the_end = |rollout: &Value, _: &str| {
+            rollout.pointer("/status/currentStepIndex") == Some(&json!(3))
+        };
+        if self.leads_to(canary, canary.promote(), at_the_end).await? {
+            works.insert(Feature::Mirror);
+            canary.paused_at(3).await?;
+            canary.promote().await?;
+        } else {
+            canary.promote_fully().await?;
+        }
+        let is_promoted = eventually("it is promoted, or never will be", async || {
+            let (rollout, table) = (canary.rollout().await?.data, canary.table().await?);
+            let status = |field: &str| rollout.pointer(&format!("/status/{field}"));
+            let is_new_stable = status("stableRS") == status("currentPodHash");
+            let is_promoted = is_new_stable && [IDLE, AT_100].contains(&&*split(&table));
+            let is_refused = self.count(REFUSED).await? > refused + 1;
+            ensure!(is_promoted || is_refused, "{rollout:#}");
+            Ok(is_promoted)
+        });
+        if !is_promoted.await? {
+            return Ok(());
+        }
+        works.insert(Feature::Promote);
+        let is_held = eventually("the promotion is held or carried out", async || {
+            let is_held = self.count(HOLDS).await? > 0;
+            ensure!(is_held || split(&canary.table().await?) == IDLE);
+            Ok(is_held)
+        });
+        if is_held.await? {
+            works.insert(Feature::Hold);
+        }
+        Ok(())
+    }
+
+    /// What else works, without further calls.
+    async fn afterwards(&self, cluster: &Cluster, promoted: Promoted) -> Result<BTreeSet<Feature>> {
+        let Promoted {
+            mut works,
+            canary,
+            endpoints,
+        } = promoted;
+        if works.contains(&Feature::Hold) {
+            endpoints.lead(STABLE, &[NEW]).await?;
+            if within_a_while(async || Ok(split(&canary.table().await?) == IDLE)).await? {
+                works.insert(Feature::Release);
+            }
+        }
+        if works.contains(&Feature::Promote) && canary.mirror_policies(cluster).await?.is_empty() {
+            works.insert(Feature::Unmirror);
+        }
+        let told = async |repeats: i32| {
+            let events = canary.events().await?;
+            let own = |it: &Event| OWN_EVENTS.contains(&it.reason.as_deref().unwrap_or_default());
+            Ok(events.iter().any(|it| own(it) && it.count >= Some(repeats)))
+        };
+        if within_a_while(async || told(1).await).await? {
+            works.insert(Feature::Events);
+            if within_a_while(async || told(2).await).await? {
+                works.insert(Feature::Repeats);
+            }
+        }
+        Ok(works)
+    }
+
+    /// What has to work, and the exit code and a line of the doctor.
+    fn expected(&self) -> Result<(BTreeSet<Feature>, i32, String)> {
+        let mut works = BTreeSet::from(ALL);
+        let Some(missing) = self.missing else {
+            return Ok((works, 0, "you may do all that the plugin does".to_owned()));
+        };
+        let Permission {
+            verb,
+            resource,
+            without,
+            ..
+        } = missing;
+        let says = COSTS.iter().find(|(says, _)| *says == without);
+        let (_, lost) = says.with_context(|| format!("not known: {without}"))?;
+        works.retain(|feature| !lost.contains(feature));
+        Ok((works, 1, format!("{verb} {resource}")))
+    }
+
+    async fn count(&self, series: &str) -> Result<u64> {
+        count(&self.metrics, series).await
+    }
+
+    /// A new version, with the plugin of this case.
+    fn new_version(&self) -> Value {
+        let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
+        let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
+        let steps = json!([
+            { "setWeight": 25 },
+            { "pause": {} },
+            { "setMirrorRoute": mirror },
+            { "pause": {} },
+        ]);
+        let block = json!({ "routeTableSelector": { "name": "demo" }, "promotionGuard": { "settle": "1s" } });
+        let plugins = json!({ PLUGIN_NAME: null, self.plugin.as_str(): block });
+        json!({
+            "template": { "spec": { "containers": [{ "name": "app", "image": "registry.example.com/demo:2" }] } },
+            "strategy": { "canary": { "steps": steps, "trafficRouting": { "plugins": plugins } } },
+        })
+    }
+
+    /// Waits until the Rollout and the split are as wanted, or a call says that something is not allowed.
+    async fn leads_to(
+        &self,
+        canary: &Canary,
+        act: impl Future<Output = Result<()>>,
+        wanted: impl Fn(&Value, &str) -> bool,
+    ) -> Result<bool> {
+        let earlier = canary.events().await?;
+        act.await?;
+        let what = format!("an end without {:?}", self.missing);
+        eventually(&what, async || {
+            let rollout = canary.rollout().await?.data;
+            let split = split(&canary.table().await?);
+            if wanted(&rollout, &split) {
+                return Ok(true);
+            }
+            let events = canary.events().await?;
+            let is_told = events.iter().any(|event| {
+                let message = event.message.as_deref().unwrap_or_default();
+                !earlier.contains(event) && message.contains("not allowed to")
+            });
+            ensure!(is_told, "{split} {rollout:#}");
+            Ok(false)
+        })
+        .await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_permission_costs_its_feature_only() -> Result<()> {
+    let mut cluster = Cluster::start_without_controller(RELEASE).await?;
+    if let Err(error) = all_cases(&mut cluster).await {
+        bail!("{error:#}\n{}", cluster.logs());
+    }
+    cluster.stop().await
+}
+
+async fn all_cases(cluster: &mut Cluster) -> Result<()> {
+    let cases = Case::all()?;
+    let rules = rules(cluster).await?;
+    for case in &cases {
+        case.grant(cluster, &rules).await?;
+    }
+    let directory = tempfile::tempdir()?;
+    let kubeconfig = directory.path().join("kubeconfig");
+    fs::write(&kubeconfig, contexts(cluster, &cases)?)?;
+
+    let args = cases.iter().map(|case| {
+        [
+            format!("--context={}", case.name),
+            format!("--plugin-name={}", case.plugin),
+            format!("--metrics-address={}", case.metrics),
+        ]
+    });
+    let args: Vec<_> = args.collect();
+    let args: Vec<_> = args
+        .iter()
+        .map(|args| args.each_ref().map(String::as_str))
+        .collect();
+    let names = cases.iter().map(|case| case.plugin.as_str());
+    let mut plugins: Vec<(&str, &[&str])> =
+        names.zip(args.iter().map(<[_; 3]>::as_slice)).collect();
+    plugins.push((PLUGIN_NAME, &[]));
+    let setup = Setup {
+        plugins: &plugins,
+        variables: &[
+            ("KUBECONFIG", &kubeconfig),
+            // A process collects nothing of Rollouts that name another one.
+            ("GLOO_PLUGIN_GC_AFTER", "86400".as_ref()),
+        ],
+        ..Setup::default()
+    };
+    cluster.register_and_start(RELEASE, setup).await?;
+    let cluster = &*cluster;
+    let updated = join_all(cases.iter().map(|case| case.update(cluster))).await;
+    // What is written from here on is not the answer to a call.
+    let controller = cluster.controller()?;
+    controller.freeze()?;
+    controller.thaw_plugins()?;
+    let ended = cases.iter().zip(updated).map(async |(case, promoted)| {
+        let works = case.afterwards(cluster, promoted?).await?;
+        let line = format!("doctor --context={}", case.name);
+        Ok::<_, anyhow::Error>((works, run(&kubeconfig, &line).await?))
+    });
+    let ended = join_all(ended).await;
+    controller.thaw()?;
+    let mut wrong = String::new();
+    for (case, ended) in cases.iter().zip(ended) {
+        let (works, doctor) = ended.with_context(|| format!("{:?}", case.missing))?;
+        let (expected, code, says) = case.expected()?;
+        if works != expected {
+            wrong += &format!("{:?}: {works:?}, not {expected:?}\n", case.missing);
+        }
+        doctor.check(code, &[&says])?;
+    }
+    ensure!(wrong.is_empty(), "{wrong}");
+    Ok(())
+}
+
+/// Whether something comes true soon.
+async fn within_a_while(probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
+    let deadline = Instant::now() + A_WHILE;
+    while Instant::now() < deadline {
+        if probe().await? {
+            return Ok(true);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    Ok(false)
+}
+
+/// The rules of the release and of `deploy`.
+async fn rules(cluster: &Cluster) -> Result<Vec<PolicyRule>> {
+    let roles: Api<ClusterRole> = Api::all(cluster.client().clone());
+    let mut rules = Vec::new();
+    for role in ["argo-rollouts", ADDED] {
+        let granted = roles.get(role).await?.rules.unwrap_or_default();
+        if role == ADDED {
+            all_are_known(&granted)?;
+        }
+        rules.extend(granted);
+    }
+    Ok(rules)
+}
+
+/// Checks that `deploy` grants nothing that the doctor does not ask for.
+fn all_are_known(granted: &[PolicyRule]) -> Result<()> {
+    let known = permissions();
+    for rule in granted {
+        for resource in rule.resources.iter().flatten() {
+            for verb in &rule.verbs {
+                let is_known = known
+                    .iter()
+                    .any(|it| it.resource == resource && it.verb == verb);
+                ensure!(is_known, "nobody asks for {verb} {resource}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A kubeconfig with a context for each case, and one with all permissions.
+fn contexts(cluster: &Cluster, cases: &[Case]) -> Result<String> {
+    let mut config: Value = serde_saphyr::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
+    let admin = config
+        .pointer("/users/0/user")
+        .cloned()
+        .context("no user")?;
+    for case in cases {
+        let mut user = admin.clone();
+        user.as_object_mut()
+            .context("no user")?
+            .insert("as".to_owned(), json!(case.name));
+        let context = json!({ "cluster": "e2e", "user": case.name });
+        for (list, entry) in [
+            ("users", json!({ "name": case.name, "user": user })),
+            ("contexts", json!({ "name": case.name, "context": context })),
+        ] {
+            let list = config.get_mut(list).and_then(Value::as_array_mut);
+            list.context("no list")?.push(entry);
+        }
+    }
+    Ok(config.to_string())
+}
