@@ -179,7 +179,7 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
     ];
     let store = Arc::new(KubeRouteStore::with_client(client.clone(), TIMEOUT));
     // As the router follows them, and as the generator does.
-    let tables = Informer::new(Arc::clone(&store), TableKeeper::new(|_| Vec::new()));
+    let tables = Informer::new(Arc::clone(&store), TableKeeper::new(|_| Ok(Vec::new())));
     tables.follow_all();
     let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
     let rollouts = Informer::new(Arc::clone(&store), rollouts);
