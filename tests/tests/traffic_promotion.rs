@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::traffic::{HOST, Workloads};
-use e2e_tests::{Canary, Cluster, Release};
+use e2e_tests::{Canary, Cluster, Release, Setup};
 use fastrand::Rng;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
@@ -101,8 +101,11 @@ async fn the_oldest_controller_loses_no_request() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_what_they_need_requests_fail() -> Result<()> {
     let _alone = ALONE.lock().await;
-    let off = [("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))];
-    let cluster = Cluster::start_with(Release::V1_10, &off).await?;
+    let off = Setup {
+        variables: &[("GLOO_PLUGIN_PROMOTION_GUARD", Path::new("off"))],
+        ..Setup::default()
+    };
+    let cluster = Cluster::start_with(Release::V1_10, off).await?;
     cluster.stop_kubelet();
     let (dynamic, plain, unreported) = tokio::try_join!(
         Shop::open(&cluster, DYNAMIC),
