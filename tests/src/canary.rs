@@ -253,6 +253,22 @@ impl Canary {
         .await
     }
 
+    /// Waits until the newest revision is the stable one. The controller may not have seen that itself, if its watch ended
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// It never happens.
+    pub async fn promoted(&self) -> Result<()> {
+        eventually("the Rollout is promoted", async || {
+            let rollout = self.rollouts.get(self.name).await?;
+            let status = &rollout.data["status"];
+            let is_promoted = status["stableRS"] == status["currentPodHash"];
+            ensure!(is_promoted && status["phase"] == "Healthy", "{status:#}");
+            Ok(())
+        })
+        .await
+    }
+
     /// Waits until the Rollout pauses at the step with this index.
     ///
     /// # Errors

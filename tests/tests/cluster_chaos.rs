@@ -117,7 +117,7 @@ async fn an_api_server_that_restarts(cluster: &mut Cluster, namespace: &str) -> 
         cluster.stop_api_server();
         cluster.start_api_server().await?;
     }
-    canary.healthy().await?;
+    canary.promoted().await?;
     canary.restores(&original).await
 }
 
@@ -158,6 +158,7 @@ async fn a_tool_that_reverts_the_table(cluster: &Cluster, namespace: &str) -> Re
     ensure!((3..=6).contains(&reverts), "{reverts} reverts");
     // The controller's own calls do not wait.
     canary.promote().await?;
+    canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
     canary.abort().await?;
     canary.restores(&original).await
