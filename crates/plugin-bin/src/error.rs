@@ -7,6 +7,8 @@ use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
 use route_store::StoreError;
 
+use crate::resident::standing::Outdated;
+
 /// Why a call could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ShiftError {
@@ -54,6 +56,16 @@ pub enum Failure {
     /// Holds the table, and what Gloo says.
     #[error("{0}: written, not yet accepted by Gloo: the stable Pods are kept until it is")]
     NotAccepted(String),
+    /// The controller called with what it knew of the Rollout before something else happened, as one does that was frozen.
+    #[error(
+        "Rollout {rollout}: no traffic is moved to the canary: {why} after the controller read it"
+    )]
+    Outdated {
+        /// The Rollout.
+        rollout: ObjectKey,
+        /// What happened.
+        why: Outdated,
+    },
     /// Labels matched no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
     NothingSelected {

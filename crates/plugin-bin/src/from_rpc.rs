@@ -11,10 +11,12 @@ use route_planner::{
     AdditionalDestination, Admissible, AppliedWeights, Intent, IntentKind, ManagedRoutes,
     PluginConfig, PodHashes, Progress, Recorded, ServicePair, WeightSplit, mark, marked,
 };
+use route_store::RolloutFacts;
 
 pub(crate) use managed::{has_mirrors, is_ending};
 
 use crate::error::ShiftError;
+use crate::resident::standing::Outdated;
 
 /// What a router may do, whoever asks. Set by the administrator with flags.
 #[derive(Debug, Clone, Default)]
@@ -53,6 +55,47 @@ pub(crate) struct Request {
     pub(crate) intent: Intent,
     /// Whether a step mirrors requests, so that there may be MirrorPolicies.
     pub(crate) has_mirrors: bool,
+    pub(crate) seen: Seen,
+}
+
+/// The Rollout as the caller saw it, as far as that tells whether traffic may move to the canary.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) version: String,
+    uid: String,
+    stable_hash: String,
+    current_hash: String,
+    is_aborted: bool,
+}
+
+impl Seen {
+    fn of(rollout: &Rollout) -> Self {
+        let (metadata, status) = (&rollout.metadata, &rollout.status);
+        Self {
+            version: metadata.resource_version.clone(),
+            uid: metadata.uid.clone(),
+            stable_hash: status.stable_rs.clone(),
+            current_hash: status.current_pod_hash.clone(),
+            is_aborted: status.abort,
+        }
+    }
+
+    /// What happened to the Rollout since, so that no traffic may move to the canary that the caller meant.
+    pub(crate) fn outdated(&self, newer: &RolloutFacts) -> Option<Outdated> {
+        if *self.uid != *newer.uid {
+            return Some(Outdated::Gone);
+        }
+        let newer = newer.traffic.as_ref()?;
+        if *self.stable_hash != *newer.stable_hash {
+            Some(Outdated::StableVersion)
+        } else if *self.current_hash != *newer.current_hash {
+            Some(Outdated::CurrentVersion)
+        } else if newer.is_aborted && !self.is_aborted {
+            Some(Outdated::Abort)
+        } else {
+            None
+        }
+    }
 }
 
 /// Namespace and name of a Rollout.
@@ -98,6 +141,7 @@ impl Request {
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
+            seen: Seen::of(rollout),
         })
     }
 }
@@ -142,6 +186,7 @@ impl Request {
                 ..self.intent.clone()
             },
             has_mirrors: self.has_mirrors,
+            seen: self.seen.clone(),
         }
     }
 }

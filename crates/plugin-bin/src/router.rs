@@ -34,7 +34,7 @@ use self::{
     deadline::Deadline,
     guard::{Divided, Holds},
     memory::Memory,
-    partial::{decide, plan_all, toward_stable},
+    partial::{adds_share, decide, plan_all, toward_stable},
     selected::{Selected, policies_unread},
     verification::is_waited_for,
     write::{Tries, Write, moving},
@@ -201,6 +201,9 @@ impl<S: Store> GlooRouter<S> {
                 }),
             };
         }
+        if only.is_none() && plans.iter().flatten().any(|plan| adds_share(request, plan)) {
+            failures.extend(self.outdated(request, deadline).await);
+        }
         let mut decision = decide(request, &tables, plans, &live, failures);
         if let Some(only) = only {
             decision.steady.retain(|write| write.is_of(only.table));
@@ -235,6 +238,20 @@ impl<S: Store> GlooRouter<S> {
             moved,
             leaves_marks,
         }
+    }
+
+    /// Why no traffic may move to the canary: something happened to the Rollout after the caller read it. The caller may have
+    /// been frozen while another controller was the leader.
+    async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
+        let newer = self
+            .store
+            .newer_rollout(&request.rollout, &request.seen.version);
+        let newer = deadline.reading(newer).await.flatten()?;
+        let why = request.seen.outdated(&newer)?;
+        Some(Failure::Outdated {
+            rollout: request.rollout.clone(),
+            why,
+        })
     }
 
     /// SetWeight, with everything that was left over in the pass so far.

@@ -2,6 +2,7 @@
 //!
 //! [`Decision::freshness`] says, for each decision in one place, what it may be made on.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +14,11 @@ use serde_json::Value;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use crate::kube_api::compare;
 use crate::{
-    Clusters, CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, PolicyStore,
-    RolloutDoc, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
-    TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    Clusters, CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, Keep, PolicyStore,
+    RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader,
+    StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
 };
 
 /// How old cached objects may be: a watch gives a sign of life each 60 s, and a request has some time to be answered.
@@ -324,6 +326,19 @@ impl RolloutReader for CachedRouteStore {
             return Ok(Some(traffic.zero_mirrors.clone()));
         }
         self.store.zero_mirrors(key, generation).await
+    }
+
+    async fn newer_rollout(&self, key: &ObjectKey, version: &str) -> Option<Arc<RolloutFacts>> {
+        let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
+            Ok(()) => self.rollouts.get(key)?,
+            // Nothing is known for sure, as after this process was frozen itself.
+            Err(unknown) if unknown.may_pass() => {
+                let live = self.store.rollout(key).await.ok()??;
+                Arc::new(self.rollouts.keeper().keep(&live.raw().to_string()).ok()?)
+            }
+            Err(_) => return None,
+        };
+        (compare(&facts.version, version) == Some(Ordering::Greater)).then_some(facts)
     }
 
     fn is_called_for(&self, key: &ObjectKey) {

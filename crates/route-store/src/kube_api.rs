@@ -434,6 +434,7 @@ pub use informer::{
     Change, ChangeKind, Informer, InformerStatus, Keep, Kept, ScopeStatus, Unknown, WholeDocuments,
 };
 use send::Answered;
+pub(crate) use versions::compare;
 
 #[cfg(test)]
 mod tests;

@@ -209,6 +209,16 @@ pub trait RolloutReader: Send + Sync + 'static {
         }
     }
 
+    /// What is known of a Rollout beyond this version of it, mostly from a watch: a controller that was frozen calls with what
+    /// it knew before. `None` if nothing newer is known.
+    fn newer_rollout(
+        &self,
+        _key: &ObjectKey,
+        _version: &str,
+    ) -> impl Future<Output = Option<std::sync::Arc<RolloutFacts>>> + Send {
+        async { None }
+    }
+
     /// A call is about this Rollout: a store that may not read all namespaces learns of this one.
     fn is_called_for(&self, _key: &ObjectKey) {}
 }
@@ -300,6 +310,14 @@ impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
         generation: i64,
     ) -> Result<Option<ZeroMirrors>, StoreError> {
         S::zero_mirrors(self, key, generation).await
+    }
+
+    async fn newer_rollout(
+        &self,
+        key: &ObjectKey,
+        version: &str,
+    ) -> Option<std::sync::Arc<RolloutFacts>> {
+        S::newer_rollout(self, key, version).await
     }
 
     fn is_called_for(&self, key: &ObjectKey) {

@@ -44,9 +44,9 @@ struct Asked {
     experiment: String,
 }
 
-/// Why a standing intent no longer holds.
+/// Why what a SetWeight asks for no longer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outdated {
+pub enum Outdated {
     /// There is no such Rollout, or one with another uid.
     Gone,
     /// `metadata.deletionTimestamp` is set.

@@ -110,6 +110,11 @@ pub(super) fn plan_again_toward_stable(
     plan_toward_stable(&request.config, &request.intent, table)
 }
 
+/// Whether a plan is to send more requests to the canary, or copies of some.
+pub(super) fn adds_share(request: &Request, plan: &Plan) -> bool {
+    plan.grows() || adds_route(request) && !plan.is_noop()
+}
+
 /// Whether the request sends or copies certain requests to the canary.
 fn adds_route(request: &Request) -> bool {
     matches!(&request.intent.kind, IntentKind::SetManagedRoute(route) if !route.is_removal())

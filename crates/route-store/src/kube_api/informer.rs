@@ -130,6 +130,18 @@ pub enum Unknown {
     Failed(Arc<StoreError>),
 }
 
+impl Unknown {
+    /// Whether the objects were known, or would be if the API server answered: it is no matter of rights.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Silent(_) => true,
+            Self::Failed(error) => error.is_unavailable(),
+            Self::NotFollowed | Self::NoAnswer => false,
+        }
+    }
+}
+
 /// How an informer is doing, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct InformerStatus {
@@ -313,6 +325,11 @@ impl<K: Keep> Informer<K> {
             // The sender is in `self`.
             let _ = news.changed().await;
         }
+    }
+
+    /// What turns objects into what is kept of them.
+    pub(crate) fn keeper(&self) -> &K {
+        &self.shared.keep
     }
 
     /// Takes over the answer to a write of this process, so that the next decision is made on it: older states of the

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 
 /// How `a` relates to `b`; `None` if one of them is not a decimal integer.
-pub(super) fn compare(a: &str, b: &str) -> Option<Ordering> {
+pub(crate) fn compare(a: &str, b: &str) -> Option<Ordering> {
     let (a, b) = (digits(a)?, digits(b)?);
     Some(a.len().cmp(&b.len()).then_with(|| a.cmp(b)))
 }

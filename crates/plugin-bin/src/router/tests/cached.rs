@@ -322,7 +322,8 @@ async fn d_5_what_is_no_longer_fresh_is_read() {
     world.check_requests(&NOTHING);
     sleep(FRESH + Duration::from_secs(1)).await;
     world.set_weight(&rollout, 25).await.unwrap();
-    world.check_requests(&[GET, PATCH]);
+    // The Rollout as well, before more traffic moves to its canary.
+    world.check_requests(&[GET, "get rollouts shop/web", PATCH]);
     assert_eq!(world.weights(), "75 25");
     world.api.behave(|api| api.is_frozen = false);
     sleep(Duration::from_secs(20)).await;
@@ -528,4 +529,66 @@ async fn d_41_rollouts_at_rest_are_answered_for_when_the_api_server_is_down_at_t
     })
     .await;
     assert!(world.set_weight(&updating(), 25).await.is_err());
+}
+
+/// Calls with what a controller knew of [`updating`] before `change` happened to it, `silence` ago.
+async fn check_outdated(
+    silence: Duration,
+    change: fn(&FakeApi, &mut Value),
+    expect: Result<(), &str>,
+) {
+    let world = World::new().await;
+    let mut object = json!({
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"strategy": {"canary": {
+            "canaryService": "canary", "stableService": "stable",
+            "trafficRouting": {"plugins": {"solo-io/glooplatform": {"routeTableSelector": {"name": "shop"}}}},
+        }}},
+        "status": {"stableRS": "s1", "currentPodHash": "c1"},
+    });
+    world.api.put("rollouts", object.clone());
+    let mut known = updating();
+    let read = world.api.get("rollouts", &from_rpc::key(&known)).unwrap();
+    let metadata = serde_json::from_value(read["metadata"].clone());
+    known.metadata = metadata.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    world.set_weight(&known, 25).await.unwrap();
+
+    world.api.behave(|api| api.is_frozen = !silence.is_zero());
+    change(&world.api, &mut object);
+    world.api.put("rollouts", object);
+    sleep(silence + Duration::from_secs(1)).await;
+    let set = world.set_weight(&known, 50).await;
+    match expect {
+        Ok(()) => assert_eq!(set, Ok(())),
+        Err(why) => {
+            let error = set.unwrap_err();
+            assert!(error.contains(why), "{error}");
+            assert_eq!(world.weights(), "75 25");
+            // The way back is open.
+            world.set_weight(&known, 10).await.unwrap();
+            assert_eq!(world.weights(), "90 10");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_21_a_call_from_before_an_abort_moves_no_traffic_to_the_canary() {
+    let now = Duration::ZERO;
+    check_outdated(now, |_, _| (), Ok(())).await;
+    let scaled = |_: &FakeApi, object: &mut Value| object["spec"]["replicas"] = json!(7);
+    check_outdated(now, scaled, Ok(())).await;
+    for silence in [now, FRESH * 2] {
+        let abort = |_: &FakeApi, object: &mut Value| object["status"]["abort"] = json!(true);
+        check_outdated(silence, abort, Err("it was aborted")).await;
+        let promotion =
+            |_: &FakeApi, object: &mut Value| object["status"]["stableRS"] = json!("c1");
+        check_outdated(silence, promotion, Err("its stable version changed")).await;
+        let version =
+            |_: &FakeApi, object: &mut Value| object["status"]["currentPodHash"] = json!("c2");
+        check_outdated(silence, version, Err("its version changed")).await;
+        let another =
+            |api: &FakeApi, _: &mut Value| api.delete("rollouts", &ObjectKey::new("shop", "web"));
+        check_outdated(silence, another, Err("it was deleted")).await;
+    }
 }
