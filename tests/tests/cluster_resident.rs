@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50};
-use e2e_tests::{Canary, Cluster, Release, Suite};
+use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Release, Suite};
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -24,12 +24,19 @@ fn main() -> Result<ExitCode> {
         macro_rules! trials {
             ($($test:ident),+ $(,)?) => { vec![$(suite.trial(stringify!($test), $test)),+] };
         }
-        Ok(trials![
+        let mut trials = trials![
             drift_is_repaired_during_a_pause,
             a_table_with_the_annotation_is_left_as_it_is,
             the_table_of_a_deleted_rollout_is_restored,
             a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled,
-        ])
+        ];
+        trials.push(suite.trial_alone(
+            "a_table_that_is_deselected_before_a_restart_is_restored",
+            async move |cluster| {
+                a_table_that_is_deselected_before_a_restart_is_restored(cluster).await
+            },
+        ));
+        Ok(trials)
     })
 }
 
@@ -124,4 +131,28 @@ async fn a_rollout_that_loses_the_plugin_is_restored_when_it_is_settled(
     canary.promote_fully().await?;
     canary.healthy().await?;
     canary.restores(&owners).await
+}
+
+async fn a_table_that_is_deselected_before_a_restart_is_restored(cluster: &Cluster) -> Result<()> {
+    let canary = Canary::deploy_with_tables(cluster, "deselected", &["demo", "kept"]).await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    // The process that wrote the table does not come to restoring it.
+    let controller = cluster.controller()?;
+    controller.freeze()?;
+    let block = json!({ "routeTableSelector": { "names": ["kept"] } });
+    let routing = json!({ "plugins": { PLUGIN_NAME: block } });
+    canary
+        .change_spec(json!({ "strategy": { "canary": { "trafficRouting": routing } } }))
+        .await?;
+    controller.thaw()?;
+    controller.kill_plugin().await?;
+    canary.restores(&owners).await?;
+    let kept = canary.with_table("kept");
+    kept.splits(AT_25).await?;
+    canary.abort().await?;
+    canary.aborted().await?;
+    kept.restores(&owners).await
 }
