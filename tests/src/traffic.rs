@@ -1,5 +1,6 @@
 //! The plugin's tables served by a real Envoy: our host half calls the plugin, and requests are counted.
 
+mod under_load;
 mod workloads;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use traffic_lab::{Envoy, Gateway, Load, Pod, ServiceName, Target, envoy_binary};
 
 use crate::plugin_binary;
 
+pub use under_load::{LoadedRollout, RolloutKind, UnderLoad};
 pub use workloads::Workloads;
 
 /// The host of the tables.

@@ -11,23 +11,17 @@ use std::collections::BTreeSet;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::traffic::{HOST, Workloads};
-use e2e_tests::{Canary, Cluster, Release, Setup};
+use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad};
+use e2e_tests::{Cluster, Release, Setup};
 use fastrand::Rng;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 use traffic_lab::proof::Tally;
-use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
+use traffic_lab::{Delays, Sent};
 
-const MANIFESTS: &str = include_str!("../testdata/traffic.yaml");
-/// Requests each second, for each Rollout.
-const RATE: u32 = 200;
-/// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
-const PRE_STOP: Duration = Duration::from_secs(4);
 /// How long a new version has half of the requests.
 const SHARED: Duration = Duration::from_millis(500);
 /// How long an aborted version is left alone.
@@ -46,26 +40,17 @@ const ENDPOINTS_FIRST: Delays = Delays {
     routes: Duration::from_millis(800),
     endpoints: Duration::from_millis(50),
 };
-/// A Rollout and what is around it.
-#[derive(Clone, Copy)]
-struct Kind {
-    namespace: &'static str,
-    is_dynamic: bool,
-    /// Whether the RouteTable gets a status.
-    reports: bool,
-}
-
-const DYNAMIC: Kind = Kind {
+const DYNAMIC: RolloutKind = RolloutKind {
     namespace: "dynamic",
     is_dynamic: true,
     reports: true,
 };
-const PLAIN: Kind = Kind {
+const PLAIN: RolloutKind = RolloutKind {
     namespace: "plain",
     is_dynamic: false,
     ..DYNAMIC
 };
-const UNREPORTED: Kind = Kind {
+const UNREPORTED: RolloutKind = RolloutKind {
     namespace: "unreported",
     reports: false,
     ..DYNAMIC
@@ -108,18 +93,18 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
     let cluster = Cluster::start_with(Release::V1_10, off).await?;
     cluster.stop_kubelet();
     let (dynamic, plain, unreported) = tokio::try_join!(
-        Shop::open(&cluster, DYNAMIC),
-        Shop::open(&cluster, PLAIN),
-        Shop::open(&cluster, UNREPORTED),
+        UnderLoad::open(&cluster, DYNAMIC),
+        UnderLoad::open(&cluster, PLAIN),
+        UnderLoad::open(&cluster, UNREPORTED),
     )?;
-    dynamic.world.set_delays(ROUTE_FIRST);
-    plain.world.set_delays(ROUTE_FIRST);
-    unreported.world.set_delays(ENDPOINTS_FIRST);
+    dynamic.rollout.world.set_delays(ROUTE_FIRST);
+    plain.rollout.world.set_delays(ROUTE_FIRST);
+    unreported.rollout.world.set_delays(ENDPOINTS_FIRST);
     let (dynamic, plain, unreported) = tokio::try_join!(
         // On a busy machine not each of them loses requests: the old Pods may go later than the endpoints arrive.
-        dynamic.walk(&[Promoted; 4], None),
-        plain.walk(&[Promoted, Promoted], None),
-        unreported.walk(&[Promoted; 4], None),
+        promote_or_abort(dynamic, &[Promoted; 4], None),
+        promote_or_abort(plain, &[Promoted, Promoted], None),
+        promote_or_abort(unreported, &[Promoted; 4], None),
     )?;
     println!("without the guard, with dynamicStableScale: {dynamic:#?}");
     println!("without the guard, without dynamicStableScale: {plain:#?}");
@@ -147,11 +132,13 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
     let cluster = Cluster::start(release).await?;
     cluster.stop_kubelet();
     let outcomes = async {
-        let (dynamic, plain) =
-            tokio::try_join!(Shop::open(&cluster, DYNAMIC), Shop::open(&cluster, PLAIN),)?;
         let (dynamic, plain) = tokio::try_join!(
-            dynamic.walk(&walks, Some(Rng::with_seed(seed))),
-            plain.walk(&walks, Some(Rng::with_seed(!seed))),
+            UnderLoad::open(&cluster, DYNAMIC),
+            UnderLoad::open(&cluster, PLAIN),
+        )?;
+        let (dynamic, plain) = tokio::try_join!(
+            promote_or_abort(dynamic, &walks, Some(Rng::with_seed(seed))),
+            promote_or_abort(plain, &walks, Some(Rng::with_seed(!seed))),
         )?;
         let outcomes = [dynamic, plain];
         for outcome in &outcomes {
@@ -167,14 +154,6 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
     Ok(outcomes)
 }
 
-/// A Rollout under load.
-struct Shop {
-    canary: Canary,
-    world: Arc<World>,
-    workloads: Workloads,
-    load: Load,
-}
-
 /// What became of the requests.
 #[derive(Debug)]
 #[expect(dead_code, reason = "`log` is for people, who see it by `Debug`")]
@@ -186,66 +165,32 @@ struct Outcome {
     log: Vec<String>,
 }
 
-impl Shop {
-    /// Deploys the Rollout, and starts the load when a request is answered.
-    async fn open(cluster: &Cluster, kind: Kind) -> Result<Self> {
-        let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
-        let world = Arc::new(World::new(gateway, Delays::default()));
-        let (namespace, its_world) = (kind.namespace, Arc::clone(&world));
-        let workloads =
-            Workloads::start(cluster, namespace, its_world, PRE_STOP, kind.reports).await?;
-        let manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
-        let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
-        world.heard().await?;
-        let target = Target {
-            gateway: world.address(),
-            host: HOST.to_owned(),
-            path: "/".to_owned(),
-            headers: Vec::new(),
-        };
-        let first = Tally::of(&Load::send(&target, RATE, 1).await);
-        ensure!(first.version("1") == 1, "{first:?}");
-        Ok(Self {
-            canary,
-            world,
-            workloads,
-            load: Load::start(&target, RATE),
-        })
-    }
-
-    /// Walks new versions through their steps, with other delays for each thing that is done, and counts.
-    async fn walk(mut self, walks: &[Walk], delays: Option<Rng>) -> Result<Outcome> {
-        let mut log = Vec::new();
-        let walked = tokio::select! {
-            spans = walk(&self.canary, &self.world, &self.load, walks, delays, &mut log) => spans,
-            error = self.workloads.stopped() => Err(error),
-        };
-        let spans = match walked {
-            Ok(spans) => spans,
-            Err(error) => {
-                let so_far = Tally::of(&self.load.sent());
-                return Err(error.context(format!("so far: {so_far:?} {log:#?}")));
-            }
-        };
-        let sent = self.load.stop().await;
-        let failed = sent.iter().filter(|it| !it.answer.is_success());
-        let tenths: BTreeSet<_> = failed.map(|it| it.at.as_millis() / 100).collect();
-        log.extend(
-            tenths
-                .iter()
-                .map(|tenth| format!("{}.{} s: failed", tenth / 10, tenth % 10)),
-        );
-        self.world.heard().await?;
-        let is_old = |it: &&Sent| {
-            let mut spans = spans.iter();
-            spans.any(|span| span.during.contains(&it.at) && it.answer.version == span.old)
-        };
-        Ok(Outcome {
-            old: sent.iter().filter(is_old).count(),
-            tally: Tally::of(&sent),
-            log,
-        })
-    }
+/// Walks new versions through their steps, with other delays for each thing that is done, and counts.
+async fn promote_or_abort(
+    rollout: UnderLoad,
+    walks: &[Walk],
+    delays: Option<Rng>,
+) -> Result<Outcome> {
+    let mut log = Vec::new();
+    let walked = rollout.during(async |it| walk(it, walks, delays, &mut log).await);
+    let walked = walked.await;
+    let (spans, sent) = walked.with_context(|| format!("{log:#?}"))?;
+    let failed = sent.iter().filter(|it| !it.answer.is_success());
+    let tenths: BTreeSet<_> = failed.map(|it| it.at.as_millis() / 100).collect();
+    log.extend(
+        tenths
+            .iter()
+            .map(|tenth| format!("{}.{} s: failed", tenth / 10, tenth % 10)),
+    );
+    let is_old = |it: &&Sent| {
+        let mut spans = spans.iter();
+        spans.any(|span| span.during.contains(&it.at) && it.answer.version == span.old)
+    };
+    Ok(Outcome {
+        old: sent.iter().filter(is_old).count(),
+        tally: Tally::of(&sent),
+        log,
+    })
 }
 
 /// When a new version had all traffic, and which one it replaced.
@@ -255,13 +200,17 @@ struct Span {
 }
 
 async fn walk(
-    canary: &Canary,
-    world: &World,
-    load: &Load,
+    rollout: &LoadedRollout,
     walks: &[Walk],
     mut delays: Option<Rng>,
     log: &mut Vec<String>,
 ) -> Result<Vec<Span>> {
+    let LoadedRollout {
+        canary,
+        world,
+        load,
+        ..
+    } = rollout;
     let mut note = |what: &str| {
         let mut text = format!("{:.2?} {what}", load.elapsed());
         if let Some(rng) = &mut delays {

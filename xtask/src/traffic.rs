@@ -15,12 +15,13 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
     Ok(tests(sh, &targets, envoy, plugin).run()?)
 }
 
-/// Counts failed requests while the released controllers promote and abort.
+/// Counts failed requests while the released controllers promote and abort, and while something disturbs them.
 ///
 /// # Errors
 /// When the build or a test fails.
 pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    go::with_programs(sh, tests(sh, &["traffic_promotion"], envoy, plugin))
+    let targets = ["traffic_promotion", "traffic_disturbances"];
+    go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
 /// The same with `walks` of each kind, for each controller with and without `dynamicStableScale`.

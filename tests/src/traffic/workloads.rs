@@ -34,6 +34,9 @@ use crate::{Cluster, manifest};
 /// The label that a subset and the promotion guard go by.
 const VERSION_LABEL: &str = "rollouts-pod-template-hash";
 
+/// When an API server that is away is asked again.
+const AGAIN: Duration = Duration::from_millis(200);
+
 /// What runs in one namespace. Dropping it ends all Pods.
 pub struct Workloads {
     task: JoinHandle<Result<()>>,
@@ -130,7 +133,7 @@ impl State {
         }
     }
 
-    /// Follows the objects until the API server goes away.
+    /// Follows the objects. While the API server is away, everything stays as it is.
     async fn run(mut self) -> Result<()> {
         let mut events = stream::select_all([
             changes(self.api::<ReplicaSet>()),
@@ -141,7 +144,12 @@ impl State {
             while let Some(done) = self.pending.try_join_next() {
                 done??;
             }
-            self.step().await.context("Pods, Services and routes")?;
+            while let Err(error) = self.step().await {
+                if !error.downcast_ref().is_some_and(is_away) {
+                    return Err(error.context("Pods, Services and routes"));
+                }
+                sleep(AGAIN).await;
+            }
         }
         Ok(())
     }
@@ -316,6 +324,11 @@ impl State {
     }
 }
 
+/// Whether a request failed because no API server was there.
+fn is_away(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_))
+}
+
 /// Writes Gloo's verdict on tables once the gateway serves them.
 async fn accept(
     api: Api<DynamicObject>,
@@ -330,7 +343,12 @@ async fn accept(
         let state = json!({"approval": "ACCEPTED", "observedGeneration": generation});
         let patch = Patch::Merge(json!({"status": {"common": {"State": state}}}));
         let params = PatchParams::default();
-        api.patch_status(&name, &params, &patch).await?;
+        while let Err(error) = api.patch_status(&name, &params, &patch).await {
+            if !is_away(&error) {
+                return Err(error.into());
+            }
+            sleep(AGAIN).await;
+        }
     }
     Ok(())
 }

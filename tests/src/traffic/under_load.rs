@@ -1,0 +1,113 @@
+//! A Rollout of a real controller whose Pods answer a steady load through Envoy.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use traffic_lab::proof::Tally;
+use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
+
+use super::{HOST, Workloads};
+use crate::{Canary, Cluster};
+
+const MANIFESTS: &str = include_str!("../../testdata/traffic.yaml");
+/// Requests each second.
+const RATE: u32 = 200;
+/// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
+const PRE_STOP: Duration = Duration::from_secs(4);
+
+/// A Rollout and what is around it.
+#[derive(Clone, Copy, Debug)]
+pub struct RolloutKind {
+    /// Its namespace.
+    pub namespace: &'static str,
+    /// `dynamicStableScale`.
+    pub is_dynamic: bool,
+    /// Whether the RouteTable gets a status.
+    pub reports: bool,
+}
+
+/// A Rollout under load, and what runs its Pods.
+pub struct UnderLoad {
+    /// The Rollout.
+    pub rollout: LoadedRollout,
+    workloads: Workloads,
+}
+
+/// A Rollout under load, with a gateway of its own.
+pub struct LoadedRollout {
+    /// The Rollout.
+    pub canary: Canary,
+    /// Its gateway, and how late that hears of changes.
+    pub world: Arc<World>,
+    /// The requests.
+    pub load: Load,
+    target: Target,
+}
+
+impl UnderLoad {
+    /// Deploys the Rollout, and starts the load when a request is answered.
+    ///
+    /// # Errors
+    /// The API server or Envoy refuses, or the request is not answered.
+    pub async fn open(cluster: &Cluster, kind: RolloutKind) -> Result<Self> {
+        let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
+        let world = Arc::new(World::new(gateway, Delays::default()));
+        let (namespace, its_world) = (kind.namespace, Arc::clone(&world));
+        let workloads =
+            Workloads::start(cluster, namespace, its_world, PRE_STOP, kind.reports).await?;
+        let manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
+        let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
+        world.heard().await?;
+        let target = Target {
+            gateway: world.address(),
+            host: HOST.to_owned(),
+            path: "/".to_owned(),
+            headers: Vec::new(),
+        };
+        let first = Tally::of(&Load::send(&target, RATE, 1).await);
+        ensure!(first.version("1") == 1, "{first:?}");
+        let rollout = LoadedRollout {
+            canary,
+            world,
+            load: Load::start(&target, RATE),
+            target,
+        };
+        Ok(Self { rollout, workloads })
+    }
+
+    /// Does `work` under load. Returns its result, and all requests.
+    ///
+    /// # Errors
+    /// The error of `work`, or what stopped the Pods or the gateway.
+    pub async fn during<T>(
+        self,
+        work: impl AsyncFnOnce(&LoadedRollout) -> Result<T>,
+    ) -> Result<(T, Vec<Sent>)> {
+        let Self {
+            rollout,
+            mut workloads,
+        } = self;
+        let worked = tokio::select! {
+            worked = work(&rollout) => worked,
+            error = workloads.stopped() => Err(error),
+        };
+        let worked = match worked {
+            Ok(worked) => worked,
+            Err(error) => {
+                let so_far = Tally::of(&rollout.load.sent());
+                return Err(error.context(format!("so far: {so_far:?}")));
+            }
+        };
+        let sent = rollout.load.stop().await;
+        rollout.world.heard().await?;
+        Ok((worked, sent))
+    }
+}
+
+impl LoadedRollout {
+    /// Sends `count` requests beside the load and counts who answered.
+    pub async fn count(&self, count: u64) -> Tally {
+        Tally::of(&Load::send(&self.target, 5 * RATE, count).await)
+    }
+}
