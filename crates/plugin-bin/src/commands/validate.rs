@@ -82,6 +82,9 @@ enum Severity {
     Warning,
 }
 
+/// Seconds that old Pods are to serve after a promotion, until every gateway has heard of it.
+const ENOUGH_FOR_A_GATEWAY: u64 = 15;
+
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let report = check(&args.source).await?;
     let is_bad = report
@@ -133,6 +136,7 @@ async fn check(source: &Source) -> anyhow::Result<Report> {
                 let store = Arc::new(MemoryRouteStore::default());
                 // What does not parse has been said.
                 source.fill_what_parses(&store, &manifests);
+                problems.extend(scaling_problems(manifest, &subject));
                 problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
             }
             Err(error) => {
@@ -249,6 +253,45 @@ async fn rollout_problems(
     let mut said = BTreeSet::new();
     problems.retain(|problem| said.insert(problem.message.clone()));
     Ok(problems)
+}
+
+/// Pods that go before the gateway has heard of it, which no router can prevent.
+fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
+    let canary = subject.api.pointer("/spec/strategy/canary");
+    let of_canary = |key: &str| canary.and_then(|canary| canary.get(key));
+    let mut problems = Vec::new();
+    let mut warn = |key: &str, message: &str| {
+        let spot = manifest.spot(&path(&format!("spec.strategy.canary.{key}")));
+        let message = format!("Rollout {}: {key}: {message}", subject.key);
+        problems.push(Problem::warning(spot, message));
+    };
+    if of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true) {
+        let containers = subject.api.pointer("/spec/template/spec/containers");
+        let has_hook = |container: &Value| container.pointer("/lifecycle/preStop").is_some();
+        // A template elsewhere (workloadRef) is not known here.
+        if let Some(containers) = containers.and_then(Value::as_array)
+            && !containers.iter().any(has_hook)
+        {
+            warn(
+                "dynamicStableScale",
+                "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway hears of it",
+            );
+        }
+        if of_canary("abortScaleDownDelaySeconds").is_none() {
+            warn(
+                "dynamicStableScale",
+                "set abortScaleDownDelaySeconds, without which an abort ends the canary's Pods at once",
+            );
+        }
+    }
+    let delay = of_canary("scaleDownDelaySeconds").and_then(Value::as_u64);
+    if delay.is_some_and(|delay| delay < ENOUGH_FOR_A_GATEWAY) {
+        let message = format!(
+            "raise it to {ENOUGH_FOR_A_GATEWAY} at least, so that old Pods serve until the gateway has left them"
+        );
+        warn("scaleDownDelaySeconds", &message);
+    }
+    problems
 }
 
 /// Every problem of a plugin block: one is reported at a time, so what it is about is taken out and the rest is read again.
