@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e_tests::eventually;
 use e2e_tests::traffic::{HOST, NAMESPACE};
 use envoy_routes::{DefaultRetries, Objects, Translation, translate};
-use gloo_types::RouteTableDoc;
+use gloo_types::{RetryTimeoutPolicyDoc, RouteTableDoc};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 use traffic_lab::proof::Tally;
@@ -171,4 +171,59 @@ async fn after_a_panic_no_envoy_is_left() -> Result<()> {
         Ok(())
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn retries_hide_a_pod_that_is_gone_and_delegated_routes_are_met() -> Result<()> {
+    let object = |name: &str, spec: Value| json!({"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec});
+    let to_web = json!({"destinations": [{"ref": {"name": "web"}}]});
+    let below_shop = json!([{"uri": {"prefix": "/shop"}}]);
+    let delegate = json!({"routeTables": [{"name": "team"}]});
+    let tables = [
+        json!({"hosts": [HOST], "http": [{"matchers": below_shop, "delegate": delegate}]}),
+        json!({"http": [{"name": "cart", "labels": {"retry": "yes"}, "matchers": [{"uri": {"prefix": "/shop/cart"}}], "forwardTo": to_web}]}),
+    ];
+    let tables = ["root", "team"].into_iter().zip(tables);
+    let tables: Result<Vec<_>, _> = tables
+        .map(|(name, spec)| RouteTableDoc::from_value(object(name, spec)))
+        .collect();
+    let tables = tables?;
+    let routes = json!([{"route": {"labels": {"retry": "yes"}}}]);
+    let retries = json!({"attempts": 30, "retryOn": "connect-failure"});
+    let policy = json!({"applyToRoutes": routes, "config": {"retries": retries}});
+    let policies = [RetryTimeoutPolicyDoc::from_value(object(
+        "retries", policy,
+    ))?];
+
+    let mut gateway = gateway().await?;
+    let (live, gone) = (
+        Pod::start("1", BTreeMap::new()).await?,
+        Pod::start("1", BTreeMap::new()).await?,
+    );
+    let endpoints = vec![live.endpoint(), gone.endpoint()];
+    let web = ServiceName::new(NAMESPACE, "web");
+    gateway.set_endpoints(&web, endpoints).await?;
+    gone.end().await;
+    let mut tally = async |policies: &[RetryTimeoutPolicyDoc], path: &str| {
+        let translation = translate(&Objects {
+            tables: &tables,
+            retry_timeout_policies: policies,
+            retries: DefaultRetries::Off,
+            ..Objects::default()
+        });
+        gateway.set_routes(&translation).await?;
+        let target = Target {
+            path: path.to_owned(),
+            ..target(gateway.address())
+        };
+        anyhow::Ok(Tally::of(&Load::send(&target, RATE, 100).await))
+    };
+    let with = tally(&policies, "/shop/cart/1").await?;
+    ensure!(with.version("1") == 100, "{with:?}");
+    // The controls: without the policy, and a path that only the other table has.
+    let without = tally(&[], "/shop/cart/1").await?;
+    ensure!(without.failed() > 20, "{without:?}");
+    let elsewhere = tally(&policies, "/shop/other").await?;
+    ensure!(elsewhere.failed() == 100, "{elsewhere:?}");
+    Ok(())
 }
