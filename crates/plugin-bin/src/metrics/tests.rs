@@ -538,3 +538,34 @@ async fn a_taken_port_is_a_warning_and_no_more() {
     // It returns, and does not panic.
     serve(address, Metrics::new(false)).await;
 }
+
+/// What is shown of a kind whose scopes are followed like this.
+#[track_caller]
+fn check_synced(scopes: &[bool], expect: Option<&str>) {
+    let scopes = scopes.iter().map(|is_synced| ScopeStatus {
+        namespace: None,
+        is_synced: *is_synced,
+        silence: None,
+        restarts: 0,
+        problem: None,
+    });
+    let scopes: Vec<_> = scopes.collect();
+    let metrics = Metrics::new(false);
+    metrics.follow("local", "MirrorPolicy", move || InformerStatus {
+        scopes: scopes.clone(),
+        ..InformerStatus::default()
+    });
+    let text = metrics.to_open_metrics().unwrap();
+    let series = r#"gloo_router_watch_synced{cluster="local",kind="MirrorPolicy"} "#;
+    let shown = text.lines().find_map(|line| line.strip_prefix(series));
+    assert_eq!(shown, expect);
+}
+
+/// Otherwise the alert on kinds that are not followed would never end.
+#[test]
+fn a_kind_that_nobody_needs_is_neither_synced_nor_unsynced() {
+    check_synced(&[], None);
+    check_synced(&[false], Some("0"));
+    check_synced(&[true, false], Some("0"));
+    check_synced(&[true, true], Some("1"));
+}

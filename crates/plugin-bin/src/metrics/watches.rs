@@ -36,7 +36,8 @@ struct WatchLabels {
 /// What is shown of one kind.
 struct Shown {
     labels: WatchLabels,
-    is_synced: bool,
+    /// Absent while the kind is not followed, as MirrorPolicies are not while no Rollout has mirror steps.
+    is_synced: Option<bool>,
     /// Seconds since 1970; absent before the first sign of life.
     last_sign: Option<f64>,
     restarts: u64,
@@ -77,7 +78,7 @@ impl Shown {
                 cluster: followed.cluster,
                 kind: followed.kind,
             },
-            is_synced: scopes().next().is_some() && scopes().all(|scope| scope.is_synced),
+            is_synced: (!status.scopes.is_empty()).then(|| scopes().all(|scope| scope.is_synced)),
             last_sign: longest.map(|silence| now - silence.as_secs_f64()),
             restarts: scopes().map(|scope| scope.restarts).sum(),
             objects: status.objects as u64,
@@ -99,7 +100,7 @@ impl Collector for Watches {
         family.gauge(
             "watch_synced",
             "Whether all objects of a kind are known: listed, and watched since",
-            |it| Some(i64::from(it.is_synced)),
+            |it| it.is_synced.map(i64::from),
         )?;
         family.gauge(
             "watch_last_sign_timestamp_seconds",
