@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 
@@ -18,6 +19,7 @@ pub struct Passes {
     process: i32,
     of_process: BTreeMap<String, u64>,
     earlier: BTreeMap<String, u64>,
+    scrapes: Option<PathBuf>,
 }
 
 impl Passes {
@@ -31,25 +33,40 @@ impl Passes {
             process: 0,
             of_process: BTreeMap::new(),
             earlier: BTreeMap::new(),
+            scrapes: None,
         })
+    }
+
+    /// Keeps all that the plugin answers, in files named after the second.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn keep_in(&mut self, directory: PathBuf) -> Result<()> {
+        fs::create_dir_all(&directory)?;
+        self.scrapes = Some(directory);
+        Ok(())
     }
 
     /// Asks the plugin. It is no error if there is none, or if it ends meanwhile.
     ///
     /// # Errors
-    /// The processes cannot be listed.
+    /// The processes cannot be listed, or an answer cannot be kept.
     pub async fn look(&mut self) -> Result<()> {
         let Some(process) = plugins_below(&self.directory)?.pop() else {
             return Ok(());
         };
-        let Ok(passes) = passes_of(process).await else {
+        let Ok(text) = metrics_of(process).await else {
             return Ok(());
         };
+        if let Some(directory) = &self.scrapes {
+            let second = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+            fs::write(directory.join(format!("{second}.txt")), &text)?;
+        }
         if process != self.process {
             self.process = process;
             self.earlier = self.by_result();
         }
-        self.of_process = passes;
+        self.of_process = passes_in(&text);
         Ok(())
     }
 
@@ -63,18 +80,21 @@ impl Passes {
     }
 }
 
-async fn passes_of(process: i32) -> Result<BTreeMap<String, u64>> {
+async fn metrics_of(process: i32) -> Result<String> {
     let variables = fs::read(Path::new("/proc").join(process.to_string()).join("environ"))?;
     let variables = String::from_utf8(variables)?;
     let mut variables = variables.split('\0').filter_map(|it| it.split_once('='));
     let address = variables.find(|(name, _)| *name == METRICS_ADDRESS);
     let (_, address) = address.context("it serves no metrics")?;
-    let reply = send(address, "GET /metrics HTTP/1.1", "").await?;
-    let series = reply.body.lines().filter_map(|line| {
+    Ok(send(address, "GET /metrics HTTP/1.1", "").await?.body)
+}
+
+fn passes_in(metrics: &str) -> BTreeMap<String, u64> {
+    let series = metrics.lines().filter_map(|line| {
         let (result, value) = line.strip_prefix(SERIES)?.split_once("\"} ")?;
         Some((result.to_owned(), value.parse().ok()?))
     });
-    Ok(series.collect())
+    series.collect()
 }
 
 /// What a plugin that serves its metrics at `address` has counted for a series; 0 if it does not have it yet.

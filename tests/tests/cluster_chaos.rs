@@ -2,7 +2,8 @@
 //! that come and go. Whatever happens, the steps go on, no original is lost, and the table is its owner's in the end.
 //!
 //! Each test plays its disturbance for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES` and plays them all,
-//! again and again, for that long.
+//! again and again, for that long. With `CHAOS_SCRAPES` it keeps the plugin's metrics in that directory, each second, for
+//! `tests/go/prometheus/picture`.
 
 #![expect(
     clippy::indexing_slicing,
@@ -286,7 +287,11 @@ fn namespace(test: &str, round: u32) -> String {
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let start = Instant::now();
-    let passes = Arc::new(Mutex::new(Passes::of(cluster)?));
+    let mut passes = Passes::of(cluster)?;
+    if let Some(directory) = env::var_os("CHAOS_SCRAPES") {
+        passes.keep_in(directory.into())?;
+    }
+    let passes = Arc::new(Mutex::new(passes));
     let counting = tokio::spawn(count(Arc::clone(&passes)));
     let (mut first, mut peak) = (0, 0);
     for round in 0.. {

@@ -146,13 +146,13 @@ pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// Runs the alerts on recorded series, and has Prometheus read every query of `deploy/observability`.
+/// Runs the alerts on recorded series, has Prometheus read every query of `deploy/observability`, and draws its dashboard.
 ///
 /// # Errors
 /// When a build or a test fails.
 pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
     // Without vet: it would read all of Prometheus again.
-    let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1");
+    let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1 ./...");
     Ok(go(sh, tests).run()?)
 }
 
