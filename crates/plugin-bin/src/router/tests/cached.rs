@@ -4,7 +4,7 @@ use std::future::Future;
 
 use rollouts_rpc::PodHashes;
 use rollouts_rpc::rollout::{HeaderRoutingMatch, StringMatch};
-use route_store::{CachedRouteStore, Clusters, FRESH, fake_api::FakeApi};
+use route_store::{CachedRouteStore, Clusters, FRESH, RolloutReader as _, fake_api::FakeApi};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -28,12 +28,18 @@ struct World {
 impl World {
     /// A router that was just started.
     fn starting(api: FakeApi) -> Self {
+        let store = Arc::new(api.store());
+        Self::over(api, Clusters::one(store))
+    }
+
+    /// The same with the RouteTables of `api`, whatever the Rollouts' cluster is.
+    fn over(api: FakeApi, clusters: Clusters) -> Self {
         let policy = Policy {
             plugin_names: vec!["solo-io/glooplatform".into()],
             ..Policy::default()
         };
         let store = CachedRouteStore::new(
-            Clusters::one(Arc::new(api.store())),
+            clusters,
             table_keeper(policy.clone()),
             rollout_keeper(policy.clone()),
             Vec::new(),
@@ -591,4 +597,38 @@ async fn d_21_a_call_from_before_an_abort_moves_no_traffic_to_the_canary() {
             |api: &FakeApi, _: &mut Value| api.delete("rollouts", &ObjectKey::new("shop", "web"));
         check_outdated(silence, another, Err("it was deleted")).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn d_42_two_api_servers_fail_independently() {
+    let (local, tables) = (FakeApi::default(), FakeApi::default());
+    tables.put("routetables", shop());
+    let metadata = json!({"namespace": "shop", "name": "web"});
+    local.put("rollouts", json!({"metadata": metadata}));
+    let clusters = Clusters {
+        local: Arc::new(local.store()),
+        tables: Arc::new(tables.store()),
+    };
+    let world = World::over(tables, clusters);
+    sleep(Duration::from_secs(3)).await;
+    let rollout = updating();
+
+    local.behave(|api| api.is_down = true);
+    sleep(FRESH * 2).await;
+    world.set_weight(&rollout, 25).await.unwrap();
+    assert_eq!(world.weights(), "75 25");
+    let key = from_rpc::key(&rollout);
+    world.store.rollout(&key).await.unwrap_err();
+
+    local.behave(|api| api.is_down = false);
+    world.api.behave(|api| api.is_down = true);
+    sleep(FRESH * 2).await;
+    assert!(world.store.rollout(&key).await.unwrap().is_some());
+    world.set_weight(&rollout, 50).await.unwrap_err();
+    assert!(world.store.rollout(&key).await.unwrap().is_some());
+
+    world.api.behave(|api| api.is_down = false);
+    sleep(FRESH).await;
+    world.set_weight(&rollout, 50).await.unwrap();
+    assert_eq!(world.weights(), "50 50");
 }
