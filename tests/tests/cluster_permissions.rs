@@ -11,11 +11,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use e2e_tests::walks::{AT_25, AT_100, IDLE};
 use e2e_tests::{
-    Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, apply, count, eventually, run, split,
+    Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant, run, split,
 };
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Event;
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use kube::Api;
 use kube::api::DynamicObject;
 use plugin_bin::testing::{Permission, permissions};
@@ -175,22 +175,13 @@ impl Case {
     async fn grant(&self, cluster: &Cluster, rules: &[PolicyRule]) -> Result<()> {
         let name = &self.name;
         let rules: Vec<_> = rules.iter().flat_map(|rule| self.without(rule)).collect();
-        let role = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": { "name": name },
-            "rules": rules,
-        });
-        let binding = json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": { "name": name },
-            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
-            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name }],
-        });
-        let objects = [role, binding].map(serde_json::from_value);
-        let objects: Vec<_> = objects.into_iter().collect::<Result<_, _>>()?;
-        apply(cluster.client(), &objects).await
+        let user = Subject {
+            api_group: Some("rbac.authorization.k8s.io".to_owned()),
+            kind: "User".to_owned(),
+            name: name.clone(),
+            namespace: None,
+        };
+        grant(cluster.client(), name, &rules, user).await
     }
 
     fn without(&self, rule: &PolicyRule) -> Vec<PolicyRule> {

@@ -1,7 +1,7 @@
-//! Somebody who may look but not write.
+//! Permissions of users and service accounts.
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::rbac::v1::{ClusterRole, Subject};
+use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Subject};
 use kube::{Api, Client};
 use serde_json::json;
 
@@ -23,6 +23,19 @@ pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
     }
     ensure!(taken > 0, "the ClusterRole grants no patch");
     let name = format!("{}-{}", subject.kind.to_lowercase(), subject.name);
+    grant(owner, &name, &rules.unwrap_or_default(), subject).await
+}
+
+/// Gives `subject` a ClusterRole of this name with these rules, instead of those that it had.
+///
+/// # Errors
+/// The API server refuses.
+pub async fn grant(
+    owner: &Client,
+    name: &str,
+    rules: &[PolicyRule],
+    subject: Subject,
+) -> Result<()> {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "ClusterRole",
@@ -36,8 +49,6 @@ pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name },
         "subjects": [subject],
     });
-    for object in [role, binding] {
-        apply(owner, &[serde_json::from_value(object)?]).await?;
-    }
-    Ok(())
+    let objects = [role, binding].map(serde_json::from_value);
+    apply(owner, &objects.into_iter().collect::<Result<Vec<_>, _>>()?).await
 }
