@@ -215,7 +215,7 @@ impl<S: Store> GlooRouter<S> {
         let tries = only.map_or(Tries::Many, |_| Tries::One);
         let mut failures = decision.failures;
         let policies = live.as_deref().unwrap_or_default();
-        let mut moved: Vec<ObjectKey> = moving(&decision.steady);
+        let mut moved: Vec<ObjectKey> = moving(&decision.steady, policies);
         let written = self.write_all(request, decision.steady, policies, deadline, tries);
         let mut unwritten = written.await;
         let mut rest = Vec::new();
@@ -229,7 +229,7 @@ impl<S: Store> GlooRouter<S> {
                 }
             }
         }
-        moved.extend(moving(&rest));
+        moved.extend(moving(&rest, policies));
         let written = self.write_all(request, rest, policies, deadline, tries);
         unwritten.extend(written.await);
         Shifted {

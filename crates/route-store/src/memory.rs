@@ -244,6 +244,10 @@ impl PolicyStore for MemoryRouteStore {
         self.state().all()
     }
 
+    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
+        self.state().all().ok()
+    }
+
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
         let mut state = self.state();
         let key = parse::<MirrorPolicy>(policy.clone())?.key().clone();

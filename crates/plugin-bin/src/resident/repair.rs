@@ -68,6 +68,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     /// Runs until it is dropped.
     pub(crate) async fn run(self) {
         let mut changes = self.watched.table_changes();
+        let mut policy_changes = self.watched.policy_changes();
         let mut waiting = Waiting::default();
         let mut running: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
         let mut under_way = HashSet::new();
@@ -91,6 +92,11 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                             self.look_at_all(&mut waiting, &rollout);
                         }
                     }
+                    Err(RecvError::Closed) => return,
+                },
+                change = policy_changes.recv() => match change {
+                    Ok(Change { kind: ChangeKind::Written, .. }) => {}
+                    Ok(_) | Err(RecvError::Lagged(_)) => self.look_at_mirrors(&mut waiting),
                     Err(RecvError::Closed) => return,
                 },
                 (set, fought) = self.router.between().news() => {
@@ -140,6 +146,14 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             }
         }
         self.router.between().standing().end_resuming();
+    }
+
+    /// A MirrorPolicy has changed: it may be that of any mirror route.
+    fn look_at_mirrors(&self, waiting: &mut Waiting) {
+        let rollouts = self.router.between().standing().with_mirrors();
+        for rollout in rollouts {
+            self.look_at_all(waiting, &rollout);
+        }
     }
 
     fn look_at_all(&self, waiting: &mut Waiting, rollout: &ObjectKey) {

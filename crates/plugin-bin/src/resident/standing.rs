@@ -283,6 +283,15 @@ impl StandingIntents {
         wanting.map(|(rollout, _)| rollout.clone()).collect()
     }
 
+    /// The Rollouts that want something and have mirror steps.
+    pub(crate) fn with_mirrors(&self) -> Vec<ObjectKey> {
+        let mirrors = self.rollouts.iter().filter(|(_, standing)| {
+            let request = standing.request.as_ref();
+            request.is_some_and(|request| request.has_mirrors)
+        });
+        mirrors.map(|(rollout, _)| rollout.clone()).collect()
+    }
+
     /// All Rollouts that want something.
     pub(crate) fn rollouts(&self) -> Vec<ObjectKey> {
         self.rollouts.keys().cloned().collect()

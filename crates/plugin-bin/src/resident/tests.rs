@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::{DesiredWeight, Rollout, TrafficRouter as _};
 use route_planner::{ANNOTATION, involved, marked};
-use route_store::{Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, StoreError};
+use route_store::{
+    Change, ChangeKind, FIELD_MANAGER, MemoryRouteStore, PolicyStore as _, StoreError,
+};
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
@@ -26,6 +28,7 @@ const CLUSTER: &str = "east";
 struct World {
     store: Arc<MemoryRouteStore>,
     tables: broadcast::Sender<Change>,
+    policies: broadcast::Sender<Change>,
     rollouts: broadcast::Sender<Change>,
     /// The Rollouts that there are, and whether each uses the plugin.
     known: Mutex<Vec<(ObjectKey, bool)>>,
@@ -44,6 +47,10 @@ impl Watched for World {
 
     fn table_changes(&self) -> broadcast::Receiver<Change> {
         self.tables.subscribe()
+    }
+
+    fn policy_changes(&self) -> broadcast::Receiver<Change> {
+        self.policies.subscribe()
     }
 
     fn rollout_changes(&self) -> broadcast::Receiver<Change> {
@@ -121,6 +128,7 @@ impl Fixture {
         let world = Arc::new(World {
             store: Arc::clone(&store),
             tables: broadcast::channel(1024).0,
+            policies: broadcast::channel(1024).0,
             rollouts: broadcast::channel(1024).0,
             known: Mutex::default(),
             selected: Mutex::new("web".into()),
@@ -677,4 +685,50 @@ async fn an_unreadable_record_is_left_alone() {
     let message = said.next().unwrap().to_string();
     assert!(message.contains("RouteTable mesh/web"), "{message}");
     assert_eq!(said.next(), None);
+}
+
+/// In an update whose requests are copied.
+fn mirroring() -> Value {
+    let mut rollout = rollout();
+    let mirror =
+        json!({"name": "copies", "percentage": 35, "match": [{"method": {"exact": "GET"}}]});
+    let canary = &mut rollout["spec"]["strategy"]["canary"];
+    canary["steps"] = json!([{"setWeight": 25}, {"setMirrorRoute": mirror}, {"pause": {}}]);
+    canary["trafficRouting"]["managedRoutes"] = json!([{"name": "copies"}]);
+    with(rollout, "/status/currentStepIndex", json!(2))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mirror_policy_that_somebody_deletes_comes_back() {
+    let fixture = Fixture::with(owners(), mirroring()).await;
+    let rollout: Rollout = serde_json::from_value(mirroring()).unwrap();
+    let step = rollout.steps()[1].set_mirror_route.clone().unwrap();
+    let set = fixture.router.set_mirror_route(&rollout, &step);
+    set.await.unwrap();
+    fixture.set_weight(&mirroring(), 25).await;
+    sleep(Duration::from_secs(1)).await;
+    let store = &fixture.world.store;
+    let policies = store.policies().await.unwrap();
+    let [policy] = &policies[..] else {
+        panic!("{policies:?}")
+    };
+
+    store.delete_policy(policy).await.unwrap();
+    let before = store.writes();
+    let (key, kind) = (policy.key().clone(), ChangeKind::Deleted);
+    fixture.world.policies.send(Change { key, kind }).unwrap();
+    sleep(milliseconds(99)).await;
+    assert_eq!(fixture.writes_since(before), 0);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.writes_since(before), 1);
+    assert_eq!(store.policies().await.unwrap().len(), 1);
+    assert_eq!(fixture.outcomes(), [RepairOutcome::Written]);
+
+    // What it does itself, and what is as it should be, is no reason to write.
+    for kind in [ChangeKind::Written, ChangeKind::Applied] {
+        let key = policy.key().clone();
+        fixture.world.policies.send(Change { key, kind }).unwrap();
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(fixture.writes_since(before), 1);
 }

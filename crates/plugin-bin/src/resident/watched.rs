@@ -15,6 +15,9 @@ pub(crate) trait Watched: Send + Sync + 'static {
     /// The changes of tables from now on.
     fn table_changes(&self) -> Receiver<Change>;
 
+    /// The changes of MirrorPolicies from now on.
+    fn policy_changes(&self) -> Receiver<Change>;
+
     /// The changes of Rollouts from now on.
     fn rollout_changes(&self) -> Receiver<Change>;
 
@@ -41,6 +44,10 @@ impl Watched for CachedRouteStore {
 
     fn table_changes(&self) -> Receiver<Change> {
         self.tables().subscribe()
+    }
+
+    fn policy_changes(&self) -> Receiver<Change> {
+        self.mirror_policies().subscribe()
     }
 
     fn rollout_changes(&self) -> Receiver<Change> {

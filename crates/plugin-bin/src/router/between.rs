@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all};
+use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all, write::moves};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::resident::collect::{Part, Rollouts};
@@ -181,11 +181,22 @@ impl<S: Store> GlooRouter<S> {
             _ => plan_toward_stable(config, &request.without_new_routes().intent, table),
         };
         match planned {
-            Ok(plan) if !plan.moves_traffic() => Drift::None,
+            Ok(plan) if !self.moves(&plan) => Drift::None,
             Ok(plan) if plan.grows() => Drift::Growing,
             Ok(_) => Drift::Steady,
             // The call said so.
             Err(_) => Drift::None,
+        }
+    }
+
+    /// Whether traffic moves with a plan, or copies of it, as far as is known without asking.
+    fn moves(&self, plan: &Plan) -> bool {
+        if !plan.needs_policies() {
+            return plan.moves_traffic();
+        }
+        match self.store.last_known_policies() {
+            Some(known) => moves(plan, &known),
+            None => plan.moves_traffic(),
         }
     }
 

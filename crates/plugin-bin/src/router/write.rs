@@ -37,9 +37,15 @@ pub(super) enum Tries {
     One,
 }
 
+/// Whether traffic moves with a plan, or copies of it, when `live` are the MirrorPolicies that there are.
+pub(super) fn moves(plan: &Plan, live: &[MirrorPolicyDoc]) -> bool {
+    let changes = plan.policy_changes(live);
+    plan.moves_traffic() || changes.is_ok_and(|changes| !changes.is_empty())
+}
+
 /// The tables in which traffic moves with `writes`.
-pub(super) fn moving(writes: &[Write]) -> Vec<ObjectKey> {
-    let moving = writes.iter().filter(|write| write.plan.moves_traffic());
+pub(super) fn moving(writes: &[Write], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
+    let moving = writes.iter().filter(|write| moves(&write.plan, live));
     moving.map(|write| write.plan.table.clone()).collect()
 }
 
