@@ -66,8 +66,8 @@ pub(crate) fn matched(
     pairs.pair(true, name, own_name);
     pairs.pair(
         false,
-        |it| Some((name(it), matchers(it)?)),
-        |it| Some((own_name(it), *it.matchers)),
+        |it| Some((name(it)?, matchers(it)?)),
+        |it| Some((own_name(it)?, *it.matchers)),
     );
     // What is in an unreadable route is not known.
     let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);

@@ -96,7 +96,7 @@ func run(dashboard, scrapes string, to io.Writer) error {
 	series := &source{
 		db: db, start: start, end: end,
 		engine: promql.NewEngine(promql.EngineOpts{
-			MaxSamples: 10_000_000, Timeout: time.Minute, Parser: parser.NewParser(parser.Options{}),
+			MaxSamples: 10_000_000, Timeout: time.Minute, LookbackDelta: 2 * step, Parser: parser.NewParser(parser.Options{}),
 		}),
 	}
 	height := 0.0
