@@ -246,6 +246,7 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "kubernetes": { "namespaces": ["*"] },
             "tls": { "secret": "certificate" },
             "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" } },
+            "networkPolicy": { "metricsFrom": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }] },
             "extraArgs": ["--log-level=debug"],
             "env": [{ "name": "NO_PROXY", "value": ".svc" }],
             "podAnnotations": { "example.com/a": "b" },

@@ -1,12 +1,13 @@
 //! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
 //!
 //! ```text
-//! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
+//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
 //!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
 //! ```
 
 mod api;
 mod caller;
+mod connection;
 mod flags;
 mod live;
 mod metrics;
@@ -30,7 +31,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::serve::Server;
+use crate::serve::{Bounds, Server};
 
 /// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
@@ -72,8 +73,11 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 
     let api = listen(flags.listen, "api").await?;
     let ops = listen(flags.ops_listen, "ops").await?;
-    let ops = Server::start(ops, None, ops::router(Arc::clone(&service)), flags);
-    let api = Server::start(api, tls, api::router(Arc::clone(&service)), flags);
+    let closed = |port| service.metrics.closed(port);
+    let router = ops::router(Arc::clone(&service));
+    let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
+    let router = api::router(Arc::clone(&service));
+    let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
 
     tokio::select! {
         _ = terminated.recv() => {}

@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     upstream: Family<SourceLabels, Counter>,
     running: Gauge,
     cancelled: Counter,
+    closed: Family<ClosedLabels, Counter>,
     draining: Gauge,
     config_good: Gauge,
     synced: Family<KindLabels, Gauge>,
@@ -56,6 +57,12 @@ struct SourceLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClosedLabels {
+    port: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
     namespace: String,
@@ -83,6 +90,10 @@ impl Metrics {
             upstream: register.add("upstream_queries", "What was not in the cache"),
             running: register.add("running_calls", "Calls that have begun and not ended"),
             cancelled: register.add("cancelled_calls", "Calls that the client did not wait for"),
+            closed: register.add(
+                "closed_connections",
+                "Connections that the server closed early: late, or evicted for another one",
+            ),
             draining: register.add("draining", "Whether the process is about to end"),
             config_good: register.add(
                 "config_good",
@@ -140,6 +151,18 @@ impl Metrics {
         }
     }
 
+    /// What counts the connections of `port` that are closed early.
+    pub(crate) fn closed(&self, port: &'static str) -> Closed {
+        let counter = |reason| {
+            let labels = ClosedLabels { port, reason };
+            self.closed.get_or_create_owned(&labels)
+        };
+        Closed {
+            late: counter("late"),
+            evicted: counter("evicted"),
+        }
+    }
+
     pub(crate) fn drain(&self) {
         self.draining.set(1);
     }
@@ -167,6 +190,25 @@ impl Metrics {
             Ok(()) => text,
             Err(error) => format!("# {error}\n"),
         }
+    }
+}
+
+/// Counts the connections of one port that are closed early.
+#[derive(Clone)]
+pub(crate) struct Closed {
+    late: Counter,
+    evicted: Counter,
+}
+
+impl Closed {
+    /// A limit passed.
+    pub(crate) fn late(&self) {
+        self.late.inc();
+    }
+
+    /// Another connection needed the place.
+    pub(crate) fn evicted(&self) {
+        self.evicted.inc();
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
+use crate::failure::shown;
 use crate::gloo_routes::{self, GlooRoutes};
 use crate::gloo_workspaces::{self, GlooWorkspaces};
 use crate::image_digests::{self, ImageDigests};
@@ -251,7 +252,7 @@ impl Config {
 
     fn profile(&self, name: &str, token: &str) -> Result<&Profile, Failure> {
         let profile = self.profiles.get(name);
-        let profile = profile.ok_or_else(|| Failure::UnknownProfile(name.to_owned()))?;
+        let profile = profile.ok_or_else(|| Failure::UnknownProfile(shown(name)))?;
         profile.admit(token)?;
         Ok(profile)
     }

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::config::{ConfigError, Source, Sources};
+use crate::failure::shown;
 use crate::image_digests;
 use crate::query::Query;
 use crate::tag_from::TagFrom;
@@ -220,7 +221,7 @@ impl Profile {
                 Some(Value::String(asked)) => offered()
                     .find(|(name, _)| *name == asked)
                     .ok_or_else(|| Failure::UnknownSource {
-                        name: asked.clone(),
+                        name: shown(asked),
                         known: known(),
                     }),
                 None => {
@@ -273,7 +274,7 @@ profiles:
         });
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
-                let body = String::from_utf8(answer.to_body()).unwrap();
+                let body = String::from_utf8(answer.to_body().unwrap()).unwrap();
                 assert_eq!(body, format!(r#"{{"output":{{"parameters":[{expect}]}}}}"#));
             }
             (Err(error), Err(expect)) => assert_eq!(error.to_string(), expect),

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::Failure;
+use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
 
 /// The parameter that the source of image digests reads.
@@ -122,7 +123,10 @@ impl TagFrom {
         let tag = format!("{}{slug}{}", self.prefix, self.suffix);
         if !is_tag(&tag) {
             let rule = self.rule.name();
-            let expected = format!("a text that rule {rule} turns into a tag, not into {tag:?}");
+            let expected = format!(
+                "a text that rule {rule} turns into a tag, not into {:?}",
+                shown(&tag)
+            );
             return Err(self.wrong(text.to_owned(), expected));
         }
         Ok(tag)

@@ -54,7 +54,7 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
         .filter(|table| routes.namespaces().contains(&table.key().namespace))
         .collect();
     let answer = query.output.answer(routes.sets(&found)?)?;
-    Ok(String::from_utf8(answer.to_body()).unwrap())
+    Ok(String::from_utf8(answer.to_body().unwrap()).unwrap())
 }
 
 fn web() -> Value {
