@@ -2,7 +2,7 @@
 //! and how long an honest caller waits, while many clients hold connections that they do not use. Figures for a person to
 //! read; nothing here passes or fails.
 //!
-//! A quarter of the hostile clients each: says nothing, sends a head byte by byte, sends 12 KiB of a head and stops, sends a
+//! A quarter of the hostile clients each: says nothing, sends a head byte by byte, sends 400 KiB of a head and stops, sends a
 //! call without its body. One in four of them goes to the port with the metrics. Each connects again a second after the
 //! server closed it. Meanwhile one honest caller makes a connection for each call, and another one keeps its connection as
 //! Argo CD does.
@@ -83,7 +83,9 @@ impl Generator {
         let dir = tempfile::tempdir()?;
         std::fs::write(dir.path().join("config.yaml"), CONFIG)?;
         std::fs::write(dir.path().join("token"), "t")?;
-        let mut process = Command::new(binary)
+        let path =
+            std::fs::canonicalize(binary).with_context(|| format!("{binary} is not there"))?;
+        let mut process = Command::new(path)
             .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
             .args(["--config=config.yaml", "--token-file=token"])
             .current_dir(dir.path())
@@ -170,7 +172,7 @@ async fn hold(slot: u32, mut stream: TcpStream) {
     let begun = match slot % 4 {
         0 => String::new(),
         1 => "P".to_owned(),
-        2 => format!("{head}x: {}", "1".repeat(12 << 10)),
+        2 => format!("{head}x: {}", "1".repeat(400 << 10)),
         _ => format!("{head}content-length: 1000000\r\n\r\n{{"),
     };
     if stream.write_all(begun.as_bytes()).await.is_err() {
