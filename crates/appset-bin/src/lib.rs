@@ -7,6 +7,7 @@
 
 mod api;
 mod caller;
+mod commands;
 mod connection;
 mod flags;
 mod live;
@@ -19,10 +20,11 @@ mod service;
 mod tls;
 mod tokens;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-pub use flags::Flags;
+pub use flags::{CommandLine, Flags};
 use service::Service;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -39,16 +41,35 @@ const VERSION: &str = match option_env!("RELEASE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Serves until SIGTERM or SIGINT, and then until what was asked is answered.
-///
-/// # Errors
-/// When the configuration, the tokens or the certificate cannot be used, or an address is taken.
-pub fn run(flags: &Flags) -> anyhow::Result<()> {
+/// Carries out a command, or serves until SIGTERM or SIGINT, and then until what was asked is answered.
+pub fn run(line: &CommandLine) -> ExitCode {
+    let served = match (&line.command, &line.flags) {
+        (Some(command), _) => return commands::run(command),
+        (None, Some(flags)) => {
+            start_logging(flags.log_level).and_then(|()| runtime()?.block_on(serve(flags)))
+        }
+        (None, None) => Err(anyhow::anyhow!("--config is missing")),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    Ok(runtime.enable_all().build()?)
+}
+
+fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_span_list(false)
-        .with_max_level(flags.log_level)
+        .with_max_level(level)
         .with_writer(std::io::stderr)
         .finish()
         .with(
@@ -58,17 +79,14 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
-        .map_err(|error| anyhow::anyhow!(error))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(serve(flags))
+        .map_err(|error| anyhow::anyhow!(error))
 }
 
 async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
     let service = Arc::new(Service::new(flags)?);
+    service.check_tokens()?;
     let tls = tls::Certificate::from_flags(flags)?;
 
     let api = listen(flags.listen, "api").await?;

@@ -92,6 +92,18 @@ pub enum Failure {
     /// An image is not there, and the input takes that for an error.
     #[error("image {0} is not there: wait for its build, or set onMissing: skip")]
     MissingImage(String),
+    /// An image is there, but not for the platform. `onMissing` does not hide that, since no later build is awaited.
+    #[error(
+        "image {image} is there for {there}, not for {platform}: build it for that, or correct platform"
+    )]
+    MissingPlatform {
+        /// The image.
+        image: String,
+        /// What was asked for.
+        platform: String,
+        /// What there is.
+        there: String,
+    },
     /// A table that is selected by name is not there.
     #[error(transparent)]
     MissingTable(#[from] gloo_types::NoSuchTable),
@@ -113,6 +125,18 @@ pub enum Failure {
     /// Whoever knows the answer did not give it.
     #[error("{0}")]
     Upstream(String),
+    /// A registry did not give the digest of an image.
+    #[error("registry {registry}, asked for {repository}:{tag}, {what}")]
+    Registry {
+        /// The registry.
+        registry: String,
+        /// The image's repository.
+        repository: String,
+        /// Its tag, which a log must not have.
+        tag: String,
+        /// What the registry did, and what helps.
+        what: String,
+    },
     /// The source has not seen everything yet.
     #[error("{0}")]
     NotReady(String),
@@ -161,6 +185,7 @@ impl Failure {
             Self::TooFew { .. } => (409, "guard_min_items"),
             Self::TooMany { .. } => (409, "guard_max_items"),
             Self::MissingImage(_) => (409, "missing_image"),
+            Self::MissingPlatform { .. } => (409, "missing_platform"),
             Self::MissingTable(_) => (409, "missing_table"),
             Self::MissingWorkspace(_) => (409, "missing_workspace"),
             Self::BodyTooLarge(_) => (413, "too_large"),
@@ -168,7 +193,7 @@ impl Failure {
             Self::Head(_) => (400, "invalid_head"),
             Self::Busy(_) => (429, "busy"),
             Self::Internal => (500, "internal"),
-            Self::Upstream(_) => (502, "upstream"),
+            Self::Upstream(_) | Self::Registry { .. } => (502, "upstream"),
             Self::NotReady(_) => (503, "not_ready"),
             Self::Deadline { .. } => (504, "deadline"),
         };
@@ -201,6 +226,13 @@ impl Failure {
             Self::Forbidden(_) => "what was asked for is not allowed".to_owned(),
             Self::UnknownProfile(_) => "no such profile".to_owned(),
             Self::MissingImage(_) => "an image is not there".to_owned(),
+            Self::MissingPlatform { .. } => "an image is not there for the platform".to_owned(),
+            Self::Registry {
+                registry,
+                repository,
+                what,
+                ..
+            } => format!("registry {registry}, asked for {repository}, {what}"),
             Self::MissingTable(_) => "a RouteTable is not there".to_owned(),
             Self::MissingWorkspace(_) => "a Workspace is not there".to_owned(),
             Self::NoSource(_)
