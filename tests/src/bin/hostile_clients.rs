@@ -1,5 +1,5 @@
 //! `cargo run -p e2e-tests --bin hostile_clients -- BINARY [CONNECTIONS] [SECONDS]`: what the ApplicationSet generator needs,
-//! and how long an honest caller waits, while many clients hold connections that they do not use. Figures for a person to
+//! and how long an honest caller waits, while many clients hold connections that they do not use. Measurements for a person to
 //! read; nothing here passes or fails.
 //!
 //! A quarter of the hostile clients each: says nothing, sends a head byte by byte, sends 400 KiB of a head and stops, sends a
@@ -7,7 +7,7 @@
 //! server closed it. Meanwhile one honest caller makes a connection for each call, and another one keeps its connection as
 //! Argo CD does.
 
-#![allow(clippy::print_stdout, reason = "figures for a person")]
+#![allow(clippy::print_stdout, reason = "measurements for a person")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
