@@ -246,6 +246,13 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "kubernetes": { "namespaces": ["*"] },
             "tls": { "secret": "certificate" },
             "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" } },
+            "networkPolicy": { "metricsFrom": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }] },
+            "prometheusRule": { "enabled": true, "labels": { "release": "prometheus" } },
+            "dashboard": { "enabled": true },
+            "envFrom": [{ "secretRef": { "name": "logins", "optional": true } }],
+            "extraVolumes": [{ "name": "pull", "secret": { "secretName": "logins" } }],
+            "extraVolumeMounts": [{ "name": "pull", "mountPath": "/pull", "readOnly": true }],
+            "caBundle": { "configMap": "authorities", "key": "bundle.pem" },
             "extraArgs": ["--log-level=debug"],
             "env": [{ "name": "NO_PROXY", "value": ".svc" }],
             "podAnnotations": { "example.com/a": "b" },
@@ -253,10 +260,17 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "tolerations": [{ "operator": "Exists" }],
             "affinity": { "nodeAffinity": {} },
         }))?;
-        // The definition is that of Prometheus' operator, which is not here.
+        // The definitions are those of Prometheus' operator, which is not here.
         let total = objects.len();
-        objects.retain(|it| it.types.as_ref().is_some_and(|it| it.kind != "ServiceMonitor"));
-        ensure!(objects.len() + 1 == total, "no ServiceMonitor");
+        let of_operator = ["ServiceMonitor", "PrometheusRule"];
+        objects.retain(|it| it.types.as_ref().is_some_and(|it| !of_operator.contains(&it.kind.as_str())));
+        ensure!(objects.len() + 2 == total, "no ServiceMonitor or PrometheusRule");
+        let authorities = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "authorities", "namespace": NAMESPACE },
+            "data": { "bundle.pem": cert.pem() },
+        });
+        apply(cluster.client(), &[serde_json::from_value(authorities)?]).await?;
         apply(cluster.client(), &objects).await?;
         let installed = Installed::read(cluster.client(), NAMESPACE, NAME).await?;
         installed.may_run().await?;

@@ -24,6 +24,8 @@ const PATH: &str = "/api/v1/getparams.execute";
 
 /// Longest body.
 const MAX_BODY: usize = 1 << 20;
+/// Longest field of a log record that a request fills, in bytes.
+const MAX_FIELD: usize = 256;
 
 /// The routes for Argo CD.
 pub(crate) fn router(service: Arc<Service>) -> Router {
@@ -48,11 +50,11 @@ async fn execute(
     let span = Span::current();
     span.record("token", &caller.token);
     let profile = profile.map(|Path(profile)| profile);
-    span.record("profile", &profile);
+    span.record("profile", profile.as_deref().map(cut));
     let request = Request::from_body(&read(body).await?)?;
-    span.record("application_set", &request.application_set);
+    span.record("application_set", cut(&request.application_set));
 
-    let query = service.query(profile.as_deref(), &caller.token, &request)?;
+    let query = service.query(profile.as_deref(), Some(&caller.token), &request)?;
     let source = query.output.source().to_owned();
     span.record("source", &source);
     let answered = service.answer(query).await;
@@ -81,7 +83,7 @@ struct Answered {
     answer: Answer,
 }
 
-/// A failure, and the source that it is from. [`account`] writes the body.
+/// A failure, and the source that it is from. [`account`] writes the answer.
 #[derive(Clone)]
 pub(crate) struct Refused {
     source: Option<String>,
@@ -99,15 +101,22 @@ impl From<Failure> for Refused {
 
 impl IntoResponse for Answered {
     fn into_response(self) -> Response {
-        let mut response = json(StatusCode::OK, self.answer.to_body());
-        response.extensions_mut().insert(self);
-        response
+        match self.answer.to_body() {
+            Ok(body) => {
+                let mut response = json(StatusCode::OK, body);
+                response.extensions_mut().insert(self);
+                response
+            }
+            Err(failure) => Refused::from(failure).into_response(),
+        }
     }
 }
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = Response::default();
+        // Complete as it is: what no layer completes must be an error, since 200 without a body deletes every Application.
+        let body = Failure::Internal.to_body("");
+        let mut response = json(StatusCode::INTERNAL_SERVER_ERROR, body);
         response.extensions_mut().insert(self);
         response
     }
@@ -138,14 +147,29 @@ async fn account(
 
     let _entered = span.enter();
     let ms = started.elapsed().as_secs_f64() * 1000.0;
-    let extensions = response.extensions_mut();
-    if let Some(Refused { source, failure }) = extensions.remove() {
+    if let Some(Answered { source, answer }) = response.extensions_mut().remove() {
+        let count = answer.count();
+        tracing::info!(status = 200, count, ms, "answered");
+        service.metrics.answered(&source, count, started.elapsed());
+    } else {
+        let refused = response.extensions_mut().remove();
+        let Refused { source, failure } = refused.unwrap_or_else(|| by_axum(&response).into());
         let code = failure.code();
-        tracing::warn!(status = code.status, code = code.name, ms, problem = %failure, "refused");
+        let problem = failure.to_log();
+        let problem = cut(&problem);
+        tracing::warn!(
+            status = code.status,
+            code = code.name,
+            ms,
+            problem,
+            "refused"
+        );
         service
             .metrics
             .called(source.as_deref(), code.name, started.elapsed());
-        let headers = std::mem::take(response.headers_mut());
+        let mut headers = std::mem::take(response.headers_mut());
+        headers.remove(header::CONTENT_LENGTH);
+        headers.remove(header::CONTENT_TYPE);
         let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response = json(status, failure.to_body(&id));
         // Which methods a path has, for example.
@@ -153,15 +177,26 @@ async fn account(
         // The body may be unread, and the server then closes the connection: the client's next call must not use it, for
         // Argo CD does not repeat a call that finds it closed.
         set(&mut response, header::CONNECTION, "close");
-    } else if let Some(Answered { source, answer }) = extensions.remove() {
-        let count = answer.count();
-        tracing::info!(status = 200, count, ms, "answered");
-        service.metrics.answered(&source, count, started.elapsed());
     }
     if service.is_draining() {
         set(&mut response, header::CONNECTION, "close");
     }
     response
+}
+
+/// What an answer means that is neither an [`Answered`] nor a [`Refused`]: axum made it, of a path that is no text.
+fn by_axum(response: &Response) -> Failure {
+    if response.status().is_client_error() {
+        Failure::UnknownPath
+    } else {
+        Failure::Internal
+    }
+}
+
+/// The beginning of `text`, as a log may have it.
+fn cut(text: &str) -> &str {
+    text.get(..text.floor_char_boundary(MAX_FIELD))
+        .unwrap_or_default()
 }
 
 /// Runs `call` if there is room, until the deadline; a panic is a failure of this call only.
@@ -174,7 +209,10 @@ async fn bounded(
     match tokio::time::timeout(service.deadline, call).await {
         Ok(Ok(response)) => Ok(response),
         Ok(Err(_panic)) => Err(Failure::Internal),
-        Err(_elapsed) => Err(Failure::Deadline(service.deadline.as_secs())),
+        Err(_elapsed) => Err(Failure::Deadline {
+            seconds: service.deadline.as_secs(),
+            waiting: "the body of the request, or a source".to_owned(),
+        }),
     }
 }
 
@@ -188,4 +226,24 @@ fn set(response: &mut Response, name: HeaderName, value: &'static str) {
     response
         .headers_mut()
         .insert(name, HeaderValue::from_static(value));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refusal_that_no_layer_completes_is_an_error_with_a_body() {
+        let response = Refused::from(Failure::Empty("a source".to_owned())).into_response();
+        assert_eq!(response.status(), 500);
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(body.starts_with(b"{\"message\":"), "{body:?}");
+    }
+
+    #[test]
+    fn a_field_is_cut_between_two_characters() {
+        assert_eq!(cut(&"é".repeat(200)).len(), 256);
+        assert_eq!(cut(&format!("a{}", "é".repeat(200))).len(), 255);
+        assert_eq!(cut("a"), "a");
+    }
 }

@@ -6,12 +6,32 @@ use std::{
     time::Duration,
 };
 
-use clap::{ArgGroup, Parser};
+use clap::{ArgGroup, Args, Parser};
 use tracing::level_filters::LevelFilter;
+
+use crate::commands::Command;
 
 /// Answers the plugin generators of Argo CD's ApplicationSets.
 #[derive(Debug, Clone, Parser)]
-#[command(version = crate::VERSION, group = ArgGroup::new("tokens").required(true))]
+#[command(
+    version = crate::VERSION,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub struct CommandLine {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// How to serve.
+    #[command(flatten)]
+    pub(crate) flags: Option<Flags>,
+}
+
+/// How to serve.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("tokens").required(true))]
 pub struct Flags {
     /// The configuration; a change counts from the next request.
     #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
@@ -24,7 +44,7 @@ pub struct Flags {
         value_name = "DIR",
         group = "tokens"
     )]
-    tokens_dir: Option<PathBuf>,
+    pub(crate) tokens_dir: Option<PathBuf>,
 
     /// A file with the only token, such as /var/run/argo/token; a change counts from the next request.
     #[arg(
@@ -33,7 +53,7 @@ pub struct Flags {
         value_name = "FILE",
         group = "tokens"
     )]
-    token_file: Option<PathBuf>,
+    pub(crate) token_file: Option<PathBuf>,
 
     /// Where Argo CD asks.
     #[arg(
@@ -111,6 +131,27 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// Those of a command that answers one call, without tokens and ports.
+    pub(crate) fn for_one_call(config: &Path) -> Self {
+        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self {
+            config: config.to_owned(),
+            tokens_dir: None,
+            token_file: None,
+            listen: nowhere,
+            ops_listen: nowhere,
+            tls_cert: None,
+            tls_key: None,
+            kubeconfig: None,
+            context: None,
+            objects_dir: None,
+            deadline: Duration::from_secs(25),
+            shutdown_delay: Duration::ZERO,
+            max_concurrent: 1,
+            log_level: LevelFilter::ERROR,
+        }
+    }
+
     /// The directory with the tokens, or the file with the only one.
     pub(crate) fn tokens(&self) -> &Path {
         let given = self.tokens_dir.as_deref().or(self.token_file.as_deref());
@@ -119,7 +160,7 @@ impl Flags {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds: &f32| *seconds >= 0.0);
     seconds
         .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok())
@@ -135,8 +176,8 @@ mod tests {
     /// `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
     #[test]
     fn every_flag_has_a_variable_named_after_it() {
-        Flags::command().debug_assert();
-        for flag in Flags::command().get_arguments() {
+        CommandLine::command().debug_assert();
+        for flag in CommandLine::command().get_arguments() {
             let name = flag.get_long().unwrap().to_uppercase().replace('-', "_");
             let variable = format!("GLOO_APPSET_{name}");
             assert_eq!(flag.get_env().unwrap(), variable.as_str());

@@ -1,12 +1,14 @@
 //! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
 //!
 //! ```text
-//! serve: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
+//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
 //!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
 //! ```
 
 mod api;
 mod caller;
+mod commands;
+mod connection;
 mod flags;
 mod live;
 mod metrics;
@@ -18,10 +20,11 @@ mod service;
 mod tls;
 mod tokens;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-pub use flags::Flags;
+pub use flags::{CommandLine, Flags};
 use service::Service;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,7 +33,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::serve::Server;
+use crate::serve::{Bounds, Server};
 
 /// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
@@ -38,16 +41,35 @@ const VERSION: &str = match option_env!("RELEASE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Serves until SIGTERM or SIGINT, and then until what was asked is answered.
-///
-/// # Errors
-/// When the configuration, the tokens or the certificate cannot be used, or an address is taken.
-pub fn run(flags: &Flags) -> anyhow::Result<()> {
+/// Carries out a command, or serves until SIGTERM or SIGINT, and then until what was asked is answered.
+pub fn run(line: &CommandLine) -> ExitCode {
+    let served = match (&line.command, &line.flags) {
+        (Some(command), _) => return commands::run(command),
+        (None, Some(flags)) => {
+            start_logging(flags.log_level).and_then(|()| runtime()?.block_on(serve(flags)))
+        }
+        (None, None) => Err(anyhow::anyhow!("--config is missing")),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    Ok(runtime.enable_all().build()?)
+}
+
+fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_span_list(false)
-        .with_max_level(flags.log_level)
+        .with_max_level(level)
         .with_writer(std::io::stderr)
         .finish()
         .with(
@@ -57,23 +79,23 @@ pub fn run(flags: &Flags) -> anyhow::Result<()> {
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
-        .map_err(|error| anyhow::anyhow!(error))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    runtime.block_on(serve(flags))
+        .map_err(|error| anyhow::anyhow!(error))
 }
 
 async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
     let service = Arc::new(Service::new(flags)?);
+    service.check_tokens()?;
     let tls = tls::Certificate::from_flags(flags)?;
 
     let api = listen(flags.listen, "api").await?;
     let ops = listen(flags.ops_listen, "ops").await?;
-    let ops = Server::start(ops, None, ops::router(Arc::clone(&service)), flags);
-    let api = Server::start(api, tls, api::router(Arc::clone(&service)), flags);
+    let closed = |port| service.metrics.closed(port);
+    let router = ops::router(Arc::clone(&service));
+    let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
+    let router = api::router(Arc::clone(&service));
+    let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
 
     tokio::select! {
         _ = terminated.recv() => {}

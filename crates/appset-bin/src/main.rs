@@ -2,6 +2,6 @@
 
 use clap::Parser as _;
 
-fn main() -> anyhow::Result<()> {
-    appset_bin::run(&appset_bin::Flags::parse())
+fn main() -> std::process::ExitCode {
+    appset_bin::run(&appset_bin::CommandLine::parse())
 }

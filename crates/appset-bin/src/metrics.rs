@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::{HeaderMap, StatusCode};
 use prometheus_client::encoding::{EncodeLabelSet, text::encode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -20,8 +21,12 @@ pub(crate) struct Metrics {
     empty: Family<SourceLabels, Counter>,
     last_success: Family<SourceLabels, Gauge<f64, AtomicU64>>,
     upstream: Family<SourceLabels, Counter>,
+    requests: Family<RequestLabels, Counter>,
+    remaining: Family<RegistryLabels, Gauge>,
+    stale: Family<RegistryLabels, Gauge>,
     running: Gauge,
     cancelled: Counter,
+    closed: Family<ClosedLabels, Counter>,
     draining: Gauge,
     config_good: Gauge,
     synced: Family<KindLabels, Gauge>,
@@ -56,6 +61,23 @@ struct SourceLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClosedLabels {
+    port: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RegistryLabels {
+    registry: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    registry: String,
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabels {
     kind: &'static str,
     namespace: String,
@@ -81,8 +103,24 @@ impl Metrics {
                 "When a call was last answered with 200",
             ),
             upstream: register.add("upstream_queries", "What was not in the cache"),
+            requests: register.add(
+                "registry_requests",
+                "Requests to registries and their token servers, by status; broken without an answer",
+            ),
+            remaining: register.add(
+                "registry_ratelimit_remaining",
+                "Requests that the registry still allows, by its last answer",
+            ),
+            stale: register.add(
+                "registry_stale_seconds",
+                "Age of the last digest that was served because its registry failed; 0 if it answers",
+            ),
             running: register.add("running_calls", "Calls that have begun and not ended"),
             cancelled: register.add("cancelled_calls", "Calls that the client did not wait for"),
+            closed: register.add(
+                "closed_connections",
+                "Connections that the server closed early: late, or evicted for another one",
+            ),
             draining: register.add("draining", "Whether the process is about to end"),
             config_good: register.add(
                 "config_good",
@@ -97,10 +135,15 @@ impl Metrics {
         }
     }
 
-    /// Counts what `source` has to look up.
-    pub(crate) fn upstream(&self, source: &str) -> Counter {
+    /// What is counted of registries, for lookups of `source`.
+    pub(crate) fn registries(&self, source: &str) -> RegistryMetrics {
         let source = source.to_owned();
-        self.upstream.get_or_create_owned(&SourceLabels { source })
+        RegistryMetrics {
+            lookups: self.upstream.get_or_create_owned(&SourceLabels { source }),
+            requests: self.requests.clone(),
+            remaining: self.remaining.clone(),
+            stale: self.stale.clone(),
+        }
     }
 
     /// A call ended with `code`.
@@ -140,6 +183,18 @@ impl Metrics {
         }
     }
 
+    /// What counts the connections of `port` that are closed early.
+    pub(crate) fn closed(&self, port: &'static str) -> Closed {
+        let counter = |reason| {
+            let labels = ClosedLabels { port, reason };
+            self.closed.get_or_create_owned(&labels)
+        };
+        Closed {
+            late: counter("late"),
+            evicted: counter("evicted"),
+        }
+    }
+
     pub(crate) fn drain(&self) {
         self.draining.set(1);
     }
@@ -167,6 +222,85 @@ impl Metrics {
             Ok(()) => text,
             Err(error) => format!("# {error}\n"),
         }
+    }
+}
+
+/// Counts what is asked of registries. Labels hold only registries that the configuration names.
+#[derive(Clone)]
+pub(crate) struct RegistryMetrics {
+    lookups: Counter,
+    requests: Family<RequestLabels, Counter>,
+    remaining: Family<RegistryLabels, Gauge>,
+    stale: Family<RegistryLabels, Gauge>,
+}
+
+impl RegistryMetrics {
+    /// An image is looked up that was not in the cache.
+    pub(crate) fn lookup(&self) {
+        self.lookups.inc();
+    }
+
+    /// A registry answered.
+    pub(crate) fn answered(&self, registry: &str, status: StatusCode, headers: &HeaderMap) {
+        self.count(registry, status.as_str());
+        let remaining = headers.get("ratelimit-remaining");
+        let remaining = remaining.and_then(|text| {
+            // `76;w=21600` is 76 in six hours.
+            text.to_str().ok()?.split(';').next()?.trim().parse().ok()
+        });
+        if let Some(remaining) = remaining {
+            let registry = registry.to_owned();
+            let labels = RegistryLabels { registry };
+            self.remaining.get_or_create(&labels).set(remaining);
+        }
+    }
+
+    /// A request was not answered.
+    pub(crate) fn broken(&self, registry: &str) {
+        self.count(registry, "broken");
+    }
+
+    /// A digest was served that is this old.
+    pub(crate) fn is_stale(&self, registry: &str, age: Duration) {
+        let age = age.as_secs().try_into().unwrap_or(i64::MAX);
+        let registry = registry.to_owned();
+        self.stale
+            .get_or_create(&RegistryLabels { registry })
+            .set(age);
+    }
+
+    /// A registry answers.
+    pub(crate) fn is_fresh(&self, registry: &str) {
+        let registry = registry.to_owned();
+        if let Some(stale) = self.stale.get(&RegistryLabels { registry }) {
+            stale.set(0);
+        }
+    }
+
+    fn count(&self, registry: &str, code: &str) {
+        let (registry, code) = (registry.to_owned(), code.to_owned());
+        self.requests
+            .get_or_create(&RequestLabels { registry, code })
+            .inc();
+    }
+}
+
+/// Counts the connections of one port that are closed early.
+#[derive(Clone)]
+pub(crate) struct Closed {
+    late: Counter,
+    evicted: Counter,
+}
+
+impl Closed {
+    /// A limit passed.
+    pub(crate) fn late(&self) {
+        self.late.inc();
+    }
+
+    /// Another connection needed the place.
+    pub(crate) fn evicted(&self) {
+        self.evicted.inc();
     }
 }
 

@@ -13,6 +13,8 @@ use route_store::{
 
 use crate::Flags;
 
+/// Stands for all namespaces in a configuration.
+const ALL: &str = "*";
 /// How old objects may be that an answer is made of. Their watch gives a sign of life each minute.
 const STALE: Duration = Duration::from_secs(120);
 /// How long one request to the API server may take. Nobody waits for it.
@@ -106,12 +108,18 @@ impl<K: Resource> Kind<K> {
                     let error = anyhow::Error::from(error);
                     Failure::Upstream(format!("{}s: {error:#}", K::KIND))
                 })?;
-                objects.retain(|object| namespaces.contains(&object.key().namespace));
+                let is_all = namespaces.iter().any(|namespace| namespace == ALL);
+                objects.retain(|object| is_all || namespaces.contains(&object.key().namespace));
                 Ok(objects.into_iter().map(Arc::new).collect())
             }
             Self::Cluster(informer) => {
                 let mut all = Vec::new();
                 for namespace in namespaces {
+                    if namespace == ALL {
+                        let known = informer.check(None, STALE);
+                        known.map_err(|why| Failure::NotReady(unknown::<K>(namespace, &why)))?;
+                        return Ok(informer.all());
+                    }
                     let objects = informer.objects(namespace, STALE);
                     all.extend(
                         objects.map_err(|why| Failure::NotReady(unknown::<K>(namespace, &why)))?,
@@ -123,8 +131,11 @@ impl<K: Resource> Kind<K> {
     }
 
     fn follow(&self, namespaces: &BTreeSet<String>) {
-        if let Self::Cluster(informer) = self {
-            informer.follow_only(namespaces);
+        match self {
+            // One watch of all namespaces has those that others name, too.
+            Self::Cluster(informer) if namespaces.contains(ALL) => informer.follow_all(),
+            Self::Cluster(informer) => informer.follow_only(namespaces),
+            Self::Dir(_) => {}
         }
     }
 
@@ -133,14 +144,16 @@ impl<K: Resource> Kind<K> {
             return Vec::new();
         };
         let namespaces = informer.status().scopes.into_iter();
-        let reports = namespaces.filter_map(|scope| {
-            let namespace = scope.namespace?;
-            let objects = informer.objects(&namespace, STALE).ok();
-            Some(Report {
+        let reports = namespaces.map(|scope| {
+            let objects = match &scope.namespace {
+                Some(namespace) => informer.objects(namespace, STALE).ok(),
+                None => informer.check(None, STALE).ok().map(|()| informer.all()),
+            };
+            Report {
                 kind: K::KIND,
-                namespace,
+                namespace: scope.namespace.unwrap_or_else(|| ALL.to_owned()),
                 objects: objects.map(|objects| objects.len()),
-            })
+            }
         });
         reports.collect()
     }
@@ -155,7 +168,8 @@ impl<K: Resource> Kind<K> {
                 Some(error) => Unknown::Failed(error),
                 None => Unknown::NoAnswer,
             };
-            Some(unknown::<K>(&scope.namespace?, &why))
+            let namespace = scope.namespace.as_deref().unwrap_or(ALL);
+            Some(unknown::<K>(namespace, &why))
         })
     }
 }

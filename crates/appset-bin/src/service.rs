@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use appset_generator::{Answer, Config, Failure, ImageDigests, Query, Request, SourceQuery};
+use appset_generator::{Answer, Config, Failure, Query, Request, SourceQuery};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::Flags;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
-use crate::registries::Registries;
+use crate::registries::{Deadline, Registries};
 use crate::tokens::Tokens;
 
 /// What every request needs.
@@ -41,7 +41,7 @@ impl Service {
         let service = Self {
             objects: Objects::new(flags),
             caught_up: AtomicBool::new(false),
-            registries: Registries::new(metrics.upstream("image-digests"))?,
+            registries: Registries::new(metrics.registries("image-digests"))?,
             config,
             tokens: flags.tokens().to_owned(),
             permits: Semaphore::new(flags.max_concurrent),
@@ -50,12 +50,17 @@ impl Service {
             draining: AtomicBool::new(false),
             metrics,
         };
-        if service.tokens()?.is_empty() {
-            let path = service.tokens.display().to_string();
-            tracing::warn!(path, "no file holds a token, so every call will be refused");
-        }
         service.config();
         Ok(service)
+    }
+
+    /// Warns if nobody can ask.
+    pub(crate) fn check_tokens(&self) -> anyhow::Result<()> {
+        if self.tokens()?.is_empty() {
+            let path = self.tokens.display().to_string();
+            tracing::warn!(path, "no file holds a token, so every call will be refused");
+        }
+        Ok(())
     }
 
     /// The configuration as it is now. What it needs is followed from now on.
@@ -80,11 +85,11 @@ impl Service {
         permit.map_err(|_| Failure::Busy(self.max_concurrent))
     }
 
-    /// What the bearer of `token` asks for through `profile`.
+    /// What the bearer of `token` asks for through `profile`; without one, who runs the generator asks.
     pub(crate) fn query(
         &self,
         profile: Option<&str>,
-        token: &str,
+        token: Option<&str>,
         request: &Request,
     ) -> Result<Query, Failure> {
         self.config().query(profile, token, request)
@@ -109,8 +114,10 @@ impl Service {
             }
             SourceQuery::ImageDigests(images) => {
                 let config = self.config.current();
-                let docker_config = config.image_digests().and_then(ImageDigests::docker_config);
-                let found = self.registries.look_up(&images, docker_config).await?;
+                // The file may be another one since the query was made of it.
+                let source = config.image_digests().ok_or(Failure::Internal)?;
+                let deadline = Deadline::of_call(self.deadline);
+                let found = self.registries.look_up(&images, source, deadline).await?;
                 images.sets(&found)?
             }
         };

@@ -108,17 +108,16 @@ impl Answer {
     }
 
     /// The body of the response.
-    #[must_use]
-    pub fn to_body(&self) -> Vec<u8> {
+    ///
+    /// # Errors
+    /// If it cannot be written, which must not end as an empty body: to the controller that is an empty list.
+    pub fn to_body(&self) -> Result<Vec<u8>, Failure> {
         let parameters = match self {
             Self::Sets(first, more) => std::iter::once(first).chain(more).collect(),
             Self::Empty(_) => Vec::new(),
         };
-        // Texts, booleans, and maps with texts for keys can always be written.
-        serde_json::to_vec(&Body {
-            output: Parameters { parameters },
-        })
-        .unwrap_or_default()
+        let output = Parameters { parameters };
+        serde_json::to_vec(&Body { output }).map_err(|_| Failure::Internal)
     }
 }
 
@@ -135,6 +134,8 @@ struct Parameters<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::{hash_map, vec};
+    use proptest::prelude::*;
     use serde_json::json;
 
     #[track_caller]
@@ -148,7 +149,10 @@ mod tests {
             });
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
-                assert_eq!(String::from_utf8(answer.to_body()).unwrap(), expect);
+                assert_eq!(
+                    String::from_utf8(answer.to_body().unwrap()).unwrap(),
+                    expect
+                );
             }
             (Err(failure), Err(expect)) => assert_eq!(failure.code().name, expect, "{failure}"),
             (answer, _) => panic!("{answer:?}"),
@@ -166,6 +170,40 @@ mod tests {
         check(json!({}), true, 0, EMPTY);
         check(json!({"onEmpty": "error"}), true, 0, Err("guard_empty"));
         check(json!({"minItems": 1}), true, 0, Err("guard_empty"));
+    }
+
+    fn sets() -> impl Strategy<Value = Vec<ParameterSet>> {
+        let fields = hash_map("[a-z]{1,4}x", "\\PC{0,20}", 0..3);
+        let set = fields.prop_map(|fields| {
+            let mut set = ParameterSet::default();
+            for (key, text) in fields {
+                set.insert(&key, text.into()).unwrap();
+            }
+            set
+        });
+        vec(set, 0..4)
+    }
+
+    proptest! {
+        /// Whatever was found, a body has the envelope and all sets, and an empty list takes leave.
+        #[test]
+        fn a_body_is_never_read_as_nothing(sets in sets(), allow: bool, min in 0_usize..4) {
+            let on_empty = if allow { OnEmpty::Allow(EmptyAllowed(())) } else { OnEmpty::Refuse };
+            let guards = Guards { on_empty, min, max: None };
+            match guards.admit(sets.clone(), "s") {
+                Ok(answer) => {
+                    let body: serde_json::Value =
+                        serde_json::from_slice(&answer.to_body().unwrap()).unwrap();
+                    let list = body["output"]["parameters"].as_array().unwrap();
+                    prop_assert_eq!(list.len(), sets.len());
+                    prop_assert!(!list.is_empty() || allow);
+                }
+                Err(failure) => {
+                    prop_assert!(failure.code().status >= 400);
+                    prop_assert!(!failure.to_body("").is_empty());
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use strict_json::{Block, Problem};
+use strict_json::Block;
 
-use crate::gloo_routes::{self, GlooRoutes};
-use crate::gloo_workspaces::{self, GlooWorkspaces};
-use crate::image_digests::{self, ImageDigests};
+use crate::error::ConfigError;
+use crate::failure::shown;
+use crate::image_digests::ImageDigests;
 use crate::profile::Profile;
-use crate::rollouts::{self, Rollouts};
-use crate::{Failure, FieldError, Query, Request, StaticSource};
+use crate::source::{Kind, Source, Sources};
+use crate::{Failure, Query, Request, StaticSource};
 
 /// What an administrator wrote.
 ///
@@ -24,8 +24,8 @@ use crate::{Failure, FieldError, Query, Request, StaticSource};
 ///     team-a: {tokens: [team-a], sources: [hello]}
 /// ")?;
 /// let request = Request::from_body(br#"{"input": {}}"#)?;
-/// assert!(config.query(Some("team-a"), "team-a", &request).is_ok());
-/// assert!(config.query(Some("team-a"), "team-b", &request).is_err());
+/// assert!(config.query(Some("team-a"), Some("team-a"), &request).is_ok());
+/// assert!(config.query(Some("team-a"), Some("team-b"), &request).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -47,81 +47,6 @@ pub struct Watched {
     pub clusters: BTreeSet<String>,
 }
 
-/// Every source that is configured, by the name that requests choose it by.
-pub(crate) type Sources = BTreeMap<String, Source>;
-
-/// One source and its settings.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    Static(StaticSource),
-    ImageDigests(ImageDigests),
-    GlooRoutes(GlooRoutes),
-    Rollouts(Rollouts),
-    GlooWorkspaces(GlooWorkspaces),
-}
-
-/// Why a configuration cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// It is not YAML.
-    #[error("the configuration is not YAML: {0}")]
-    Yaml(String),
-    /// A key is unknown, or holds what it must not.
-    #[error(transparent)]
-    Key(#[from] Problem),
-    /// A parameter set holds what templates would not see as it was written.
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    /// The same set again: its Applications would have the same name.
-    #[error("{0} repeats a set that stands above it: remove it")]
-    Twice(String),
-    /// The inputs of a request stand under `input`.
-    #[error(
-        "{0} has a key input, which is where the parameters of a request are echoed: rename it, or set inputs: []"
-    )]
-    InputKey(String),
-    /// A profile names a source that is not configured.
-    #[error("{path} has {source_name}, which is no source here: it is one of {known}")]
-    UnknownSource {
-        /// Path of the list.
-        path: String,
-        /// The name.
-        source_name: String,
-        /// The sources that there are.
-        known: String,
-    },
-    /// A profile hands requests to one that is not configured.
-    #[error("{path} is {name}, which is no profile: it must be one of {known}")]
-    UnknownProfile {
-        /// Path of the key.
-        path: String,
-        /// The name.
-        name: String,
-        /// The profiles that there are.
-        known: String,
-    },
-    /// A profile makes tags, but its requests cannot look up images.
-    #[error(
-        "{0} is set without the source image-digests: set imageDigests, and offer it in the profile's sources"
-    )]
-    TagsWithoutImages(String),
-    /// A static source has the name of another kind.
-    #[error("static.{0} has the name of another source: take another")]
-    ReservedName(String),
-    /// Nothing to answer from.
-    #[error(
-        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
-    )]
-    NoSource,
-}
-
-/// The names of all sources but static ones.
-const KINDS: [&str; 4] = [
-    gloo_routes::NAME,
-    gloo_workspaces::NAME,
-    image_digests::NAME,
-    rollouts::NAME,
-];
 /// The profile behind the path without one.
 const ROOT: &str = "default";
 /// What Argo CD calls the cluster it runs in.
@@ -135,48 +60,26 @@ impl Config {
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document: Value =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
-        let root = Block::root(
-            &document,
-            "the configuration",
-            &[
-                "cluster",
-                "glooRoutes",
-                "glooWorkspaces",
-                "imageDigests",
-                "profiles",
-                "rollouts",
-                "static",
-            ],
-        )?;
+        let keys: Vec<_> = ["cluster", "profiles", "static"]
+            .into_iter()
+            .chain(Kind::ALL.map(Kind::key))
+            .collect();
+        let root = Block::root(&document, "the configuration", &keys)?;
         let cluster = root.string("cluster")?.unwrap_or(IN_CLUSTER);
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
-            if KINDS.contains(&name) {
+            if Kind::ALL.iter().any(|kind| kind.name() == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
         }
-        if root.value("imageDigests").is_some() {
-            let source = root.block("imageDigests", ImageDigests::KEYS)?;
-            let source = ImageDigests::from_config(&source)?;
-            sources.insert(image_digests::NAME.to_owned(), Source::ImageDigests(source));
-        }
-        if root.value("glooRoutes").is_some() {
-            let source = root.block("glooRoutes", GlooRoutes::KEYS)?;
-            let source = GlooRoutes::from_config(&source, cluster)?;
-            sources.insert(gloo_routes::NAME.to_owned(), Source::GlooRoutes(source));
-        }
-        if root.value("rollouts").is_some() {
-            let source = root.block("rollouts", Rollouts::KEYS)?;
-            let source = Rollouts::from_config(&source, cluster)?;
-            sources.insert(rollouts::NAME.to_owned(), Source::Rollouts(source));
-        }
-        if root.value("glooWorkspaces").is_some() {
-            let source = root.block("glooWorkspaces", GlooWorkspaces::KEYS)?;
-            let source = Source::GlooWorkspaces(GlooWorkspaces::from_config(&source)?);
-            sources.insert(gloo_workspaces::NAME.to_owned(), source);
+        for kind in Kind::ALL {
+            if root.value(kind.key()).is_some() {
+                let block = root.block(kind.key(), kind.keys())?;
+                sources.insert(kind.name().to_owned(), kind.read(&block, cluster)?);
+            }
         }
         if sources.is_empty() {
             return Err(ConfigError::NoSource);
@@ -199,7 +102,7 @@ impl Config {
     /// The source of image digests, if it is configured.
     #[must_use]
     pub fn image_digests(&self) -> Option<&ImageDigests> {
-        match self.sources.get(image_digests::NAME) {
+        match self.sources.get(Kind::ImageDigests.name()) {
             Some(Source::ImageDigests(source)) => Some(source),
             _ => None,
         }
@@ -210,36 +113,20 @@ impl Config {
     pub fn watched(&self) -> Watched {
         let mut watched = Watched::default();
         for source in self.sources.values() {
-            match source {
-                Source::Static(_) | Source::ImageDigests(_) => {}
-                Source::GlooRoutes(source) => {
-                    let namespaces = source.namespaces().iter().cloned();
-                    watched.route_tables.extend(namespaces);
-                }
-                Source::Rollouts(source) => {
-                    let namespaces = source.namespaces().iter();
-                    watched.rollouts.extend(namespaces.clone().cloned());
-                    watched.route_tables.extend(namespaces.cloned());
-                }
-                Source::GlooWorkspaces(source) => {
-                    let namespaces = source.namespaces().iter();
-                    watched.workspaces.extend(namespaces.clone().cloned());
-                    watched.clusters.extend(namespaces.cloned());
-                }
-            }
+            source.watch(&mut watched);
         }
         watched
     }
 
     /// What `request` asks for, sent by the bearer of `token` to the path of a profile or, without one, to the path that names
-    /// none.
+    /// none. Without a token nobody is turned away: that is for whoever runs the generator.
     ///
     /// # Errors
     /// When there is no such profile, the token is not for it, or the request cannot be understood or may not be asked.
     pub fn query(
         &self,
         profile: Option<&str>,
-        token: &str,
+        token: Option<&str>,
         request: &Request,
     ) -> Result<Query, Failure> {
         let mut profile = self.profile(profile.unwrap_or(ROOT), token)?;
@@ -249,10 +136,12 @@ impl Config {
         profile.query(&self.sources, request)
     }
 
-    fn profile(&self, name: &str, token: &str) -> Result<&Profile, Failure> {
+    fn profile(&self, name: &str, token: Option<&str>) -> Result<&Profile, Failure> {
         let profile = self.profiles.get(name);
-        let profile = profile.ok_or_else(|| Failure::UnknownProfile(name.to_owned()))?;
-        profile.admit(token)?;
+        let profile = profile.ok_or_else(|| Failure::UnknownProfile(shown(name)))?;
+        if let Some(token) = token {
+            profile.admit(token)?;
+        }
         Ok(profile)
     }
 }

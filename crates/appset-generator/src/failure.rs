@@ -1,11 +1,14 @@
 //! Every way in which a call is refused, with its status and its body.
 
 use serde::Serialize;
+use strict_json::Problem;
 
 use crate::FieldError;
 
 /// Longest message in a body, in characters: the controller copies it into three conditions of the ApplicationSet.
 const MAX_MESSAGE: usize = 512;
+/// Longest value of a parameter in a message, in characters.
+const MAX_VALUE: usize = 64;
 
 /// A call that is answered with an error. The controller then keeps every Application of the set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +18,7 @@ pub enum Failure {
     Body(String),
     /// A parameter is unknown, or holds what it must not.
     #[error("parameters: {0}")]
-    Parameter(#[from] strict_json::Problem),
+    Parameter(Problem),
     /// A parameter that is to stand in the output cannot.
     #[error(transparent)]
     Field(#[from] FieldError),
@@ -89,12 +92,27 @@ pub enum Failure {
     /// An image is not there, and the input takes that for an error.
     #[error("image {0} is not there: wait for its build, or set onMissing: skip")]
     MissingImage(String),
+    /// An image is there, but not for the platform. `onMissing` does not hide that, since no later build is awaited.
+    #[error(
+        "image {image} is there for {there}, not for {platform}: build it for that, or correct platform"
+    )]
+    MissingPlatform {
+        /// The image.
+        image: String,
+        /// What was asked for.
+        platform: String,
+        /// What there is.
+        there: String,
+    },
     /// A table that is selected by name is not there.
     #[error(transparent)]
     MissingTable(#[from] gloo_types::NoSuchTable),
     /// A Workspace that is selected by name is not there.
     #[error("Workspace {0} not found: create it or correct workspaces")]
     MissingWorkspace(gloo_types::ObjectKey),
+    /// The head of the request cannot be read, for which HTTP has this status.
+    #[error("{}", head(*.0))]
+    Head(u16),
     /// The body is too long.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
@@ -107,12 +125,29 @@ pub enum Failure {
     /// Whoever knows the answer did not give it.
     #[error("{0}")]
     Upstream(String),
+    /// A registry did not give the digest of an image.
+    #[error("registry {registry}, asked for {repository}:{tag}, {what}")]
+    Registry {
+        /// The registry.
+        registry: String,
+        /// The image's repository.
+        repository: String,
+        /// Its tag, which a log must not have.
+        tag: String,
+        /// What the registry did, and what helps.
+        what: String,
+    },
     /// The source has not seen everything yet.
     #[error("{0}")]
     NotReady(String),
     /// The answer took too long.
-    #[error("no answer within {0} s: a source is slow")]
-    Deadline(u64),
+    #[error("no answer within {seconds} s: {waiting}")]
+    Deadline {
+        /// The deadline.
+        seconds: u64,
+        /// What it was waiting for.
+        waiting: String,
+    },
 }
 
 /// What clients and metrics tell failures apart by.
@@ -150,14 +185,17 @@ impl Failure {
             Self::TooFew { .. } => (409, "guard_min_items"),
             Self::TooMany { .. } => (409, "guard_max_items"),
             Self::MissingImage(_) => (409, "missing_image"),
+            Self::MissingPlatform { .. } => (409, "missing_platform"),
             Self::MissingTable(_) => (409, "missing_table"),
             Self::MissingWorkspace(_) => (409, "missing_workspace"),
             Self::BodyTooLarge(_) => (413, "too_large"),
+            Self::Head(414..=431) => (431, "head_too_large"),
+            Self::Head(_) => (400, "invalid_head"),
             Self::Busy(_) => (429, "busy"),
             Self::Internal => (500, "internal"),
-            Self::Upstream(_) => (502, "upstream"),
+            Self::Upstream(_) | Self::Registry { .. } => (502, "upstream"),
             Self::NotReady(_) => (503, "not_ready"),
-            Self::Deadline(_) => (504, "deadline"),
+            Self::Deadline { .. } => (504, "deadline"),
         };
         Code { status, name }
     }
@@ -170,8 +208,78 @@ impl Failure {
             code: self.code().name,
             request_id,
         };
-        // Three strings can always be written.
+        // Three strings can always be written, and no status of ours is 2xx.
         serde_json::to_vec(&body).unwrap_or_default()
+    }
+
+    /// What a log may have of it: nothing that a request sent. Whoever sent it has the rest, with the same request ID.
+    #[must_use]
+    pub fn to_log(&self) -> String {
+        match self {
+            Self::Parameter(problem) => format!("parameter {} is wrong", problem.path()),
+            Self::UnresolvedTemplate { path, .. } => {
+                format!("parameter {path} is an unresolved template")
+            }
+            Self::Body(_) => "the body is no request for parameters".to_owned(),
+            Self::Field(_) => "a parameter cannot be in the output".to_owned(),
+            Self::UnknownSource { known, .. } => format!("no such source: it is one of {known}"),
+            Self::Forbidden(_) => "what was asked for is not allowed".to_owned(),
+            Self::UnknownProfile(_) => "no such profile".to_owned(),
+            Self::MissingImage(_) => "an image is not there".to_owned(),
+            Self::MissingPlatform { .. } => "an image is not there for the platform".to_owned(),
+            Self::Registry {
+                registry,
+                repository,
+                what,
+                ..
+            } => format!("registry {registry}, asked for {repository}, {what}"),
+            Self::MissingTable(_) => "a RouteTable is not there".to_owned(),
+            Self::MissingWorkspace(_) => "a Workspace is not there".to_owned(),
+            Self::NoSource(_)
+            | Self::NoToken
+            | Self::WrongToken
+            | Self::TokenReference
+            | Self::UnknownPath
+            | Self::Method
+            | Self::Empty(_)
+            | Self::TooFew { .. }
+            | Self::TooMany { .. }
+            | Self::Head(_)
+            | Self::BodyTooLarge(_)
+            | Self::Busy(_)
+            | Self::Internal
+            | Self::Upstream(_)
+            | Self::NotReady(_)
+            | Self::Deadline { .. } => self.to_string(),
+        }
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(mut problem: Problem) -> Self {
+        match &mut problem {
+            Problem::Value { path, found, .. } => {
+                *path = shown(path);
+                *found = shown(found);
+            }
+            Problem::Type { path, .. }
+            | Problem::UnknownKey { path, .. }
+            | Problem::Empty { path, .. }
+            | Problem::Conflict { path, .. } => *path = shown(path),
+        }
+        Self::Parameter(problem)
+    }
+}
+
+/// `text`, which a request sent, as far as a message may have it.
+pub(crate) fn shown(text: &str) -> String {
+    limited(text, MAX_VALUE)
+}
+
+const fn head(status: u16) -> &'static str {
+    match status {
+        414..=431 => "the head of the request is too large: 16 KiB and 64 headers are the most",
+        _ => "the head of the request is not HTTP/1.1",
     }
 }
 
@@ -185,14 +293,14 @@ struct Body<'a> {
 
 /// `text` on one line, of at most [`MAX_MESSAGE`] characters.
 fn one_line(text: &str) -> String {
-    let line = text.replace(char::is_control, " ");
-    match line.char_indices().nth(MAX_MESSAGE) {
-        None => line,
-        Some(_) => line
-            .chars()
-            .take(MAX_MESSAGE - 3)
-            .chain("...".chars())
-            .collect(),
+    limited(&text.replace(char::is_control, " "), MAX_MESSAGE)
+}
+
+/// The first `most` characters of `text`.
+fn limited(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        None => text.to_owned(),
+        Some(_) => text.chars().take(most - 3).chain("...".chars()).collect(),
     }
 }
 
@@ -218,6 +326,35 @@ mod tests {
                 prop_assert!(!message.contains(char::is_control));
                 prop_assert!(!(200..300).contains(&failure.code().status));
             }
+        }
+    }
+
+    #[test]
+    fn values_are_cut_in_answers_and_left_out_of_logs() {
+        let value = format!("hush{}", "x".repeat(100));
+        let failures = [
+            Failure::from(Problem::Value {
+                path: "tag".to_owned(),
+                found: value.clone(),
+                expected: "a tag".into(),
+            }),
+            Failure::UnresolvedTemplate {
+                path: "tag".to_owned(),
+                text: shown(&value),
+            },
+            Failure::UnknownSource {
+                name: shown(&value),
+                known: "hello".to_owned(),
+            },
+        ];
+        for failure in failures {
+            let text = failure.to_string();
+            assert!(
+                text.contains("hush") && !text.contains(&"x".repeat(61)),
+                "{text}"
+            );
+            let log = failure.to_log();
+            assert!(!log.contains("hush"), "{log}");
         }
     }
 

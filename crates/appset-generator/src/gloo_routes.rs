@@ -4,9 +4,10 @@
 //! The routes that the plugin puts in come and go, and an Application made of them would come and go with them, so there is no
 //! set of one. Weights and destinations change while a canary walks, so they are in a set only where a request asks for them.
 
+mod delegation;
 mod destinations;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use gloo_types::{HttpRoute, RouteTableDoc, RouteTableSelector, RouteTableSpec};
@@ -14,13 +15,14 @@ use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
+use self::delegation::{Delegation, Path, Place};
 use self::destinations::Destinations;
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
-use crate::reach::Reach;
+use crate::reach::{Reach, is_all};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -42,6 +44,8 @@ pub struct RouteQuery {
     cluster: String,
     /// The tables; none when another cluster is asked for.
     tables: Option<RouteTableSelector>,
+    /// Where tables may be read: those that delegate to the ones asked for may be anywhere in it.
+    readable: Vec<String>,
     routes: RouteSelector,
     destinations: Destinations,
     by_table: bool,
@@ -86,6 +90,7 @@ impl GlooRoutes {
         let query = RouteQuery {
             cluster: self.cluster.clone(),
             tables: here.then_some(tables),
+            readable: self.reach.admit(&[], allowed)?,
             routes: routes(&parameters)?,
             destinations: Destinations::read(&parameters, by_table)?,
             by_table,
@@ -131,40 +136,42 @@ impl RouteQuery {
     /// The namespaces whose tables have to be known; none when the request is about another cluster.
     #[must_use]
     pub fn namespaces(&self) -> &[String] {
-        let tables = self.tables.as_ref();
-        tables.map_or(&[], |tables| &tables.namespaces)
+        match self.tables {
+            Some(_) => &self.readable,
+            None => &[],
+        }
     }
 
     /// The sets, from all `tables` of [`namespaces`](Self::namespaces).
     ///
     /// # Errors
     /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
-    /// table contradicts the API, or two sets would have the same key.
+    /// table that is selected contradicts the API.
     pub fn sets(&self, tables: &[Arc<RouteTableDoc>]) -> Result<Vec<ParameterSet>, Failure> {
         let Some(selector) = &self.tables else {
             return Ok(Vec::new());
         };
+        let mut selector = selector.clone();
+        if is_all(&selector.namespaces) && !tables.is_empty() {
+            let namespaces = tables.iter().map(|table| table.key().namespace.clone());
+            selector.namespaces = namespaces.collect::<BTreeSet<_>>().into_iter().collect();
+        }
+        let delegation = Delegation::new(tables.iter().map(AsRef::as_ref));
         let mut sets = BTreeMap::new();
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             let spec = table.spec().map_err(Failure::unreadable)?;
+            let place = delegation.place(table, &spec);
             let routes = self.found(table, &spec)?;
-            let found: Vec<Option<&HttpRoute>> = if self.by_table {
+            let rows: Vec<Option<Row<'_>>> = if self.by_table {
                 routes.first().map(|_| None).into_iter().collect()
             } else {
-                // One without a name cannot be told from others once the table changes.
-                let named = routes.into_iter().filter(|route| !route.name.is_empty());
-                named.map(Some).collect()
+                rows(table, &spec, routes).into_iter().map(Some).collect()
             };
-            for route in found {
-                let (identity, fields) = self.fields(table, &spec, route);
+            for row in rows {
+                let (identity, fields) = self.fields(table, &spec, &place, row);
                 let mut set = ParameterSet::default();
                 set.insert(OWN, fields)?;
-                let key = identity.key;
-                if sets.insert(key.clone(), set).is_some() {
-                    return Err(Failure::Upstream(format!(
-                        "two routes are {key}: give them different names"
-                    )));
-                }
+                sets.insert(identity.key, set);
             }
         }
         Ok(sets.into_values().collect())
@@ -198,7 +205,8 @@ impl RouteQuery {
         &self,
         table: &RouteTableDoc,
         spec: &RouteTableSpec,
-        route: Option<&HttpRoute>,
+        place: &Place,
+        row: Option<Row<'_>>,
     ) -> (Identity, Field) {
         let name = table.key();
         let mut parts = vec![
@@ -206,11 +214,28 @@ impl RouteQuery {
             name.namespace.as_str(),
             name.name.as_str(),
         ];
-        parts.extend(route.map(|route| route.name.as_str()));
+        parts.extend(row.as_ref().map(|row| row.id.as_str()));
         let identity = Identity::of(&parts);
+        let mut problems: Vec<&str> = place.problems.iter().copied().collect();
+        let route = row.map(|row| {
+            problems.extend(row.problem);
+            let (paths, has_more) = place.paths(row.route);
+            if has_more {
+                problems.push("it has more than 256 paths");
+            }
+            let own = [
+                ("name", row.route.name.as_str().into()),
+                ("labels", Field::texts(&row.route.labels)),
+            ];
+            let destinations = self.destinations.fields(row.route, spec, &name.namespace);
+            let fields = own.into_iter().chain(of_paths(&paths));
+            ("route", fields.chain(destinations).collect())
+        });
         let own = [
             ("cluster", self.cluster.as_str().into()),
+            ("configError", problems.join("; ").into()),
             ("delegated", spec.hosts.is_empty().into()),
+            ("hostsKnown", place.hosts_known.into()),
             (
                 "routeTable",
                 Field::from([
@@ -220,19 +245,66 @@ impl RouteQuery {
                 ]),
             ),
         ];
-        let route = route.map(|route| {
-            let own = [
-                ("name", route.name.as_str().into()),
-                ("labels", Field::texts(&route.labels)),
-                ("path", path(route).into()),
-            ];
-            let destinations = self.destinations.fields(route, spec, &name.namespace);
-            ("route", own.into_iter().chain(destinations).collect())
-        });
-        let fields = identity.fields().into_iter().chain(hosts(&spec.hosts));
+        let fields = identity.fields().into_iter().chain(hosts(&place.hosts));
         let fields = fields.chain(own).chain(route).collect();
         (identity, fields)
     }
+}
+
+/// A route, and what tells it from the others of its table.
+struct Row<'s> {
+    id: String,
+    route: &'s HttpRoute,
+    /// What is wrong with its name.
+    problem: Option<&'static str>,
+}
+
+/// `routes` of a table. One without a name of its own is told by its place among the owner's routes, and says so: its set may
+/// become another one's when the table changes.
+fn rows<'s>(
+    table: &RouteTableDoc,
+    spec: &'s RouteTableSpec,
+    routes: Vec<&'s HttpRoute>,
+) -> Vec<Row<'s>> {
+    let all: Vec<&HttpRoute> = owners(table, spec).collect();
+    let place = |route: &HttpRoute| all.iter().position(|other| std::ptr::eq(*other, route));
+    let row = |route: &'s HttpRoute| {
+        let same = all.iter().filter(|other| other.name == route.name);
+        let number = place(route).unwrap_or_default() + 1;
+        let (id, problem) = match route.name.as_str() {
+            "" => (
+                format!("#{number}"),
+                Some("the route has no name: give it one"),
+            ),
+            name if same.count() > 1 => (
+                format!("{name}#{number}"),
+                Some("two routes of the table have this name: give them different ones"),
+            ),
+            name => (name.to_owned(), None),
+        };
+        Row { id, route, problem }
+    };
+    routes.into_iter().map(row).collect()
+}
+
+/// Where a route is served.
+fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
+    let first = paths
+        .iter()
+        .find(|path| !path.kind.is_empty())
+        .or(paths.first());
+    let list = paths.iter().map(|path| {
+        Field::from([
+            ("path", path.text.as_str().into()),
+            ("type", path.kind.into()),
+        ])
+    });
+    [
+        ("path", first.map_or("", |path| path.text.as_str()).into()),
+        ("pathType", first.map_or("", |path| path.kind).into()),
+        ("pathKnown", paths.iter().all(|path| path.is_known).into()),
+        ("paths", Field::List(list.collect())),
+    ]
 }
 
 /// The routes of a request, chosen as the traffic router chooses them.
@@ -257,19 +329,6 @@ fn owners<'s>(
     let routes = written.into_iter().flatten().zip(&spec.http);
     let routes = routes.filter(|(written, _)| route_planner::managed_by(written).is_none());
     routes.map(|(_, route)| route)
-}
-
-/// The path of the first matcher that has one, exact, a prefix or a pattern.
-fn path(route: &HttpRoute) -> String {
-    let uri = route
-        .matchers
-        .iter()
-        .find_map(|matcher| matcher.uri.as_ref());
-    let text = uri.and_then(|uri| {
-        let texts = [&uri.exact, &uri.prefix, &uri.regex];
-        texts.into_iter().find_map(Clone::clone)
-    });
-    text.unwrap_or_default()
 }
 
 #[cfg(test)]

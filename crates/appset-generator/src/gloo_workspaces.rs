@@ -9,7 +9,7 @@ use gloo_types::{
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::identity::Identity;
 use crate::parameters::{self, flag};
 use crate::pattern::{is_pattern, matches};

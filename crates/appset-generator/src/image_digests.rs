@@ -1,18 +1,29 @@
 //! The source that turns image tags into digests: what to ask registries, and what to make of their answers.
 
+mod challenge;
+mod keychain;
+mod manifest;
+mod platform;
 mod reference;
-mod registry;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-pub use self::reference::{Platform, Reference};
+pub use self::challenge::{Bearer, Challenge, Token};
+pub use self::keychain::{Credentials, Keychain, KeychainError};
+pub use self::manifest::{
+    ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
+    platform_of, unknown,
+};
+pub use self::platform::Platform;
+pub use self::reference::{Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
-pub use self::registry::{ACCEPT, Challenge, Digest, RegistryError, is_unknown, platform_digest};
-use crate::config::ConfigError;
+use crate::error::ConfigError;
+use crate::failure::shown;
 use crate::parameters::{self, flag};
 use crate::pattern::matches;
 use crate::query::{Output, Query, SourceQuery};
@@ -24,6 +35,8 @@ pub(crate) const NAME: &str = "image-digests";
 const OWN: &str = "image";
 /// Most images in one request.
 const MAX_IMAGES: usize = 20;
+/// Longest time that a digest may be served for after its registry failed.
+const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Where images may be looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +44,8 @@ pub struct ImageDigests {
     /// The registry of images that name none.
     default: Option<String>,
     registries: BTreeMap<String, Registry>,
-    docker_config: Option<PathBuf>,
+    docker_config: Vec<PathBuf>,
+    stale_for: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +53,39 @@ struct Registry {
     plain_http: bool,
     /// Patterns; every repository without a list.
     repositories: Option<Vec<String>>,
+    proof: Proof,
+    /// Patterns of repositories that are fetched from another registry.
+    pull_through: Vec<String>,
+    trusts_single: bool,
+    verifies_child: bool,
+}
+
+/// What was found of one image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its digest.
+    pub digest: Digest,
+    /// Whether this is what it was before its registry failed.
+    pub is_stale: bool,
+}
+
+impl From<Digest> for Found {
+    fn from(digest: Digest) -> Self {
+        Self {
+            digest,
+            is_stale: false,
+        }
+    }
 }
 
 /// The images of one request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageQuery {
     images: BTreeMap<String, Reference>,
+    /// Images whose tag cannot be one: they are not there, and nobody is asked.
+    impossible: BTreeSet<String>,
+    /// Whether each image tells if it is stale.
+    tells_stale: bool,
     /// The tag that counts for all that name none.
     tag: Option<String>,
     layout: Layout,
@@ -74,23 +115,20 @@ enum OnMissing {
 }
 
 impl ImageDigests {
-    pub(crate) const KEYS: &[&str] = &["dockerConfig", "registries", "registry"];
+    pub(crate) const KEYS: &[&str] = &["dockerConfig", "registries", "registry", "staleFor"];
+    const REGISTRY_KEYS: &[&str] = &[
+        "plainHttp",
+        "platformOfSingle",
+        "proof",
+        "pullThrough",
+        "repositories",
+        "verify",
+    ];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
-        for (host, registry) in source.named_blocks("registries", &["plainHttp", "repositories"])? {
-            let repositories = match registry.value("repositories") {
-                None => None,
-                Some(_) => Some(registry.strings("repositories")?),
-            };
-            let plain_http = flag(&registry, "plainHttp")?.unwrap_or_default();
-            registries.insert(
-                host.to_owned(),
-                Registry {
-                    plain_http,
-                    repositories,
-                },
-            );
+        for (host, registry) in source.named_blocks("registries", Self::REGISTRY_KEYS)? {
+            registries.insert(host.to_owned(), Registry::from_config(host, &registry)?);
         }
         if registries.is_empty() {
             return Err(source.empty("registries").into());
@@ -113,15 +151,32 @@ impl ImageDigests {
         };
         Ok(Self {
             default: default.or_else(only),
-            docker_config: source.string("dockerConfig")?.map(PathBuf::from),
+            docker_config: match source.value("dockerConfig") {
+                Some(Value::Array(_)) => source.strings("dockerConfig")?,
+                _ => source
+                    .string("dockerConfig")?
+                    .map(str::to_owned)
+                    .into_iter()
+                    .collect(),
+            }
+            .into_iter()
+            .map(PathBuf::from)
+            .collect(),
+            stale_for: stale_for(source)?,
             registries,
         })
     }
 
-    /// The file with credentials, in the format of `docker login`.
+    /// The files with credentials: those of `docker login`, or of image pull Secrets.
     #[must_use]
-    pub fn docker_config(&self) -> Option<&Path> {
-        self.docker_config.as_deref()
+    pub fn docker_config(&self) -> &[PathBuf] {
+        &self.docker_config
+    }
+
+    /// How long the last digest of an image counts when its registry fails.
+    #[must_use]
+    pub const fn stale_for(&self) -> Option<Duration> {
+        self.stale_for
     }
 
     /// What a request to this source asks for. `allowed` are the profile's patterns.
@@ -134,10 +189,11 @@ impl ImageDigests {
             "digestPrefix",
             "images",
             "layout",
+            "onInvalidTag",
             "onMissing",
+            "onMissingRepository",
             "platform",
             "registry",
-            "requireRepository",
             "tag",
         ];
         let parameters = parameters::of_source(given, &keys)?;
@@ -151,17 +207,25 @@ impl ImageDigests {
             .string("platform")?
             .map(|text| Platform::parse(text, "platform"))
             .transpose()?;
-        let require_repository = flag(&parameters, "requireRepository")?.unwrap_or(true);
+        let missing = parameters.one_of("onMissingRepository", &["error", "missing"])?;
+        let may_lack_repository = missing == Some("missing");
+        let invalid = parameters.one_of("onInvalidTag", &["error", "skip"])?;
+        let skips_invalid = invalid == Some("skip");
+        let mut impossible = BTreeSet::new();
         let mut images = BTreeMap::new();
         for (name, image) in parameters.object("images")?.into_iter().flatten() {
             let path = format!("images.{name}");
             let reference = self.reference(&parameters, image, path)?;
             self.admit(&reference, allowed)?;
+            match reference::check_tag(&reference.tag) {
+                Err(_) if skips_invalid => drop(impossible.insert(name.clone())),
+                checked => checked?,
+            }
             images.insert(
                 name.clone(),
                 Reference {
                     platform: platform.clone(),
-                    require_repository,
+                    may_lack_repository,
                     ..reference
                 },
             );
@@ -169,6 +233,8 @@ impl ImageDigests {
         check_names(&images)?;
         let query = ImageQuery {
             images,
+            impossible,
+            tells_stale: self.stale_for.is_some(),
             tag: parameters.string("tag")?.map(str::to_owned),
             layout: match parameters.one_of("layout", &["columns", "digests", "rows"])? {
                 Some("digests") => Layout::Digests,
@@ -238,9 +304,12 @@ impl ImageDigests {
             plain_http: settings.plain_http,
             registry: registry.to_owned(),
             repository: reference::repository(repository, path)?,
-            tag: reference::tag(tag)?,
+            tag: tag.to_owned(),
             platform: None,
-            require_repository: true,
+            proof: settings.proof_for(repository),
+            may_lack_repository: false,
+            trusts_single: settings.trusts_single,
+            verifies_child: settings.verifies_child,
         })
     }
 
@@ -263,37 +332,36 @@ impl ImageDigests {
 impl ImageQuery {
     /// What to look up, each by the name that the request gives it.
     pub fn references(&self) -> impl Iterator<Item = (&str, &Reference)> {
-        self.images
+        let possible = self
+            .images
             .iter()
-            .map(|(name, reference)| (name.as_str(), reference))
+            .filter(|(name, _)| !self.impossible.contains(*name));
+        possible.map(|(name, reference)| (name.as_str(), reference))
     }
 
     /// The sets, from the digests that were `found`; an image without one is not there.
     ///
     /// # Errors
     /// When an image is not there and the request takes that for an error.
-    pub fn sets(&self, found: &BTreeMap<String, Digest>) -> Result<Vec<ParameterSet>, Failure> {
+    pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
         let missing = self
             .images
             .iter()
             .find(|(name, _)| !found.contains_key(*name));
         if let (Some((_, image)), OnMissing::Refuse) = (missing, self.on_missing) {
-            return Err(Failure::MissingImage(format!(
-                "{}:{}",
-                image.name(),
-                image.tag
-            )));
+            let tag = shown(&image.tag);
+            return Err(Failure::MissingImage(format!("{}:{tag}", image.name())));
         }
         let there = self
             .images
             .iter()
             .filter_map(|(name, image)| Some((name, image, found.get(name)?)));
         if self.layout == Layout::Rows {
-            let row = |(name, image, digest): (&String, &Reference, &Digest)| {
+            let row = |(name, image, found): (&String, &Reference, &Found)| {
                 let mut set = ParameterSet::default();
                 set.insert("app", name.as_str().into())?;
-                set.insert(&self.digest_prefix, digest.as_str().into())?;
-                set.insert(OWN, fields(image, digest))?;
+                set.insert(&self.digest_prefix, found.digest.as_str().into())?;
+                set.insert(OWN, self.fields(image, found))?;
                 Ok(set)
             };
             return there.map(row).collect();
@@ -306,29 +374,83 @@ impl ImageQuery {
         if let Some(tag) = &self.tag {
             own.insert("tag".to_owned(), tag.as_str().into());
         }
-        for (name, image, digest) in there {
+        for (name, image, found) in there {
             let key = format!("{}{}", self.digest_prefix, upper_camel(name));
-            set.insert(&key, digest.as_str().into())?;
-            own.insert(name.clone(), fields(image, digest));
+            set.insert(&key, found.digest.as_str().into())?;
+            own.insert(name.clone(), self.fields(image, found));
         }
         if self.layout == Layout::Columns {
             set.insert(OWN, Field::Map(own))?;
         }
         Ok(vec![set])
     }
+
+    /// What a template may want to know of one image.
+    fn fields(&self, image: &Reference, found: &Found) -> Field {
+        let digest = found.digest.as_str();
+        let mut fields = vec![
+            ("digest", Field::from(digest)),
+            ("ref", format!("{}@{digest}", image.name()).into()),
+            ("repository", image.name().into()),
+            ("tag", image.tag.as_str().into()),
+        ];
+        if self.tells_stale {
+            fields.push(("stale", found.is_stale.to_string().into()));
+        }
+        fields.into_iter().collect()
+    }
 }
 
-/// What a template may want to know of one image.
-fn fields(image: &Reference, digest: &Digest) -> Field {
-    Field::from([
-        ("digest", digest.as_str().into()),
-        (
-            "ref",
-            format!("{}@{}", image.name(), digest.as_str()).into(),
-        ),
-        ("repository", image.name().into()),
-        ("tag", image.tag.as_str().into()),
-    ])
+impl Registry {
+    fn from_config(host: &str, registry: &Block<'_>) -> Result<Self, ConfigError> {
+        let list = |key| match registry.value(key) {
+            None => Ok(None),
+            Some(_) => registry.strings(key).map(Some),
+        };
+        let pull_through = match registry.value("pullThrough") {
+            Some(Value::Array(_)) => registry.strings("pullThrough")?,
+            _ if flag(registry, "pullThrough")?.unwrap_or_default() => vec!["*".to_owned()],
+            _ => Vec::new(),
+        };
+        let proof = match registry.one_of("proof", &["authorized", "tag-list", "none"])? {
+            Some("authorized") => Proof::Authorized,
+            Some("tag-list") => Proof::TagList,
+            Some(_) => Proof::None,
+            None => Proof::of_host(host),
+        };
+        let single = registry.one_of("platformOfSingle", &["check", "trust"])?;
+        let verify = registry.one_of("verify", &["index", "child"])?;
+        Ok(Self {
+            plain_http: flag(registry, "plainHttp")?.unwrap_or_default(),
+            repositories: list("repositories")?,
+            proof,
+            pull_through,
+            trusts_single: single == Some("trust"),
+            verifies_child: verify == Some("child"),
+        })
+    }
+
+    fn proof_for(&self, repository: &str) -> Proof {
+        if self
+            .pull_through
+            .iter()
+            .any(|pattern| matches(pattern, repository))
+        {
+            return Proof::None;
+        }
+        self.proof
+    }
+}
+
+fn stale_for(source: &Block<'_>) -> Result<Option<Duration>, Problem> {
+    match source.duration("staleFor")? {
+        Some(time) if time > MAX_STALE => Err(Problem::Value {
+            path: source.path("staleFor"),
+            found: format!("{} s", time.as_secs()),
+            expected: "24h at most".into(),
+        }),
+        time => Ok(time),
+    }
 }
 
 /// Names become keys, on their own and in `digestFront`.

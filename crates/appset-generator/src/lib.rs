@@ -17,6 +17,7 @@
 
 mod answer;
 mod config;
+mod error;
 mod failure;
 mod field;
 mod gloo_routes;
@@ -31,20 +32,23 @@ mod reach;
 mod request;
 mod rollouts;
 mod set;
+mod source;
 mod static_sets;
 mod tag_from;
 #[cfg(test)]
 mod testing;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
-pub use config::{Config, ConfigError, Watched};
+pub use config::{Config, Watched};
+pub use error::ConfigError;
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};
 pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 pub use image_digests::{
-    ACCEPT, Challenge, Digest, ImageDigests, ImageQuery, Platform, Reference, RegistryError,
-    is_unknown, platform_digest,
+    ACCEPT, Bearer, Challenge, Choice, Credentials, Digest, Found, ImageDigests, ImageQuery,
+    Keychain, KeychainError, Platform, Proof, Reference, RegistryError, Token, Unknown,
+    check_manifest, choose, is_tag_list, platform_of, unknown,
 };
 pub use query::{Output, Query, SourceQuery};
 pub use request::Request;

@@ -8,9 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
-use crate::config::{ConfigError, Source, Sources};
+use crate::error::ConfigError;
+use crate::failure::shown;
 use crate::image_digests;
 use crate::query::Query;
+use crate::source::{Allowed, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
 
@@ -189,16 +191,11 @@ impl Profile {
         if let (Source::ImageDigests(_), Some(tag_from)) = (source, &self.tag_from) {
             tag_from.apply(&mut given)?;
         }
-        let given = &Value::Object(given);
-        let images = self.images.as_deref();
-        let namespaces = self.namespaces.as_deref();
-        match source {
-            Source::Static(source) => source.query(name, given),
-            Source::ImageDigests(source) => source.query(given, images),
-            Source::GlooRoutes(source) => source.query(given, namespaces),
-            Source::Rollouts(source) => source.query(given, namespaces),
-            Source::GlooWorkspaces(source) => source.query(given, namespaces),
-        }
+        let allowed = Allowed {
+            images: self.images.as_deref(),
+            namespaces: self.namespaces.as_deref(),
+        };
+        source.query(name, &Value::Object(given), allowed)
     }
 
     /// Whether requests may choose `source`.
@@ -220,7 +217,7 @@ impl Profile {
                 Some(Value::String(asked)) => offered()
                     .find(|(name, _)| *name == asked)
                     .ok_or_else(|| Failure::UnknownSource {
-                        name: asked.clone(),
+                        name: shown(asked),
                         known: known(),
                     }),
                 None => {
@@ -265,7 +262,7 @@ profiles:
         let config = Config::from_yaml(CONFIG).unwrap();
         let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
         let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.query(path, "team-a", &request)?;
+            let query = config.query(path, Some("team-a"), &request)?;
             let SourceQuery::Static(source) = query.source else {
                 panic!("another source");
             };
@@ -273,7 +270,7 @@ profiles:
         });
         match (answer, expect) {
             (Ok(answer), Ok(expect)) => {
-                let body = String::from_utf8(answer.to_body()).unwrap();
+                let body = String::from_utf8(answer.to_body().unwrap()).unwrap();
                 assert_eq!(body, format!(r#"{{"output":{{"parameters":[{expect}]}}}}"#));
             }
             (Err(error), Err(expect)) => assert_eq!(error.to_string(), expect),
@@ -427,7 +424,7 @@ profiles:
             let config = Config::from_yaml(CONFIG).unwrap();
             let body = json!({"input": {"parameters": parameters}}).to_string();
             let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-                let query = config.query(None, "t", &request)?;
+                let query = config.query(None, Some("t"), &request)?;
                 query.output.answer(Vec::new())
             });
             prop_assert!(answer.is_err() || parameters["onEmpty"] == "allow", "{parameters}");

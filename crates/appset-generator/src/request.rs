@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::Failure;
+use crate::failure::shown;
 
 /// One call of `getparams.execute`.
 ///
@@ -75,7 +76,7 @@ fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
     if unresolved {
         return Err(Failure::UnresolvedTemplate {
             path: path.to_owned(),
-            text: text.to_owned(),
+            text: shown(text),
         });
     }
     Ok(())

@@ -12,12 +12,12 @@ use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
-use crate::reach::{Reach, has_all};
+use crate::reach::{Reach, has_all, is_all};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -190,7 +190,10 @@ impl RolloutQuery {
         let config = PluginConfig::from_json(block.as_ref(), rollout, allowed)?;
         let selector = config.route_tables();
         let known = &self.table_namespaces;
-        let foreign = selector.namespaces.iter().find(|one| !known.contains(one));
+        let foreign = selector
+            .namespaces
+            .iter()
+            .find(|one| !is_all(known) && !known.contains(one));
         if let Some(namespace) = foreign {
             return Err(JoinError::Namespace(namespace.clone()));
         }

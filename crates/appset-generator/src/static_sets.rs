@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::query::{Output, Query, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 

@@ -7,10 +7,13 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::Failure;
+use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
 
 /// The parameter that the source of image digests reads.
 const TAG: &str = "tag";
+/// The parameter that says what becomes of a tag that cannot be one.
+const ON_INVALID: &str = "onInvalidTag";
 
 /// `tagFrom` of a profile: which parameter becomes the tag, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +86,8 @@ impl TagFrom {
         &self.parameter
     }
 
-    /// Replaces the parameter in `parameters` with the tag.
+    /// Replaces the parameter in `parameters` with the tag. With `onInvalidTag: skip` a text that makes no tag becomes an
+    /// impossible one, whose image is missing: whoever names a branch must not be able to stop a whole set.
     ///
     /// # Errors
     /// When there is a tag already, or none can be made of the parameter.
@@ -109,7 +113,12 @@ impl TagFrom {
                 self.parameter
             )));
         }
-        parameters.insert(TAG.to_owned(), Value::String(self.tag(&text)?));
+        let skips = parameters.get(ON_INVALID).and_then(Value::as_str) == Some("skip");
+        let tag = match self.tag(&text) {
+            Err(_) if skips => String::new(),
+            tag => tag?,
+        };
+        parameters.insert(TAG.to_owned(), Value::String(tag));
         Ok(())
     }
 
@@ -122,7 +131,10 @@ impl TagFrom {
         let tag = format!("{}{slug}{}", self.prefix, self.suffix);
         if !is_tag(&tag) {
             let rule = self.rule.name();
-            let expected = format!("a text that rule {rule} turns into a tag, not into {tag:?}");
+            let expected = format!(
+                "a text that rule {rule} turns into a tag, not into {:?}",
+                shown(&tag)
+            );
             return Err(self.wrong(text.to_owned(), expected));
         }
         Ok(tag)

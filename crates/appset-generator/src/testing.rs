@@ -9,7 +9,7 @@ pub(crate) fn query(config: &str, profile: &str, parameters: &Value) -> Result<Q
     let config = Config::from_yaml(config).unwrap();
     let body = json!({"input": {"parameters": parameters}}).to_string();
     let request = Request::from_body(body.as_bytes())?;
-    config.query(Some(profile), "t", &request)
+    config.query(Some(profile), Some("t"), &request)
 }
 
 /// Whether a refusal has the code and the words of `expect`.

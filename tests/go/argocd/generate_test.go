@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -226,15 +227,18 @@ func failingRegistry(t *testing.T) {
 		r.push(t, "myorg/front", tag)
 		r.push(t, "myorg/back", tag)
 	}
-	g := start(t, r.config())
 	for _, status := range []int{500, 502, 503, 429, 404, 403, 401, 301, 204, 200} {
 		r.fail("myorg/back", answering(status))
+		// One of its own, as a failure is remembered for five seconds.
+		g := start(t, r.config())
 		newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), secondChild, "myorg/back")
 	}
 	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 	r.fail("myorg/back", hangUp)
+	g := start(t, r.config())
 	newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1"), "fb-{{.number}}", ""), secondChild, "myorg/back")
 	r.fail("myorg/back", nil)
+	time.Sleep(6 * time.Second)
 	newArgoCD(t, g.api).renders(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), "fb-11: ", "fb-12: ")
 }
 

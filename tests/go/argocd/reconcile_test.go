@@ -85,6 +85,8 @@ func registryOutage(t *testing.T) {
 	}
 	a.hasFailed(t, secondChild+"502: ", "myorg/back")
 	r.fail("myorg/back", nil)
+	// A failure is remembered for five seconds.
+	time.Sleep(6 * time.Second)
 	a.passes(t, "fb-11", "fb-12")
 	a.isHealthy(t)
 }

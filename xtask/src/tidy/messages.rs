@@ -16,7 +16,7 @@ const MUST: &[&str] = &[
     "crates/route-planner/src/error.rs",
     "crates/route-store/src/error.rs",
     "crates/strict-json/src/problem.rs",
-    "crates/strict-json/src/problem.rs",
+    "crates/appset-generator/src/error.rs",
 ];
 
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {

@@ -23,24 +23,79 @@ fn calls_beyond_the_room_are_turned_away() {
     assert_eq!(call.reply().status, 200);
 }
 
-/// There may be four for each call. One that is at work answers before it goes.
+/// There may be four connections for each call.
 #[test]
-fn the_oldest_connection_makes_room() {
+fn a_connection_too_many_closes_the_oldest_that_has_no_answer_to_come() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1"]);
-    let mut oldest = begin(&generator);
+    let mut running = begin(&generator);
     generator.wait_for("gloo_appset_running_calls 1");
-    let second = generator.connect();
+    let oldest = generator.connect();
     let _third_and_fourth = [generator.connect(), generator.connect()];
     assert_eq!(generator.post("", Some("t"), BODY).status, 429);
-    oldest.send(BODY);
-    let reply = oldest.reply();
-    assert_eq!(
-        (reply.status, reply.header("connection")),
-        (200, Some("close"))
-    );
-    let _two_more = [generator.connect(), generator.connect()];
-    second.closed();
+    oldest.closed();
+    let many: Vec<_> = (0..300).map(|_| generator.connect()).collect();
+    generator.wait_for(r#"closed_connections_total{port="api",reason="evicted"} 30"#);
+    running.send(BODY);
+    assert_eq!(running.reply().status, 200);
+    drop(many);
+}
+
+#[test]
+fn a_head_is_short_or_refused() {
+    let generator = Generator::start(CONFIG, TOKENS);
+    let send = |headers: &[(&str, String)]| {
+        let token = ("authorization", "Bearer t".to_owned());
+        let headers = [&[token], headers].concat();
+        generator.send("POST", "/api/v1/getparams.execute", &headers, BODY)
+    };
+    let many = |count| vec![("x", "1".to_owned()); count];
+    // `host`, `content-length` and `authorization` count, too.
+    assert_eq!(send(&many(61)).status, 200);
+    assert_eq!(send(&[("x", "1".repeat(15 << 10))]).status, 200);
+    let too_large = [send(&many(62)), send(&[("x", "1".repeat(17 << 10))])];
+    let other = [generator.replay(b"GET / HTTP/1.1\r\nbad header\r\n\r\n")];
+    for (replies, status, code) in [
+        (&too_large[..], 431, "head_too_large"),
+        (&other[..], 400, "invalid_head"),
+    ] {
+        for reply in replies {
+            let body: serde_json::Value = serde_json::from_str(&reply.body).expect(&reply.body);
+            assert_eq!((reply.status, body["code"].as_str()), (status, Some(code)));
+            assert_eq!(reply.header("content-type"), Some("application/json"));
+        }
+    }
+}
+
+/// A hundred times as many as either port admits.
+#[test]
+fn probes_and_calls_are_answered_while_others_hold_connections_on_both_ports() {
+    let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=8"]);
     assert_eq!(generator.post("", Some("t"), BODY).status, 200);
+    let before = generator.memory();
+    let head = format!("GET /livez HTTP/1.1\r\nx: {}", "1".repeat(12 << 10));
+    let hostile: Vec<_> = (0..512)
+        .map(|index| {
+            let mut call = match index % 2 {
+                0 => generator.connect(),
+                _ => generator.connect_ops(),
+            };
+            // Those that were closed for others may say so.
+            call.try_send(&head);
+            call
+        })
+        .collect();
+    for path in ["/livez", "/readyz"] {
+        assert_eq!(generator.ops(path).status, 200);
+    }
+    assert_eq!(generator.post("", Some("t"), BODY).status, 200);
+    for port in ["api", "ops"] {
+        // 256 on each, of which the port keeps 32 or 16.
+        let evicted = format!(r#"closed_connections_total{{port="{port}",reason="evicted"}} 2"#);
+        generator.wait_for(&evicted);
+    }
+    let grown = generator.memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes more");
+    drop(hostile);
 }
 
 #[test]

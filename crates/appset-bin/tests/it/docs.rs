@@ -8,6 +8,9 @@ use crate::registry::Registry;
 
 const PAGE: &str = include_str!("../../../../docs/appset.md");
 const SOURCES: &str = include_str!("../../../../docs/appset-sources.md");
+const REGISTRIES: &str = include_str!("../../../../docs/appset-registries.md");
+const PREVIEWS: &str = include_str!("../../../../docs/appset-previews.md");
+const INSTALL: &str = include_str!("../../../../docs/appset-install.md");
 const FAILURES: &str = include_str!("../../../appset-generator/src/failure.rs");
 
 /// The first block of a language that has `part` in it.
@@ -150,4 +153,78 @@ fn the_page_lists_parameters_that_there_are() {
         listed.contains(&("gloo-workspaces", "expandNamespaces")),
         "{listed:?}"
     );
+}
+
+/// The blocks of YAML of a page that are configurations of the generator.
+fn configurations(page: &'static str) -> Vec<&'static str> {
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks = blocks.filter_map(|rest| rest.split_once("```").map(|(block, _)| block));
+    let keys = [
+        "imageDigests:",
+        "glooRoutes:",
+        "rollouts:",
+        "glooWorkspaces:",
+        "static:",
+    ];
+    blocks
+        .filter(|block| keys.iter().any(|key| block.starts_with(key)))
+        .collect()
+}
+
+#[test]
+fn every_configuration_of_the_pages_is_right() {
+    let pages = [PAGE, SOURCES, REGISTRIES, PREVIEWS, INSTALL];
+    let all: Vec<_> = pages.into_iter().flat_map(configurations).collect();
+    assert!(all.len() >= 8, "{}", all.len());
+    for configuration in all {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        std::fs::write(&file, configuration).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"));
+        let output = command
+            .arg("validate")
+            .arg("--config")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{error}: {configuration}");
+    }
+}
+
+/// What decides whether a preview is deleted has to be told, and every option that the pages name has to be there.
+#[test]
+fn what_operators_have_to_know_is_on_the_pages() {
+    for (page, text) in [
+        (
+            PREVIEWS,
+            "`requestTimeout` has to be longer than the generator's `--deadline`, 25 s",
+        ),
+        (PREVIEWS, "argocd.argoproj.io/application-set-refresh=true"),
+        (PREVIEWS, "DOCKER_METADATA_PR_HEAD_SHA"),
+        (REGISTRIES, "ECRAuthorizationToken"),
+        (REGISTRIES, "pullThrough: true"),
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    let config = |keys: &str| {
+        format!(
+            "imageDigests: {{registries: {{r.io: {{{keys}}}}}, staleFor: 6h, dockerConfig: [a, b]}}"
+        )
+    };
+    let all = config(
+        "plainHttp: true, repositories: [a], proof: none, pullThrough: [a], platformOfSingle: trust, verify: child",
+    );
+    let generator = Generator::start(&all, &[("argocd", "a")]);
+    let rows = PAGE
+        .lines()
+        .filter_map(|row| row.strip_prefix("| `imageDigests."));
+    for row in rows {
+        let key = row.split_once('`').unwrap().0.rsplit('.').next().unwrap();
+        assert!(
+            all.contains(&format!("{key}:")) || key == "registry",
+            "{row}"
+        );
+    }
+    drop(generator);
 }

@@ -58,11 +58,13 @@ const BRANCH_2: &str = r#"{
 /// The configuration as it is shipped, but for the registry, which has the digests of the page; the token is one file.
 fn start() -> (Generator, Registry) {
     let registry = Registry::start(|asked, _| {
-        let found = DIGESTS
-            .iter()
-            .find(|(image, tag, _)| asked == format!("HEAD /v2/myorg/{image}/manifests/{tag}"));
+        let found = DIGESTS.iter().find(|(image, tag, _)| {
+            asked.ends_with(&format!(" /v2/myorg/{image}/manifests/{tag}"))
+        });
         let missing = r#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#;
         Some(match found {
+            // Nobody has the manifests of the page.
+            Some(_) if asked.starts_with("GET") => (405, Vec::new(), String::new()),
             Some((_, _, digest)) => {
                 let header = ("docker-content-digest", (*digest).to_owned());
                 (200, vec![header], String::new())
@@ -123,7 +125,9 @@ fn the_three_calls_are_answered_as_the_page_shows() {
         BRANCH_2,
         &json!([{"digestFront": front_2, "digestBack": back_2}]),
     );
-    assert_eq!(registry.requests().len(), DIGESTS.len());
+    let requests = registry.requests();
+    let heads = requests.iter().filter(|asked| asked.starts_with("HEAD"));
+    assert_eq!(heads.count(), DIGESTS.len());
 }
 
 #[test]
@@ -150,12 +154,13 @@ fn any_branch_that_git_allows_has_a_tag() {
         check(&generator, &branch(name), &json!([]));
     }
     let mut asked = registry.requests();
-    asked.retain(|asked| asked.starts_with("HEAD /v2/myorg/front/"));
-    let tags = ["Feature-X", "fix--x-", "gr-e"];
-    assert_eq!(
-        asked,
-        tags.map(|tag| format!("HEAD /v2/myorg/front/manifests/{tag}"))
-    );
+    asked.retain(|asked| asked.contains("/v2/myorg/front/manifests/"));
+    let mut tags: Vec<_> = asked
+        .iter()
+        .filter_map(|asked| asked.rsplit('/').next())
+        .collect();
+    tags.dedup();
+    assert_eq!(tags, ["Feature-X", "fix--x-", "gr-e"]);
     let unresolved = branch("{{.branch}}");
     let reply = curl(&generator, Some("strong-password"), &unresolved);
     assert_eq!(reply.status, 400, "{}", reply.body);

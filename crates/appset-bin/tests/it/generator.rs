@@ -166,6 +166,22 @@ impl Generator {
         Call(TcpStream::connect(&self.api).unwrap())
     }
 
+    /// Connects to the other port, and asks for nothing yet.
+    pub(crate) fn connect_ops(&self) -> Call {
+        Call(TcpStream::connect(&self.ops).unwrap())
+    }
+
+    /// Resident memory of the process, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib << 10
+    }
+
     /// Sends the bytes of a request.
     pub(crate) fn replay(&self, request: &[u8]) -> Reply {
         let mut call = self.connect();
@@ -247,6 +263,11 @@ impl Call {
 
     pub(crate) fn send(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Sends as far as the other side takes it.
+    pub(crate) fn try_send(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).ok();
     }
 
     /// Reads the response: its head, and as many bytes as the head announces.

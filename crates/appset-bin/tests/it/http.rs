@@ -118,6 +118,11 @@ fn bad_requests() {
         404,
         "unknown_path",
     );
+    refused(
+        &generator.send("POST", "/profiles/%FF/api/v1/getparams.execute", &[], ""),
+        404,
+        "unknown_path",
+    );
     // A 2xx without sets needs the word of the request.
     let allowed = post(&body(json!({"source": "none", "onEmpty": "allow"})));
     assert_eq!(
@@ -205,7 +210,26 @@ fn the_log_tells_calls_but_no_secret() {
         Some("wrong-password"),
         &body(json!({"source": "hello"})),
     );
+    for parameters in [
+        json!({"source": "hush"}),
+        json!({"source": "hello", "minItems": "hush"}),
+        json!({"source": "hello", "key1": "{{hush}}"}),
+        json!({"source": "hello", "alias": {"name": "hush"}}),
+    ] {
+        assert!(
+            generator
+                .post("", Some("strong-password"), &body(parameters))
+                .status
+                >= 400
+        );
+    }
+    let long = json!({"applicationSetName": "é".repeat(300), "input": {}});
+    generator.post("", Some("strong-password"), &long.to_string());
     let log = generator.stop();
+    let lengths = log
+        .iter()
+        .filter_map(|record| record["span"]["application_set"].as_str());
+    assert_eq!(lengths.map(str::len).max(), Some(256));
     let answered = log
         .iter()
         .find(|record| record["message"] == "answered")

@@ -9,6 +9,7 @@
 )]
 
 mod bounds;
+mod commands;
 mod docs;
 mod document;
 mod generator;

@@ -54,7 +54,7 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
         .filter(|table| routes.namespaces().contains(&table.key().namespace))
         .collect();
     let answer = query.output.answer(routes.sets(&found)?)?;
-    Ok(String::from_utf8(answer.to_body()).unwrap())
+    Ok(String::from_utf8(answer.to_body().unwrap()).unwrap())
 }
 
 fn web() -> Value {
@@ -65,7 +65,7 @@ fn web() -> Value {
 #[test]
 fn a_set_for_each_route() {
     let routes = answer("default", json!({"routeTableSelector": web()})).unwrap();
-    insta::assert_snapshot!(routes, @r#"{"output":{"parameters":[{"gloo":{"cluster":"c1","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","key":"c1/shop/web/demo","route":{"labels":{"route":"demo"},"name":"demo","path":"/demo"},"routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web-demo"}}]}}"#);
+    insta::assert_snapshot!(routes, @r##"{"output":{"parameters":[{"gloo":{"cluster":"c1","configError":"the route has no name: give it one","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","hostsKnown":true,"key":"c1/shop/web/#3","route":{"labels":{},"name":"","path":"","pathKnown":true,"pathType":"","paths":[{"path":"","type":""}]},"routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web-3-b291b3f492d5b99a"}},{"gloo":{"cluster":"c1","configError":"","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","hostsKnown":true,"key":"c1/shop/web/demo","route":{"labels":{"route":"demo"},"name":"demo","path":"/demo","pathKnown":true,"pathType":"prefix","paths":[{"path":"","type":""},{"path":"/demo","type":"prefix"}]},"routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web-demo"}}]}}"##);
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_set_for_each_table() {
     let both = json!({"names": ["web", "api"]});
     let parameters =
         json!({"routeTableSelector": both, "granularity": "table", "outputKey": "table"});
-    insta::assert_snapshot!(answer("default", parameters).unwrap(), @r#"{"output":{"parameters":[{"table":{"cluster":"c1","delegated":true,"host":"","hosts":[],"hostsCsv":"","key":"c1/edge/api","routeTable":{"labels":{},"name":"api","namespace":"edge"},"slug":"c1-edge-api"}},{"table":{"cluster":"c1","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","key":"c1/shop/web","routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web"}}]}}"#);
+    insta::assert_snapshot!(answer("default", parameters).unwrap(), @r#"{"output":{"parameters":[{"table":{"cluster":"c1","configError":"it has no hosts, and no table that may be read delegates to it","delegated":true,"host":"","hosts":[],"hostsCsv":"","hostsKnown":false,"key":"c1/edge/api","routeTable":{"labels":{},"name":"api","namespace":"edge"},"slug":"c1-edge-api"}},{"table":{"cluster":"c1","configError":"","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","hostsKnown":true,"key":"c1/shop/web","routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web"}}]}}"#);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn what_is_selected() {
     let all = json!({"names": ["web", "api"]});
     assert_eq!(
         keys(json!({"routeTableSelector": all})),
-        r#""c1/edge/api/v1" "c1/shop/web/demo""#
+        r##""c1/edge/api/v1" "c1/shop/web/#3" "c1/shop/web/demo""##
     );
     let by_label =
         json!({"routeTableSelector": all, "routeSelector": {"labels": {"route": "demo"}}});
@@ -100,12 +100,18 @@ fn what_is_selected() {
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1", "labels": {"x": "y"}}});
     assert_eq!(keys(by_other_label), r#""c1/edge/api/v1""#);
     let by_no_name = json!({"routeTableSelector": all, "routeSelector": {"name": ""}});
-    assert_eq!(keys(by_no_name), r#""c1/edge/api/v1" "c1/shop/web/demo""#);
+    assert_eq!(
+        keys(by_no_name),
+        r##""c1/edge/api/v1" "c1/shop/web/#3" "c1/shop/web/demo""##
+    );
     let by_name =
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1"}, "cluster": "c1"});
     assert_eq!(keys(by_name), r#""c1/edge/api/v1""#);
     let by_table_label = json!({"routeTableSelector": {"labels": {"app": "demo"}}});
-    assert_eq!(keys(by_table_label), r#""c1/shop/web/demo""#);
+    assert_eq!(
+        keys(by_table_label),
+        r##""c1/shop/web/#3" "c1/shop/web/demo""##
+    );
 }
 
 #[test]
@@ -211,9 +217,9 @@ fn destinations_and_weights_have_to_be_asked_for() {
         25,
         json!({"include": ["destinations"], "routeSelector": {"name": "demo"}}),
     );
-    insta::assert_snapshot!(json!(destinations), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http"}],"labels":{},"name":"demo","path":""}]"#);
+    insta::assert_snapshot!(json!(destinations), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http"}],"labels":{},"name":"demo","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]}]"#);
     let weights = split_routes(25, json!({"include": ["weights"]}));
-    insta::assert_snapshot!(json!(weights), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http","weight":"75"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http","weight":"25"}],"labels":{},"name":"demo","path":""},{"destinations":[{"cluster":"c2","kind":"SERVICE","name":"stable","namespace":"edge","port":"","weight":"80"},{"cluster":"","kind":"VIRTUAL_DESTINATION","name":"vd","namespace":"shop","port":"","weight":"15"}],"labels":{},"name":"far","path":""},{"destinations":[{"cluster":"","kind":"SERVICE","name":"other","namespace":"shop","port":"8080","weight":"100"}],"labels":{},"name":"rest","path":""}]"#);
+    insta::assert_snapshot!(json!(weights), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http","weight":"75"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http","weight":"25"}],"labels":{},"name":"demo","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]},{"destinations":[{"cluster":"c2","kind":"SERVICE","name":"stable","namespace":"edge","port":"","weight":"80"},{"cluster":"","kind":"VIRTUAL_DESTINATION","name":"vd","namespace":"shop","port":"","weight":"15"}],"labels":{},"name":"far","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]},{"destinations":[{"cluster":"","kind":"SERVICE","name":"other","namespace":"shop","port":"8080","weight":"100"}],"labels":{},"name":"rest","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]}]"#);
 }
 
 /// The names of the routes that are found, whatever the canary gets.
@@ -273,5 +279,104 @@ fn what_is_refused_about_destinations() {
     refused(
         json!({"stableService": {"namespace": "x"}}),
         "stableService is empty: set name in it",
+    );
+}
+
+/// Key and `configError` of each row of a table with these routes.
+fn errors(http: &Value) -> Vec<(String, String)> {
+    let table = json!({
+        "kind": "RouteTable", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"hosts": ["a.io"], "http": http},
+    });
+    let table = Arc::new(RouteTableDoc::from_value(table).unwrap());
+    let query = query(CONFIG, "default", &json!({"routeTableSelector": web()})).unwrap();
+    let SourceQuery::GlooRoutes(routes) = query.source else {
+        panic!("another source");
+    };
+    let sets = routes.sets(&[table]).unwrap();
+    let text = |set: &ParameterSet, key| match set.at(&format!("gloo.{key}")) {
+        Some(Field::Text(text)) => text.clone(),
+        other => panic!("{other:?}"),
+    };
+    sets.iter()
+        .map(|set| (text(set, "key"), text(set, "configError")))
+        .collect()
+}
+
+/// One bad row is that row's error, and no reason to stop the set.
+#[test]
+fn routes_that_no_name_tells_apart_are_rows_with_an_error() {
+    let shown = errors(&json!([
+        {"name": "a", "forwardTo": {}},
+        {"name": "b", "forwardTo": {}},
+        {"forwardTo": {}},
+        {"name": "b", "forwardTo": {}},
+    ]));
+    let twice = "two routes of the table have this name: give them different ones";
+    let expect = [
+        ("c1/shop/web/#3", "the route has no name: give it one"),
+        ("c1/shop/web/a", ""),
+        ("c1/shop/web/b#2", twice),
+        ("c1/shop/web/b#4", twice),
+    ];
+    assert_eq!(
+        shown,
+        expect.map(|(key, error)| (key.to_owned(), error.to_owned()))
+    );
+}
+
+/// Hosts come from a table in another namespace, if that may be read.
+#[test]
+fn a_delegated_table_has_the_hosts_of_its_parent() {
+    let parent = json!({
+        "kind": "RouteTable", "metadata": {"name": "gate", "namespace": "edge"},
+        "spec": {"hosts": ["a.io"], "http": [{
+            "matchers": [{"uri": {"prefix": "/shop"}}],
+            "delegate": {"routeTables": [{"namespace": "shop"}]},
+        }]},
+    });
+    let child = json!({
+        "kind": "RouteTable", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"http": [{"name": "r", "matchers": [{"uri": {"exact": "/cart"}}], "forwardTo": {}}]},
+    });
+    let tables = [parent, child].map(|table| Arc::new(RouteTableDoc::from_value(table).unwrap()));
+    let shown = |profile| {
+        let query = query(CONFIG, profile, &json!({"routeTableSelector": web()})).unwrap();
+        let SourceQuery::GlooRoutes(routes) = query.source else {
+            panic!("another source");
+        };
+        let readable = tables
+            .iter()
+            .filter(|table| routes.namespaces().contains(&table.key().namespace));
+        let sets = routes.sets(&readable.cloned().collect::<Vec<_>>()).unwrap();
+        let set = json!(sets[0])["gloo"].clone();
+        format!(
+            "{} {} {} {}",
+            set["hosts"], set["hostsKnown"], set["route"]["path"], set["route"]["pathType"]
+        )
+    };
+    assert_eq!(shown("default"), r#"["a.io"] true "/shop/cart" "exact""#);
+    assert_eq!(shown("team-a"), r#"[] false "/cart" "exact""#);
+}
+
+#[test]
+fn a_star_is_all_namespaces() {
+    let config = "glooRoutes: {namespaces: ['*']}";
+    let query = query(
+        config,
+        "default",
+        &json!({"routeTableSelector": {"names": ["web", "api"]}}),
+    );
+    let SourceQuery::GlooRoutes(routes) = query.unwrap().source else {
+        panic!("another source");
+    };
+    assert_eq!(routes.namespaces(), ["*"]);
+    assert_eq!(routes.sets(&tables()).unwrap().len(), 3);
+    assert!(
+        routes
+            .sets(&[])
+            .unwrap_err()
+            .to_string()
+            .contains("RouteTable */api not found")
     );
 }

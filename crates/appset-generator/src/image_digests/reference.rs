@@ -2,6 +2,9 @@
 
 use strict_json::Problem;
 
+use super::Platform;
+use crate::pattern::matches;
+
 /// One image to look up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
@@ -15,8 +18,51 @@ pub struct Reference {
     pub tag: String,
     /// Whose manifest in an index; the index itself without one.
     pub platform: Option<Platform>,
-    /// Whether an image only counts as missing when its repository can be read: some registries answer 404 to strangers.
-    pub require_repository: bool,
+    /// What proves that the tag is not there.
+    pub proof: Proof,
+    /// Whether a missing repository counts as a missing image: it has never been pushed to.
+    pub may_lack_repository: bool,
+    /// Whether an image that is in no index is taken for any platform, without a look into its configuration.
+    pub trusts_single: bool,
+    /// Whether the registry has to have what its index names.
+    pub verifies_child: bool,
+}
+
+/// What proves that a tag is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// The 404: the registry judges the right to read before it looks, and looks in itself only.
+    Authorized,
+    /// The 404, and a list of tags that can be read: a stranger may get the same 404.
+    TagList,
+    /// Nothing: the registry fetches from another one, whose failures end as a 404.
+    None,
+}
+
+impl Proof {
+    /// What does for a registry by its name, unless the configuration says otherwise.
+    pub(super) fn of_host(host: &str) -> Self {
+        const EXACTLY: [&str; 5] = [
+            "docker.io",
+            "quay.io",
+            "registry.gitlab.com",
+            "public.ecr.aws",
+            "gcr.io",
+        ];
+        const BELOW: [&str; 3] = [".azurecr.io", ".pkg.dev", ".gcr.io"];
+        let is_ecr = [
+            "*.dkr.ecr.*.amazonaws.com",
+            "*.dkr.ecr-fips.*.amazonaws.com",
+            "*.dkr.ecr.*.amazonaws.com.cn",
+        ]
+        .iter()
+        .any(|pattern| matches(pattern, host));
+        if EXACTLY.contains(&host) || BELOW.iter().any(|end| host.ends_with(end)) || is_ecr {
+            Self::Authorized
+        } else {
+            Self::TagList
+        }
+    }
 }
 
 impl Reference {
@@ -24,31 +70,6 @@ impl Reference {
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
-    }
-}
-
-/// An operating system and an architecture, in Go's words.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Platform {
-    /// `linux`, for example.
-    pub os: String,
-    /// `amd64`, for example.
-    pub architecture: String,
-}
-
-impl Platform {
-    pub(super) fn parse(text: &str, path: &str) -> Result<Self, Problem> {
-        match text.split_once('/') {
-            Some((os, architecture)) if !os.is_empty() && !architecture.is_empty() => Ok(Self {
-                os: os.to_owned(),
-                architecture: architecture.to_owned(),
-            }),
-            _ => Err(Problem::Value {
-                path: path.to_owned(),
-                found: text.to_owned(),
-                expected: "a system and an architecture, such as linux/amd64".into(),
-            }),
-        }
     }
 }
 
@@ -80,8 +101,11 @@ pub(crate) const fn is_tag_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// Reads a tag.
-pub(super) fn tag(text: &str) -> Result<String, Problem> {
+/// Whether `text` can be a tag.
+///
+/// # Errors
+/// If it cannot.
+pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     if !is_tag(text) {
         let expected = if text.contains('/') {
             "a tag, which has no '/': use branch_slug or head_short_sha_7, as the build does"
@@ -94,5 +118,49 @@ pub(super) fn tag(text: &str) -> Result<String, Problem> {
             expected: expected.into(),
         });
     }
-    Ok(text.to_owned())
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registries_that_judge_rights_first_are_known_by_name() {
+        for host in [
+            "docker.io",
+            "quay.io",
+            "registry.gitlab.com",
+            "public.ecr.aws",
+            "123456789012.dkr.ecr.eu-west-1.amazonaws.com",
+            "123456789012.dkr.ecr-fips.us-east-1.amazonaws.com",
+            "123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn",
+            "shop.azurecr.io",
+            "europe-docker.pkg.dev",
+            "gcr.io",
+            "eu.gcr.io",
+        ] {
+            assert_eq!(Proof::of_host(host), Proof::Authorized, "{host}");
+        }
+        for host in [
+            "ghcr.io",
+            "harbor.example.com",
+            "quay.io.example.com",
+            "evilgcr.io",
+            "pkg.dev",
+            "docker.io:5000",
+        ] {
+            assert_eq!(Proof::of_host(host), Proof::TagList, "{host}");
+        }
+    }
+
+    #[test]
+    fn tags_are_what_the_specification_allows() {
+        for tag in ["v1", "_", "A.b-c_9", &"x".repeat(128)] {
+            check_tag(tag).unwrap();
+        }
+        for tag in ["", "-a", ".a", "a/b", "a:b", "ä", &"x".repeat(129)] {
+            check_tag(tag).unwrap_err();
+        }
+    }
 }

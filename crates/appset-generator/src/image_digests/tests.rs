@@ -1,5 +1,8 @@
 //! From a request for images to its answer, registries aside.
 
+use proptest::prelude::*;
+use proptest::sample;
+
 use super::*;
 use crate::{Config, Request};
 
@@ -26,15 +29,15 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
     let config = Config::from_yaml(CONFIG).unwrap();
     let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
     let request = Request::from_body(body.as_bytes())?;
-    let query = config.query(Some(profile), "t", &request)?;
+    let query = config.query(Some(profile), Some("t"), &request)?;
     let SourceQuery::ImageDigests(images) = query.source else {
         panic!("another source");
     };
     let found = found
         .iter()
-        .map(|(name, c)| ((*name).to_owned(), digest(*c)));
+        .map(|(name, c)| ((*name).to_owned(), digest(*c).into()));
     let sets = images.sets(&found.collect())?;
-    let body = String::from_utf8(query.output.answer(sets)?.to_body()).unwrap();
+    let body = String::from_utf8(query.output.answer(sets)?.to_body()?).unwrap();
     // 64 digits are hard to read.
     Ok(body
         .replace(&"a".repeat(64), "A")
@@ -190,57 +193,139 @@ fn a_profile_makes_the_tag_from_a_parameter() {
 }
 
 #[test]
-fn what_registries_say() {
-    let bearer = |realm: &str, service: Option<&str>| {
-        Some(Challenge::Bearer {
-            realm: realm.to_owned(),
-            service: service.map(str::to_owned),
-        })
-    };
-    let parse = Challenge::parse;
-    assert_eq!(
-        parse(
-            r#"Bearer realm="https://auth.io/token",service="reg,istry",scope="repository:a:pull""#
-        ),
-        bearer("https://auth.io/token", Some("reg,istry"))
-    );
-    assert_eq!(parse(r#"bearer scope="x", realm="r""#), bearer("r", None));
-    assert_eq!(parse(r#"Basic realm="x""#), Some(Challenge::Basic));
-    assert_eq!(parse("Bearer"), None);
-    assert_eq!(parse("Negotiate"), None);
-
-    assert!(is_unknown(br#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#));
-    for other in [
-        &b"{}"[..],
-        b"<html>",
-        br#"{"errors":[{"code":"DENIED"}]}"#,
-        b"",
-    ] {
-        assert!(!is_unknown(other));
+fn an_impossible_tag_is_missing_if_the_request_says_so() {
+    let tag =
+        |tag: &str, more: &str| format!(r#"{{"tag":"{tag}","images":{{"a":"myorg/a"}}{more}}}"#);
+    let skip = r#","onInvalidTag":"skip""#;
+    for bad in ["feature/x", ".a", "-a", "ä", &"x".repeat(129)] {
+        refused("default", &tag(bad, ""), "a tag");
+        let answered = answer("default", &tag(bad, skip), &[]).unwrap();
+        assert_eq!(answered, r#"{"output":{"parameters":[]}}"#);
+        let error = tag(bad, &format!(r#"{skip},"onMissing":"error""#));
+        refused("default", &error, "is not there");
+        let config = Config::from_yaml(CONFIG).unwrap();
+        let body = format!(r#"{{"input":{{"parameters":{}}}}}"#, tag(bad, skip));
+        let request = Request::from_body(body.as_bytes()).unwrap();
+        let query = config.query(None, Some("t"), &request).unwrap();
+        let SourceQuery::ImageDigests(images) = query.source else {
+            panic!("another source");
+        };
+        assert_eq!(images.references().count(), 0);
     }
-    assert_eq!(Digest::parse("sha256:abc"), None);
-    assert_eq!(Digest::from_sha256(&[0xaa; 32]), Some(digest('a')));
+}
 
-    let platform = Platform::parse("linux/arm64", "platform").unwrap();
-    let index = format!(
-        r#"{{"schemaVersion":2,"manifests":[{{"digest":"{}","platform":{{"os":"linux","architecture":"amd64"}}}},
-            {{"digest":"{}","platform":{{"os":"linux","architecture":"arm64"}}}}]}}"#,
-        digest('a').as_str(),
-        digest('b').as_str()
-    );
+/// The settings of a registry that its images are looked up with.
+#[track_caller]
+fn settings(registry: &str, repository: &str) -> Reference {
+    let config = format!("imageDigests: {{registries: {{{registry}}}}}");
+    let config = Config::from_yaml(&config).unwrap();
+    let body =
+        format!(r#"{{"input":{{"parameters":{{"tag":"v1","images":{{"a":"{repository}"}}}}}}}}"#);
+    let request = Request::from_body(body.as_bytes()).unwrap();
+    let query = config.query(None, Some("t"), &request).unwrap();
+    let SourceQuery::ImageDigests(images) = query.source else {
+        panic!("another source");
+    };
+    let (_, reference) = images.references().next().unwrap();
+    reference.clone()
+}
+
+#[test]
+fn a_registry_says_what_proves_that_a_tag_is_missing() {
+    let proof = |registry, repository| settings(registry, repository).proof;
+    assert_eq!(proof("quay.io: {}", "a"), Proof::Authorized);
+    assert_eq!(proof("quay.io: {proof: tag-list}", "a"), Proof::TagList);
+    assert_eq!(proof("harbor.io: {}", "a"), Proof::TagList);
     assert_eq!(
-        platform_digest(index.as_bytes(), Some(&platform)),
-        Ok(Some(digest('b')))
+        proof("harbor.io: {proof: authorized}", "a"),
+        Proof::Authorized
     );
-    assert_eq!(platform_digest(index.as_bytes(), None), Ok(None));
-    let one_platform = br#"{"schemaVersion":2,"config":{}}"#;
-    assert_eq!(platform_digest(one_platform, Some(&platform)), Ok(None));
-    let refused = |body: &[u8], platform| platform_digest(body, platform).unwrap_err().to_string();
-    assert_eq!(
-        refused(br#"{"schemaVersion":2,"manifests":[]}"#, Some(&platform)),
-        "has no image for linux/arm64"
+    assert_eq!(proof("harbor.io: {proof: none}", "a"), Proof::None);
+    assert_eq!(proof("quay.io: {pullThrough: true}", "a"), Proof::None);
+    let some = "quay.io: {pullThrough: [hub/*]}";
+    assert_eq!(proof(some, "hub/a"), Proof::None);
+    assert_eq!(proof(some, "own/a"), Proof::Authorized);
+}
+
+#[test]
+fn what_an_administrator_may_get_wrong() {
+    let refused = |config: &str, expect: &str| {
+        let config = format!("imageDigests: {{{config}}}");
+        let error = Config::from_yaml(&config).unwrap_err().to_string();
+        assert!(error.contains(expect), "{error}");
+    };
+    refused("registries: {a: {}}, staleFor: 25h", "24h at most");
+    refused(
+        "registries: {a: {}}, onFailure: omit",
+        "unknown key imageDigests.onFailure",
     );
-    for page in [&b""[..], b"<html>", b"{}", b"[2]"] {
-        assert_eq!(refused(page, None), "sent what is no manifest");
+    refused(
+        "registries: {a: {proof: maybe}}",
+        "authorized, tag-list or none",
+    );
+    let config = Config::from_yaml(
+        "imageDigests: {registries: {a: {}}, staleFor: 24h, dockerConfig: [a, b]}",
+    );
+    let config = config.unwrap();
+    let source = config.image_digests().unwrap();
+    assert_eq!(source.stale_for(), Some(Duration::from_secs(86_400)));
+    assert_eq!(source.docker_config().len(), 2);
+}
+
+/// What Git allows in the name of a branch, and more.
+fn branches() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "\\PC{1,200}",
+        "[-._/a-zA-Z0-9{}\"'#%&@$<>\\\\|;()!+,=]{1,250}",
+        sample::select(vec![
+            "日本",
+            "фикс",
+            "Ɂ",
+            "-",
+            "--",
+            ".",
+            "{{",
+            "}}",
+            "fix-{{x}}",
+            "{{x}}-{{y}}",
+            "null",
+            "true",
+            "7",
+            "1.10",
+        ])
+        .prop_map(str::to_owned),
+    ]
+}
+
+proptest! {
+    /// Nobody who names a branch can stop the whole set: it has an image, or none yet. A text that is all one template is refused
+    /// by intent, as it cannot be told from one that was not filled in.
+    #[test]
+    fn no_name_of_a_branch_stops_the_set(
+        branch in branches(),
+        rule in sample::select(vec!["docker-metadata", "gitlab-ref-slug", "github-slug-action", "argo-branch-slug", "verbatim"]),
+    ) {
+        let is_template = branch.trim().starts_with("{{") && branch.trim().ends_with("}}");
+        prop_assume!(!is_template && !branch.contains("<no value>"));
+        let config = format!("
+imageDigests: {{registries: {{ghcr.io: {{}}}}}}
+profiles:
+  p:
+    tagFrom: {{parameter: branch, rule: {rule}}}
+    fixed: {{images: {{front: myorg/front, back: {{repository: myorg/back}}}}, onInvalidTag: skip}}
+");
+        let config = Config::from_yaml(&config).unwrap();
+        let body = serde_json::json!({"input": {"parameters": {"branch": branch}}}).to_string();
+        let query = Request::from_body(body.as_bytes())
+            .and_then(|request| config.query(Some("p"), Some("t"), &request));
+        let query = query.map_err(|failure| TestCaseError::fail(failure.to_string()))?;
+        let SourceQuery::ImageDigests(images) = query.source else {
+            panic!("another source");
+        };
+        for (_, image) in images.references() {
+            prop_assert!(is_tag(&image.tag), "{:?}", image.tag);
+        }
+        let answer = query.output.answer(images.sets(&BTreeMap::new()).unwrap()).unwrap();
+        prop_assert_eq!(answer.count(), 0);
     }
 }

@@ -1,0 +1,382 @@
+//! One request to a registry or its token server: within the call's deadline, with a place, redirects and tries that have an
+//! end.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use appset_generator::{ACCEPT, Failure, Reference};
+use axum::body::Bytes;
+use axum::http::header::{
+    ACCEPT as ACCEPT_HEADER, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER,
+};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use futures::future::BoxFuture;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout_at};
+use tower::BoxError;
+
+use crate::metrics::RegistryMetrics;
+use crate::registries::remembered::Remembered;
+
+/// Sends a request as it is.
+pub(super) type Wire =
+    Arc<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Result<Sent, BoxError>> + Send + Sync>;
+pub(super) type Sent = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
+pub(super) type Answer = Response<Bytes>;
+
+/// Longest body of a manifest; registries refuse longer ones.
+pub(super) const MANIFEST: usize = 4 << 20;
+/// Longest configuration of an image.
+pub(super) const CONFIGURATION: usize = 1 << 20;
+/// Longest body of a token, of a list with one tag, and of an error.
+pub(super) const SHORT: usize = 64 << 10;
+/// Requests to one registry at the same time.
+const PLACES: usize = 8;
+/// How long to wait before each further try.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
+/// Longest time that a registry may ask to wait.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const REDIRECTS: usize = 3;
+
+/// The call that a lookup is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    until: Instant,
+    seconds: u64,
+}
+
+impl Deadline {
+    /// A little earlier than that of the whole call, which could not say what was awaited.
+    pub(crate) fn of_call(length: Duration) -> Self {
+        let margin = (length / 10).min(Duration::from_millis(200));
+        Self {
+            until: Instant::now() + length.saturating_sub(margin),
+            seconds: length.as_secs(),
+        }
+    }
+
+    /// What `future` yields in time.
+    pub(super) async fn limit<T>(
+        &self,
+        image: &Reference,
+        step: &str,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        let elapsed = |_| Failure::Deadline {
+            seconds: self.seconds,
+            waiting: format!(
+                "registry {}, image {}: {step}",
+                image.registry, image.repository
+            ),
+        };
+        timeout_at(self.until, future).await.map_err(elapsed)
+    }
+}
+
+/// What to send, and on whose behalf.
+pub(super) struct Question<'a> {
+    pub(super) image: &'a Reference,
+    pub(super) deadline: Deadline,
+    /// What is awaited, as in "waiting for a token".
+    pub(super) step: &'static str,
+    pub(super) method: Method,
+    pub(super) url: String,
+    pub(super) authorization: Option<HeaderValue>,
+    /// The body of a POST.
+    pub(super) form: Option<String>,
+    /// Longest body of an answer with 200.
+    pub(super) limit: usize,
+}
+
+/// Sends requests, at most some at the same time to one registry.
+pub(super) struct Transport {
+    wire: Wire,
+    places: Remembered<String, Arc<Semaphore>>,
+    metrics: RegistryMetrics,
+}
+
+/// Why there is no answer.
+enum Broken {
+    /// Trying again may help.
+    Connection(String),
+    Final(String),
+}
+
+impl Transport {
+    pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
+        Self {
+            wire,
+            places: Remembered::new(),
+            metrics,
+        }
+    }
+
+    /// The answer, of whatever status; further tries are for those that pass.
+    pub(super) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
+        let Question {
+            image,
+            deadline,
+            step,
+            ..
+        } = question;
+        let mut pauses = PAUSES.iter();
+        loop {
+            let answer = self.follow(question);
+            let answer = deadline.limit(image, step, answer).await?;
+            let asked = match &answer {
+                Ok(answer) if !passes(answer.status()) => None,
+                Ok(answer) => Some(retry_after(answer.headers(), SystemTime::now())),
+                Err(Broken::Connection(_)) => Some(None),
+                Err(Broken::Final(_)) => None,
+            };
+            let pause = asked.and_then(|asked| {
+                let pause = *pauses.next()?;
+                // With jitter, so that many that failed together do not come back together.
+                let pause = asked.unwrap_or_else(|| pause.mul_f64(1.0 + fastrand::f64() / 4.0));
+                let in_time = Instant::now() + pause < deadline.until;
+                (pause <= LONGEST_PAUSE && in_time).then_some(pause)
+            });
+            match (pause, answer) {
+                (Some(pause), _) => sleep(pause).await,
+                (None, Ok(answer)) => return Ok(answer),
+                (None, Err(Broken::Connection(what) | Broken::Final(what))) => {
+                    return Err(failure(image, what));
+                }
+            }
+        }
+    }
+
+    /// Follows redirects. Credentials are for the registry, not for where it leads.
+    async fn follow(&self, question: &Question<'_>) -> Result<Answer, Broken> {
+        let mut url: Uri = question.url.parse().map_err(|_| not_a_url())?;
+        let mut authorization = question.authorization.clone();
+        for _ in 0..=REDIRECTS {
+            let answer = self.once(question, &url, authorization.clone()).await?;
+            let is_safe = matches!(question.method, Method::GET | Method::HEAD);
+            let location = answer.headers().get(LOCATION).filter(|_| is_safe);
+            let Some(location) = location.filter(|_| answer.status().is_redirection()) else {
+                return Ok(answer);
+            };
+            let next = resolve(&url, location).ok_or_else(not_a_url)?;
+            check_place(&next, question.image).map_err(Broken::Final)?;
+            if next.authority() != url.authority() || next.scheme() != url.scheme() {
+                authorization = None;
+            }
+            url = next;
+        }
+        Err(Broken::Final(format!(
+            "redirected more than {REDIRECTS} times: name the registry that it leads to"
+        )))
+    }
+
+    async fn once(
+        &self,
+        question: &Question<'_>,
+        url: &Uri,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Answer, Broken> {
+        let registry = &question.image.registry;
+        let places = || Arc::new(Semaphore::new(PLACES));
+        let hour = Duration::from_secs(3600);
+        let places = self.places.get_or_put(registry.clone(), hour, places);
+        let _place = places.acquire().await;
+        let body = question.form.clone().unwrap_or_default();
+        let mut request = Request::builder()
+            .method(question.method.clone())
+            .uri(url)
+            .header(ACCEPT_HEADER, ACCEPT)
+            .body(Full::from(body))
+            .map_err(|_| not_a_url())?;
+        let headers = request.headers_mut();
+        if let Some(authorization) = authorization {
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        if question.form.is_some() {
+            let form = HeaderValue::from_static("application/x-www-form-urlencoded");
+            headers.insert(CONTENT_TYPE, form);
+        }
+        let sent = (self.wire)(request).await.map_err(|error| {
+            self.metrics.broken(registry);
+            let error = anyhow::anyhow!(error);
+            Broken::Connection(format!("cannot be reached: {error:#}"))
+        })?;
+        self.metrics
+            .answered(registry, sent.status(), sent.headers());
+        let (head, body) = sent.into_parts();
+        let limit = match head.status {
+            StatusCode::OK => question.limit,
+            _ => SHORT,
+        };
+        match read(body, limit).await {
+            Ok(body) => Ok(Response::from_parts(head, body)),
+            Err(error) if error.is::<LengthLimitError>() => {
+                Err(Broken::Final(format!("sent more than {limit} bytes")))
+            }
+            Err(error) => {
+                let error = anyhow::anyhow!(error);
+                Err(Broken::Connection(format!(
+                    "broke off its answer: {error:#}"
+                )))
+            }
+        }
+    }
+}
+
+/// The body, counted while it is read. Boxed, as the compiler cannot tell otherwise that it may move between threads.
+fn read(
+    body: UnsyncBoxBody<Bytes, std::io::Error>,
+    limit: usize,
+) -> BoxFuture<'static, Result<Bytes, BoxError>> {
+    Box::pin(async move { Ok(Limited::new(body, limit).collect().await?.to_bytes()) })
+}
+
+/// A failure of the registry of `image`, which did `what`.
+pub(super) fn failure(image: &Reference, what: impl Into<String>) -> Failure {
+    Failure::Registry {
+        registry: image.registry.clone(),
+        repository: image.repository.clone(),
+        tag: image.tag.clone(),
+        what: what.into(),
+    }
+}
+
+/// Refuses a place that the registry must not lead to: without TLS, or inside the network that the generator is in, unless
+/// the registry itself is there.
+pub(super) fn check_place(url: &Uri, image: &Reference) -> Result<(), String> {
+    if url.scheme_str() != Some("https") && !image.plain_http {
+        return Err("leads to a place that is not https".to_owned());
+    }
+    let host = url.host().unwrap_or_default();
+    let own = image
+        .registry
+        .rsplit_once(':')
+        .map_or(image.registry.as_str(), |(host, _)| host);
+    let literal = host.trim_start_matches('[').trim_end_matches(']');
+    let is_inside = match literal.parse() {
+        Ok(std::net::IpAddr::V4(address)) => {
+            address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || address.is_unspecified()
+        }
+        Ok(std::net::IpAddr::V6(address)) => {
+            let first = address.segments()[0];
+            let is_local = (first & 0xffc0) == 0xfe80 || (first & 0xfe00) == 0xfc00;
+            address.is_loopback()
+                || address.is_unspecified()
+                || is_local
+                || address.to_ipv4_mapped().is_some()
+        }
+        Err(_) => host.eq_ignore_ascii_case("localhost"),
+    };
+    if is_inside && host != own {
+        return Err("leads to a private address that is not its own".to_owned());
+    }
+    Ok(())
+}
+
+fn not_a_url() -> Broken {
+    Broken::Final("has an invalid address".to_owned())
+}
+
+/// Whether an answer may be another one in a moment.
+const fn passes(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
+}
+
+/// How long the registry asks to wait, in seconds or until a date.
+pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    match text.trim().parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => {
+            let date = httpdate::parse_http_date(text).ok()?;
+            Some(date.duration_since(now).unwrap_or_default())
+        }
+    }
+}
+
+/// Where `location` leads from `url`: another place, or another path of the same one.
+fn resolve(url: &Uri, location: &HeaderValue) -> Option<Uri> {
+    let location: Uri = location.to_str().ok()?.parse().ok()?;
+    if location.scheme().is_some() {
+        return Some(location);
+    }
+    let mut parts = location.into_parts();
+    parts.scheme = url.scheme().cloned();
+    parts.authority = parts.authority.or_else(|| url.authority().cloned());
+    Uri::from_parts(parts).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_says_how_long_to_wait() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        let check = |text: &str, expect: Option<u64>| {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            let seconds = retry_after(&headers, now).map(|time| time.as_secs());
+            assert_eq!(seconds, expect, "{text}");
+        };
+        check("3", Some(3));
+        check("3600", Some(3600));
+        check("Sun, 06 Nov 1994 08:49:37 GMT", Some(7));
+        check("Sun, 06 Nov 1994 08:00:00 GMT", Some(0));
+        check("soon", None);
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
+    }
+
+    #[test]
+    fn a_redirect_is_another_place_or_another_path() {
+        let check = |location: &str, expect: Option<&str>| {
+            let url = "https://r.io/v2/a/manifests/v1".parse().unwrap();
+            let next = resolve(&url, &location.parse().unwrap());
+            assert_eq!(next.map(|next| next.to_string()).as_deref(), expect);
+        };
+        check("https://q.io/x?y=1", Some("https://q.io/x?y=1"));
+        check("/v2/b/manifests/v1", Some("https://r.io/v2/b/manifests/v1"));
+        check("http://", None);
+    }
+
+    #[test]
+    fn nobody_is_led_into_the_network() {
+        let check = |registry: &str, plain_http, url: &str, expect: bool| {
+            let config = format!(
+                "imageDigests: {{registries: {{'{registry}': {{plainHttp: {plain_http}}}}}}}"
+            );
+            let config = appset_generator::Config::from_yaml(&config).unwrap();
+            let body = br#"{"input":{"parameters":{"tag":"v1","images":{"a":"a"}}}}"#;
+            let request = appset_generator::Request::from_body(body).unwrap();
+            let query = config.query(None, Some("t"), &request).unwrap();
+            let appset_generator::SourceQuery::ImageDigests(images) = query.source else {
+                panic!("another source");
+            };
+            let (_, image) = images.references().next().unwrap();
+            let checked = check_place(&url.parse().unwrap(), image);
+            assert_eq!(checked.is_ok(), expect, "{url}: {checked:?}");
+        };
+        check("r.io", false, "https://auth.r.io/token", true);
+        check("r.io", false, "http://auth.r.io/token", false);
+        check("r.io", true, "http://auth.r.io/token", true);
+        for inside in [
+            "169.254.169.254",
+            "10.0.0.1",
+            "127.0.0.1",
+            "[::1]",
+            "[fe80::1]",
+            "[fd00::1]",
+            "[::ffff:10.0.0.1]",
+            "0.0.0.0",
+            "localhost",
+        ] {
+            check("r.io", false, &format!("https://{inside}/token"), false);
+        }
+        check("10.0.0.1:5000", false, "https://10.0.0.1/token", true);
+        check("10.0.0.1:5000", false, "https://10.0.0.2/token", false);
+        check("r.io", false, "https://8.8.8.8/token", true);
+    }
+}

@@ -1,0 +1,114 @@
+//! `ask` and `validate`: what they print, and their exit codes.
+
+use std::process::{Command, Stdio};
+
+const CONFIG: &str = "
+static: {hello: {inputs: [team], sets: [{key1: val1}]}}
+profiles:
+  default: {}
+  team-a: {tokens: [team-a], fixed: {team: a}}
+";
+
+/// Exit code, stdout and stderr of the program with these arguments, in which `DIR` is a directory with `config.yaml`.
+fn run(config: &str, args: &[&str]) -> (i32, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("config.yaml"), config).unwrap();
+    std::fs::write(dir.path().join("body.json"), r#"{"input":{}}"#).unwrap();
+    let dir = dir.path().display().to_string();
+    let args = args.iter().map(|arg| arg.replace("DIR", &dir));
+    let output = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"))
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code().unwrap(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+#[track_caller]
+fn check(config: &str, args: &[&str], code: i32, stdout: &str, stderr: &str) {
+    let (found, out, err) = run(config, args);
+    assert_eq!((found, out.as_str()), (code, stdout), "{err}");
+    assert!(
+        err.contains(stderr) && (stderr.is_empty() == err.is_empty()),
+        "{err}"
+    );
+}
+
+#[test]
+fn ask_prints_what_argo_cd_would_get() {
+    let config = "--config=DIR/config.yaml";
+    let sets = "{\"output\":{\"parameters\":[{\"key1\":\"val1\"}]}}\n";
+    for body in [r#"{"input":{}}"#, "DIR/body.json"] {
+        check(CONFIG, &["ask", config, body], 0, sets, "");
+    }
+    let fixed = "{\"output\":{\"parameters\":[{\"input\":{\"team\":\"a\"},\"key1\":\"val1\"}]}}\n";
+    // Whoever runs the generator needs no token for it.
+    check(
+        CONFIG,
+        &["ask", config, "--profile=team-a", r#"{"input":{}}"#],
+        0,
+        fixed,
+        "",
+    );
+    let refused = r#"{"input":{"parameters":{"team":"b"}}}"#;
+    check(
+        CONFIG,
+        &["ask", config, "--profile=team-a", refused],
+        1,
+        "",
+        "error: parameter team is fixed by profile team-a: remove it (forbidden)\n",
+    );
+    check(CONFIG, &["ask", config, "-"], 1, "", "(invalid_input)");
+    check("static: {", &["ask", config, "{}"], 1, "", "not YAML");
+    check(
+        CONFIG,
+        &["ask", config, "DIR/none.json"],
+        3,
+        "",
+        "none.json cannot be read",
+    );
+    check(
+        CONFIG,
+        &["ask", "--config=DIR/none.yaml", "{}"],
+        3,
+        "",
+        "none.yaml cannot be read",
+    );
+    check(CONFIG, &["ask", config], 2, "", "BODY");
+}
+
+#[test]
+fn ask_reads_objects_of_a_directory() {
+    let config = "glooRoutes: {namespaces: [shop]}";
+    let body = r#"{"input":{"parameters":{"routeTableSelector":{"name":"web"}}}}"#;
+    let args = ["ask", "--config=DIR/config.yaml", "--objects-dir=DIR", body];
+    check(config, &args, 1, "", "RouteTable shop/web not found");
+}
+
+#[test]
+fn validate_is_for_ci() {
+    let args = ["validate", "--config=DIR/config.yaml"];
+    check(CONFIG, &args, 0, "the configuration is right\n", "");
+    check(
+        "statics: {}",
+        &args,
+        1,
+        "",
+        "config.yaml: unknown key statics, did you mean static?\n",
+    );
+    check(
+        CONFIG,
+        &["validate", "--config=DIR/none.yaml"],
+        3,
+        "",
+        "none.yaml cannot be read",
+    );
+    check(CONFIG, &["validate"], 2, "", "--config");
+    check(CONFIG, &["serve"], 2, "", "serve");
+    check(CONFIG, &["--config=DIR/config.yaml"], 2, "", "--tokens-dir");
+}

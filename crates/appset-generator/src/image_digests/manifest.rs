@@ -1,0 +1,349 @@
+//! What a registry sends for a manifest: an index of several images, or one image; and the body of a 404.
+
+use serde_json::Value;
+
+use super::Platform;
+
+/// What to accept: an index or a manifest, of OCI or of Docker. An image of a kind that is not accepted would be a 404.
+pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, \
+     application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json";
+
+/// Media types of indexes, which may be in indexes themselves.
+const INDEXES: [&str; 2] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+/// Media types of images.
+const IMAGES: [&str; 2] = [
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+
+/// A digest that an image can be pulled by: `sha256:` and 64 lower-case hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Digest(String);
+
+impl Digest {
+    /// Reads one; other algorithms are none.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let hex = text.strip_prefix("sha256:")?;
+        let legal = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+        (hex.len() == 64 && hex.chars().all(legal)).then(|| Self(text.to_owned()))
+    }
+
+    /// That of a manifest with this hash.
+    #[must_use]
+    pub fn from_sha256(hash: &[u8]) -> Option<Self> {
+        let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self::parse(&format!("sha256:{hex}"))
+    }
+
+    /// As it is written in a reference.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why an answer does not lead to a digest.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// It is something else, such as the page of a proxy.
+    #[error("sent what is no manifest")]
+    NoManifest,
+    /// It is no configuration of an image.
+    #[error("sent what is no configuration of an image")]
+    NoConfiguration,
+}
+
+/// What a manifest has for a platform.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// It is one image, whose configuration tells its platform.
+    Image {
+        /// Digest of the configuration.
+        configuration: Digest,
+    },
+    /// An index with an image that runs.
+    Child(Digest),
+    /// An index without one: the indexes in it may have one.
+    None {
+        /// Indexes in the index.
+        nested: Vec<Digest>,
+        /// Platforms of the images in the index.
+        there: Vec<Platform>,
+    },
+}
+
+/// Whether `manifest` is one: all have a `schemaVersion` (OCI image specification).
+///
+/// # Errors
+/// If it is something else.
+pub fn check_manifest(manifest: &[u8]) -> Result<(), RegistryError> {
+    parse(manifest).map(drop)
+}
+
+/// What `manifest` has for `platform`: the exact one, else the nearest lower variant, else the only image if it names no
+/// platform.
+///
+/// # Errors
+/// If it is no manifest.
+pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, RegistryError> {
+    let manifest = parse(manifest)?;
+    let Some(entries) = manifest.get("manifests").and_then(Value::as_array) else {
+        let configuration = manifest.get("config").and_then(digest);
+        let configuration = configuration.ok_or(RegistryError::NoManifest)?;
+        return Ok(Choice::Image { configuration });
+    };
+    let mut nested = Vec::new();
+    let mut images = Vec::new();
+    for entry in entries {
+        let media_type = entry.get("mediaType").and_then(Value::as_str);
+        let Some(digest) = digest(entry).filter(|_| !is_attestation(entry)) else {
+            continue;
+        };
+        match media_type {
+            Some(index) if INDEXES.contains(&index) => nested.push(digest),
+            Some(other) if !IMAGES.contains(&other) => {}
+            _ => images.push((entry.get("platform").and_then(Platform::read), digest)),
+        }
+    }
+    if let [(None, only)] = images.as_slice() {
+        return Ok(Choice::Child(only.clone()));
+    }
+    let distances = images.iter().filter_map(|(other, digest)| {
+        let distance = platform.distance(other.as_ref()?)?;
+        Some((distance, digest))
+    });
+    if let Some((_, nearest)) = distances.min_by_key(|(distance, _)| *distance) {
+        return Ok(Choice::Child(nearest.clone()));
+    }
+    let there = images.into_iter().filter_map(|(platform, _)| platform);
+    Ok(Choice::None {
+        nested,
+        there: there.collect(),
+    })
+}
+
+/// The platform of an image, from its configuration.
+///
+/// # Errors
+/// If it is no such configuration.
+pub fn platform_of(configuration: &[u8]) -> Result<Platform, RegistryError> {
+    let configuration: Value = serde_json::from_slice(configuration).unwrap_or_default();
+    Platform::read(&configuration).ok_or(RegistryError::NoConfiguration)
+}
+
+impl Platform {
+    /// Whether an image for `other` runs here.
+    #[must_use]
+    pub fn runs(&self, other: &Self) -> bool {
+        self.distance(other).is_some()
+    }
+}
+
+/// What a 404 says is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// The manifest, in a repository that may be there.
+    Manifest,
+    /// The repository.
+    Repository,
+}
+
+/// What the body of a 404 says is not there. Anything but these codes may be another fault, such as a proxy's.
+#[must_use]
+pub fn unknown(body: &[u8]) -> Option<Unknown> {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let errors = body.get("errors").and_then(Value::as_array)?;
+    let mut found = None;
+    for error in errors {
+        match error.get("code").and_then(Value::as_str) {
+            Some("NAME_UNKNOWN") => return Some(Unknown::Repository),
+            // Harbor says NOT_FOUND, and Quay TAG_EXPIRED for a tag that was deleted.
+            Some("MANIFEST_UNKNOWN" | "NOT_FOUND" | "TAG_EXPIRED") => {
+                found = Some(Unknown::Manifest);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Whether the body of a 200 lists tags, if only none: GHCR says `null`, and GAR has more keys.
+#[must_use]
+pub fn is_tag_list(body: &[u8]) -> bool {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let tags = body.get("tags");
+    tags.is_some_and(|tags| tags.is_array() || tags.is_null())
+}
+
+fn parse(manifest: &[u8]) -> Result<Value, RegistryError> {
+    let manifest: Value = serde_json::from_slice(manifest).unwrap_or_default();
+    match manifest.get("schemaVersion") {
+        Some(_) => Ok(manifest),
+        None => Err(RegistryError::NoManifest),
+    }
+}
+
+fn digest(descriptor: &Value) -> Option<Digest> {
+    Digest::parse(descriptor.get("digest")?.as_str()?)
+}
+
+/// What BuildKit adds beside the images.
+fn is_attestation(entry: &Value) -> bool {
+    let annotation = entry.get("annotations");
+    let is_annotated = annotation.is_some_and(|it| it.get("vnd.docker.reference.type").is_some());
+    let platform = entry.get("platform").and_then(Platform::read);
+    is_annotated || platform.is_some_and(|platform| platform.to_string() == "unknown/unknown")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn name(c: char) -> Digest {
+        Digest::parse(&format!("sha256:{}", String::from(c).repeat(64))).unwrap()
+    }
+
+    /// An entry of an index: its digest's digit, platform and media type.
+    fn entry(c: char, platform: &str, media_type: &str) -> Value {
+        let mut entry = json!({"digest": name(c).as_str(), "mediaType": media_type});
+        let mut parts = platform.split('/');
+        if let (Some(os), Some(architecture)) = (parts.next(), parts.next()) {
+            entry["platform"] = json!({"os": os, "architecture": architecture});
+            if let Some(variant) = parts.next() {
+                entry["platform"]["variant"] = json!(variant);
+            }
+        }
+        entry
+    }
+
+    #[track_caller]
+    fn check(entries: &[Value], platform: &str, expect: &str) {
+        let index = json!({"schemaVersion": 2, "manifests": entries}).to_string();
+        let platform = Platform::parse(platform, "platform").unwrap();
+        let shown = match choose(index.as_bytes(), &platform).unwrap() {
+            Choice::Image { .. } => "image".to_owned(),
+            Choice::Child(digest) => digest.as_str()[7..8].to_owned(),
+            Choice::None { nested, there } => {
+                let nested = nested.iter().map(|digest| digest.as_str()[7..8].to_owned());
+                let there = there.iter().map(ToString::to_string);
+                let all: Vec<_> = nested.chain(there).collect();
+                format!("none: {}", all.join(" "))
+            }
+        };
+        assert_eq!(shown, expect);
+    }
+
+    #[test]
+    fn the_nearest_image_of_an_index_is_chosen() {
+        let image = IMAGES[0];
+        let arms = [
+            entry('5', "linux/arm/v5", image),
+            entry('6', "linux/arm/v6", image),
+            entry('7', "linux/arm/v7", image),
+            entry('a', "linux/amd64", image),
+        ];
+        check(&arms, "linux/arm", "7");
+        check(&arms, "linux/arm/v6", "6");
+        check(&arms, "linux/arm64", "7");
+        check(&arms, "linux/aarch64/v8", "7");
+        check(&arms, "linux/amd64/v3", "a");
+        check(
+            &arms,
+            "linux/s390x",
+            "none: linux/arm/v5 linux/arm/v6 linux/arm/v7 linux/amd64",
+        );
+        check(
+            &[entry('3', "linux/386", image)],
+            "linux/amd64",
+            "none: linux/386",
+        );
+    }
+
+    /// BuildKit writes an index for one platform, too, with a provenance beside it.
+    #[test]
+    fn what_is_no_image_is_never_chosen() {
+        let image = IMAGES[0];
+        let mut annotated = entry('b', "linux/amd64", image);
+        annotated["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest"});
+        let beside = [
+            entry('c', "unknown/unknown", image),
+            annotated,
+            entry('d', "linux/amd64", "application/vnd.example.signature+json"),
+        ];
+        check(&beside, "linux/amd64", "none: ");
+        let with = |one: Value| [&beside[..], &[one]].concat();
+        check(&with(entry('a', "linux/amd64", image)), "linux/amd64", "a");
+        // Without a platform, only if there is no other one.
+        check(&with(entry('a', "", image)), "linux/amd64", "a");
+        let two = [entry('a', "", image), entry('b', "linux/arm64", image)];
+        check(&two, "linux/amd64", "none: linux/arm64");
+        let nested = [
+            entry('e', "", INDEXES[0]),
+            entry('f', "linux/arm64", IMAGES[1]),
+        ];
+        check(&nested, "linux/amd64", "none: e linux/arm64");
+        check(&nested, "linux/arm64", "f");
+    }
+
+    #[test]
+    fn one_image_tells_its_platform_in_its_configuration() {
+        let platform = Platform::parse("linux/arm64", "platform").unwrap();
+        let image =
+            json!({"schemaVersion": 2, "config": {"digest": name('c').as_str()}}).to_string();
+        let configuration = name('c');
+        assert_eq!(
+            choose(image.as_bytes(), &platform),
+            Ok(Choice::Image { configuration })
+        );
+        for page in [&b""[..], b"<html>", b"{}", b"[2]"] {
+            assert_eq!(choose(page, &platform), Err(RegistryError::NoManifest));
+            assert_eq!(check_manifest(page), Err(RegistryError::NoManifest));
+            assert_eq!(platform_of(page), Err(RegistryError::NoConfiguration));
+        }
+        let of = platform_of(br#"{"os":"linux","architecture":"arm64","variant":"v8"}"#).unwrap();
+        assert!(platform.runs(&of));
+    }
+
+    #[test]
+    fn a_404_says_what_is_not_there() {
+        let code = |code: &str| unknown(json!({"errors": [{"code": code}]}).to_string().as_bytes());
+        for manifest in ["MANIFEST_UNKNOWN", "NOT_FOUND", "TAG_EXPIRED"] {
+            assert_eq!(code(manifest), Some(Unknown::Manifest));
+        }
+        assert_eq!(code("NAME_UNKNOWN"), Some(Unknown::Repository));
+        for other in ["DENIED", "UNAUTHORIZED", "BLOB_UNKNOWN", ""] {
+            assert_eq!(code(other), None);
+        }
+        // zot answers without a list, proxies with a page.
+        for other in [
+            r#"{"errors":null}"#,
+            r#"{"code":"MANIFEST_UNKNOWN"}"#,
+            "{}",
+            "<html>",
+            "",
+        ] {
+            assert_eq!(unknown(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_tags_may_be_empty_but_has_to_be_one() {
+        for list in [
+            r#"{"tags":null}"#,
+            r#"{"tags":[]}"#,
+            r#"{"tags":["v1"],"child":[],"manifest":{}}"#,
+        ] {
+            assert!(is_tag_list(list.as_bytes()), "{list}");
+        }
+        for other in ["{}", "", "<html>", r#"{"tags":"v1"}"#, "[]"] {
+            assert!(!is_tag_list(other.as_bytes()), "{other}");
+        }
+    }
+}
