@@ -4,20 +4,16 @@
 //! A Rollout names it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It needs no rights but
 //! those on Ingresses that the controller's release has.
 
+use std::process::ExitCode;
+
 use anyhow::Context as _;
 use k8s_openapi::api::networking::v1::Ingress;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{Api, Patch, PatchParams};
-use rollouts_rpc::goplugin::log::{self, LogFormat};
-use rollouts_rpc::{
-    DesiredWeight, PluginEnv, PluginError, PodHashes, Rollout, ServeConfig, TrafficRouter,
-    Verification, WeightDestination,
-};
+use rollouts_rpc::{Additional, DesiredWeight, Result, Rollout, Router, TrafficRouter};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
-use tracing::{info, level_filters::LevelFilter};
-
-const PLUGIN: &str = "example/nginx";
+use tracing::info;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -37,14 +33,6 @@ impl Nginx {
             &rollout.metadata.namespace,
         ))
     }
-}
-
-fn config(rollout: &Rollout) -> anyhow::Result<Config> {
-    let routing = rollout.traffic_routing();
-    let json = routing.and_then(|routing| routing.plugins.get(PLUGIN));
-    let json = json.context("the rollout does not configure example/nginx")?;
-    serde_json::from_slice(json.as_ref())
-        .context("the configuration of example/nginx does not parse")
 }
 
 /// The Ingress that should be there beside `stable`.
@@ -94,60 +82,22 @@ fn canary_ingress(
 }
 
 impl TrafficRouter for Nginx {
-    fn type_name(&self) -> &str {
-        "Nginx"
-    }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
-    }
-    async fn update_hash(
-        &self,
-        _: &Rollout,
-        _: &PodHashes,
-        _: &[WeightDestination],
-    ) -> Result<(), PluginError> {
-        Ok(())
-    }
-    async fn set_weight(
-        &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        _: &[WeightDestination],
-    ) -> Result<(), PluginError> {
-        let (config, ingresses) = (config(rollout)?, self.ingresses(rollout).await?);
-        let name = format!("{}-{}-canary", rollout.metadata.name, config.stable_ingress);
-        let stable = ingresses.get(&config.stable_ingress).await?;
-        let canary = canary_ingress(stable, name.clone(), rollout, desired)?;
+    async fn set_weight(&self, rollout: &Rollout, to: DesiredWeight, _: &Additional) -> Result {
+        let Config { stable_ingress } = rollout.config("example/nginx")?;
+        let ingresses = self.ingresses(rollout).await?;
+        let name = format!("{}-{stable_ingress}-canary", rollout.metadata.name);
+        let stable = ingresses.get(&stable_ingress).await?;
+        let canary = canary_ingress(stable, name.clone(), rollout, to)?;
         // Server-side apply makes it, changes it, or writes nothing.
         let apply = PatchParams::apply("nginx-router-example");
         ingresses
             .patch(&name, &apply, &Patch::Apply(&canary))
             .await?;
-        info!(ingress = name, weight = desired.value, "weight set");
-        Ok(())
-    }
-    /// The annotations are in force once they are written.
-    async fn verify_weight(
-        &self,
-        _: &Rollout,
-        _: DesiredWeight,
-        _: &[WeightDestination],
-    ) -> Result<Verification, PluginError> {
-        Ok(Verification::NotImplemented)
-    }
-    async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), PluginError> {
+        info!(ingress = name, weight = to.value, "weight set");
         Ok(())
     }
 }
 
-#[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    log::install(LevelFilter::INFO, LogFormat::Json)?;
-    let env = PluginEnv::from_vars(std::env::vars_os());
-    let (config, announce) = (
-        ServeConfig::TRAFFIC_ROUTER,
-        rollouts_rpc::announce_on_stdout,
-    );
-    rollouts_rpc::serve(&config, &env, announce, Nginx::default()).await?;
-    Ok(())
+fn main() -> ExitCode {
+    rollouts_rpc::main(Router(Nginx::default()))
 }

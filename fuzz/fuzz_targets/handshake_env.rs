@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use libfuzzer_sys::fuzz_target;
 use rollouts_rpc::PluginEnv;
-use rollouts_rpc::goplugin::handshake::{HandshakeConfig, Protocol, negotiate};
+use rollouts_rpc::goplugin::handshake::{HandshakeConfig, PluginKind, Protocol, negotiate};
 use rollouts_rpc::host::Announced;
 
 fuzz_target!(|input: &[u8]| {
@@ -21,9 +21,9 @@ fuzz_target!(|input: &[u8]| {
     });
     let env = PluginEnv::from_vars(variables);
     for config in [
-        HandshakeConfig::TRAFFIC_ROUTER,
-        HandshakeConfig::METRIC_PROVIDER,
-        HandshakeConfig::STEP,
+        HandshakeConfig::of(PluginKind::TrafficRouter),
+        HandshakeConfig::of(PluginKind::MetricProvider),
+        HandshakeConfig::of(PluginKind::Step),
     ] {
         match negotiate(&config, &env) {
             Ok(negotiated) => {

@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
         assert_eq!(whole.as_ref().err(), error.as_ref());
         assert_eq!(whole, pieces);
 
-        let serve = |io| serve_stream(ServeConfig::TRAFFIC_ROUTER, io, router());
+        let serve = |io| serve_stream(ServeConfig::new(), io, router());
         let (ended, replies) = talk(input, Host::Reads, serve);
         let is_corrupt = matches!(ended, Err(SessionError::CorruptStream { .. }));
         assert_eq!(is_corrupt, error.is_some(), "{ended:?}, {error:?}");

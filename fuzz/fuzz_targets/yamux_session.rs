@@ -5,7 +5,7 @@
 use fuzz::{Host, router, talk, within_memory};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use rollouts_rpc::{ServeConfig, SessionError, serve_connection};
+use rollouts_rpc::{Router, ServeConfig, SessionError, serve_connection};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -78,7 +78,7 @@ fuzz_target!(|input: Input| {
     } else {
         Host::Reads
     };
-    let serve = |io| serve_connection(&ServeConfig::TRAFFIC_ROUTER, io, router());
+    let serve = |io| serve_connection(&ServeConfig::new(), io, Router(router()));
     let (ended, _) = within_memory(|| talk(&sent, host, serve));
     assert!(
         !matches!(ended, Err(SessionError::Panicked(_))),

@@ -207,31 +207,17 @@ async fn a_go_metric_provider_answers_every_method() {
     let go = plugin.session().dispense_metric_provider().await.unwrap();
     go.init_plugin().await.unwrap();
     assert_eq!(go.type_name().await.unwrap(), "go");
-    let run = |name: &str| AnalysisRun {
-        name: name.into(),
-        namespace: "shop".into(),
-        ..AnalysisRun::default()
-    };
-    let metric = Metric {
-        name: "latency".into(),
-        plugins: BTreeMap::from([("e2e/go".into(), b"{\"is\":7}".to_vec())]),
-        ..Metric::default()
-    };
+    let run = |name: &str| AnalysisRun::named("shop", name);
+    let metric = Metric::new("latency", "e2e/go", &json!({"is": 7}));
     let measured = go.run(&run("demo"), &metric).await.unwrap();
     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
-    let expected = Measurement {
-        phase: AnalysisPhase::Running,
-        value: "{\"is\":7}".into(),
-        started_at: Some(began),
-        metadata: BTreeMap::from([("run".into(), "shop/demo".into())]),
-        ..Measurement::default()
-    };
+    let mut expected = Measurement::running().with_metadata("run", "shop/demo");
+    expected.value = "{\"is\":7}".into();
+    expected.started_at = Some(began);
     assert_eq!(measured, expected);
     let resumed = go.resume(&run("demo"), &metric, &measured).await.unwrap();
-    let successful = Measurement {
-        phase: AnalysisPhase::Successful,
-        ..measured.clone()
-    };
+    let mut successful = measured.clone();
+    successful.phase = AnalysisPhase::Successful;
     assert_eq!(resumed, successful);
     let terminated = go
         .terminate(&run("demo"), &metric, &measured)
@@ -258,11 +244,8 @@ async fn a_go_step_answers_every_method() {
     let go = plugin.session().dispense_step().await.unwrap();
     go.init_plugin().await.unwrap();
     assert_eq!(go.type_name().await.unwrap(), "go");
-    let context = StepContext {
-        plugin_name: "e2e/go".into(),
-        config: b"{\"retries\":3}".to_vec(),
-        status: b"{\"tried\":1}".to_vec(),
-    };
+    let mut context = StepContext::new("e2e/go", &json!({"retries": 3}));
+    context.status = b"{\"tried\":1}".to_vec();
     let (demo, refused) = (rollout("demo"), rollout("refused"));
     let result = go.run(&demo, &context).await.unwrap();
     assert_eq!(

@@ -4,8 +4,10 @@
 /// [`GobType`](crate::GobType).
 ///
 /// Every field is optional when decoding, as gob leaves out what is zero. The structs are `Clone`, `Debug`,
-/// `Default` and `PartialEq`; attributes, further derives among them, pass through. The crate must be known as
-/// `gob` where the macro is used.
+/// `Default` and `PartialEq`; attributes, further derives among them, pass through.
+///
+/// A field may have a second name, by which it is read from formats other than gob; null counts as absent there. Fields
+/// behind a semicolon do not travel.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -15,9 +17,11 @@
 ///     #[derive(Eq)]
 ///     pub struct Step as "CanaryStep" {
 ///         /// `*int32` in Go.
-///         pub weight: Option<i32> as "SetWeight",
+///         pub weight: Option<i32> as "SetWeight" / "setWeight",
 ///         pub plugins: BTreeMap<String, gob::Bytes> as "Plugins",
-///         pub next: Option<Box<Step>> as "Next",
+///         pub next: Option<Box<Step>> as "Next";
+///         /// Known to this program only.
+///         pub was_read: bool,
 ///     }
 /// }
 /// ```
@@ -28,22 +32,27 @@ macro_rules! gob_struct {
         $visibility:vis struct $name:ident as $go_name:literal {
             $(
                 $(#[$field_attribute:meta])*
-                $field_visibility:vis $field:ident: $type:ty as $go_field:literal
+                $field_visibility:vis $field:ident: $type:ty as $go_field:literal $(/ $alias:literal)?
             ),* $(,)?
+            $(;
+                $(
+                    $(#[$own_attribute:meta])*
+                    $own_visibility:vis $own:ident: $own_type:ty
+                ),* $(,)?
+            )?
         }
     )*) => {$(
         $(#[$attribute])*
-        #[derive(
-            Clone, Debug, Default, PartialEq,
-            $crate::__private::serde::Serialize, $crate::__private::serde::Deserialize,
-        )]
-        #[serde(crate = "gob::__private::serde", default)]
+        #[derive(Clone, Debug, Default, PartialEq)]
         $visibility struct $name {
             $(
                 $(#[$field_attribute])*
-                #[serde(rename = $go_field)]
                 $field_visibility $field: $type,
             )*
+            $($(
+                $(#[$own_attribute])*
+                $own_visibility $own: $own_type,
+            )*)?
         }
 
         impl $crate::GobType for $name {
@@ -52,6 +61,64 @@ macro_rules! gob_struct {
                     $go_name,
                     &[$(($go_field, <$type as $crate::GobType>::describe)),*],
                 )
+            }
+        }
+
+        impl $crate::__private::serde::Serialize for $name {
+            fn serialize<S: $crate::__private::serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> ::core::result::Result<S::Ok, S::Error> {
+                use $crate::__private::serde::ser::SerializeStruct as _;
+                const NAMES: &[&str] = &[$($go_field),*];
+                #[allow(unused_mut)]
+                let mut fields = serializer.serialize_struct(stringify!($name), NAMES.len())?;
+                $(fields.serialize_field($go_field, &self.$field)?;)*
+                fields.end()
+            }
+        }
+
+        impl<'de> $crate::__private::serde::Deserialize<'de> for $name {
+            fn deserialize<D: $crate::__private::serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> ::core::result::Result<Self, D::Error> {
+                use $crate::__private::{Name, serde::de};
+
+                #[allow(non_camel_case_types)]
+                #[derive(Clone, Copy)]
+                enum Field { $($field),* }
+
+                struct Fields;
+
+                impl<'de> de::Visitor<'de> for Fields {
+                    type Value = $name;
+
+                    fn expecting(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                        f.write_str(concat!("struct ", stringify!($name)))
+                    }
+
+                    fn visit_map<A: de::MapAccess<'de>>(
+                        self,
+                        mut map: A,
+                    ) -> ::core::result::Result<$name, A::Error> {
+                        const NAMES: &[(&str, Field)] =
+                            &[$(($go_field, Field::$field), $(($alias, Field::$field),)?)*];
+                        #[allow(unused_mut)]
+                        let mut value = $name::default();
+                        while let Some(field) = map.next_key_seed(Name(NAMES))? {
+                            match field {
+                                $(Some(Field::$field) => {
+                                    let found: Option<$type> = map.next_value()?;
+                                    value.$field = found.unwrap_or_default();
+                                })*
+                                None => { map.next_value::<de::IgnoredAny>()?; }
+                            }
+                        }
+                        Ok(value)
+                    }
+                }
+
+                deserializer.deserialize_struct(stringify!($name), &[$($go_field),*], Fields)
             }
         }
     )*};
@@ -74,6 +141,8 @@ macro_rules! gob_struct {
 ///         Name(String) as "string",
 ///     }
 /// }
+///
+/// assert_eq!(Argument::Name("Ada".into()).registered_name(), "string");
 /// ```
 #[macro_export]
 macro_rules! gob_interface {
@@ -87,17 +156,20 @@ macro_rules! gob_interface {
         }
     )*) => {$(
         $(#[$attribute])*
-        #[derive(
-            Clone, Debug, PartialEq,
-            $crate::__private::serde::Serialize, $crate::__private::serde::Deserialize,
-        )]
-        #[serde(crate = "gob::__private::serde")]
+        #[derive(Clone, Debug, PartialEq)]
         $visibility enum $name {
             $(
                 $(#[$variant_attribute])*
-                #[serde(rename = $registered)]
                 $variant($type),
             )*
+        }
+
+        impl $name {
+            /// The name that the Go program has registered the type under.
+            #[allow(dead_code)]
+            $visibility const fn registered_name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $registered),* }
+            }
         }
 
         impl $crate::GobType for $name {
@@ -105,5 +177,60 @@ macro_rules! gob_interface {
                 schema.interface::<Self>(&[$(($registered, <$type as $crate::GobType>::describe)),*])
             }
         }
+
+        const _: () = {
+            use $crate::__private::{Variant, serde, serde::de};
+
+            #[derive(Clone, Copy)]
+            enum Type { $($variant),* }
+
+            impl serde::Serialize for $name {
+                fn serialize<S: serde::Serializer>(
+                    &self,
+                    serializer: S,
+                ) -> ::core::result::Result<S::Ok, S::Error> {
+                    match self {
+                        $(Self::$variant(value) => serializer.serialize_newtype_variant(
+                            stringify!($name),
+                            Type::$variant as u32,
+                            $registered,
+                            value,
+                        ),)*
+                    }
+                }
+            }
+
+            impl<'de> serde::Deserialize<'de> for $name {
+                fn deserialize<D: serde::Deserializer<'de>>(
+                    deserializer: D,
+                ) -> ::core::result::Result<Self, D::Error> {
+                    deserializer.deserialize_enum(stringify!($name), NAMES, Types)
+                }
+            }
+
+            const NAMES: &[&str] = &[$($registered),*];
+
+            struct Types;
+
+            impl<'de> de::Visitor<'de> for Types {
+                type Value = $name;
+
+                fn expecting(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+                    f.write_str(concat!("enum ", stringify!($name)))
+                }
+
+                fn visit_enum<A: de::EnumAccess<'de>>(
+                    self,
+                    data: A,
+                ) -> ::core::result::Result<$name, A::Error> {
+                    let types = &[$(($registered, Type::$variant)),*];
+                    match data.variant_seed(Variant { types, names: NAMES })? {
+                        $((Type::$variant, value) => {
+                            de::VariantAccess::newtype_variant(value).map($name::$variant)
+                        })*
+                    }
+                }
+            }
+        };
     )*};
 }

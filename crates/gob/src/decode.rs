@@ -12,8 +12,11 @@ mod assemble;
 mod frame;
 mod interface;
 mod skip;
-mod value;
+pub(crate) mod value;
 mod walk;
+
+pub(crate) use skip::skip;
+pub(crate) use walk::array_len;
 
 /// Decodes one gob stream. Does no I/O: feed it bytes as they arrive, in pieces of any size.
 ///
@@ -86,18 +89,17 @@ impl Decoder {
 
     fn read<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         loop {
-            let message = match self.input.next_message(self.values.max_message_bytes()) {
-                Ok(Some(message)) => message,
-                Ok(None) => return Ok(None),
-                Err(fault) => {
-                    return Err(DecodeError::Corrupt {
-                        offset: self.input.next_offset(),
-                        fault,
-                    });
-                }
+            let at_message = |offset| move |fault| DecodeError::Corrupt { offset, fault };
+            let max_bytes = self.values.max_message_bytes();
+            let message = self.input.next_message(max_bytes);
+            let message = message.map_err(at_message(self.input.next_offset()))?;
+            let Some(message) = message else {
+                return Ok(None);
             };
             let end = message.end;
-            let mut cursor = Cursor::new(self.input.payload(message));
+            let payload = self.input.payload(message);
+            let payload = payload.map_err(at_message(self.input.stream_offset(end)))?;
+            let mut cursor = Cursor::new(payload);
             return match self.values.message(&mut cursor) {
                 Ok(None) => continue,
                 Ok(value) => Ok(value),

@@ -57,26 +57,44 @@ impl Encoder {
         value: &T,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let before = out.len();
+        self.atomically(out, |encoder, out| encoder.append(value, out))
+    }
+
+    /// Lets `write` append several values, or none: if it fails, `out` is unchanged and the stream can go on.
+    ///
+    /// Without it a header whose body cannot be encoded would leave its type's definition counted as sent.
+    ///
+    /// # Errors
+    ///
+    /// That of `write`.
+    pub fn atomically<R, E>(
+        &mut self,
+        out: &mut Vec<u8>,
+        write: impl FnOnce(&mut Self, &mut Vec<u8>) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let (bytes, types) = (out.len(), self.schema.sent());
+        let result = write(self, out);
+        if result.is_err() {
+            out.truncate(bytes);
+            self.schema.unsend(types);
+        }
+        result
+    }
+
+    fn append<T: GobType + Serialize>(
+        &mut self,
+        value: &T,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
         let ty = T::describe(&mut self.schema);
-        let current = mem::take(&mut self.spare);
         let mut messages = Messages {
             schema: &mut self.schema,
-            current,
+            current: mem::take(&mut self.spare),
             outer: Vec::new(),
             out,
-            sent: Vec::new(),
         };
         let result = messages.top_level(ty, value);
-        let Messages {
-            mut current, sent, ..
-        } = messages;
-        if result.is_err() {
-            out.truncate(before);
-            for ty in sent {
-                self.schema.set_sent(ty, false);
-            }
-        }
+        let mut current = messages.current;
         current.clear();
         self.spare = current;
         result
@@ -94,14 +112,12 @@ struct Messages<'e> {
     // Levels above the current one, outermost first.
     outer: Vec<Vec<u8>>,
     out: &'e mut Vec<u8>,
-    // Types defined by these messages.
-    sent: Vec<SchemaRef>,
 }
 
 impl Messages<'_> {
     fn top_level<T: Serialize>(&mut self, ty: SchemaRef, value: &T) -> Result<(), EncodeError> {
-        self.define(ty);
-        put_int(&mut self.current, self.schema.id(ty));
+        self.define(ty)?;
+        put_int(&mut self.current, self.schema.id(ty)?);
         self.body(ty, value)?;
         self.flush();
         Ok(())
@@ -113,17 +129,17 @@ impl Messages<'_> {
         ty: SchemaRef,
         value: &T,
     ) -> Result<(), EncodeError> {
-        self.define(ty);
-        put_int(&mut self.current, self.schema.id(ty));
+        self.define(ty)?;
+        put_int(&mut self.current, self.schema.id(ty)?);
         self.outer.push(mem::take(&mut self.current));
         self.body(ty, value)?;
         self.flush();
-        self.current = self.outer.pop().unwrap_or_default();
+        self.current = self.outer.pop().ok_or(EncodeError::Unbalanced)?;
         Ok(())
     }
 
     fn body<T: Serialize + ?Sized>(&mut self, ty: SchemaRef, value: &T) -> Result<(), EncodeError> {
-        if !self.schema.is_struct(ty) {
+        if !self.schema.is_struct(ty)? {
             put_uint(&mut self.current, 0);
         }
         value
@@ -136,19 +152,19 @@ impl Messages<'_> {
     }
 
     // Depth first, as Go does. A type is marked before its parts, so recursive types end.
-    fn define(&mut self, ty: SchemaRef) {
-        if self.schema.set_sent(ty, true) {
-            return;
+    fn define(&mut self, ty: SchemaRef) -> Result<(), EncodeError> {
+        if !self.schema.send(ty)? {
+            return Ok(());
         }
-        self.sent.push(ty);
-        let Some((definition, parts)) = self.schema.definition(ty) else {
-            return;
+        let Some((definition, parts)) = self.schema.definition(ty)? else {
+            return Ok(());
         };
-        definition::write(&mut self.current, self.schema.id(ty), &definition);
+        definition::write(&mut self.current, self.schema.id(ty)?, &definition);
         self.flush();
         for part in parts {
-            self.define(part);
+            self.define(part)?;
         }
+        Ok(())
     }
 
     // Moves the current buffer, counted, to the level above.

@@ -98,6 +98,9 @@ pub enum Fault {
     /// The zero byte in front of a top-level value that is not a struct is missing.
     #[error("value is not preceded by a zero byte")]
     BadSingleton,
+    /// The decoder has lost its place in a message: a mistake in this crate.
+    #[error("decoder has lost its place in a message: please report this")]
+    Misplaced,
     /// More than [`Limits`](crate::Limits) allows.
     #[error("more than {limit} {what}")]
     LimitExceeded {
@@ -140,6 +143,12 @@ pub enum EncodeError {
     /// A `None` where gob has no way to leave a value out: only struct fields and interfaces can be nil.
     #[error("gob cannot send None here: only a struct field or an interface can be nil")]
     Nil,
+    /// A [`SchemaRef`](crate::SchemaRef) that another encoder's schema made.
+    #[error("gob type belongs to another encoder: a GobType must not keep its SchemaRef")]
+    ForeignType,
+    /// The encoder has lost track of the values inside one another: a mistake in this crate.
+    #[error("gob encoder has lost its place in a nested value: please report this")]
+    Unbalanced,
     /// Reported by a `Serialize` implementation.
     #[error("{0}")]
     Custom(String),

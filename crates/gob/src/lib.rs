@@ -36,17 +36,7 @@
 //! ];
 //! assert_eq!(bytes, [definition.concat(), value.concat()].concat());
 //!
-//! let mut decoder = Decoder::new(Limits {
-//!     message_bytes: 1 << 20,
-//!     value_messages: 1000,
-//!     types: 1000,
-//!     definition_bytes: 1 << 20,
-//!     fields: 100,
-//!     name_bytes: 100,
-//!     depth: 50,
-//!     interface_depth: 2,
-//!     elements: 10_000,
-//! });
+//! let mut decoder = Decoder::new(Limits::STRICT);
 //! let (first, rest) = bytes.split_at(40);
 //! decoder.handle_input(first)?;
 //! assert!(decoder.poll_value::<RpcError>()?.is_none());
@@ -66,6 +56,7 @@ pub use decode::Decoder;
 pub use encode::Encoder;
 pub use error::{DecodeError, EncodeError, Fault};
 pub use limits::Limits;
+pub use raw::{LazyVec, Raw, WithRaw};
 pub use schema::{Describe, GobType, Schema, SchemaRef};
 pub use time::Time;
 
@@ -76,6 +67,8 @@ mod definition;
 mod encode;
 mod error;
 mod limits;
+mod names;
+mod raw;
 mod schema;
 mod time;
 mod types;
@@ -85,4 +78,10 @@ mod wire;
 #[doc(hidden)]
 pub mod __private {
     pub use serde;
+
+    pub use crate::names::{Name, Variant};
 }
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

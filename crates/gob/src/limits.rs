@@ -2,36 +2,92 @@
 
 use crate::error::Fault;
 
-/// Upper bounds on what a peer can make a decoder hold or do. Exceeding one ends the stream, with the exception of
-/// `elements`.
-///
-/// There is no `Default`: what is generous depends on who may write to the stream. For scale, the first
-/// call an Argo Rollouts controller makes on a stream is about 22 KB in 246 messages, with 245 types
-/// nested 17 deep.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+/// Declares [`Limits`] with a setter for each of them.
+macro_rules! limits {
+    ($($(#[doc = $doc:literal])* $field:ident, $with:ident;)*) => {
+        /// Upper bounds on what a peer can make a decoder hold or do. Exceeding one ends the stream, with the exception
+        /// of `elements`.
+        ///
+        /// There is no `Default`: what is generous depends on who may write to the stream. For scale, the first
+        /// call an Argo Rollouts controller makes on a stream is about 22 KB in 246 messages, with 245 types
+        /// nested 17 deep.
+        ///
+        /// ```
+        /// use gob::Limits;
+        ///
+        /// const LIMITS: Limits = Limits::STRICT.with_message_bytes(64 << 10).with_depth(20);
+        /// assert_eq!((LIMITS.depth, LIMITS.types), (20, Limits::STRICT.types));
+        /// ```
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Limits {
+            $($(#[doc = $doc])* pub $field: usize,)*
+        }
+
+        impl Limits {
+            $(
+                /// Sets the limit of that name.
+                #[must_use]
+                pub const fn $with(mut self, limit: usize) -> Self {
+                    self.$field = limit;
+                    self
+                }
+            )*
+        }
+    };
+}
+
+limits! {
     /// Bytes in one message, and bytes of one value when it spans several messages.
-    pub message_bytes: usize,
+    message_bytes, with_message_bytes;
     /// Messages one value may span: an interface value sends the types it introduces as messages of their own.
-    pub value_messages: usize,
+    value_messages, with_value_messages;
     /// Types on one stream, counting those referred to but not yet defined.
-    pub types: usize,
+    types, with_types;
     /// Bytes of all type definitions on one stream.
-    pub definition_bytes: usize,
+    definition_bytes, with_definition_bytes;
     /// Fields of one struct type.
-    pub fields: usize,
+    fields, with_fields;
     /// Bytes in the name of a type, of a field or of an interface's registered type.
-    pub name_bytes: usize,
+    name_bytes, with_name_bytes;
     /// Structs, slices, arrays, maps and interfaces inside one another in a value. Decoding recurses, so each
     /// level takes call stack.
-    pub depth: usize,
+    depth, with_depth;
     /// Interface values inside one another.
-    pub interface_depth: usize,
+    interface_depth, with_interface_depth;
     /// Slice and array elements and map entries of one value that are decoded, in total; skipped ones do not
     /// count. An empty struct is a single byte on the wire however large it is in memory, so this is what bounds
     /// the memory a value can take. A value beyond it does not fit, like one of another type, and the stream
     /// goes on.
-    pub elements: usize,
+    elements, with_elements;
+}
+
+impl Limits {
+    /// For a peer that may be hostile: a stream holds a few MiB at most, and 4096 elements of each value.
+    pub const STRICT: Self = Self {
+        message_bytes: 1 << 20,
+        value_messages: 8192,
+        types: 4096,
+        definition_bytes: 256 << 10,
+        fields: 1024,
+        name_bytes: 1024,
+        depth: 64,
+        interface_depth: 4,
+        elements: 4096,
+    };
+
+    /// For a peer or a file of one's own: mistakes are found, and data of some 100 MB passes.
+    pub const GENEROUS: Self = Self {
+        message_bytes: 256 << 20,
+        value_messages: 1 << 16,
+        types: 1 << 16,
+        definition_bytes: 16 << 20,
+        fields: 1 << 16,
+        name_bytes: 64 << 10,
+        depth: 200,
+        interface_depth: 50,
+        elements: 64 << 20,
+    };
 }
 
 /// What the value being read may still use.

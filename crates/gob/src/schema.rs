@@ -1,8 +1,12 @@
 //! The Go type of a Rust value, which `Serialize` cannot tell: gob sends the type before the value.
 
-use std::{any::TypeId, collections::BTreeMap, collections::HashMap};
+use std::{
+    any::TypeId,
+    collections::{BTreeMap, HashMap},
+    sync::atomic::{AtomicU64, Ordering},
+};
 
-use crate::{Bytes, Time, definition::Definition};
+use crate::{Bytes, Time, definition::Definition, error::EncodeError};
 
 /// A Rust type with a Go type. Declare structs with [`gob_struct!`](crate::gob_struct) and interfaces with
 /// [`gob_interface!`](crate::gob_interface); basic types and collections have theirs here.
@@ -19,9 +23,13 @@ pub trait GobType: 'static {
 /// [`GobType::describe`] of some type. Being called late is what lets types refer to themselves.
 pub type Describe = fn(&mut Schema) -> SchemaRef;
 
-/// A type in a [`Schema`].
+/// A type in a [`Schema`]. It means nothing to another schema, which refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SchemaRef(usize);
+pub struct SchemaRef {
+    index: usize,
+    /// The schema it was made by; basic types stand in every schema.
+    owner: u64,
+}
 
 /// The types an encoder has met so far on its stream, and which of them the peer knows.
 #[derive(Debug)]
@@ -29,7 +37,16 @@ pub struct Schema {
     types: Vec<Described>,
     known: HashMap<TypeId, SchemaRef>,
     next_id: i64,
+    number: u64,
+    /// The types that the peer knows, in the order in which they were sent.
+    sent: Vec<SchemaRef>,
 }
+
+/// Numbers the schemas of a process.
+static SCHEMAS: AtomicU64 = AtomicU64::new(EVERY_SCHEMA + 1);
+
+/// The owner of the basic types.
+const EVERY_SCHEMA: u64 = 0;
 
 // Go gave the first user type 65 up to 1.19 and gives it 64 since. Every decoder takes 65.
 const FIRST_ID: i64 = 65;
@@ -99,7 +116,7 @@ impl Shape {
     }
 }
 
-// The basic types stand at their own ids, so that `SchemaRef(id)` is the type `id`.
+// The basic types stand at their own ids.
 const BASIC: [Shape; 8] = [
     Shape::Bool,
     Shape::Bool,
@@ -126,6 +143,8 @@ impl Schema {
             types,
             known: HashMap::new(),
             next_id: FIRST_ID,
+            number: SCHEMAS.fetch_add(1, Ordering::Relaxed),
+            sent: Vec::new(),
         }
     }
 
@@ -147,7 +166,7 @@ impl Schema {
             if let Some(Described {
                 shape: Shape::Struct { fields, .. },
                 ..
-            }) = self.types.get_mut(ty.0)
+            }) = self.types.get_mut(ty.index)
             {
                 fields.push(field);
             }
@@ -187,7 +206,7 @@ impl Schema {
         }
         let ty = self.add_as::<T>(0, Shape::Bytes);
         let shape = shape(self);
-        if let Some(described) = self.types.get_mut(ty.0) {
+        if let Some(described) = self.types.get_mut(ty.index) {
             *described = Described {
                 id: self.next_id,
                 shape,
@@ -209,7 +228,10 @@ impl Schema {
     }
 
     fn add_as<T: 'static>(&mut self, id: i64, shape: Shape) -> SchemaRef {
-        let ty = SchemaRef(self.types.len());
+        let ty = SchemaRef {
+            index: self.types.len(),
+            owner: self.number,
+        };
         self.types.push(Described {
             id,
             shape,
@@ -219,44 +241,70 @@ impl Schema {
         ty
     }
 
+    fn get(&self, ty: SchemaRef) -> Result<&Described, EncodeError> {
+        let is_ours = ty.owner == EVERY_SCHEMA || ty.owner == self.number;
+        let known = self.types.get(ty.index).filter(|_| is_ours);
+        known.ok_or(EncodeError::ForeignType)
+    }
+
     /// The type's id on the wire.
-    pub(crate) fn id(&self, ty: SchemaRef) -> i64 {
-        self.types.get(ty.0).map_or(0, |described| described.id)
+    pub(crate) fn id(&self, ty: SchemaRef) -> Result<i64, EncodeError> {
+        Ok(self.get(ty)?.id)
     }
 
-    pub(crate) fn shape(&self, ty: SchemaRef) -> &Shape {
-        self.types
-            .get(ty.0)
-            .map_or(&Shape::Bool, |described| &described.shape)
+    pub(crate) fn shape(&self, ty: SchemaRef) -> Result<&Shape, EncodeError> {
+        Ok(&self.get(ty)?.shape)
     }
 
-    pub(crate) fn is_struct(&self, ty: SchemaRef) -> bool {
-        matches!(self.shape(ty), Shape::Struct { .. })
+    pub(crate) fn is_struct(&self, ty: SchemaRef) -> Result<bool, EncodeError> {
+        Ok(matches!(self.shape(ty)?, Shape::Struct { .. }))
     }
 
-    /// Records whether the peer knows the type. Returns what was recorded before.
-    pub(crate) fn set_sent(&mut self, ty: SchemaRef, sent: bool) -> bool {
-        self.types
-            .get_mut(ty.0)
-            .is_none_or(|described| std::mem::replace(&mut described.sent, sent))
+    /// Records that the peer gets to know the type. False if it knows it already.
+    pub(crate) fn send(&mut self, ty: SchemaRef) -> Result<bool, EncodeError> {
+        if self.get(ty)?.sent {
+            return Ok(false);
+        }
+        if let Some(described) = self.types.get_mut(ty.index) {
+            described.sent = true;
+            self.sent.push(ty);
+        }
+        Ok(true)
     }
 
-    /// The definition to send for a type, and the types it refers to.
-    pub(crate) fn definition(&self, ty: SchemaRef) -> Option<(Definition<'_>, Vec<SchemaRef>)> {
+    /// How many types the peer knows, for [`unsend`](Self::unsend).
+    pub(crate) fn sent(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Forgets that the peer knows the types that were sent after the first `count`.
+    pub(crate) fn unsend(&mut self, count: usize) {
+        for ty in self.sent.split_off(count.min(self.sent.len())) {
+            if let Some(described) = self.types.get_mut(ty.index) {
+                described.sent = false;
+            }
+        }
+    }
+
+    /// The definition to send for a type, and the types it refers to; `None` for a type that has none.
+    pub(crate) fn definition(
+        &self,
+        ty: SchemaRef,
+    ) -> Result<Option<(Definition<'_>, Vec<SchemaRef>)>, EncodeError> {
         let id = |&ty: &SchemaRef| self.id(ty);
-        Some(match self.shape(ty) {
+        Ok(Some(match self.shape(ty)? {
             Shape::Array { elem, len } => (
                 Definition::Array {
-                    elem: id(elem),
-                    len: i64::try_from(*len).ok()?,
+                    elem: id(elem)?,
+                    len: i64::try_from(*len).map_err(|_| EncodeError::Length)?,
                 },
                 vec![*elem],
             ),
-            Shape::Slice { elem } => (Definition::Slice { elem: id(elem) }, vec![*elem]),
+            Shape::Slice { elem } => (Definition::Slice { elem: id(elem)? }, vec![*elem]),
             Shape::Map { key, elem } => (
                 Definition::Map {
-                    key: id(key),
-                    elem: id(elem),
+                    key: id(key)?,
+                    elem: id(elem)?,
                 },
                 vec![*key, *elem],
             ),
@@ -264,23 +312,33 @@ impl Schema {
             Shape::Struct { name, fields } => (
                 Definition::Struct {
                     name,
-                    fields: fields.iter().map(|(name, ty)| (*name, id(ty))).collect(),
+                    fields: fields
+                        .iter()
+                        .map(|(name, ty)| Ok((*name, id(ty)?)))
+                        .collect::<Result<_, _>>()?,
                 },
                 fields.iter().map(|(_, ty)| *ty).collect(),
             ),
-            _ => return None,
-        })
+            _ => return Ok(None),
+        }))
     }
 }
 
 impl SchemaRef {
-    const BOOL: Self = Self(1);
-    const INT: Self = Self(2);
-    const UINT: Self = Self(3);
-    pub(crate) const FLOAT: Self = Self(4);
-    const BYTES: Self = Self(5);
-    const STRING: Self = Self(6);
-    const COMPLEX: Self = Self(7);
+    const BOOL: Self = Self::basic(1);
+    const INT: Self = Self::basic(2);
+    const UINT: Self = Self::basic(3);
+    pub(crate) const FLOAT: Self = Self::basic(4);
+    const BYTES: Self = Self::basic(5);
+    const STRING: Self = Self::basic(6);
+    const COMPLEX: Self = Self::basic(7);
+
+    const fn basic(index: usize) -> Self {
+        Self {
+            index,
+            owner: EVERY_SCHEMA,
+        }
+    }
 }
 
 macro_rules! basic_types {

@@ -105,7 +105,9 @@ impl Time {
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let (bytes, len) = self.to_bytes().map_err(serde::ser::Error::custom)?;
-        serializer.serialize_bytes(bytes.get(..len).unwrap_or_default())
+        let bytes = bytes.get(..len);
+        serializer
+            .serialize_bytes(bytes.ok_or_else(|| serde::ser::Error::custom("time is too long"))?)
     }
 }
 

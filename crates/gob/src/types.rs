@@ -61,7 +61,7 @@ pub(crate) struct Field {
 }
 
 /// See the module documentation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct TypeTable {
     // The basic types stand at their own ids 1 to 8, user types follow in order of first mention.
     types: Vec<WireType>,

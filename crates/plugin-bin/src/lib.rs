@@ -17,9 +17,9 @@ use std::{process::ExitCode, sync::Arc};
 
 use futures::future::{join, join4};
 use rollouts_rpc::{
-    PluginEnv, ServeConfig, announce_on_stdout,
+    PluginEnv, Router, ServeConfig, announce_on_stdout,
     goplugin::{
-        handshake::{HandshakeConfig, HandshakeError, negotiate},
+        handshake::{HandshakeConfig, HandshakeError, PluginKind, negotiate},
         log,
     },
 };
@@ -62,7 +62,7 @@ pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
 /// Without a controller it says so on stderr. The exit code is 0 when the controller asked for the
 /// end or went away, otherwise 1.
 fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
-    if let Err(error) = negotiate(&HandshakeConfig::TRAFFIC_ROUTER, env) {
+    if let Err(error) = negotiate(&HandshakeConfig::of(PluginKind::TrafficRouter), env) {
         #[expect(
             clippy::print_stderr,
             reason = "a person reads this, or a controller that cannot be served"
@@ -211,18 +211,16 @@ fn serve_router<S: Store>(
     if let Some(address) = flags.metrics_address {
         runtime.spawn(metrics::serve(address, metrics));
     }
-    let config = ServeConfig {
-        call_deadline: flags.call_timeout,
-        ..ServeConfig::TRAFFIC_ROUTER
-    };
+    let config = ServeConfig::new().with_call_deadline(flags.call_timeout);
     match flags.protocol {
         Protocol::Netrpc => {
-            let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, router);
+            let serving = rollouts_rpc::serve(&config, env, announce_on_stdout, Router(router));
             runtime.block_on(serving)?;
         }
         #[cfg(feature = "grpc")]
         Protocol::Grpc => {
-            let serving = rollouts_rpc::grpc::serve(&config, env, announce_on_stdout, router);
+            let serving =
+                rollouts_rpc::grpc::serve(&config, env, announce_on_stdout, Router(router));
             runtime.block_on(serving)?;
         }
     }

@@ -11,6 +11,10 @@ macro_rules! api_struct {
                 $(#[$field_attribute:meta])*
                 pub $field:ident: $type:ty as $go_field:literal / $json_field:literal
             ),* $(,)?
+            $(;
+                $(#[$own_attribute:meta])*
+                pub $own:ident: $own_type:ty $(,)?
+            )?
         }
     )*) => {
         gob::gob_struct! {$(
@@ -19,9 +23,12 @@ macro_rules! api_struct {
             pub struct $name as $go_name {
                 $(
                     $(#[$field_attribute])*
-                    #[serde(alias = $json_field, deserialize_with = "crate::json::or_default")]
-                    pub $field: $type as $go_field
+                    pub $field: $type as $go_field / $json_field
                 ),*
+                $(;
+                    $(#[$own_attribute])*
+                    pub $own: $own_type
+                )?
             }
         )*}
     };

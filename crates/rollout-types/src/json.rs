@@ -62,12 +62,3 @@ impl GobType for RawJson {
         Bytes::describe(schema)
     }
 }
-
-/// Reads null as absent, as Go does.
-pub(crate) fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
-}

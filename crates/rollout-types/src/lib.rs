@@ -2,7 +2,7 @@
 //!
 //! Each field is declared once, with its name in Go and its name in JSON, so the same types are read from the gob that
 //! the controller sends and from the object that the API server shows. Other fields, the Pod template among them, are
-//! skipped while decoding. Field names and their meaning are those of `pkg/apis/rollouts/v1alpha1/types.go`.
+//! skipped while decoding; [`Rollout::raw`] has them, if the controller sent them. Field names and their meaning are those of `pkg/apis/rollouts/v1alpha1/types.go`.
 //!
 //! ```
 //! let rollout: rollout_types::Rollout = serde_json::from_str(
@@ -19,15 +19,21 @@
 //! values, so nil and zero arrive alike. [`Rollout::restore_zeros`] tells them apart where the API's validation allows
 //! it; the fields for which nothing does say so.
 
+mod config;
 mod declare;
 mod json;
 mod progress;
+mod raw;
 #[cfg(feature = "resource")]
 mod resource;
 mod services;
+mod timestamp;
 mod types;
 
+pub use config::ConfigError;
 pub use json::RawJson;
 pub use progress::REVISION_ANNOTATION;
+pub use raw::RawRollout;
 pub use services::Services;
+pub use timestamp::Timestamp;
 pub use types::*;

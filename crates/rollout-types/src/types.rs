@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::RawJson;
 use crate::declare::api_struct;
+use crate::{RawJson, RawRollout, Timestamp};
 
 api_struct! {
     /// A Rollout as it was when the controller's reconcile began, or as the API server shows it.
@@ -13,7 +13,9 @@ api_struct! {
         /// `spec`.
         pub spec: RolloutSpec as "Spec" / "spec",
         /// `status`.
-        pub status: RolloutStatus as "Status" / "status",
+        pub status: RolloutStatus as "Status" / "status";
+        /// All that the controller sent, for the fields that are not here.
+        pub raw: RawRollout,
     }
 
     /// `metadata` of an object.
@@ -32,6 +34,32 @@ api_struct! {
         pub labels: BTreeMap<String, String> as "Labels" / "labels",
         /// `annotations`.
         pub annotations: BTreeMap<String, String> as "Annotations" / "annotations",
+        /// `generateName`.
+        pub generate_name: String as "GenerateName" / "generateName",
+        /// `creationTimestamp`.
+        pub creation_timestamp: Option<Timestamp> as "CreationTimestamp" / "creationTimestamp",
+        /// `deletionTimestamp`: when its deletion was asked for.
+        pub deletion_timestamp: Option<Timestamp> as "DeletionTimestamp" / "deletionTimestamp",
+        /// `ownerReferences`.
+        pub owner_references: Vec<OwnerReference> as "OwnerReferences" / "ownerReferences",
+        /// `finalizers`.
+        pub finalizers: Vec<String> as "Finalizers" / "finalizers",
+    }
+
+    /// One entry of `metadata.ownerReferences`.
+    pub struct OwnerReference as "OwnerReference" {
+        /// `apiVersion`.
+        pub api_version: String as "APIVersion" / "apiVersion",
+        /// `kind`.
+        pub kind: String as "Kind" / "kind",
+        /// `name`.
+        pub name: String as "Name" / "name",
+        /// `uid`.
+        pub uid: String as "UID" / "uid",
+        /// `controller`. Absent and false are alike in gob.
+        pub controller: bool as "Controller" / "controller",
+        /// `blockOwnerDeletion`. Absent and false are alike in gob.
+        pub block_owner_deletion: bool as "BlockOwnerDeletion" / "blockOwnerDeletion",
     }
 
     /// `spec` of a Rollout.
@@ -42,12 +70,66 @@ api_struct! {
         pub paused: bool as "Paused" / "paused",
         /// `strategy`.
         pub strategy: RolloutStrategy as "Strategy" / "strategy",
+        /// `selector` of the Pods. In gob it is resolved, if `workloadRef` names where it comes from.
+        pub selector: Option<LabelSelector> as "Selector" / "selector",
+        /// `workloadRef`.
+        pub workload_ref: Option<WorkloadRef> as "WorkloadRef" / "workloadRef",
+        /// `minReadySeconds`.
+        pub min_ready_seconds: i32 as "MinReadySeconds" / "minReadySeconds",
+        /// `revisionHistoryLimit`. Absent (10) and 0 are alike in gob.
+        pub revision_history_limit: Option<i32> as "RevisionHistoryLimit" / "revisionHistoryLimit",
+        /// `progressDeadlineSeconds`. Absent (600) and 0 are alike in gob.
+        pub progress_deadline_seconds: Option<i32> as "ProgressDeadlineSeconds" / "progressDeadlineSeconds",
+        /// `progressDeadlineAbort`.
+        pub progress_deadline_abort: bool as "ProgressDeadlineAbort" / "progressDeadlineAbort",
+        /// `restartAt`.
+        pub restart_at: Option<Timestamp> as "RestartAt" / "restartAt",
+    }
+
+    /// A label selector.
+    pub struct LabelSelector as "LabelSelector" {
+        /// `matchLabels`.
+        pub match_labels: BTreeMap<String, String> as "MatchLabels" / "matchLabels",
+        /// `matchExpressions`.
+        pub match_expressions: Vec<LabelSelectorRequirement> as "MatchExpressions" / "matchExpressions",
+    }
+
+    /// One entry of `matchExpressions`.
+    pub struct LabelSelectorRequirement as "LabelSelectorRequirement" {
+        /// `key`.
+        pub key: String as "Key" / "key",
+        /// `operator`: `In`, `NotIn`, `Exists` or `DoesNotExist`.
+        pub operator: String as "Operator" / "operator",
+        /// `values`.
+        pub values: Vec<String> as "Values" / "values",
+    }
+
+    /// `spec.workloadRef`: where the Pod template comes from.
+    pub struct WorkloadRef as "ObjectRef" {
+        /// `apiVersion`.
+        pub api_version: String as "APIVersion" / "apiVersion",
+        /// `kind`.
+        pub kind: String as "Kind" / "kind",
+        /// `name`.
+        pub name: String as "Name" / "name",
+        /// `scaleDown`: `never`, `onsuccess` or `progressively`; controller 1.7 and later.
+        pub scale_down: String as "ScaleDown" / "scaleDown",
     }
 
     /// `spec.strategy`.
     pub struct RolloutStrategy as "RolloutStrategy" {
         /// `canary`; routers are called only for Rollouts that have it.
         pub canary: Option<CanaryStrategy> as "Canary" / "canary",
+        /// `blueGreen`; steps and metrics may belong to one.
+        pub blue_green: Option<BlueGreenStrategy> as "BlueGreen" / "blueGreen",
+    }
+
+    /// `spec.strategy.blueGreen`.
+    pub struct BlueGreenStrategy as "BlueGreenStrategy" {
+        /// `activeService`.
+        pub active_service: String as "ActiveService" / "activeService",
+        /// `previewService`.
+        pub preview_service: String as "PreviewService" / "previewService",
     }
 
     /// `spec.strategy.canary`.
@@ -167,12 +249,24 @@ api_struct! {
         pub abort: bool as "Abort" / "abort",
         /// `controllerPause`.
         pub controller_pause: bool as "ControllerPause" / "controllerPause",
+        /// `abortedAt`.
+        pub aborted_at: Option<Timestamp> as "AbortedAt" / "abortedAt",
+        /// `currentStepHash`: changes with the steps.
+        pub current_step_hash: String as "CurrentStepHash" / "currentStepHash",
+        /// `restartedAt`.
+        pub restarted_at: Option<Timestamp> as "RestartedAt" / "restartedAt",
+        /// `selector`: the Pods, as a text.
+        pub selector: String as "Selector" / "selector",
+        /// `workloadObservedGeneration`: that of the object in `workloadRef`.
+        pub workload_observed_generation: String as "WorkloadObservedGeneration" / "workloadObservedGeneration",
         /// `currentPodHash`: the hash of the Pods that the spec asks for.
         pub current_pod_hash: String as "CurrentPodHash" / "currentPodHash",
         /// `replicas`: Pods of all versions.
         pub replicas: i32 as "Replicas" / "replicas",
         /// `updatedReplicas`: Pods of the current template, the canary's while there is one.
         pub updated_replicas: i32 as "UpdatedReplicas" / "updatedReplicas",
+        /// `readyReplicas`.
+        pub ready_replicas: i32 as "ReadyReplicas" / "readyReplicas",
         /// `availableReplicas`.
         pub available_replicas: i32 as "AvailableReplicas" / "availableReplicas",
         /// `currentStepIndex`; the number of steps after the last one. `None` when there are no steps.

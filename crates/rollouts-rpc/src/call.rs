@@ -6,31 +6,38 @@ mod recorded;
 mod router;
 mod step;
 
-pub(crate) use metric::{MetricCall, MetricMethod, Metrics};
-pub use router::RouterCall;
+pub use metric::Metrics;
+pub(crate) use metric::{MetricCall, MetricMethod};
+pub(crate) use router::RouterMethod;
 #[cfg(feature = "grpc")]
 pub(crate) use router::RouterReply;
-pub(crate) use router::{Router, RouterMethod};
-pub(crate) use step::{Step, StepCall, StepMethod};
+pub use router::{Router, RouterCall};
+pub use step::Step;
+pub(crate) use step::{StepCall, StepMethod};
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use gob::{Decoder, Limits};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tokio::time::timeout;
-use tokio_util::task::AbortOnDropHandle;
 use tracing::{Instrument as _, Span, error, error_span, field};
 
 use crate::error::PluginError;
 use crate::goplugin::handshake::PluginKind;
-use crate::netrpc::{Body, Decoded, Fault, Service};
+use crate::metric_provider::MetricProvider;
+use crate::netrpc::server::Serve;
+use crate::netrpc::{self, Body, Decoded, Fault};
+use crate::step_plugin::StepPlugin;
 use crate::to_wire;
+use crate::traffic_router::TrafficRouter;
 use crate::wire::LIMITS;
 
 /// The closed list of methods of one kind of plugin.
-pub(crate) trait Method: Copy + Send + 'static {
+pub(crate) trait Method: Copy + Send + Sync + 'static {
     const ALL: &[Self];
 
     /// The method's name in Go, without the service.
@@ -62,15 +69,49 @@ macro_rules! methods {
 }
 use methods;
 
+/// A plugin to serve: [`Router`], [`Metrics`] or [`Step`] around a type that implements the trait of its kind. The controller learns
+/// the kind from it.
+pub trait Plugin: sealed::Plugin {}
+
+pub(crate) mod sealed {
+    use super::{Duration, PluginKind, Service};
+
+    pub trait Plugin: Send + Sync + 'static {
+        const KIND: PluginKind;
+
+        /// The plugin behind the protocol, with `deadline` for each call.
+        fn into_service(self, deadline: Duration) -> Service;
+    }
+}
+
+/// A plugin of any kind, behind the protocol.
+pub struct Service(pub(crate) Arc<dyn Serve>);
+
+macro_rules! plugins {
+    ($($plugin:ident: $implements:ident),*) => {$(
+        impl<P: $implements> Plugin for $plugin<P> {}
+
+        impl<P: $implements> sealed::Plugin for $plugin<P> {
+            const KIND: PluginKind = <Self as Answers>::KIND;
+
+            fn into_service(self, deadline: Duration) -> Service {
+                Service(Arc::new(PluginService::new(self, deadline)))
+            }
+        }
+    )*};
+}
+
+plugins!(Router: TrafficRouter, Metrics: MetricProvider, Step: StepPlugin);
+
 /// One kind of plugin: what a host can ask of it and what it answers.
-pub(crate) trait Plugin: Send + Sync + 'static {
+pub(crate) trait Answers: Send + Sync + 'static {
     const KIND: PluginKind;
     type Method: Method;
     /// The argument of every method, a Go `any`.
     type Args: DeserializeOwned;
     /// A call with the argument that belongs to its method.
     type Call: Send + 'static;
-    type Reply: Body + Send + 'static;
+    type Reply: Body + Send + Sync + 'static;
 
     /// `None` is Go's nil.
     ///
@@ -110,16 +151,21 @@ pub(crate) trait Plugin: Send + Sync + 'static {
 
 /// A plugin as a net/rpc service.
 pub(crate) struct PluginService<P> {
-    plugin: Arc<P>,
+    plugin: P,
     deadline: Duration,
 }
 
-impl<P: Plugin> PluginService<P> {
+/// A call that is being carried out.
+#[derive(Clone)]
+pub(crate) struct Ticket<M> {
+    method: M,
+    /// Around everything that the call logs.
+    span: Span,
+}
+
+impl<P: Answers> PluginService<P> {
     pub(crate) fn new(plugin: P, deadline: Duration) -> Self {
-        Self {
-            plugin: Arc::new(plugin),
-            deadline,
-        }
+        Self { plugin, deadline }
     }
 
     /// The answer to a call that the plugin's code did not answer.
@@ -134,11 +180,29 @@ impl<P: Plugin> PluginService<P> {
             fault => Err(fault),
         }
     }
+
+    /// Carries out a call in a task of its own, for a caller who does not watch the deadline.
+    #[cfg(feature = "grpc")]
+    pub(crate) async fn call_in_time(self: Arc<Self>, call: P::Call) -> Result<P::Reply, Fault> {
+        use crate::netrpc::Service as _;
+        let ticket = self.ticket(&call);
+        let work = tokio::spawn({
+            let (service, ticket) = (Arc::clone(&self), ticket.clone());
+            async move { service.call(&ticket, call).await }
+        });
+        let work = tokio_util::task::AbortOnDropHandle::new(work);
+        match tokio::time::timeout(self.deadline, work).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_cancelled)) => Err(Fault::Ended),
+            Err(_elapsed) => self.late(&ticket),
+        }
+    }
 }
 
-impl<P: Plugin> Service for PluginService<P> {
+impl<P: Answers> netrpc::Service for PluginService<P> {
     type Call = P::Call;
     type Reply = P::Reply;
+    type Ticket = Ticket<P::Method>;
 
     const LIMITS: Limits = LIMITS;
 
@@ -155,40 +219,41 @@ impl<P: Plugin> Service for PluginService<P> {
         self.plugin.stop().await;
     }
 
-    /// A task of its own per call: a panic is this call's error, and a call that blocks its thread
-    /// is left behind at the deadline.
-    async fn call(&self, call: P::Call) -> Result<P::Reply, Fault> {
-        let method = P::method(&call);
-        let span = span::<P>(&call);
-        let plugin = Arc::clone(&self.plugin);
-        let work = async move { plugin.answer(call).await }.instrument(span.clone());
-        let work = AbortOnDropHandle::new(tokio::spawn(work));
-        let method_name = method.name();
-        let answered = timeout(self.deadline, work).await;
+    fn ticket(&self, call: &P::Call) -> Self::Ticket {
+        Ticket {
+            method: P::method(call),
+            span: span::<P>(call),
+        }
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        Some(self.deadline)
+    }
+
+    async fn call(&self, ticket: &Self::Ticket, call: P::Call) -> Result<P::Reply, Fault> {
+        let Ticket { method, span } = ticket;
+        let work = AssertUnwindSafe(self.plugin.answer(call)).catch_unwind();
+        let answered = work.instrument(span.clone()).await;
         span.in_scope(|| {
-            let reply = match answered {
-                Ok(Ok(reply)) => Ok(reply),
-                Ok(Err(panic)) => Self::fault(
-                    method,
+            concluded::<P>(match answered {
+                Ok(reply) => Ok(reply),
+                Err(panic) => Self::fault(
+                    *method,
                     Fault::Panicked {
-                        method: method_name,
+                        method: method.name(),
                         message: panic_message(panic),
                     },
                 ),
-                Err(_elapsed) => Self::fault(
-                    method,
-                    Fault::Late {
-                        method: method_name,
-                        seconds: self.deadline.as_secs_f32(),
-                    },
-                ),
-            };
-            if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
-                let error = to_wire::error_chain(refused.as_error());
-                error!(error, "call failed");
-            }
-            reply
+            })
         })
+    }
+
+    fn late(&self, Ticket { method, span }: &Self::Ticket) -> Result<P::Reply, Fault> {
+        let late = Fault::Late {
+            method: method.name(),
+            seconds: self.deadline.as_secs_f32(),
+        };
+        span.in_scope(|| concluded::<P>(Self::fault(*method, late)))
     }
 
     fn refuse(method: &str, fault: Fault) -> Result<P::Reply, Fault> {
@@ -199,8 +264,17 @@ impl<P: Plugin> Service for PluginService<P> {
     }
 }
 
+/// Logs why the plugin said no.
+fn concluded<P: Answers>(reply: Result<P::Reply, Fault>) -> Result<P::Reply, Fault> {
+    if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
+        let error = to_wire::error_chain(refused.as_error());
+        error!(error, "call failed");
+    }
+    reply
+}
+
 /// The span around everything a call logs.
-fn span<P: Plugin>(call: &P::Call) -> Span {
+fn span<P: Answers>(call: &P::Call) -> Span {
     let method = P::method(call).name();
     // At this level no filter takes it away from an error inside.
     let span = error_span!(
@@ -227,10 +301,7 @@ pub(crate) fn other_argument(method: impl Method, found: Option<&'static str>) -
     }
 }
 
-fn panic_message(panic: tokio::task::JoinError) -> String {
-    let Ok(payload) = panic.try_into_panic() else {
-        return "cancelled".to_owned();
-    };
+fn panic_message(payload: Box<dyn Any + Send>) -> String {
     match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload

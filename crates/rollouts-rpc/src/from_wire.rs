@@ -6,9 +6,11 @@ mod step;
 pub(crate) use metric::metric_call;
 pub(crate) use step::step_call;
 
+use gob::WithRaw;
+
 use crate::call::{RouterCall, RouterMethod, other_argument};
 use crate::netrpc::Fault;
-use crate::rollout::{Rollout, WeightDestination};
+use crate::rollout::{RawRollout, Rollout, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes};
 use crate::wire::{self, RouterArgs};
 
@@ -67,8 +69,14 @@ fn weight(
     (rollout, desired, args.additional_destinations)
 }
 
-fn boxed(rollout: Rollout) -> Box<Rollout> {
-    Box::new(rollout.restore_zeros())
+/// Bytes of a Rollout that are kept as they arrived: more than the API server stores of one, and few enough to keep of each call in
+/// flight.
+const MAX_RAW: usize = 2 << 20;
+
+fn boxed(arrived: WithRaw<Rollout>) -> Box<Rollout> {
+    let mut rollout = arrived.value.restore_zeros();
+    rollout.raw = RawRollout(arrived.raw.filter(|raw| raw.size() <= MAX_RAW));
+    Box::new(rollout)
 }
 
 #[cfg(test)]
@@ -86,7 +94,7 @@ mod tests {
             max_traffic_weight: Some(1000),
             ..Default::default()
         };
-        args.rollout.spec.strategy.canary = Some(CanaryStrategy {
+        args.rollout.value.spec.strategy.canary = Some(CanaryStrategy {
             traffic_routing: Some(routing),
             ..Default::default()
         });

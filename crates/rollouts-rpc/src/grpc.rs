@@ -73,13 +73,13 @@ pub async fn serve<R: TrafficRouter>(
     config: &ServeConfig,
     env: &PluginEnv,
     announce: impl FnOnce(&str) -> io::Result<()>,
-    router: R,
+    router: Router<R>,
 ) -> Result<Shutdown, ServeError> {
-    let service = PluginService::new(Router(router), config.call_deadline);
+    let kind = PluginKind::TrafficRouter;
+    let service = PluginService::new(router, config.deadline(kind));
     serve_process(
-        config,
         env,
-        (PluginKind::TrafficRouter, Protocol::Grpc),
+        (kind, Protocol::Grpc),
         announce,
         async |listener, acceptor| {
             let quit = CancellationToken::new();
@@ -108,10 +108,12 @@ async fn services<R: TrafficRouter>(
                 tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
             )
     };
-    let v1 = reflection().build_v1().map_err(ServeError::Reflection)?;
+    let v1 = reflection()
+        .build_v1()
+        .map_err(|error| ServeError::Reflection(error.into()))?;
     let v1alpha = reflection()
         .build_v1alpha()
-        .map_err(ServeError::Reflection)?;
+        .map_err(|error| ServeError::Reflection(error.into()))?;
     Ok(Routes::new(TrafficRouterServer::new(Calls::new(service)))
         .add_service(GrpcControllerServer::new(Controller::new(quit)))
         .add_service(GrpcBrokerServer::new(Broker::new(quit)))

@@ -17,5 +17,5 @@ pub use handshake::{Announced, LineError};
 pub use metric_client::MetricClient;
 pub use process::{Ended, PluginProcess, StartError};
 pub use router_client::RouterClient;
-pub use session::HostSession;
+pub use session::{AnyClient, HostSession};
 pub use step_client::StepClient;

@@ -3,9 +3,9 @@
 //!
 //! | kind | trait | serve with |
 //! |---|---|---|
-//! | traffic router | [`TrafficRouter`] | [`serve`], [`ServeConfig::TRAFFIC_ROUTER`] |
-//! | metric provider | [`MetricProvider`] | [`serve_metric_provider`], [`ServeConfig::METRIC_PROVIDER`] |
-//! | step (controller 1.8 and later) | [`StepPlugin`] | [`serve_step_plugin`], [`ServeConfig::STEP`] |
+//! | traffic router | [`TrafficRouter`] | [`Router`] |
+//! | metric provider | [`MetricProvider`] | [`Metrics`] |
+//! | step (controller 1.8 and later) | [`StepPlugin`] | [`Step`] |
 //!
 //! The controller speaks HashiCorp go-plugin: Go's `net/rpc` with Go's `gob` over yamux. This crate
 //! speaks it natively, so an unmodified controller (1.5 and later) loads a Rust binary. A session,
@@ -37,48 +37,22 @@
 //!
 //! # One session
 //!
-//! A router is a type with seven async methods, of which two have defaults. Here it is served over a pipe
+//! A router is a type with seven async methods, of which only one has no default. Here it is served over a pipe
 //! and called by the [`host`] half; in between, the bytes of stream 7 are written down.
 //!
 //! ```
 //! use rollouts_rpc::host::HostSession;
 //! use rollouts_rpc::{
-//!     DesiredWeight, PodHashes, Rollout, RouterError, ServeConfig, Shutdown, TrafficRouter, Verification,
-//!     WeightDestination, serve_connection,
+//!     Additional, DesiredWeight, Result, Rollout, Router, ServeConfig, Shutdown, TrafficRouter, serve_connection,
 //! };
 //!
 //! struct Cautious;
 //!
 //! impl TrafficRouter for Cautious {
-//!     fn type_name(&self) -> &str {
-//!         "Cautious"
-//!     }
-//!     async fn init(&self) -> Result<(), RouterError> {
-//!         Ok(())
-//!     }
-//!     async fn set_weight(
-//!         &self,
-//!         rollout: &Rollout,
-//!         desired: DesiredWeight,
-//!         _: &[WeightDestination],
-//!     ) -> Result<(), RouterError> {
+//!     async fn set_weight(&self, rollout: &Rollout, desired: DesiredWeight, _: &Additional) -> Result {
 //!         if desired.value > 50 {
 //!             return Err(format!("{}: too much", rollout.metadata.name).into());
 //!         }
-//!         Ok(())
-//!     }
-//!     async fn verify_weight(
-//!         &self,
-//!         _: &Rollout,
-//!         _: DesiredWeight,
-//!         _: &[WeightDestination],
-//!     ) -> Result<Verification, RouterError> {
-//!         Ok(Verification::NotImplemented)
-//!     }
-//!     async fn update_hash(&self, _: &Rollout, _: &PodHashes, _: &[WeightDestination]) -> Result<(), RouterError> {
-//!         Ok(())
-//!     }
-//!     async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
 //!         Ok(())
 //!     }
 //! }
@@ -114,7 +88,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let (host, plugin, from_host, from_plugin) = pipe();
 //! let plugin = tokio::spawn(async {
-//!     serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, Cautious).await
+//!     serve_connection(&ServeConfig::new(), plugin, Router(Cautious)).await
 //! });
 //!
 //! // Streams 1, 3 and 5 are opened; the router gets an id on stream 1 and with it stream 7.
@@ -155,20 +129,8 @@
 //! # }
 //! ```
 //!
-//! As a process the same router is served with [`serve`], which does what comes before the connection:
-//!
-//! ```no_run
-//! # use rollouts_rpc::{PluginEnv, ServeConfig, TrafficRouter, announce_on_stdout, serve};
-//! use rollouts_rpc::goplugin::log::{self, LogFormat};
-//! use tracing::level_filters::LevelFilter;
-//!
-//! # async fn run(router: impl TrafficRouter) -> Result<(), Box<dyn std::error::Error>> {
-//! log::install(LevelFilter::INFO, LogFormat::Json)?;
-//! let env = PluginEnv::from_vars(std::env::vars_os());
-//! serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce_on_stdout, router).await?;
-//! # Ok(())
-//! # }
-//! ```
+//! As a process the same router is `fn main() -> ExitCode { rollouts_rpc::main(Router(Cautious)) }`: see [`main`], and [`serve`]
+//! for a program with flags, a runtime or a log of its own.
 //!
 //! # What a plugin may rely on
 //!
@@ -179,6 +141,9 @@
 //!
 //! Feature `host` adds the controller's half, feature `testing` an in-memory session, and feature
 //! `grpc` go-plugin's other protocol, for hosts that are not the controller.
+
+#[cfg(not(unix))]
+compile_error!("rollouts-rpc needs Unix: the controller finds a plugin by a Unix socket");
 
 pub mod error;
 pub mod goplugin;
@@ -195,25 +160,30 @@ pub mod traffic_router;
 mod call;
 mod from_wire;
 mod netrpc;
+mod program;
 mod to_wire;
 mod wire;
 
-pub use call::RouterCall;
-pub use error::PluginError;
+pub use call::{Metrics, Plugin, Router, RouterCall, Step};
+pub use error::{PluginError, Result};
 pub use goplugin::env::PluginEnv;
-pub use goplugin::serve::{
-    ServeConfig, ServeError, announce_on_stdout, serve, serve_connection, serve_metric_provider,
-    serve_step_plugin,
-};
+pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};
 #[cfg(feature = "grpc")]
 pub use goplugin::tls::TlsError;
 pub use metric_provider::{
-    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
+    AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricProvider, MetricResult,
 };
+pub use program::{LOG_LEVEL_VARIABLE, main};
 /// The types of a Rollout.
 pub use rollout_types as rollout;
-pub use rollout_types::{Rollout, WeightDestination};
+pub use rollout_types::{ConfigError, Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
 pub use to_wire::{MAX_ERROR, error_chain};
-pub use traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
+pub use traffic_router::{
+    Additional, DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification,
+};
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

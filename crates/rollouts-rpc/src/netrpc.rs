@@ -9,6 +9,7 @@ pub(crate) mod codec;
 pub(crate) mod server;
 
 use std::future::Future;
+use std::time::Duration;
 
 use gob::{Decoder, Encoder, Limits};
 
@@ -17,7 +18,9 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// A call with its argument.
     type Call: Send + 'static;
     /// The body of a successful reply.
-    type Reply: Body + Send + 'static;
+    type Reply: Body + Send + Sync + 'static;
+    /// See [`ticket`](Self::ticket).
+    type Ticket: Clone + Send + Sync + 'static;
 
     /// What the host may send.
     const LIMITS: Limits;
@@ -30,8 +33,29 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// [`gob::DecodeError`] for an argument that is not what the method takes.
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<Self::Call>;
 
-    /// Carries out a call.
-    fn call(&self, call: Self::Call) -> impl Future<Output = Result<Self::Reply, Fault>> + Send;
+    /// What is known of a call while it is carried out.
+    fn ticket(&self, call: &Self::Call) -> Self::Ticket;
+
+    /// Carries out a call. It may be dropped at the [`deadline`](Self::deadline), and does not panic.
+    fn call(
+        &self,
+        ticket: &Self::Ticket,
+        call: Self::Call,
+    ) -> impl Future<Output = Result<Self::Reply, Fault>> + Send;
+
+    /// How long a call may take; without one it takes as long as it takes.
+    fn deadline(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Answers a call that was not answered by then.
+    ///
+    /// # Errors
+    ///
+    /// The fault, where the reply has no place for it.
+    fn late(&self, _: &Self::Ticket) -> Result<Self::Reply, Fault> {
+        Err(Fault::Ended)
+    }
 
     /// Answers a call of `method` whose argument could not be decoded.
     fn refuse(_method: &str, fault: Fault) -> Result<Self::Reply, Fault> {
@@ -83,6 +107,15 @@ pub(crate) enum Fault {
         "{method} took longer than {seconds} s and was cut short; the plugin's log has its progress"
     )]
     Late { method: &'static str, seconds: f32 },
+    #[error("the call was ended")]
+    Ended,
+    /// What the plugin answered.
+    #[error("{method}: the answer cannot be sent")]
+    Unsendable {
+        method: String,
+        #[source]
+        source: gob::EncodeError,
+    },
 }
 
 impl Fault {

@@ -3,9 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
+use rollout_types::ConfigError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::PluginError;
+use crate::error::{Result, short_name};
 use crate::rollout::Rollout;
 
 /// Runs as a step of a canary.
@@ -17,21 +20,25 @@ use crate::rollout::Rollout;
 /// After an error the step stands in phase `Error` and is run again in 30 s, for ever; a step that
 /// is to fail answers [`StepPhase::Failed`].
 pub trait StepPlugin: Send + Sync + 'static {
-    /// The name the controller logs.
-    fn type_name(&self) -> &str;
+    /// The name the controller logs; that of the type unless a plugin says otherwise.
+    fn type_name(&self) -> &str {
+        short_name::<Self>()
+    }
 
     /// Called once per process, before anything else.
     ///
     /// It should return at once and not fail for reasons that may pass: the controller holds a lock
     /// over every step plugin meanwhile, and it uses the plugin all the same after an error.
-    fn init(&self) -> impl Future<Output = Result<(), PluginError>> + Send;
+    fn init(&self) -> impl Future<Output = Result> + Send {
+        async { Ok(()) }
+    }
 
     /// Begins the step, or looks after one that is running.
     fn run(
         &self,
         rollout: &Rollout,
         context: &StepContext,
-    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send;
+    ) -> impl Future<Output = Result<StepResult>> + Send;
 
     /// Ends a step that is still running when its Rollout is fully promoted (`rollout/stepplugin.go`). It is called
     /// once, even after an error, and cannot go on in the background.
@@ -41,7 +48,7 @@ pub trait StepPlugin: Send + Sync + 'static {
         &self,
         _rollout: &Rollout,
         _context: &StepContext,
-    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send {
+    ) -> impl Future<Output = Result<StepResult>> + Send {
         async { Ok(StepResult::default()) }
     }
 
@@ -53,13 +60,14 @@ pub trait StepPlugin: Send + Sync + 'static {
         &self,
         _rollout: &Rollout,
         _context: &StepContext,
-    ) -> impl Future<Output = Result<StepResult, PluginError>> + Send {
+    ) -> impl Future<Output = Result<StepResult>> + Send {
         async { Ok(StepResult::default()) }
     }
 }
 
 /// What a step knows of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StepContext {
     /// The plugin's name in the Rollout.
     pub plugin_name: String,
@@ -69,8 +77,48 @@ pub struct StepContext {
     pub status: Vec<u8>,
 }
 
+impl StepContext {
+    /// A step of this plugin, with its configuration.
+    #[must_use]
+    pub fn new(plugin_name: &str, config: &Value) -> Self {
+        Self {
+            plugin_name: plugin_name.to_owned(),
+            config: config.to_string().into_bytes(),
+            status: Vec::new(),
+        }
+    }
+
+    /// The step's configuration; null if there is none.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
+    pub fn config<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        let json = match self.config.as_slice() {
+            [] => b"null",
+            json => json,
+        };
+        ConfigError::parse(json, || format!("config of step {}", self.plugin_name))
+    }
+
+    /// What the last call left in [`StepResult::status`]; the default before the first.
+    ///
+    /// # Errors
+    ///
+    /// See [`ConfigError`].
+    pub fn status<T: DeserializeOwned + Default>(&self) -> Result<T, ConfigError> {
+        if self.status.is_empty() {
+            return Ok(T::default());
+        }
+        ConfigError::parse(&self.status, || {
+            format!("status of step {}", self.plugin_name)
+        })
+    }
+}
+
 /// What has come of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StepResult {
     /// How it stands.
     pub phase: StepPhase,
@@ -82,8 +130,42 @@ pub struct StepResult {
     pub status: Option<Value>,
 }
 
+impl StepResult {
+    /// The step stands like this.
+    #[must_use]
+    pub fn new(phase: StepPhase, message: impl Into<String>) -> Self {
+        Self {
+            phase,
+            message: message.into(),
+            ..Self::default()
+        }
+    }
+
+    /// Sets when a running step is run again.
+    #[must_use]
+    pub fn requeue_after(self, wait: Duration) -> Self {
+        Self {
+            requeue_after: wait,
+            ..self
+        }
+    }
+
+    /// Sets what the next call gets from [`StepContext::status`].
+    ///
+    /// # Errors
+    ///
+    /// When `status` has no form in JSON.
+    pub fn with_status(self, status: &impl Serialize) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            status: Some(serde_json::to_value(status)?),
+            ..self
+        })
+    }
+}
+
 /// How a step stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StepPhase {
     /// To be run again.
     Running,

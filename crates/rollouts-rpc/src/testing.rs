@@ -6,20 +6,70 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, duplex};
 use tokio::task::JoinHandle;
 
-use crate::call::{Metrics, Plugin, PluginService, Router, RouterCall, Step};
-use crate::goplugin::serve::{ServeConfig, serve_plugin_connection};
+use crate::call::{Plugin, PluginService, Router, RouterCall};
+use crate::goplugin::handshake::PluginKind;
+use crate::goplugin::serve::{ServeConfig, serve_connection};
 use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
-use crate::metric_provider::MetricProvider;
 use crate::netrpc::codec::CallDecoder;
 use crate::netrpc::server::{self, Room};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
-use crate::step_plugin::StepPlugin;
 use crate::traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
 use crate::wire;
 
 /// What a host may send on a stream of a dispensed plugin.
 pub const LIMITS: gob::Limits = wire::LIMITS;
+
+gob::gob_interface! {
+    /// The argument of a method that takes none: as `Option<NoArgument>`, always `None`.
+    pub enum NoArgument {
+        /// Any type would do.
+        Text(String) as "string",
+    }
+}
+
+/// What the client package of a released controller has written to a plugin, call by call.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Recording {
+    /// The controller's version.
+    pub version: &'static str,
+    /// The stream behind the plugin's id.
+    pub stream: &'static [u8],
+    calls: &'static str,
+}
+
+impl Recording {
+    /// The method of each call, and where the call ends in the stream.
+    pub fn calls(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        let lines = self.calls.lines().map(|line| line.split_once(' '));
+        lines.filter_map(|line| line.and_then(|(method, end)| Some((method, end.parse().ok()?))))
+    }
+}
+
+macro_rules! recordings {
+    ($kind:literal: $($version:literal),+) => {
+        &[$(Recording {
+            version: $version,
+            stream: include_bytes!(concat!("../tests/data/", $kind, "-", $version, ".gob")),
+            calls: include_str!(concat!("../tests/data/", $kind, "-", $version, ".calls")),
+        }),+]
+    };
+}
+
+/// What released controllers have written to plugins of this kind (`tests/data/MANIFEST`).
+#[must_use]
+pub fn recordings(kind: PluginKind) -> &'static [Recording] {
+    match kind {
+        PluginKind::TrafficRouter => {
+            recordings!("router": "1.5.1", "1.6.6", "1.7.2", "1.8.4", "1.9.1", "1.10.1")
+        }
+        PluginKind::MetricProvider => {
+            recordings!("metric": "1.5.1", "1.6.6", "1.7.2", "1.8.4", "1.9.1", "1.10.1")
+        }
+        PluginKind::Step => recordings!("step": "1.8.4", "1.9.1", "1.10.1"),
+    }
+}
 
 /// Bytes either side can be ahead of the other.
 const PIPE: usize = 64 * 1024;
@@ -75,52 +125,20 @@ where
     R: TrafficRouter,
     IO: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let service = PluginService::new(Router(router), config.call_deadline);
+    let service = PluginService::new(Router(router), config.deadline(PluginKind::TrafficRouter));
     let ended = server::serve(stream, Arc::new(service), Room::default()).await;
     ended.map_err(|error| error.on("plugin"))
 }
 
 impl MemoryHost {
-    /// Serves `router` and opens a session with it.
+    /// Serves a plugin and opens a session with it.
     ///
     /// # Errors
     ///
     /// [`CallError::Shutdown`] if the plugin's side ended at once.
-    pub async fn start<R: TrafficRouter>(
-        config: ServeConfig,
-        router: R,
-    ) -> Result<Self, CallError> {
-        Self::start_plugin(config, Router(router)).await
-    }
-
-    /// Serves a metric provider and opens a session with it.
-    ///
-    /// # Errors
-    ///
-    /// See [`start`](Self::start).
-    pub async fn start_metric_provider<P: MetricProvider>(
-        config: ServeConfig,
-        provider: P,
-    ) -> Result<Self, CallError> {
-        Self::start_plugin(config, Metrics(provider)).await
-    }
-
-    /// Serves a step plugin and opens a session with it.
-    ///
-    /// # Errors
-    ///
-    /// See [`start`](Self::start).
-    pub async fn start_step_plugin<P: StepPlugin>(
-        config: ServeConfig,
-        step: P,
-    ) -> Result<Self, CallError> {
-        Self::start_plugin(config, Step(step)).await
-    }
-
-    async fn start_plugin<P: Plugin>(config: ServeConfig, plugin: P) -> Result<Self, CallError> {
+    pub async fn start(config: ServeConfig, plugin: impl Plugin) -> Result<Self, CallError> {
         let (host, io) = duplex(PIPE);
-        let plugin =
-            tokio::spawn(async move { serve_plugin_connection(&config, io, plugin).await });
+        let plugin = tokio::spawn(async move { serve_connection(&config, io, plugin).await });
         Ok(Self {
             session: HostSession::open(host).await?,
             plugin,

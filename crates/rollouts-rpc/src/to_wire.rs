@@ -48,7 +48,6 @@ impl From<Verification> for VerifyWeightResponse {
 }
 
 /// Every element in its wire form.
-#[cfg(feature = "host")]
 pub(crate) fn all<'d, D: 'd, W: From<&'d D>>(domain: &'d [D]) -> Vec<W> {
     domain.iter().map(W::from).collect()
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::error::PluginError;
+use crate::error::{PluginError, Result, short_name};
 use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 
 /// Moves traffic between the stable and the canary of a Rollout.
@@ -13,22 +13,30 @@ use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, Weight
 /// cheap when nothing changes. Errors become one line in the controller's log; of all methods only
 /// `set_weight` and `verify_weight` get theirs shown as an event (`rollout/trafficrouting.go`).
 pub trait TrafficRouter: Send + Sync + 'static {
-    /// The name the controller logs, such as `Istio`.
-    fn type_name(&self) -> &str;
+    /// The name the controller logs, such as `Istio`; that of the type unless a plugin says otherwise.
+    fn type_name(&self) -> &str {
+        short_name::<Self>()
+    }
 
     /// Called once per process, before anything else.
     ///
     /// It should return at once and not fail for reasons that may pass: the controller holds a lock
     /// over every traffic plugin meanwhile, and it uses the plugin all the same after an error.
-    fn init(&self) -> impl Future<Output = Result<(), RouterError>> + Send;
+    fn init(&self) -> impl Future<Output = Result> + Send {
+        async { Ok(()) }
+    }
 
     /// Tells which pods are canary and stable now.
+    ///
+    /// Until a router implements it, it is none of its business.
     fn update_hash(
         &self,
-        rollout: &Rollout,
-        hashes: &PodHashes,
-        additional: &[WeightDestination],
-    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+        _rollout: &Rollout,
+        _hashes: &PodHashes,
+        _additional: &[WeightDestination],
+    ) -> impl Future<Output = Result> + Send {
+        async { Ok(()) }
+    }
 
     /// Sends `desired` of the traffic to the canary and the given share to each additional
     /// destination; the rest goes to stable.
@@ -37,19 +45,23 @@ pub trait TrafficRouter: Send + Sync + 'static {
         rollout: &Rollout,
         desired: DesiredWeight,
         additional: &[WeightDestination],
-    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+    ) -> impl Future<Output = Result> + Send;
 
     /// Says whether traffic is split as `set_weight` was asked to.
     ///
     /// After an error the controller would not ask again, and would promote at the end
     /// (`rollout/trafficrouting.go`). So an error, a panic, a late answer and an argument that cannot be decoded
     /// all reach it as [`Verification::NotVerified`]; the log has the error.
+    ///
+    /// Until a router implements it, the controller goes on without asking.
     fn verify_weight(
         &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-    ) -> impl Future<Output = Result<Verification, RouterError>> + Send;
+        _rollout: &Rollout,
+        _desired: DesiredWeight,
+        _additional: &[WeightDestination],
+    ) -> impl Future<Output = Result<Verification>> + Send {
+        async { Ok(Verification::NotImplemented) }
+    }
 
     /// Sends requests with certain headers to the canary. Without a match the route of that name is
     /// to be removed.
@@ -59,7 +71,7 @@ pub trait TrafficRouter: Send + Sync + 'static {
         &self,
         rollout: &Rollout,
         route: &SetHeaderRoute,
-    ) -> impl Future<Output = Result<(), RouterError>> + Send {
+    ) -> impl Future<Output = Result> + Send {
         async { Err(not_supported("SetHeaderRoute", rollout, &route.name)) }
     }
 
@@ -71,15 +83,16 @@ pub trait TrafficRouter: Send + Sync + 'static {
         &self,
         rollout: &Rollout,
         route: &SetMirrorRoute,
-    ) -> impl Future<Output = Result<(), RouterError>> + Send {
+    ) -> impl Future<Output = Result> + Send {
         async { Err(not_supported("SetMirrorRoute", rollout, &route.name)) }
     }
 
     /// Removes every route the two methods above have made. Called often, and mostly in vain.
-    fn remove_managed_routes(
-        &self,
-        rollout: &Rollout,
-    ) -> impl Future<Output = Result<(), RouterError>> + Send;
+    ///
+    /// A router that implements neither of them has nothing to remove.
+    fn remove_managed_routes(&self, _rollout: &Rollout) -> impl Future<Output = Result> + Send {
+        async { Ok(()) }
+    }
 
     /// Ends what the router does by itself between the calls.
     ///
@@ -96,7 +109,7 @@ impl<R: TrafficRouter> TrafficRouter for Arc<R> {
         R::type_name(self)
     }
 
-    async fn init(&self) -> Result<(), RouterError> {
+    async fn init(&self) -> Result {
         R::init(self).await
     }
 
@@ -105,7 +118,7 @@ impl<R: TrafficRouter> TrafficRouter for Arc<R> {
         rollout: &Rollout,
         hashes: &PodHashes,
         additional: &[WeightDestination],
-    ) -> Result<(), RouterError> {
+    ) -> Result {
         R::update_hash(self, rollout, hashes, additional).await
     }
 
@@ -114,7 +127,7 @@ impl<R: TrafficRouter> TrafficRouter for Arc<R> {
         rollout: &Rollout,
         desired: DesiredWeight,
         additional: &[WeightDestination],
-    ) -> Result<(), RouterError> {
+    ) -> Result {
         R::set_weight(self, rollout, desired, additional).await
     }
 
@@ -123,27 +136,19 @@ impl<R: TrafficRouter> TrafficRouter for Arc<R> {
         rollout: &Rollout,
         desired: DesiredWeight,
         additional: &[WeightDestination],
-    ) -> Result<Verification, RouterError> {
+    ) -> Result<Verification> {
         R::verify_weight(self, rollout, desired, additional).await
     }
 
-    async fn set_header_route(
-        &self,
-        rollout: &Rollout,
-        route: &SetHeaderRoute,
-    ) -> Result<(), RouterError> {
+    async fn set_header_route(&self, rollout: &Rollout, route: &SetHeaderRoute) -> Result {
         R::set_header_route(self, rollout, route).await
     }
 
-    async fn set_mirror_route(
-        &self,
-        rollout: &Rollout,
-        route: &SetMirrorRoute,
-    ) -> Result<(), RouterError> {
+    async fn set_mirror_route(&self, rollout: &Rollout, route: &SetMirrorRoute) -> Result {
         R::set_mirror_route(self, rollout, route).await
     }
 
-    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result {
         R::remove_managed_routes(self, rollout).await
     }
 
@@ -151,6 +156,9 @@ impl<R: TrafficRouter> TrafficRouter for Arc<R> {
         R::stop(self).await;
     }
 }
+
+/// The destinations beside stable and canary, with their shares: those of an experiment.
+pub type Additional = [WeightDestination];
 
 /// The pod template hashes of both sides; either may be empty, and both are equal once promoted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -174,6 +182,7 @@ pub struct DesiredWeight {
 
 /// The answer to VerifyWeight (`RpcVerified` in `utils/plugin/types`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Verification {
     /// Traffic is split as asked.
     Verified,

@@ -18,14 +18,13 @@ use gob::Limits;
 /// What a peer may send. A controller's first call is about 22 KB with 245 types nested 17 deep; the API server
 /// takes no object above 3 MiB, and gob does not make it larger. Whatever an author of Rollouts can exceed
 /// here ends a call, not the session.
-pub(crate) const LIMITS: Limits = Limits {
-    message_bytes: 4 << 20,
-    value_messages: 8192,
-    types: 4096,
-    definition_bytes: 256 << 10,
-    fields: 1024,
-    name_bytes: 1024,
-    depth: 64,
-    interface_depth: 4,
-    elements: 4096,
-};
+pub(crate) const LIMITS: Limits = Limits::STRICT
+    .with_message_bytes(4 << 20)
+    .with_value_messages(8192)
+    .with_types(4096)
+    .with_definition_bytes(256 << 10)
+    .with_fields(1024)
+    .with_name_bytes(1024)
+    .with_depth(64)
+    .with_interface_depth(4)
+    .with_elements(4096);

@@ -19,8 +19,8 @@ use rollouts_rpc::grpc::proto;
 use rollouts_rpc::grpc::proto::traffic_router_client::TrafficRouterClient;
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{
-    PluginEnv, RouterCall, RouterError, ServeConfig, ServeError, Shutdown, TlsError, Verification,
-    grpc,
+    PluginEnv, Router, RouterCall, RouterError, ServeConfig, ServeError, Shutdown, TlsError,
+    Verification, grpc,
 };
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
@@ -66,10 +66,9 @@ impl Session {
             announce.send(line.to_owned()).unwrap();
             Ok(())
         };
-        let served =
-            tokio::spawn(
-                async move { grpc::serve(&config, &env, announce, FnRouter(answer)).await },
-            );
+        let served = tokio::spawn(async move {
+            grpc::serve(&config, &env, announce, Router(FnRouter(answer))).await
+        });
         let line = line.await.unwrap();
         let socket = line.split('|').nth(3).unwrap().to_owned();
         Self {
@@ -123,10 +122,7 @@ fn check_status(outcome: Result<(), Status>, code: Code, message: &str) {
 
 #[tokio::test]
 async fn an_outcome_has_the_status_that_the_service_documents() {
-    let config = ServeConfig {
-        call_deadline: Duration::from_secs(1),
-        ..ServeConfig::TRAFFIC_ROUTER
-    };
+    let config = ServeConfig::new().with_call_deadline(Duration::from_secs(1));
     let mut session = Session::start(config).await;
     assert!(session.line.ends_with("|grpc|\n"), "{}", session.line);
     session.set_weight(&named("works")).await.unwrap();
@@ -155,10 +151,7 @@ async fn an_outcome_has_the_status_that_the_service_documents() {
 #[tokio::test]
 async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_record() {
     use proto::Verification::{NotVerified, Verified};
-    let config = ServeConfig {
-        call_deadline: Duration::from_secs(1),
-        ..ServeConfig::TRAFFIC_ROUTER
-    };
+    let config = ServeConfig::new().with_call_deadline(Duration::from_secs(1));
     for (rollout, expect, record) in [
         (named("works"), Verified, ""),
         (named("panics"), NotVerified, "VerifyWeight panicked: at 0"),
@@ -184,10 +177,7 @@ async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_reco
 
 #[tokio::test]
 async fn a_host_may_come_back_until_it_stays_away() {
-    let config = ServeConfig {
-        session_timeout: Duration::from_secs(2),
-        ..ServeConfig::TRAFFIC_ROUTER
-    };
+    let config = ServeConfig::new().with_session_timeout(Duration::from_secs(2));
     let mut session = Session::start(config).await;
     session.set_weight(&named("works")).await.unwrap();
     let socket = session.line.split('|').nth(3).unwrap().to_owned();
@@ -209,11 +199,14 @@ async fn a_host_may_come_back_until_it_stays_away() {
 #[tokio::test]
 async fn a_plugin_that_nobody_connects_to_ends() {
     let dir = tempfile::tempdir().unwrap();
-    let config = ServeConfig {
-        session_timeout: Duration::from_millis(50),
-        ..ServeConfig::TRAFFIC_ROUTER
-    };
-    let served = grpc::serve(&config, &env(dir.path(), &[]), |_| Ok(()), FnRouter(answer)).await;
+    let config = ServeConfig::new().with_session_timeout(Duration::from_millis(50));
+    let served = grpc::serve(
+        &config,
+        &env(dir.path(), &[]),
+        |_| Ok(()),
+        Router(FnRouter(answer)),
+    )
+    .await;
     assert!(
         matches!(served, Err(ServeError::NoSession(_))),
         "{served:?}"
@@ -226,15 +219,17 @@ async fn a_certificate_that_is_none_is_refused_before_anything_is_announced() {
     let env = env(dir.path(), &[("PLUGIN_CLIENT_CERT", "none")]);
     let announce = |line: &str| panic!("announced {line}");
     let served = grpc::serve(
-        &ServeConfig::TRAFFIC_ROUTER,
+        &ServeConfig::new(),
         &env,
         announce,
-        FnRouter(answer),
+        Router(FnRouter(answer)),
     )
     .await;
-    let Err(ServeError::Tls(error @ TlsError::HostCertificate(_))) = served else {
+    let Err(ServeError::Tls(error)) = served else {
         panic!("{served:?}");
     };
+    let error = error.downcast::<TlsError>().unwrap();
+    assert!(matches!(*error, TlsError::HostCertificate(_)), "{error}");
     assert!(error.to_string().contains("PLUGIN_CLIENT_CERT"));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rollouts_rpc::host::{Announced, HostSession};
 use rollouts_rpc::testing::FnRouter;
-use rollouts_rpc::{PluginEnv, ServeConfig, ServeError, Shutdown, Verification, serve};
+use rollouts_rpc::{PluginEnv, Router, ServeConfig, ServeError, Shutdown, Verification, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
@@ -37,7 +37,7 @@ async fn start() -> Plugin {
             Ok(())
         };
         let router = FnRouter(|_| async { Ok(Verification::Verified) });
-        serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce, router).await
+        serve(&ServeConfig::new(), &env, announce, Router(router)).await
     });
     let line = line.await.unwrap();
     assert!(line.ends_with("|netrpc|\n"), "{line}");
@@ -133,7 +133,7 @@ async fn with_a_host_that_does_not_open_its_streams_the_plugin_gives_up() {
 async fn check_refused(env: PluginEnv, expect: &str) {
     let announce = |line: &str| unreachable!("{line}");
     let router = FnRouter(|_| async { Ok(Verification::Verified) });
-    let error = serve(&ServeConfig::TRAFFIC_ROUTER, &env, announce, router)
+    let error = serve(&ServeConfig::new(), &env, announce, Router(router))
         .await
         .unwrap_err();
     assert!(error.to_string().contains(expect), "{error}");

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::indexing_slicing,
     clippy::panic,
     reason = "a test fails by panicking, and one provider has to panic"
 )]
@@ -9,11 +10,13 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use serde_json::json;
+
 use rollouts_rpc::host::{CallError, MetricClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult, PluginError,
-    ServeConfig, Shutdown,
+    AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult, Metrics,
+    PluginError, ServeConfig, Shutdown,
 };
 
 fn second(seconds: u64) -> Option<SystemTime> {
@@ -26,46 +29,38 @@ fn map(key: &str, value: &str) -> BTreeMap<String, String> {
 
 /// A measurement with something in every field.
 fn measurement() -> Measurement {
-    Measurement {
-        phase: AnalysisPhase::Running,
-        message: "asked".into(),
-        started_at: second(1_700_000_000),
-        finished_at: second(1_700_000_009),
-        value: "0.97".into(),
-        metadata: map("id", "42"),
-        resume_at: second(1_700_000_030),
-    }
+    let mut measurement = Measurement::running().with_metadata("id", 42);
+    measurement.message = "asked".into();
+    measurement.started_at = second(1_700_000_000);
+    measurement.finished_at = second(1_700_000_009);
+    measurement.value = "0.97".into();
+    measurement.resume_at = second(1_700_000_030);
+    measurement
 }
 
 /// A run with something in every field.
 fn analysis_run() -> AnalysisRun {
-    AnalysisRun {
-        name: "demo-1".into(),
-        namespace: "ns".into(),
-        uid: "u-1".into(),
-        labels: map("app", "demo"),
-        annotations: map("revision", "2"),
-        args: map("service", "canary"),
-        terminate: true,
-        phase: AnalysisPhase::Running,
-        started_at: second(1_699_999_999),
-        results: vec![MetricResult {
-            name: "success-rate".into(),
-            phase: AnalysisPhase::Inconclusive,
-            measurements: vec![measurement(), Measurement::default()],
-            metadata: map("query", "up"),
-        }],
-    }
+    let measurements = vec![measurement(), Measurement::default()];
+    let mut result = MetricResult::new("success-rate", AnalysisPhase::Inconclusive, measurements);
+    result.metadata = map("query", "up");
+    let mut run = AnalysisRun::named("ns", "demo-1");
+    run.uid = "u-1".into();
+    run.labels = map("app", "demo");
+    run.annotations = map("revision", "2");
+    run.args = map("service", "canary");
+    run.terminate = true;
+    run.phase = AnalysisPhase::Running;
+    run.started_at = second(1_699_999_999);
+    run.results = vec![result];
+    run
 }
 
 fn metric() -> Metric {
-    Metric {
-        name: "success-rate".into(),
-        interval: "30s".into(),
-        success_condition: "result > 0.9".into(),
-        failure_condition: "result < 0.5".into(),
-        plugins: BTreeMap::from([("e2e/metric".to_owned(), b"{\"a\":1}".to_vec())]),
-    }
+    let mut metric = Metric::new("success-rate", "e2e/metric", &json!({"a": 1}));
+    metric.interval = "30s".into();
+    metric.success_condition = "result > 0.9".into();
+    metric.failure_condition = "result < 0.5".into();
+    metric
 }
 
 /// Checks that what it gets is what was sent, and answers with what differs by method.
@@ -77,10 +72,9 @@ impl Full {
     }
 
     fn measured(value: &str) -> Measurement {
-        Measurement {
-            value: value.into(),
-            ..measurement()
-        }
+        let mut measured = measurement();
+        measured.value = value.into();
+        measured
     }
 }
 
@@ -131,7 +125,7 @@ impl MetricProvider for Full {
 }
 
 async fn serve(provider: impl MetricProvider) -> (MemoryHost, MetricClient) {
-    let host = MemoryHost::start_metric_provider(ServeConfig::METRIC_PROVIDER, provider)
+    let host = MemoryHost::start(ServeConfig::new(), Metrics(provider))
         .await
         .unwrap();
     let client = host.session().dispense_metric_provider().await.unwrap();
@@ -250,4 +244,64 @@ async fn a_metric_provider_is_nothing_else() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// As many measurements as a run of a week keeps, each with something to find it again.
+fn long_run(measurements: usize) -> AnalysisRun {
+    let mut run = analysis_run();
+    run.results[0].measurements = vec![measurement(); measurements].into();
+    run.args = map("empty", "");
+    run
+}
+
+/// Counts what it gets.
+struct Counts;
+
+impl MetricProvider for Counts {
+    fn type_name(&self) -> &str {
+        "Counts"
+    }
+    async fn init(&self) -> Result<(), PluginError> {
+        Ok(())
+    }
+    async fn run(&self, run: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
+        let count = run.results[0].measurements.len();
+        let value = format!("{:?} {count}", run.args);
+        Ok(Measurement::taken(AnalysisPhase::Successful, value))
+    }
+}
+
+#[tokio::test]
+async fn a_long_history_is_no_reason_to_refuse_a_run() {
+    let (_host, client) = serve(Counts).await;
+    for count in [0, 2100, 15_000] {
+        let measured = client.run(&long_run(count), &metric()).await.unwrap();
+        assert_eq!(measured.value, format!("{{\"empty\": \"\"}} {count}"));
+    }
+}
+
+/// Answers with a time that Go cannot represent.
+struct Late;
+
+impl MetricProvider for Late {
+    async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
+        let mut measured = Measurement::running();
+        measured.resume_at =
+            SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(i64::MAX as u64));
+        assert!(measured.resume_at.is_some());
+        Ok(measured)
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_gob_cannot_carry_is_refused_and_the_next_call_is_served() {
+    let (_host, client) = serve(Late).await;
+    for _ in 0..2 {
+        let refused = client.run(&long_run(0), &metric()).await.unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "Plugin.Run: the answer cannot be sent: time is later than Go can represent"
+        );
+    }
+    assert_eq!(client.type_name().await.unwrap(), "Late");
 }

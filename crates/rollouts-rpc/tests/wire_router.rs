@@ -10,7 +10,7 @@ use rollouts_rpc::host::CallError;
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
-    DesiredWeight, PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown,
+    DesiredWeight, PodHashes, Rollout, Router, RouterCall, RouterError, ServeConfig, Shutdown,
     TrafficRouter, Verification, WeightDestination,
 };
 use serde_json::json;
@@ -80,7 +80,7 @@ fn full_rollout() -> Rollout {
 #[tokio::test]
 async fn every_method_arrives_with_its_arguments() {
     let (router, mut received) = recorder();
-    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+    let host = MemoryHost::start(ServeConfig::new(), Router(router))
         .await
         .unwrap();
     let client = host.router().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_routers_error_becomes_one_line_in_the_reply() {
             "forbidden",
         ))))
     });
-    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+    let host = MemoryHost::start(ServeConfig::new(), Router(router))
         .await
         .unwrap();
     let client = host.router().await.unwrap();
@@ -183,7 +183,7 @@ async fn each_verification_arrives_as_it_was_given() {
         Verification::NotImplemented,
     ] {
         let router = FnRouter(move |_| async move { Ok(verification) });
-        let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router)
+        let host = MemoryHost::start(ServeConfig::new(), Router(router))
             .await
             .unwrap();
         let client = host.router().await.unwrap();
@@ -238,7 +238,7 @@ impl TrafficRouter for Minimal {
 
 #[tokio::test]
 async fn header_and_mirror_routes_are_refused_until_a_router_has_them() {
-    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, Minimal)
+    let host = MemoryHost::start(ServeConfig::new(), Router(Minimal))
         .await
         .unwrap();
     let client = host.session().dispense_router().await.unwrap();
@@ -263,7 +263,7 @@ async fn header_and_mirror_routes_are_refused_until_a_router_has_them() {
 
 #[tokio::test]
 async fn a_router_that_failed_to_initialise_still_answers() {
-    let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, Minimal)
+    let host = MemoryHost::start(ServeConfig::new(), Router(Minimal))
         .await
         .unwrap();
     let client = host.session().dispense_router().await.unwrap();

@@ -16,7 +16,7 @@ use gob::GobType;
 use rollouts_rpc::host::CallError;
 use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
-    DesiredWeight, PodHashes, Rollout, RouterCall, RouterError, ServeConfig, Shutdown,
+    DesiredWeight, PodHashes, Rollout, Router, RouterCall, RouterError, ServeConfig, Shutdown,
     TrafficRouter, Verification, WeightDestination,
 };
 use serde::Serialize;
@@ -24,7 +24,7 @@ use tokio::sync::Barrier;
 
 use crate::records::Records;
 
-const CONFIG: ServeConfig = ServeConfig::TRAFFIC_ROUTER;
+const CONFIG: ServeConfig = ServeConfig::new();
 
 fn named(name: &str) -> Rollout {
     Rollout::named("ns", name)
@@ -35,7 +35,7 @@ fn willing() -> impl TrafficRouter {
 }
 
 async fn serve(router: impl TrafficRouter) -> MemoryHost {
-    MemoryHost::start(CONFIG, router).await.unwrap()
+    MemoryHost::start(CONFIG, Router(router)).await.unwrap()
 }
 
 #[track_caller]
@@ -405,4 +405,81 @@ async fn what_goes_on_between_the_calls_ends_when_the_host_hangs_up() {
     let host = serve(Resident(Arc::clone(&log))).await;
     assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
     assert_eq!(*log.lock().unwrap(), ["stopped"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_call_that_blocks_its_thread_is_answered_at_its_deadline_all_the_same() {
+    let (free, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Mutex::new(Some(blocked));
+    let router = FnRouter(move |_| {
+        let first = blocked.lock().unwrap().take();
+        if let Some(blocked) = first {
+            // Until the test is over.
+            let _ = blocked.recv();
+        }
+        async { Ok(Verification::Verified) }
+    });
+    let config = CONFIG.with_call_deadline(Duration::from_millis(100));
+    let host = MemoryHost::start(config, Router(router)).await.unwrap();
+    let client = host.router().await.unwrap();
+    match client.set_weight(&named("a"), 1, &[]).await.unwrap_err() {
+        CallError::Router(text) => assert!(text.starts_with("SetWeight took longer"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    client.set_weight(&named("a"), 2, &[]).await.unwrap();
+    drop(free);
+    host.quit().await.unwrap().unwrap();
+}
+
+/// Writes down the threads on which it is called and, at the end of the session, stopped.
+struct Threads(Arc<Mutex<Vec<String>>>);
+
+impl Threads {
+    fn note(&self) {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        self.0.lock().unwrap().push(thread);
+    }
+}
+
+impl TrafficRouter for Threads {
+    async fn set_weight(
+        &self,
+        _: &Rollout,
+        _: DesiredWeight,
+        _: &[WeightDestination],
+    ) -> Result<(), RouterError> {
+        self.note();
+        Ok(())
+    }
+
+    async fn stop(&self) {
+        self.note();
+    }
+}
+
+#[tokio::test]
+async fn a_session_and_its_calls_run_on_the_workers() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("worker")
+        .enable_all()
+        .build()
+        .unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let router = Threads(Arc::clone(&seen));
+    // As in a program: the caller blocks on the session.
+    let (host, plugin) = tokio::io::duplex(64 * 1024);
+    let serving = std::thread::spawn(move || {
+        let served = rollouts_rpc::serve_connection(&CONFIG, plugin, Router(router));
+        runtime.block_on(served)
+    });
+    let host = rollouts_rpc::host::HostSession::open(host).await.unwrap();
+    let client = host.dispense_router().await.unwrap();
+    client.set_weight(&named("a"), 1, &[]).await.unwrap();
+    host.quit().await.unwrap();
+    drop((client, host));
+    tokio::task::spawn_blocking(|| serving.join().unwrap().unwrap())
+        .await
+        .unwrap();
+    // The call, Quit, and the end of the session itself.
+    assert_eq!(*seen.lock().unwrap(), ["worker"; 3]);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rollouts_rpc::host::{CallError, StepClient};
 use rollouts_rpc::testing::MemoryHost;
 use rollouts_rpc::{
-    PluginError, Rollout, ServeConfig, ServeError, Shutdown, StepContext, StepPhase, StepPlugin,
+    PluginError, Rollout, ServeConfig, Shutdown, Step, StepContext, StepPhase, StepPlugin,
     StepResult,
 };
 use serde_json::json;
@@ -21,20 +21,16 @@ fn rollout() -> Rollout {
 }
 
 fn context() -> StepContext {
-    StepContext {
-        plugin_name: "e2e/step".into(),
-        config: b"{\"for\":\"1m\"}".to_vec(),
-        status: b"{\"runs\":1}".to_vec(),
-    }
+    let mut context = StepContext::new("e2e/step", &json!({"for": "1m"}));
+    context.status = b"{\"runs\":1}".to_vec();
+    context
 }
 
 fn result(phase: StepPhase) -> StepResult {
-    StepResult {
-        phase,
-        message: format!("{phase:?}"),
-        requeue_after: Duration::from_secs(15),
-        status: Some(json!({"runs": 2})),
-    }
+    StepResult::new(phase, format!("{phase:?}"))
+        .requeue_after(Duration::from_secs(15))
+        .with_status(&json!({"runs": 2}))
+        .unwrap()
 }
 
 /// Checks that what it gets is what was sent, and answers with another phase in each method.
@@ -82,7 +78,7 @@ impl StepPlugin for Full {
 }
 
 async fn serve(step: impl StepPlugin) -> (MemoryHost, StepClient) {
-    let host = MemoryHost::start_step_plugin(ServeConfig::STEP, step)
+    let host = MemoryHost::start(ServeConfig::new(), Step(step))
         .await
         .unwrap();
     let client = host.session().dispense_step().await.unwrap();
@@ -177,16 +173,4 @@ async fn a_panic_is_one_calls_error() {
         ),
         other => panic!("{other:?}"),
     }
-}
-
-#[tokio::test]
-async fn the_configuration_of_another_kind_is_refused() {
-    let (config, env) = (ServeConfig::TRAFFIC_ROUTER, Default::default());
-    let served = rollouts_rpc::serve_step_plugin(&config, &env, |_| Ok(()), Full).await;
-    let error = served.unwrap_err();
-    assert!(matches!(error, ServeError::OtherKind { .. }), "{error}");
-    assert_eq!(
-        error.to_string(),
-        "a step plugin cannot be served with the configuration of a traffic router plugin"
-    );
 }

@@ -13,7 +13,9 @@
 //! Such a value is collected in a buffer of its own, without the definitions, so that serde sees the same
 //! bytes as when all types had been known before.
 
-use serde::de::{DeserializeOwned, Error};
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
 
 use super::{
     value::Reader,
@@ -31,7 +33,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Assembler {
     limits: Limits,
-    types: TypeTable,
+    types: Arc<TypeTable>,
     walker: Walker,
     pending: Option<Pending>,
     // Of the pending or the last collected value. Kept for its allocation.
@@ -63,7 +65,7 @@ impl Assembler {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             limits,
-            types: TypeTable::new(),
+            types: Arc::new(TypeTable::new()),
             walker: Walker::default(),
             pending: None,
             body: Vec::new(),
@@ -112,7 +114,7 @@ impl Assembler {
     fn head(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
         let id = cursor.int()?;
         if id < 0 {
-            definition::read(id, cursor, &mut self.types, &self.limits)?;
+            definition::read(id, cursor, Arc::make_mut(&mut self.types), &self.limits)?;
             return no_bytes_left(cursor).map(|()| None);
         }
         let ty = self.types.of_value(id)?;
@@ -123,16 +125,7 @@ impl Assembler {
     }
 
     fn decode<T: DeserializeOwned>(&self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
-        let budget = Budget::new(&self.limits);
-        let mut reader = Reader::new(body, &self.types, budget);
-        let value = T::deserialize(reader.value(ty))?;
-        if reader.cursor.is_empty() {
-            Ok(value)
-        } else {
-            Err(ValueError::custom(
-                "value goes on after the expected type ends",
-            ))
-        }
+        Reader::new(body, &self.types, Budget::new(&self.limits)).only(ty)
     }
 
     // Begins to collect a value.
@@ -166,9 +159,9 @@ impl Assembler {
         let mut budget = Budget::resume(&self.limits, pending.used);
         loop {
             let progress = self.walker.run(cursor, &self.types, &mut budget)?;
-            let piece = begin
-                .get(..begin.len() - cursor.remaining())
-                .unwrap_or_default();
+            let read = begin.len().checked_sub(cursor.remaining());
+            let piece = read.and_then(|read| begin.get(..read));
+            let piece = piece.ok_or(Fault::Misplaced)?;
             at_most(
                 self.body.len() + piece.len(),
                 self.limits.message_bytes,
@@ -186,7 +179,7 @@ impl Assembler {
                 }
                 Progress::Definition => {
                     let id = cursor.int()?;
-                    definition::read(id, cursor, &mut self.types, &self.limits)?;
+                    definition::read(id, cursor, Arc::make_mut(&mut self.types), &self.limits)?;
                     // Inside another interface's value the rest is counted anew. Go ignores the count.
                     if !cursor.is_empty() {
                         cursor.uint()?;

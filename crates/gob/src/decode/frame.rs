@@ -33,7 +33,7 @@ impl Input {
     /// Consumes the next message when it is complete, and says where its payload is. The payload stays
     /// in place until the next [`push`](Self::push).
     pub(crate) fn next_message(&mut self, max_bytes: usize) -> Result<Option<Range<usize>>, Fault> {
-        let unread = self.payload(self.start..self.buffer.len());
+        let unread = self.payload(self.start..self.buffer.len())?;
         let mut cursor = Cursor::new(unread);
         let length = match cursor.uint() {
             Ok(0) => return Err(Fault::EmptyMessage),
@@ -51,8 +51,8 @@ impl Input {
     }
 
     /// The bytes of a message.
-    pub(crate) fn payload(&self, range: Range<usize>) -> &[u8] {
-        self.buffer.get(range).unwrap_or_default()
+    pub(crate) fn payload(&self, range: Range<usize>) -> Result<&[u8], Fault> {
+        self.buffer.get(range).ok_or(Fault::Misplaced)
     }
 
     /// Position in the stream of a position in the buffer.

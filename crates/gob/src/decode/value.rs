@@ -2,9 +2,11 @@
 //!
 //! What it reads is *normalised*: all definitions that travelled inside the value have been taken out.
 
+use std::sync::Arc;
+
 use serde::de::{
-    DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess, Unexpected,
-    Visitor, value::SeqDeserializer,
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, Visitor, value::SeqDeserializer,
 };
 
 use super::{interface::InterfaceAccess, skip::skip, walk::array_len};
@@ -12,6 +14,7 @@ use crate::{
     definition::next_field,
     error::{Fault, ValueError},
     limits::Budget,
+    raw::{self, Raw},
     types::{Field, TypeRef, TypeTable, WireType},
     wire::Cursor,
 };
@@ -19,17 +22,39 @@ use crate::{
 /// Reads one normalised value.
 pub(crate) struct Reader<'de, 't> {
     pub(crate) cursor: Cursor<'de>,
-    pub(crate) types: &'t TypeTable,
+    pub(crate) types: &'t Arc<TypeTable>,
     pub(crate) budget: Budget<'t>,
 }
 
 impl<'de, 't> Reader<'de, 't> {
-    pub(crate) fn new(body: &'de [u8], types: &'t TypeTable, budget: Budget<'t>) -> Self {
+    pub(crate) fn new(body: &'de [u8], types: &'t Arc<TypeTable>, budget: Budget<'t>) -> Self {
         Self {
             cursor: Cursor::new(body),
             types,
             budget,
         }
+    }
+
+    /// The value of which the body consists.
+    pub(crate) fn only<T: DeserializeOwned>(mut self, ty: TypeRef) -> Result<T, ValueError> {
+        let value = T::deserialize(self.value(ty))?;
+        if self.cursor.is_empty() {
+            Ok(value)
+        } else {
+            Err(ValueError::custom(
+                "value goes on after the expected type ends",
+            ))
+        }
+    }
+
+    /// Keeps the value of type `ty` that began at `begin` and ends here, for [`Raw::captured`].
+    fn capture(&self, ty: TypeRef, begin: &'de [u8]) -> Result<(), ValueError> {
+        let length = begin.len().checked_sub(self.cursor.remaining());
+        let body = length.and_then(|length| begin.get(..length));
+        let body = body.ok_or(Fault::Misplaced)?.to_vec();
+        let limits = self.budget.limits.clone();
+        Raw::new(Arc::clone(self.types), ty, body, limits).capture();
+        Ok(())
     }
 
     pub(crate) fn value(&mut self, ty: TypeRef) -> ValueDeserializer<'_, 'de, 't> {
@@ -191,10 +216,24 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
 
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
-        _name: &'static str,
+        name: &'static str,
         visitor: V,
     ) -> Result<V::Value, ValueError> {
-        visitor.visit_newtype_struct(self)
+        let Self { reader, ty } = self;
+        let begin = reader.cursor.rest();
+        match name {
+            raw::INSTEAD => {
+                skip(ty, &mut reader.cursor, reader.types, &mut reader.budget)?;
+                reader.capture(ty, begin)?;
+                visitor.visit_unit()
+            }
+            raw::BESIDE => {
+                let value = visitor.visit_newtype_struct(reader.value(ty))?;
+                reader.capture(ty, begin)?;
+                Ok(value)
+            }
+            _ => visitor.visit_newtype_struct(reader.value(ty)),
+        }
     }
 
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {

@@ -156,7 +156,7 @@ impl SerializeStruct for Fields<'_, '_> {
         let Shape::Struct {
             name: go_type,
             fields,
-        } = self.messages.schema.shape(self.ty)
+        } = self.messages.schema.shape(self.ty)?
         else {
             return Err(EncodeError::Mismatch {
                 given: "a field",

@@ -34,14 +34,17 @@ pub(crate) struct ValueSerializer<'m, 'e> {
 }
 
 impl<'m, 'e> ValueSerializer<'m, 'e> {
-    fn shape(&self) -> &Shape {
+    fn shape(&self) -> Result<&Shape, EncodeError> {
         self.messages.schema.shape(self.ty)
     }
 
     fn mismatch(&self, given: &'static str) -> EncodeError {
-        EncodeError::Mismatch {
-            given,
-            expected: self.shape().kind(),
+        match self.shape() {
+            Ok(shape) => EncodeError::Mismatch {
+                given,
+                expected: shape.kind(),
+            },
+            Err(error) => error,
         }
     }
 
@@ -94,7 +97,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     type SerializeStructVariant = Impossible<bool, EncodeError>;
 
     fn serialize_bool(self, value: bool) -> Result<bool, EncodeError> {
-        match self.shape() {
+        match self.shape()? {
             Shape::Bool => self.scalar(!value, |out| put_uint(out, value.into())),
             _ => Err(self.mismatch("a bool")),
         }
@@ -113,7 +116,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_i64(self, value: i64) -> Result<bool, EncodeError> {
-        match self.shape() {
+        match self.shape()? {
             Shape::Int => self.scalar(value == 0, |out| put_int(out, value)),
             _ => Err(self.mismatch("a signed integer")),
         }
@@ -132,7 +135,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_u64(self, value: u64) -> Result<bool, EncodeError> {
-        match self.shape() {
+        match self.shape()? {
             Shape::Uint => self.scalar(value == 0, |out| put_uint(out, value)),
             _ => Err(self.mismatch("an unsigned integer")),
         }
@@ -143,7 +146,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_f64(self, value: f64) -> Result<bool, EncodeError> {
-        match self.shape() {
+        match self.shape()? {
             Shape::Float => self.scalar(value == 0.0, |out| put_float(out, value)),
             _ => Err(self.mismatch("a float")),
         }
@@ -154,7 +157,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_str(self, value: &str) -> Result<bool, EncodeError> {
-        match self.shape() {
+        match self.shape()? {
             Shape::String => {
                 self.scalar(value.is_empty(), |out| put_counted(out, value.as_bytes()))
             }
@@ -163,7 +166,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_bytes(self, value: &[u8]) -> Result<bool, EncodeError> {
-        let is_zero = match self.shape() {
+        let is_zero = match self.shape()? {
             Shape::Bytes => value.is_empty(),
             // A pointer to a zero time.Time is sent, unlike one to any other zero value.
             Shape::GobEncoder { zero, .. } => {
@@ -175,7 +178,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_none(self) -> Result<bool, EncodeError> {
-        match (self.place, self.shape()) {
+        match (self.place, self.shape()?) {
             (Place::Field { .. } | Place::Pointee { .. }, _) => Ok(false),
             (Place::Element, Shape::Interface { .. }) => self.scalar(true, |out| put_uint(out, 0)),
             (Place::Element, _) => Err(EncodeError::Nil),
@@ -221,7 +224,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         variant: &'static str,
         value: &T,
     ) -> Result<bool, EncodeError> {
-        let Shape::Interface { variants } = self.shape() else {
+        let Shape::Interface { variants } = self.shape()? else {
             return Err(self.mismatch("an interface value"));
         };
         let Some((name, describe)) = variants.iter().find(|(name, _)| *name == variant) else {
@@ -234,7 +237,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_seq(self, len: Option<usize>) -> Result<Elements<'m, 'e>, EncodeError> {
-        let &Shape::Slice { elem } = self.shape() else {
+        let &Shape::Slice { elem } = self.shape()? else {
             return Err(self.mismatch("a sequence"));
         };
         match len {
@@ -251,7 +254,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_tuple(mut self, len: usize) -> Result<Elements<'m, 'e>, EncodeError> {
-        match *self.shape() {
+        match *self.shape()? {
             Shape::Array {
                 elem,
                 len: expected,
@@ -294,7 +297,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     }
 
     fn serialize_map(mut self, len: Option<usize>) -> Result<Entries<'m, 'e>, EncodeError> {
-        let &Shape::Map { key, elem } = self.shape() else {
+        let &Shape::Map { key, elem } = self.shape()? else {
             return Err(self.mismatch("a map"));
         };
         let left = len.ok_or(EncodeError::Length)?;
@@ -317,7 +320,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         _name: &'static str,
         _len: usize,
     ) -> Result<Fields<'m, 'e>, EncodeError> {
-        let Shape::Struct { .. } = self.shape() else {
+        let Shape::Struct { .. } = self.shape()? else {
             return Err(self.mismatch("a struct"));
         };
         self.begin();

@@ -296,7 +296,7 @@ fn limits_hold_at_the_exact_number() {
 /// The value needs this many elements; with fewer it is refused by itself, and may still be skipped.
 #[track_caller]
 fn check_elements<T: GobType + Serialize + DeserializeOwned>(value: &T, needed: usize) {
-    let limits = |elements| Limits { elements, ..LIMITS };
+    let limits = |elements| LIMITS.with_elements(elements);
     let stream = [encode(value), encode(&7i64)].concat();
     assert_eq!(drain::<T>(limits(needed), &encode(value)), Ok(()));
     assert_eq!(drain::<IgnoredAny>(limits(0), &stream), Ok(()));
@@ -368,13 +368,7 @@ fn a_value_of_many_messages_is_limited_as_a_whole() {
         Some(Any::Flags([("x".repeat(60), true)].into())),
     ];
     let drain = |message_bytes| {
-        drain::<IgnoredAny>(
-            Limits {
-                message_bytes,
-                ..LIMITS
-            },
-            &encode(&list),
-        )
+        drain::<IgnoredAny>(LIMITS.with_message_bytes(message_bytes), &encode(&list))
     };
     assert_eq!(drain(160), Ok(()));
     let error = drain(120).unwrap_err();

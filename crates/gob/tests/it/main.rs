@@ -13,6 +13,8 @@ mod golden;
 mod hostile;
 mod mismatch;
 mod random;
+mod raw;
 mod second_opinion;
 mod support;
+mod transaction;
 mod vectors;

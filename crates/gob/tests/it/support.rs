@@ -6,17 +6,14 @@ use gob::{DecodeError, Decoder, Encoder, GobType, Limits};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Ample for every stream in these tests.
-pub(crate) const LIMITS: Limits = Limits {
-    message_bytes: 1 << 20,
-    value_messages: 1000,
-    types: 1000,
-    definition_bytes: 1 << 20,
-    fields: 100,
-    name_bytes: 1000,
-    depth: 64,
-    interface_depth: 8,
-    elements: 10_000,
-};
+pub(crate) const LIMITS: Limits = Limits::STRICT
+    .with_value_messages(1000)
+    .with_types(1000)
+    .with_definition_bytes(1 << 20)
+    .with_fields(100)
+    .with_name_bytes(1000)
+    .with_interface_depth(8)
+    .with_elements(10_000);
 
 /// Bytes written as hex digits and `"text"`, with spaces anywhere.
 #[track_caller]

@@ -8,7 +8,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;
-use rollouts_rpc::{PodHashes, ServeConfig, Verification, WeightDestination};
+use rollouts_rpc::{PodHashes, Router, ServeConfig, Verification, WeightDestination};
 use route_store::{PolicyStore as _, RouteStore as _, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -228,7 +228,7 @@ impl Plugin {
             cluster: None,
         };
         let router = GlooRouter::new(store, policy);
-        let host = MemoryHost::start(ServeConfig::TRAFFIC_ROUTER, router).await?;
+        let host = MemoryHost::start(ServeConfig::new(), Router(router)).await?;
         let router = host.router().await?;
         Ok(Self { host, router })
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use gob::{EncodeError, Encoder};
 
-use super::{Plugin, methods};
+use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
@@ -47,10 +47,11 @@ pub(crate) enum MetricReply {
     Metadata(Result<BTreeMap<String, String>, PluginError>),
 }
 
-/// A metric provider as a plugin.
-pub(crate) struct Metrics<P>(pub(crate) P);
+/// A metric provider to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Metrics<P>(pub P);
 
-impl<P: MetricProvider> Plugin for Metrics<P> {
+impl<P: MetricProvider> Answers for Metrics<P> {
     const KIND: PluginKind = PluginKind::MetricProvider;
     type Method = MetricMethod;
     type Args = MetricArgs;

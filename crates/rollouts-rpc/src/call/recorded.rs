@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::{Method as _, MetricCall, Metrics, Plugin, PluginService, Step, StepCall};
+use super::{Answers, Method as _, MetricCall, Metrics, PluginService, Step, StepCall};
 use crate::error::PluginError;
 use crate::metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
@@ -27,7 +27,7 @@ macro_rules! recordings {
 }
 
 /// Checks the methods on the way, and returns the calls.
-fn replay<P: Plugin>((version, stream, calls): Recording) -> Vec<P::Call> {
+fn replay<P: Answers>((version, stream, calls): Recording) -> Vec<P::Call> {
     let mut decoder = CallDecoder::new(LIMITS);
     let mut begin = 0;
     let mut decoded = Vec::new();
@@ -121,7 +121,7 @@ fn analysis_run() -> AnalysisRun {
         results: vec![MetricResult {
             name: "success-rate".into(),
             phase: AnalysisPhase::Running,
-            measurements: measurements().into(),
+            measurements: measurements().to_vec().into(),
             metadata: map([("query", "up")]),
         }],
     }

@@ -3,7 +3,7 @@
 use gob::{EncodeError, Encoder};
 use tracing::error;
 
-use super::{Plugin, methods};
+use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
@@ -29,6 +29,7 @@ methods! {
 
 /// Everything a host can ask of a traffic router, with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RouterCall {
     /// [`TrafficRouter::init`].
     InitPlugin,
@@ -57,10 +58,11 @@ pub(crate) enum RouterReply {
     Verified(Verification),
 }
 
-/// A traffic router as a plugin.
-pub(crate) struct Router<R>(pub(crate) R);
+/// A traffic router to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Router<R>(pub R);
 
-impl<R: TrafficRouter> Plugin for Router<R> {
+impl<R: TrafficRouter> Answers for Router<R> {
     const KIND: PluginKind = PluginKind::TrafficRouter;
     type Method = RouterMethod;
     type Args = RouterArgs;

@@ -2,7 +2,7 @@
 
 use gob::{EncodeError, Encoder};
 
-use super::{Plugin, methods};
+use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
@@ -34,10 +34,11 @@ pub(crate) enum StepReply {
     Done(Result<StepResult, PluginError>),
 }
 
-/// A step plugin as a plugin.
-pub(crate) struct Step<P>(pub(crate) P);
+/// A step plugin to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step<P>(pub P);
 
-impl<P: StepPlugin> Plugin for Step<P> {
+impl<P: StepPlugin> Answers for Step<P> {
     const KIND: PluginKind = PluginKind::Step;
     type Method = StepMethod;
     type Args = StepCallArgs;

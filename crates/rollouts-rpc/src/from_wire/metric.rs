@@ -3,7 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use crate::call::{MetricCall, MetricMethod, other_argument};
-use crate::metric_provider::{AnalysisPhase, AnalysisRun, Measurement, Metric, MetricResult};
+use crate::metric_provider::{
+    AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricResult,
+};
 use crate::netrpc::Fault;
 use crate::wire::{self, MetricArgs};
 
@@ -60,11 +62,7 @@ impl From<wire::AnalysisRun> for AnalysisRun {
             uid: meta.uid,
             labels: meta.labels,
             annotations: meta.annotations,
-            args: spec
-                .args
-                .into_iter()
-                .filter_map(|arg| Some((arg.name, arg.value?)))
-                .collect(),
+            args: spec.args.into_iter().filter_map(argument).collect(),
             terminate: spec.terminate,
             phase: phase(&status.phase),
             started_at: status.started_at.and_then(instant),
@@ -78,7 +76,7 @@ impl From<wire::MetricResult> for MetricResult {
         Self {
             name: result.name,
             phase: phase(&result.phase),
-            measurements: all(result.measurements),
+            measurements: Measurements(result.measurements),
             metadata: result.metadata,
         }
     }
@@ -109,6 +107,16 @@ impl From<wire::Measurement> for Measurement {
             resume_at: measurement.resume_at.and_then(instant),
         }
     }
+}
+
+/// An argument with its value. The controller has resolved those that are not taken from elsewhere, so one without a value has
+/// an empty one; the value of a Secret stays in the metric.
+fn argument(argument: wire::Argument) -> Option<(String, String)> {
+    let value = match argument.value_from {
+        None => argument.value.unwrap_or_default(),
+        Some(_) => argument.value?,
+    };
+    Some((argument.name, value))
 }
 
 fn phase(text: &str) -> AnalysisPhase {
@@ -175,6 +183,25 @@ mod tests {
             Some(MetricArgs::GarbageCollect(args)),
             "the limit is -1",
         );
+    }
+
+    #[track_caller]
+    fn check_argument(value: Option<&str>, from_elsewhere: bool, expect: Option<&str>) {
+        let found = argument(wire::Argument {
+            name: "x".to_owned(),
+            value: value.map(str::to_owned),
+            value_from: from_elsewhere.then(Default::default),
+        });
+        let value = found.map(|(_, value)| value);
+        assert_eq!(value.as_deref(), expect);
+    }
+
+    #[test]
+    fn an_argument_without_a_value_is_empty_unless_it_comes_from_elsewhere() {
+        check_argument(Some("v"), false, Some("v"));
+        check_argument(None, false, Some(""));
+        check_argument(None, true, None);
+        check_argument(Some("v"), true, Some("v"));
     }
 
     #[track_caller]

@@ -78,11 +78,9 @@ impl Control {
 impl Service for Control {
     type Call = ControlCall;
     type Reply = ControlReply;
+    type Ticket = ();
 
-    const LIMITS: Limits = Limits {
-        message_bytes: 64 << 10,
-        ..LIMITS
-    };
+    const LIMITS: Limits = LIMITS.with_message_bytes(64 << 10);
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<ControlCall> {
         // Ping and Quit take a bool that says nothing.
@@ -98,7 +96,9 @@ impl Service for Control {
         })
     }
 
-    async fn call(&self, call: ControlCall) -> Result<ControlReply, Fault> {
+    fn ticket(&self, _: &ControlCall) {}
+
+    async fn call(&self, (): &(), call: ControlCall) -> Result<ControlReply, Fault> {
         match call {
             ControlCall::Ping => Ok(ControlReply::Alive),
             ControlCall::Quit => {

@@ -18,6 +18,7 @@ const MAX_SOCKET_DIR: usize = 80;
 /// The kinds of plugin an Argo Rollouts controller loads, each from its own list in
 /// `argo-rollouts-config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PluginKind {
     /// Moves traffic between the services of a Rollout.
     TrafficRouter,
@@ -38,6 +39,7 @@ pub struct HandshakeConfig {
 
 /// What host and plugin speak once they are connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Protocol {
     /// Go's net/rpc over yamux, the only one the controller accepts.
     NetRpc,
@@ -47,6 +49,7 @@ pub enum Protocol {
 
 /// The outcome of [`negotiate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Negotiated {
     /// The application protocol version to announce.
     pub version: u32,
@@ -58,6 +61,7 @@ pub struct Negotiated {
 
 /// Why this process must not serve in the environment it was started in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandshakeError {
     /// There is no cookie: a person ran the binary.
     #[error(
@@ -166,23 +170,14 @@ pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated
 }
 
 impl HandshakeConfig {
-    /// A traffic router in the protocol version every released controller speaks.
-    pub const TRAFFIC_ROUTER: Self = Self {
-        kind: PluginKind::TrafficRouter,
-        versions: &[1],
-    };
-
-    /// A metric provider, likewise.
-    pub const METRIC_PROVIDER: Self = Self {
-        kind: PluginKind::MetricProvider,
-        versions: &[1],
-    };
-
-    /// A step, in the protocol version of controllers from 1.8 on.
-    pub const STEP: Self = Self {
-        kind: PluginKind::Step,
-        versions: &[1],
-    };
+    /// A plugin of this kind, in the protocol version that every released controller speaks.
+    #[must_use]
+    pub const fn of(kind: PluginKind) -> Self {
+        Self {
+            kind,
+            versions: &[1],
+        }
+    }
 }
 
 impl Negotiated {
@@ -285,7 +280,8 @@ mod tests {
 
     #[track_caller]
     fn check_grpc_line(certificate: &str, vars: &[(&str, &str)], expect: &str) {
-        let negotiated = negotiate(&HandshakeConfig::TRAFFIC_ROUTER, &env(vars)).unwrap();
+        let negotiated =
+            negotiate(&HandshakeConfig::of(PluginKind::TrafficRouter), &env(vars)).unwrap();
         let line = negotiated.handshake_line(Path::new("/p"), Protocol::Grpc, certificate);
         assert_eq!(line, expect);
     }
@@ -293,7 +289,7 @@ mod tests {
     #[track_caller]
     fn check_error(vars: &[(&str, &str)], expect: &str) {
         let error = negotiate(
-            &HandshakeConfig::TRAFFIC_ROUTER,
+            &HandshakeConfig::of(PluginKind::TrafficRouter),
             &PluginEnv::from_vars(vars.iter().copied()),
         );
         let text = error.unwrap_err().to_string();
@@ -344,7 +340,7 @@ mod tests {
     #[test]
     fn a_version_that_is_no_number_is_skipped_and_reported() {
         let negotiated = negotiate(
-            &HandshakeConfig::TRAFFIC_ROUTER,
+            &HandshakeConfig::of(PluginKind::TrafficRouter),
             &env(&[("PLUGIN_PROTOCOL_VERSIONS", "x,1,-2")]),
         )
         .unwrap();

@@ -1,13 +1,13 @@
 //! The process side of a plugin: socket, handshake line, signals, and the wait for a host.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::fs::File;
 use std::future::pending;
 use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -22,40 +22,69 @@ use tracing::{debug, info, warn};
 use super::env::PluginEnv;
 use super::handshake::{HandshakeConfig, HandshakeError, PluginKind, Protocol, negotiate};
 use super::session::{Session, SessionError, Shutdown};
-#[cfg(feature = "grpc")]
-use super::tls::TlsError;
 use super::tls::{Acceptor, Connection};
-use crate::call::{Metrics, Plugin, PluginService, Router, Step};
-use crate::metric_provider::MetricProvider;
-use crate::step_plugin::StepPlugin;
-use crate::traffic_router::TrafficRouter;
+use crate::call::Plugin;
 
 /// Connections that may knock at once before one of them has become the session.
 const MAX_CANDIDATES: usize = 8;
 
 /// How a plugin serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ServeConfig {
-    /// The protocol versions to announce.
-    pub handshake: HandshakeConfig,
-    /// How long one call may take. The controller waits for ever, so a call that takes longer is
+    /// How long one call may take. The controller waits forever, so a call that takes longer is
     /// cut short and answered with an error (VerifyWeight: "not verified").
-    pub call_deadline: Duration,
+    ///
+    /// `None` is what suits the kind. Traffic routers and steps have 5 s: ten calls that hang would otherwise stop
+    /// every Rollout of the cluster. Metric providers have 30 s, as long as the controller's own providers give a query.
+    pub call_deadline: Option<Duration>,
     /// How long to wait for the host to open its session after the handshake line.
     pub session_timeout: Duration,
 }
 
+impl ServeConfig {
+    /// The kind's own deadline for calls, and a minute for the host.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            call_deadline: None,
+            session_timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// Sets [`call_deadline`](Self::call_deadline).
+    #[must_use]
+    pub const fn with_call_deadline(mut self, deadline: Duration) -> Self {
+        self.call_deadline = Some(deadline);
+        self
+    }
+
+    /// Sets [`session_timeout`](Self::session_timeout).
+    #[must_use]
+    pub const fn with_session_timeout(mut self, timeout: Duration) -> Self {
+        self.session_timeout = timeout;
+        self
+    }
+
+    pub(crate) fn deadline(&self, kind: PluginKind) -> Duration {
+        let seconds = match kind {
+            PluginKind::TrafficRouter | PluginKind::Step => 5,
+            PluginKind::MetricProvider => 30,
+        };
+        self.call_deadline.unwrap_or(Duration::from_secs(seconds))
+    }
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// Why a plugin could not serve, or stopped.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ServeError {
-    /// The configuration is for plugins of another kind.
-    #[error("a {} plugin cannot be served with the configuration of a {} plugin", plugin.noun(), config.noun())]
-    OtherKind {
-        /// What the plugin is.
-        plugin: PluginKind,
-        /// What the configuration is for.
-        config: PluginKind,
-    },
     /// The environment is not that of a host this plugin can serve.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -86,14 +115,12 @@ pub enum ServeError {
     /// The socket accepts no connections any more.
     #[error("cannot accept a connection")]
     Accept(#[source] io::Error),
-    /// The host asks for AutoMTLS, and TLS cannot be set up.
-    #[cfg(feature = "grpc")]
+    /// The host asks for AutoMTLS, and TLS cannot be set up (feature `grpc`).
     #[error("cannot serve a host that asks for AutoMTLS")]
-    Tls(#[from] TlsError),
-    /// The gRPC services cannot be described.
-    #[cfg(feature = "grpc")]
+    Tls(#[source] Box<dyn Error + Send + Sync>),
+    /// The gRPC services cannot be described (feature `grpc`).
     #[error("cannot set up server reflection")]
-    Reflection(#[source] tonic_reflection::server::Error),
+    Reflection(#[source] Box<dyn Error + Send + Sync>),
     /// No host opened a session in time.
     #[error("no host opened a session within {} s of the handshake line", .0.as_secs())]
     NoSession(Duration),
@@ -102,86 +129,25 @@ pub enum ServeError {
     Session(#[from] SessionError),
 }
 
-impl ServeConfig {
-    /// A traffic router whose calls take 5 s at most: ten of them that hang would otherwise stop
-    /// every Rollout of the cluster.
-    pub const TRAFFIC_ROUTER: Self = Self {
-        handshake: HandshakeConfig::TRAFFIC_ROUTER,
-        call_deadline: Duration::from_secs(5),
-        session_timeout: Duration::from_secs(60),
-    };
-
-    /// A metric provider whose calls take 30 s at most, as long as the controller's own providers
-    /// give a query.
-    pub const METRIC_PROVIDER: Self = Self {
-        handshake: HandshakeConfig::METRIC_PROVIDER,
-        call_deadline: Duration::from_secs(30),
-        ..Self::TRAFFIC_ROUTER
-    };
-
-    /// A step whose calls take 5 s at most, since they hold up the same workers as a traffic
-    /// router's. What takes longer goes on between calls.
-    pub const STEP: Self = Self {
-        handshake: HandshakeConfig::STEP,
-        ..Self::TRAFFIC_ROUTER
-    };
-}
-
-/// Serves `router` to the host that started this process, until one of them ends.
+/// Serves a plugin to the host that started this process, until one of them ends.
 ///
 /// In order: check the cookie and negotiate, ignore SIGINT, listen on a private socket, `announce`
 /// the handshake line, serve one session. `announce` gets the line with its newline; a process
 /// passes [`announce_on_stdout`]. The socket is gone when this function returns.
 ///
+/// [`main`](crate::main) does this and what belongs around it.
+///
 /// # Errors
 ///
 /// [`ServeError`]; the process should then exit with 1, upon which the host starts it again.
-pub async fn serve<R: TrafficRouter>(
-    config: &ServeConfig,
-    env: &PluginEnv,
-    announce: impl FnOnce(&str) -> io::Result<()>,
-    router: R,
-) -> Result<Shutdown, ServeError> {
-    serve_plugin(config, env, announce, Router(router)).await
-}
-
-/// Serves a metric provider, as [`serve`] does a traffic router.
-///
-/// # Errors
-///
-/// See [`serve`].
-pub async fn serve_metric_provider<P: MetricProvider>(
-    config: &ServeConfig,
-    env: &PluginEnv,
-    announce: impl FnOnce(&str) -> io::Result<()>,
-    provider: P,
-) -> Result<Shutdown, ServeError> {
-    serve_plugin(config, env, announce, Metrics(provider)).await
-}
-
-/// Serves a step plugin, as [`serve`] does a traffic router.
-///
-/// # Errors
-///
-/// See [`serve`].
-pub async fn serve_step_plugin<P: StepPlugin>(
-    config: &ServeConfig,
-    env: &PluginEnv,
-    announce: impl FnOnce(&str) -> io::Result<()>,
-    step: P,
-) -> Result<Shutdown, ServeError> {
-    serve_plugin(config, env, announce, Step(step)).await
-}
-
-async fn serve_plugin<P: Plugin>(
+pub async fn serve<P: Plugin>(
     config: &ServeConfig,
     env: &PluginEnv,
     announce: impl FnOnce(&str) -> io::Result<()>,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
+    let service = plugin.into_service(config.deadline(P::KIND));
     serve_process(
-        config,
         env,
         (P::KIND, Protocol::NetRpc),
         announce,
@@ -193,7 +159,7 @@ async fn serve_plugin<P: Plugin>(
             };
             debug!("the host has opened its session");
             tokio::select! {
-                ended = session.run(P::KIND, service) => Ok(ended?),
+                ended = session.run(P::KIND, service.0) => Ok(ended?),
                 never = refuse_others(listener) => match never {},
             }
         },
@@ -203,19 +169,12 @@ async fn serve_plugin<P: Plugin>(
 
 /// What a process does in either protocol, around serving the connections on its socket.
 pub(crate) async fn serve_process(
-    config: &ServeConfig,
     env: &PluginEnv,
     (kind, protocol): (PluginKind, Protocol),
     announce: impl FnOnce(&str) -> io::Result<()>,
     serve: impl AsyncFnOnce(&UnixListener, Acceptor) -> Result<Shutdown, ServeError>,
 ) -> Result<Shutdown, ServeError> {
-    if config.handshake.kind != kind {
-        return Err(ServeError::OtherKind {
-            plugin: kind,
-            config: config.handshake.kind,
-        });
-    }
-    let negotiated = negotiate(&config.handshake, env)?;
+    let negotiated = negotiate(&HandshakeConfig::of(kind), env)?;
     for version in &negotiated.ignored_versions {
         warn!(
             version,
@@ -245,31 +204,19 @@ pub(crate) async fn serve_process(
 fn acceptor(env: &PluginEnv) -> Result<(Acceptor, String), ServeError> {
     #[cfg(feature = "grpc")]
     if let Some(host) = &env.client_cert {
-        return Ok(Acceptor::for_host(host)?);
+        return Acceptor::for_host(host).map_err(|error| ServeError::Tls(error.into()));
     }
     // Without the feature, `negotiate` has refused a host that asks for it.
     let _ = env;
     Ok((Acceptor::default(), String::new()))
 }
 
-/// Serves `router` over a connection that exists already, without handshake, socket and signals.
+/// Serves a plugin over a connection that exists already, without handshake, socket and signals.
 ///
 /// # Errors
 ///
 /// See [`SessionError`].
-pub async fn serve_connection<R, IO>(
-    config: &ServeConfig,
-    connection: IO,
-    router: R,
-) -> Result<Shutdown, SessionError>
-where
-    R: TrafficRouter,
-    IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    serve_plugin_connection(config, connection, Router(router)).await
-}
-
-pub(crate) async fn serve_plugin_connection<P, IO>(
+pub async fn serve_connection<P, IO>(
     config: &ServeConfig,
     connection: IO,
     plugin: P,
@@ -278,9 +225,9 @@ where
     P: Plugin,
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = Arc::new(PluginService::new(plugin, config.call_deadline));
+    let service = plugin.into_service(config.deadline(P::KIND));
     let session = Session::establish(connection).await?;
-    session.run(P::KIND, service).await
+    session.run(P::KIND, service.0).await
 }
 
 /// Writes the handshake line to stdout, then points stdout at `/dev/null`.

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
 use super::broker::{self, Broker};
@@ -21,8 +22,7 @@ use super::control::Control;
 use super::frame_guard::FrameGuard;
 use super::handshake::PluginKind;
 use super::write_deadline::WriteDeadline;
-use crate::netrpc::Service;
-use crate::netrpc::server::{self, Room, StreamError};
+use crate::netrpc::server::{self, Room, Serve, StreamError};
 
 /// Control, stdout, stderr and the dispensed plugin, with room for two more of these. A host that opens
 /// more is no Argo Rollouts controller, and each may hold a message of 4 MiB.
@@ -38,6 +38,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// How a session that did not fail came to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Shutdown {
     /// The host said Quit.
     HostQuit,
@@ -50,6 +51,7 @@ pub enum Shutdown {
 /// Why a session failed. The process should end then: a host that merely loses a stream never
 /// dispenses again, while it restarts a plugin that has exited.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SessionError {
     /// The host hung up, or was silent, before its three initial streams were open.
     #[error("the connection ended before the host had opened its three initial streams")]
@@ -117,23 +119,29 @@ where
 
     /// Serves the session until it ends. `service` is what the host gets when it dispenses `kind`.
     ///
+    /// It runs on the workers, as its calls do: a caller in `main` is outside of them, and each frame would change threads.
+    ///
     /// # Errors
     ///
     /// See [`SessionError`].
-    pub(crate) async fn run<S: Service>(
+    pub(crate) async fn run(
         self,
         kind: PluginKind,
-        service: Arc<S>,
+        service: Arc<dyn Serve>,
     ) -> Result<Shutdown, SessionError> {
-        let ended = self.serve(kind, Arc::clone(&service)).await;
-        stop(service.as_ref()).await;
-        ended
+        let session = tokio::spawn(async move {
+            let ended = self.serve(kind, Arc::clone(&service)).await;
+            stop(service.as_ref()).await;
+            ended
+        });
+        let ended = AbortOnDropHandle::new(session).await;
+        ended.map_err(SessionError::Panicked)?
     }
 
-    async fn serve<S: Service>(
+    async fn serve(
         mut self,
         kind: PluginKind,
-        service: Arc<S>,
+        service: Arc<dyn Serve>,
     ) -> Result<Shutdown, SessionError> {
         let broker = Arc::new(Mutex::new(Broker::default()));
         let stopped = Arc::clone(&service);
@@ -192,7 +200,7 @@ where
 }
 
 /// Ends what the plugin does by itself. A host that waits longer for the reply to Quit kills the process.
-async fn stop(service: &impl Service) {
+async fn stop(service: &dyn Serve) {
     if timeout(GRACE, service.stop()).await.is_err() {
         warn!("what goes on between the calls did not end in time");
     }
@@ -249,10 +257,10 @@ async fn acknowledge(stream: &mut yamux::Stream) -> io::Result<()> {
 }
 
 /// Serves a stream that names the id of an earlier Dispense.
-async fn serve_brokered<S: Service>(
+async fn serve_brokered(
     mut stream: Compat<yamux::Stream>,
     broker: &Mutex<Broker>,
-    service: Arc<S>,
+    service: Arc<dyn Serve>,
     room: Room,
 ) -> Result<(), StreamError> {
     let mut id = [0; 4];
@@ -281,7 +289,7 @@ async fn serve_brokered<S: Service>(
     }
     stream.write_all(&id).await.map_err(StreamError::Io)?;
     stream.flush().await.map_err(StreamError::Io)?;
-    server::serve(stream, service, room).await
+    service.serve(stream, room).await
 }
 
 impl StreamError {

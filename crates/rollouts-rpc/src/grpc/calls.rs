@@ -1,5 +1,7 @@
 //! The service of the router: requests become calls, outcomes become replies or a status.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use tonic::{Code, Request, Response, Status};
 use tracing::warn;
@@ -12,7 +14,7 @@ use super::proto::{
     UpdateHashResponse, Verification as WireVerification, VerifyWeightRequest,
     VerifyWeightResponse, WeightDestination as WireDestination,
 };
-use crate::call::{Plugin as _, PluginService, Router, RouterCall, RouterReply};
+use crate::call::{Answers as _, PluginService, Router, RouterCall, RouterReply};
 use crate::error::PluginError;
 use crate::netrpc::{Fault, Service as _};
 use crate::rollout::{Rollout, WeightDestination};
@@ -20,20 +22,19 @@ use crate::to_wire::error_chain;
 use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
 
 pub(super) struct Calls<R> {
-    router: PluginService<Router<R>>,
+    router: Arc<PluginService<Router<R>>>,
 }
 
 impl<R: TrafficRouter> Calls<R> {
     pub(super) fn new(router: PluginService<Router<R>>) -> Self {
-        Self { router }
+        Self {
+            router: Arc::new(router),
+        }
     }
 
     async fn call(&self, call: RouterCall) -> Result<RouterReply, Status> {
-        let reply = self
-            .router
-            .call(call)
-            .await
-            .map_err(|fault| status(&fault))?;
+        let reply = Arc::clone(&self.router).call_in_time(call).await;
+        let reply = reply.map_err(|fault| status(&fault))?;
         match Router::<R>::refusal(&reply) {
             Some(refused) => Err(refusal(refused)),
             None => Ok(reply),

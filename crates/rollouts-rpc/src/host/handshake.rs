@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// What a plugin announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Announced {
     /// The application protocol version.
     pub version: u32,
@@ -13,6 +14,7 @@ pub struct Announced {
 
 /// Why a first line on stdout does not lead to a plugin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum LineError {
     /// Fewer than four fields.
     #[error("unrecognized plugin message {0:?}")]

@@ -32,6 +32,7 @@ pub struct PluginProcess {
 
 /// Why a plugin did not start.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The program could not be run, or not be talked to.
     #[error("cannot start the plugin")]
@@ -169,6 +170,7 @@ impl PluginProcess {
 
 /// How a plugin ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ended {
     /// The status it exited with.
     pub status: ExitStatus,

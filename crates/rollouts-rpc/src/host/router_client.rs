@@ -1,6 +1,6 @@
 //! A dispensed traffic router, seen from the host: the controller's `plugin/rpc/rpc.go`.
 
-use gob::GobType;
+use gob::{GobType, WithRaw};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -53,7 +53,7 @@ impl RouterClient {
         additional: &[WeightDestination],
     ) -> Result<(), CallError> {
         let args = RouterArgs::UpdateHash(wire::UpdateHashArgs {
-            rollout: rollout.clone().with_defaults(),
+            rollout: sent(rollout),
             canary_hash: hashes.canary.clone(),
             stable_hash: hashes.stable.clone(),
             additional_destinations: additional.to_vec(),
@@ -112,7 +112,7 @@ impl RouterClient {
         route: &SetHeaderRoute,
     ) -> Result<(), CallError> {
         let args = wire::SetHeaderArgs {
-            rollout: rollout.clone().with_defaults(),
+            rollout: sent(rollout),
             set_header_route: route.clone(),
         };
         self.perform(
@@ -133,7 +133,7 @@ impl RouterClient {
         route: &SetMirrorRoute,
     ) -> Result<(), CallError> {
         let args = wire::SetMirrorArgs {
-            rollout: rollout.clone().with_defaults(),
+            rollout: sent(rollout),
             set_mirror_route: route.clone(),
         };
         self.perform(
@@ -150,7 +150,7 @@ impl RouterClient {
     /// See [`CallError`].
     pub async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), CallError> {
         let args = wire::RemoveManagedRoutesArgs {
-            rollout: rollout.clone().with_defaults(),
+            rollout: sent(rollout),
         };
         self.perform(
             RouterMethod::RemoveManagedRoutes,
@@ -183,8 +183,16 @@ impl RouterClient {
 
 fn weight(rollout: &Rollout, desired_weight: i32, additional: &[WeightDestination]) -> RouterArgs {
     RouterArgs::Weight(wire::SetWeightAndVerifyWeightArgs {
-        rollout: rollout.clone().with_defaults(),
+        rollout: sent(rollout),
         desired_weight,
         additional_destinations: additional.to_vec(),
     })
+}
+
+/// A Rollout as a controller sends it.
+pub(super) fn sent(rollout: &Rollout) -> WithRaw<Rollout> {
+    WithRaw {
+        value: rollout.clone().with_defaults(),
+        raw: None,
+    }
 }

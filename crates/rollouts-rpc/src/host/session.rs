@@ -119,10 +119,31 @@ impl HostSession {
         self.control.call(service_method, argument).await
     }
 
-    async fn dispense(&self, kind: PluginKind) -> Result<RpcClient, CallError> {
+    /// Asks for a plugin of some kind, to make any call of it.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] if the plugin is of another kind.
+    pub async fn dispense_any(&self, kind: PluginKind) -> Result<AnyClient, CallError> {
+        Ok(AnyClient(self.dispense(kind).await?))
+    }
+
+    /// Asks for a plugin of some kind, to write and read the bytes of its stream.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError::Refused`] if the plugin is of another kind.
+    pub async fn dispense_stream(
+        &self,
+        kind: PluginKind,
+    ) -> Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>, CallError> {
         let name = kind.dispense_name().to_owned();
         let id: u32 = self.control.call("Dispenser.Dispense", &name).await?;
-        Ok(RpcClient::new(self.claim(id).await?))
+        self.claim(id).await
+    }
+
+    async fn dispense(&self, kind: PluginKind) -> Result<RpcClient, CallError> {
+        Ok(RpcClient::new(self.dispense_stream(kind).await?))
     }
 
     /// Opens the stream for a dispensed id: the plugin sends the id back.
@@ -140,6 +161,24 @@ impl HostSession {
             return Err(CallError::Shutdown);
         }
         Ok(stream)
+    }
+}
+
+/// A dispensed plugin of any kind, for tests of what it does with any call.
+pub struct AnyClient(RpcClient);
+
+impl AnyClient {
+    /// Makes a call.
+    ///
+    /// # Errors
+    ///
+    /// See [`CallError`].
+    pub async fn call<A, T>(&self, service_method: &str, argument: &A) -> Result<T, CallError>
+    where
+        A: GobType + Serialize + Sync,
+        T: DeserializeOwned + Send + 'static,
+    {
+        self.0.call(service_method, argument).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! A dispensed step plugin, seen from the host: `rollout/steps/plugin/rpc/rpc.go`.
 
 use super::dispensed;
+use super::router_client::sent;
 use crate::call::StepMethod;
 use crate::netrpc::client::{CallError, RpcClient};
 use crate::rollout::Rollout;
@@ -88,7 +89,7 @@ impl StepClient {
 
 fn arguments(rollout: &Rollout, context: &StepContext) -> StepArgs {
     StepArgs {
-        rollout: rollout.clone().with_defaults(),
+        rollout: sent(rollout),
         context: wire::RpcStepContext {
             plugin_name: context.plugin_name.clone(),
             config: context.config.clone().into(),

@@ -8,10 +8,13 @@ use std::time::Duration;
 use gob::{Decoder, Encoder, GobType};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf};
-use tokio::sync::oneshot;
+use tokio::io::{
+    AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf,
+};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
+use tracing::debug;
 
 use crate::wire::{LIMITS, Request, Response};
 
@@ -20,6 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CallError {
     /// The plugin did not carry it out: unknown method, wrong argument, a panic.
     #[error("{0}")]
@@ -42,17 +46,24 @@ pub enum CallError {
 }
 
 /// The calling end of a stream.
+///
+/// A call can be dropped at any time. Its bytes are queued whole or not at all, and a task of its own writes what is
+/// queued, so that half a message never stays behind.
 pub(crate) struct RpcClient {
-    writer: tokio::sync::Mutex<Writer>,
+    calls: Mutex<Calls>,
+    queue: mpsc::Sender<Vec<u8>>,
     pending: Arc<Pending>,
-    _reader: AbortOnDropHandle<()>,
+    _tasks: [AbortOnDropHandle<()>; 2],
 }
 
-struct Writer {
+/// What a call takes its place in: definitions must be queued before the values that use them.
+struct Calls {
     gob: Encoder,
     next_seq: u64,
-    io: Box<dyn AsyncWrite + Send + Unpin>,
 }
+
+/// Calls that are queued while the plugin takes nothing; further callers wait.
+const QUEUE: usize = 8;
 
 /// The calls that wait for their reply, or `None` once no reply can come any more.
 type Pending = Mutex<Option<HashMap<u64, Box<dyn Reply>>>>;
@@ -63,32 +74,38 @@ impl RpcClient {
         IO: AsyncRead + AsyncWrite + Send + 'static,
     {
         let (reader, writer) = tokio::io::split(io);
+        let (queue, queued) = mpsc::channel(QUEUE);
         let pending = Arc::new(Mutex::new(Some(HashMap::new())));
-        let reader = tokio::spawn({
+        let reader = {
             let pending = Arc::clone(&pending);
             async move {
-                // However reading ends, dropping the senders tells every caller.
                 let ended = read_replies(reader, &pending).await;
-                tracing::debug!(?ended, "no further replies");
-                pending
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .take();
+                shut_down(&pending, ended);
             }
-        });
-        let writer = Writer {
-            gob: Encoder::new(),
-            next_seq: 0,
-            io: Box::new(writer),
+        };
+        let writer = {
+            let pending = Arc::clone(&pending);
+            async move {
+                if let Err(error) = write_calls(writer, queued).await {
+                    shut_down(&pending, Err(error));
+                }
+            }
         };
         Self {
-            writer: writer.into(),
+            calls: Mutex::new(Calls {
+                gob: Encoder::new(),
+                next_seq: 0,
+            }),
+            queue,
             pending,
-            _reader: AbortOnDropHandle::new(reader),
+            _tasks: [
+                AbortOnDropHandle::new(tokio::spawn(reader)),
+                AbortOnDropHandle::new(tokio::spawn(writer)),
+            ],
         }
     }
 
-    /// Calls `service_method` and waits for its reply.
+    /// Calls `service_method` and waits for its reply. Dropping the future gives up on the reply; the call is made or not.
     pub(crate) async fn call<A, T>(
         &self,
         service_method: &str,
@@ -98,56 +115,66 @@ impl RpcClient {
         A: GobType + Serialize + Sync,
         T: DeserializeOwned + Send + 'static,
     {
+        let place = self.queue.reserve().await;
+        let place = place.map_err(|_| CallError::Shutdown)?;
         let (reply, result) = oneshot::channel();
-        self.send(
+        self.enqueue(
+            place,
             service_method,
             argument,
             Box::new(Waiting::<T> { reply: Some(reply) }),
-        )
-        .await?;
+        )?;
         let reply = timeout(PATIENCE, result)
             .await
             .map_err(|_| CallError::Timeout)?;
         reply.map_err(|_| CallError::Shutdown)?
     }
 
-    async fn send<A>(
+    fn enqueue<A: GobType + Serialize>(
         &self,
+        place: mpsc::Permit<'_, Vec<u8>>,
         service_method: &str,
         argument: &A,
         reply: Box<dyn Reply>,
-    ) -> Result<(), CallError>
-    where
-        A: GobType + Serialize + Sync,
-    {
-        let mut writer = self.writer.lock().await;
-        let Writer { gob, next_seq, io } = &mut *writer;
+    ) -> Result<(), CallError> {
+        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let Calls { gob, next_seq } = &mut *calls;
         let seq = *next_seq;
         let header = Request {
             service_method: service_method.to_owned(),
             seq,
         };
         let mut bytes = Vec::new();
-        gob.encode(&header, &mut bytes)
-            .map_err(CallError::Argument)?;
-        gob.encode(argument, &mut bytes)
-            .map_err(CallError::Argument)?;
+        gob.atomically(&mut bytes, |gob, bytes| {
+            gob.encode(&header, bytes)?;
+            gob.encode(argument, bytes)
+        })
+        .map_err(CallError::Argument)?;
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = pending.as_mut().ok_or(CallError::Shutdown)?;
+        pending.insert(seq, reply);
         *next_seq += 1;
-
-        match self
-            .pending
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .as_mut()
-        {
-            Some(pending) => pending.insert(seq, reply),
-            None => return Err(CallError::Shutdown),
-        };
-        io.write_all(&bytes)
-            .await
-            .map_err(|_| CallError::Shutdown)?;
-        io.flush().await.map_err(|_| CallError::Shutdown)
+        place.send(bytes);
+        Ok(())
     }
+}
+
+/// Dropping the senders tells every caller.
+fn shut_down(pending: &Pending, ended: io::Result<()>) {
+    debug!(?ended, "no further replies");
+    let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
+    pending.take();
+}
+
+async fn write_calls<IO: AsyncWrite>(
+    mut writer: WriteHalf<IO>,
+    mut queued: mpsc::Receiver<Vec<u8>>,
+) -> io::Result<()> {
+    while let Some(call) = queued.recv().await {
+        writer.write_all(&call).await?;
+        writer.flush().await?;
+    }
+    Ok(())
 }
 
 async fn read_replies<IO: AsyncRead>(
@@ -177,7 +204,7 @@ async fn read_replies<IO: AsyncRead>(
         match reader.read(&mut chunk).await? {
             0 => return Ok(()),
             n => gob
-                .handle_input(chunk.get(..n).unwrap_or_default())
+                .handle_input(chunk.get(..n).ok_or(io::ErrorKind::InvalidData)?)
                 .map_err(io::Error::other)?,
         }
     }

@@ -106,25 +106,30 @@ impl ReplyEncoder {
         }
     }
 
-    /// The bytes of one reply, header and body together. `error` must be one line and not empty.
+    /// The bytes of one reply, header and body together. An error must be one line and not empty.
+    ///
+    /// # Errors
+    ///
+    /// When gob has no form for the body; the stream can go on with another reply.
     pub(crate) fn encode<B: Body>(
         &mut self,
-        call: Request,
-        outcome: &Result<B, String>,
+        call: &Request,
+        outcome: Result<&B, &str>,
     ) -> Result<Vec<u8>, EncodeError> {
-        let mut out = Vec::new();
-        let error = outcome.as_ref().err().cloned().unwrap_or_default();
         let header = Response {
-            service_method: call.service_method,
+            service_method: call.service_method.clone(),
             seq: call.seq,
-            error,
+            error: outcome.err().map_or_else(String::new, str::to_owned),
         };
-        self.gob.encode(&header, &mut out)?;
-        match outcome {
-            Ok(body) => body.encode(&mut self.gob, &mut out)?,
-            // Always present and always discarded, as Go does it.
-            Err(_) => self.gob.encode(&(), &mut out)?,
-        }
+        let mut out = Vec::new();
+        self.gob.atomically(&mut out, |gob, out| {
+            gob.encode(&header, out)?;
+            match outcome {
+                Ok(body) => body.encode(gob, out),
+                // Always present and always discarded, as Go does it.
+                Err(_) => gob.encode(&(), out),
+            }
+        })?;
         Ok(out)
     }
 }

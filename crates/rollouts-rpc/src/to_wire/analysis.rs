@@ -12,6 +12,7 @@ impl From<&AnalysisRun> for wire::AnalysisRun {
         let argument = |(name, value): (&String, &String)| wire::Argument {
             name: name.clone(),
             value: Some(value.clone()),
+            value_from: None,
         };
         Self {
             object_meta: ObjectMeta {
@@ -40,7 +41,7 @@ impl From<&MetricResult> for wire::MetricResult {
         Self {
             name: result.name.clone(),
             phase: phase(result.phase).to_owned(),
-            measurements: all(&result.measurements),
+            measurements: result.measurements.0.clone(),
             metadata: result.metadata.clone(),
         }
     }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use gob::{Bytes, Time};
+use gob::{Bytes, LazyVec, Time};
 
-use rollout_types::ObjectMeta;
+use rollout_types::{ObjectMeta, Present};
 
 gob::gob_struct! {
     pub(crate) struct MetricRunArgs as "RunArgs" {
@@ -42,7 +42,9 @@ gob::gob_struct! {
 
     pub(crate) struct Argument as "Argument" {
         pub(crate) name: String as "Name",
+        /// Nil and empty arrive alike.
         pub(crate) value: Option<String> as "Value",
+        pub(crate) value_from: Option<Present> as "ValueFrom",
     }
 
     pub(crate) struct AnalysisRunStatus as "AnalysisRunStatus" {
@@ -54,7 +56,8 @@ gob::gob_struct! {
     pub(crate) struct MetricResult as "MetricResult" {
         pub(crate) name: String as "Name",
         pub(crate) phase: String as "Phase",
-        pub(crate) measurements: Vec<Measurement> as "Measurements",
+        /// Thousands, of which most calls read none.
+        pub(crate) measurements: LazyVec<Measurement> as "Measurements",
         pub(crate) metadata: BTreeMap<String, String> as "Metadata",
     }
 
@@ -88,17 +91,5 @@ gob::gob_interface! {
         TerminateAndResume(TerminateAndResumeArgs) as "TerminateAndResumeArgs",
         GarbageCollect(GarbageCollectArgs) as "GarbageCollectArgs",
         GetMetadata(GetMetadataArgs) as "GetMetadataArgs",
-    }
-}
-
-impl MetricArgs {
-    /// The name the controller has registered the type under.
-    pub(crate) const fn registered_name(&self) -> &'static str {
-        match self {
-            Self::Run(_) => "RunArgs",
-            Self::TerminateAndResume(_) => "TerminateAndResumeArgs",
-            Self::GarbageCollect(_) => "GarbageCollectArgs",
-            Self::GetMetadata(_) => "GetMetadataArgs",
-        }
     }
 }

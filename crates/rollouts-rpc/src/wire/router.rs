@@ -1,33 +1,34 @@
 //! Arguments and replies of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go`).
 
+use gob::WithRaw;
 use rollout_types::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 
 gob::gob_struct! {
     pub(crate) struct UpdateHashArgs as "UpdateHashArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
         pub(crate) canary_hash: String as "CanaryHash",
         pub(crate) stable_hash: String as "StableHash",
         pub(crate) additional_destinations: Vec<WeightDestination> as "AdditionalDestinations",
     }
 
     pub(crate) struct SetWeightAndVerifyWeightArgs as "SetWeightAndVerifyWeightArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
         pub(crate) desired_weight: i32 as "DesiredWeight",
         pub(crate) additional_destinations: Vec<WeightDestination> as "AdditionalDestinations",
     }
 
     pub(crate) struct SetHeaderArgs as "SetHeaderArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
         pub(crate) set_header_route: SetHeaderRoute as "SetHeaderRoute",
     }
 
     pub(crate) struct SetMirrorArgs as "SetMirrorArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
         pub(crate) set_mirror_route: SetMirrorRoute as "SetMirrorRoute",
     }
 
     pub(crate) struct RemoveManagedRoutesArgs as "RemoveManagedRoutesArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
     }
 
     pub(crate) struct RpcError as "RpcError" {
@@ -50,18 +51,5 @@ gob::gob_interface! {
         SetHeader(SetHeaderArgs) as "SetHeaderArgs",
         SetMirror(SetMirrorArgs) as "SetMirrorArgs",
         RemoveManagedRoutes(RemoveManagedRoutesArgs) as "RemoveManagedRoutesArgs",
-    }
-}
-
-impl RouterArgs {
-    /// The name the controller has registered the type under.
-    pub(crate) const fn registered_name(&self) -> &'static str {
-        match self {
-            Self::UpdateHash(_) => "UpdateHashArgs",
-            Self::Weight(_) => "SetWeightAndVerifyWeightArgs",
-            Self::SetHeader(_) => "SetHeaderArgs",
-            Self::SetMirror(_) => "SetMirrorArgs",
-            Self::RemoveManagedRoutes(_) => "RemoveManagedRoutesArgs",
-        }
     }
 }

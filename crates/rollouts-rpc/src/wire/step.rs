@@ -1,6 +1,6 @@
 //! Arguments and reply of a step plugin (`rollout/steps/plugin/rpc/rpc.go`, `utils/plugin/types/steps.go`).
 
-use gob::Bytes;
+use gob::{Bytes, WithRaw};
 use rollout_types::Rollout;
 
 use super::router::RpcError;
@@ -8,7 +8,7 @@ use super::router::RpcError;
 gob::gob_struct! {
     /// `RunArgs`, `TerminateArgs` and `AbortArgs`, which are told apart by their registered names.
     pub(crate) struct StepArgs as "RunArgs" {
-        pub(crate) rollout: Rollout as "Rollout",
+        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
         pub(crate) context: RpcStepContext as "Context",
     }
 
@@ -38,16 +38,5 @@ gob::gob_interface! {
         Run(StepArgs) as "step.RunArgs",
         Terminate(StepArgs) as "step.TerminateArgs",
         Abort(StepArgs) as "step.AbortArgs",
-    }
-}
-
-impl StepCallArgs {
-    /// The name the controller has registered the type under.
-    pub(crate) const fn registered_name(&self) -> &'static str {
-        match self {
-            Self::Run(_) => "step.RunArgs",
-            Self::Terminate(_) => "step.TerminateArgs",
-            Self::Abort(_) => "step.AbortArgs",
-        }
     }
 }

@@ -26,47 +26,47 @@ async fn refused(env: &[(&str, Option<&str>)]) -> Ended {
 #[tokio::test]
 async fn without_a_cookie() {
     let ended = refused(&[("ARGO_ROLLOUTS_RPC_PLUGIN", None)]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"this program is an Argo Rollouts traffic router plugin and is started by the controller; list it under trafficRouterPlugins in the ConfigMap argo-rollouts-config instead of running it by hand"}"#);
+    assert_snapshot!(line(&ended), @"this program is an Argo Rollouts traffic router plugin and is started by the controller; list it under trafficRouterPlugins in the ConfigMap argo-rollouts-config instead of running it by hand");
 }
 
 #[tokio::test]
 async fn with_the_cookie_of_another_kind() {
     let ended = refused(&[("ARGO_ROLLOUTS_RPC_PLUGIN", Some("step"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the controller started this traffic router plugin with the cookie \"step\"; move its entry to trafficRouterPlugins in the ConfigMap argo-rollouts-config"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the controller started this traffic router plugin with the cookie \"step\"; move its entry to trafficRouterPlugins in the ConfigMap argo-rollouts-config"}"#);
 }
 
 #[tokio::test]
 async fn with_a_host_of_another_protocol_version() {
     let ended = refused(&[("PLUGIN_PROTOCOL_VERSIONS", Some("2,3"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the host accepts version 2, 3 of the plugin protocol, this plugin speaks 1; install a plugin made for this controller"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the host accepts version 2, 3 of the plugin protocol, this plugin speaks 1; install a plugin made for this controller"}"#);
 }
 
 #[tokio::test]
 #[cfg(not(feature = "grpc"))]
 async fn with_a_host_that_wants_tls() {
     let ended = refused(&[("PLUGIN_CLIENT_CERT", Some("-----BEGIN CERTIFICATE-----"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"}"#);
 }
 
 #[tokio::test]
 async fn with_a_socket_directory_that_cannot_be_written() {
     // Not even root may create a file there.
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/proc/self"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot listen on a socket in /proc/self: No such file or directory (os error 2)"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"cannot listen on a socket in /proc/self: No such file or directory (os error 2)"}"#);
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/nowhere"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot listen on a socket in /nowhere: No such file or directory (os error 2)"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"cannot listen on a socket in /nowhere: No such file or directory (os error 2)"}"#);
 }
 
 #[tokio::test]
 async fn with_a_socket_directory_that_would_break_the_handshake() {
     let ended = refused(&[("TMPDIR", Some("/tmp/a|b"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the socket directory \"/tmp/a|b\" cannot be used: it must be Unicode without '|' or control characters and at most 80 bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the socket directory \"/tmp/a|b\" cannot be used: it must be Unicode without '|' or control characters and at most 80 bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR"}"#);
 }
 
 #[tokio::test]
 async fn with_a_group_nobody_has() {
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_GROUP", Some("no such group"))]).await;
-    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"cannot give the socket to group \"no such group\" (PLUGIN_UNIX_SOCKET_GROUP): /etc/group does not have it; give its number"}"#);
+    assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"cannot give the socket to group \"no such group\" (PLUGIN_UNIX_SOCKET_GROUP): /etc/group does not have it; give its number"}"#);
 }
 
 #[tokio::test]
@@ -106,19 +106,19 @@ async fn broken(stream: u8, bytes: &[u8]) -> Ended {
 
 #[tokio::test]
 async fn a_corrupt_stream() {
-    assert_snapshot!(line(&broken(1, &[0x80]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the control stream is corrupt: gob stream is corrupt at byte 98: 0x80 does not begin an integer"}"#);
-    assert_snapshot!(line(&broken(7, &gob("fc 01 00 00 00")).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the plugin stream is corrupt: gob stream is corrupt at byte 0: more than 4194304 bytes in one message"}"#);
+    assert_snapshot!(line(&broken(1, &[0x80]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the control stream is corrupt: gob stream is corrupt at byte 98: 0x80 does not begin an integer"}"#);
+    assert_snapshot!(line(&broken(7, &gob("fc 01 00 00 00")).await), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the plugin stream is corrupt: gob stream is corrupt at byte 0: more than 4194304 bytes in one message"}"#);
 }
 
 #[tokio::test]
 async fn a_broken_session() {
-    assert_snapshot!(line(&broken(0, &[1; 12]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: decode error: unknown version: 1"}"#);
+    assert_snapshot!(line(&broken(0, &[1; 12]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the yamux connection failed: decode error: unknown version: 1"}"#);
     // The yamux crate says what was wrong with it in a line of its own.
     let ended = broken(0, &header(2, ACK, 0, 77)).await;
     assert_eq!((ended.code, ended.files), (Some(1), 0));
     assert_snapshot!(ended.log.join("\n"), @r#"
     {"@level":"error","@message":"received pong with 77 but expected 0","@module":"yamux::connection::rtt"}
-    {"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: the host broke the rules of yamux (GoAway 1 was sent)"}
+    {"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the yamux connection failed: the host broke the rules of yamux (GoAway 1 was sent)"}
     "#);
 }
 
@@ -134,7 +134,7 @@ async fn a_host_that_stops_reading() {
         .await
         .is_ok()
     {}
-    assert_snapshot!(line(&plugin.ended().await), @r#"{"@level":"error","@message":"cannot serve","@module":"minimal_router","error":"the session with the host failed: the yamux connection failed: the host has not read for 10 s"}"#);
+    assert_snapshot!(line(&plugin.ended().await), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the yamux connection failed: the host has not read for 10 s"}"#);
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn a_reply_that_cannot_be_written() {
     // The call itself is cut short before.
     assert_snapshot!(ended.log.join("\n"), @r#"
     {"@level":"error","@message":"call failed","@module":"rollouts_rpc::call","method":"RemoveManagedRoutes","rollout":"/","error":"RemoveManagedRoutes took longer than 5 s and was cut short; the plugin's log has its progress"}
-    {"@level":"error","@message":"cannot serve","@module":"hanging_router","error":"the session with the host failed: the plugin stream broke off: the host has reset it"}
+    {"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the plugin stream broke off: the host has reset it"}
     "#);
 }
 

@@ -156,10 +156,10 @@ async fn of_many_small_elements() {
     })
     .await;
     check_calls("a million elements that are skipped", 6, || {
-        let finalizers = vec![String::new(); 1_000_000];
+        let managed_fields = vec![String::new(); 1_000_000];
         Rollout {
             object_meta: ObjectMeta {
-                finalizers,
+                managed_fields,
                 ..ObjectMeta::default()
             },
             ..Rollout::default()

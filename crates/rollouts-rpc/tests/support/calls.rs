@@ -24,7 +24,7 @@ gob::gob_struct! {
         pub(crate) name: String as "Name",
         pub(crate) annotations: BTreeMap<String, String> as "Annotations",
         /// In a field that the plugin skips.
-        pub(crate) finalizers: Vec<String> as "Finalizers",
+        pub(crate) managed_fields: Vec<String> as "ManagedFields",
     }
 
     pub(crate) struct RolloutSpec as "RolloutSpec" {

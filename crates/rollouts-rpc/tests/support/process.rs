@@ -139,7 +139,9 @@ impl Process {
 
 /// A record without what differs from run to run.
 fn plain(line: &str, dir: &Path) -> String {
-    let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+    let Ok(mut record) = serde_json::from_str::<serde_json::Value>(line) else {
+        return line.to_owned();
+    };
     let fields = record.as_object_mut().unwrap();
     fields.shift_remove("@timestamp").expect("a time");
     record.to_string().replace(dir.to_str().unwrap(), "DIR")

@@ -315,10 +315,10 @@ async fn a_rollout_with_too_much_to_keep_is_refused_and_the_next_is_served() {
         "{text}"
     );
 
-    let finalizers = vec![String::new(); 100_000];
+    let managed_fields = vec![String::new(); 100_000];
     let mut skipped = stepped(4096);
     skipped.object_meta = ObjectMeta {
-        finalizers,
+        managed_fields,
         ..ObjectMeta::default()
     };
     host.send(7, &calls.remove(skipped)).await;

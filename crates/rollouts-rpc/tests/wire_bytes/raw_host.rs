@@ -4,7 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use rollouts_rpc::testing::FnRouter;
 use rollouts_rpc::{
-    RouterCall, ServeConfig, SessionError, Shutdown, TrafficRouter, Verification, serve_connection,
+    Router, RouterCall, ServeConfig, SessionError, Shutdown, TrafficRouter, Verification,
+    serve_connection,
 };
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::mpsc;
@@ -42,7 +43,7 @@ impl RawHost {
         Self {
             raw: Raw { io },
             plugin: tokio::spawn(async move {
-                serve_connection(&ServeConfig::TRAFFIC_ROUTER, plugin, router).await
+                serve_connection(&ServeConfig::new(), plugin, Router(router)).await
             }),
             calls: mpsc::unbounded_channel().1,
         }

@@ -2,10 +2,11 @@
 
 use gob::{Decoder, Limits};
 use rollouts_rpc::rollout::{
-    CanaryStep, HeaderRoutingMatch, RawJson, RouteMatch, SetHeaderRoute, SetMirrorRoute,
-    StringMatch,
+    CanaryStep, HeaderRoutingMatch, RawJson, RolloutSpec, RolloutStrategy, RouteMatch,
+    SetHeaderRoute, SetMirrorRoute, StringMatch,
 };
 use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, RouterCall, WeightDestination};
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 
@@ -92,17 +93,16 @@ async fn receive<T: DeserializeOwned>(host: &mut RawHost, replies: &mut Decoder)
     }
 }
 
-const LIMITS: Limits = Limits {
-    message_bytes: 1 << 16,
-    value_messages: 1,
-    types: 10,
-    definition_bytes: 1000,
-    fields: 10,
-    name_bytes: 100,
-    depth: 4,
-    interface_depth: 1,
-    elements: 10,
-};
+const LIMITS: Limits = Limits::STRICT
+    .with_message_bytes(1 << 16)
+    .with_value_messages(1)
+    .with_types(10)
+    .with_definition_bytes(1000)
+    .with_fields(10)
+    .with_name_bytes(100)
+    .with_depth(4)
+    .with_interface_depth(1)
+    .with_elements(10);
 
 /// What the recorder called, in its order.
 fn expected(release: &Release) -> Vec<RouterCall> {
@@ -163,6 +163,15 @@ fn demo(release: &Release) -> Rollout {
             "uid": "5d1c7d0e-9a4e-4e0c-8f53-0f7c5a2f6b10",
             "resourceVersion": "184467",
             "generation": 12,
+            "creationTimestamp": "2026-01-05T08:30:00Z",
+            "finalizers": ["example.com/keep"],
+            "ownerReferences": [{
+                "apiVersion": "example.com/v1",
+                "kind": "Shop",
+                "name": "demo",
+                "uid": "9be0ab1c-5d6f-4ef0-8b55-b8a4c7e1a001",
+                "controller": true,
+            }],
             "labels": {"app.kubernetes.io/name": "demo", "app.kubernetes.io/managed-by": "argocd"},
             "annotations": {
                 "rollout.argoproj.io/revision": "7",
@@ -193,6 +202,9 @@ fn demo(release: &Release) -> Rollout {
         }}},
         "status": {
             "controllerPause": true,
+            "currentStepHash": "5b7c9f6d8",
+            "readyReplicas": 5,
+            "selector": "app=demo",
             "phase": "Paused",
             "message": "CanaryPauseStep",
             "observedGeneration": "12",
@@ -213,6 +225,32 @@ fn demo(release: &Release) -> Rollout {
         },
     });
     let mut rollout: Rollout = serde_json::from_value(rollout).unwrap();
+    let spec = json!({
+        "minReadySeconds": 5,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": 300,
+        "progressDeadlineAbort": true,
+        "selector": {
+            "matchLabels": {"app": "demo"},
+            "matchExpressions": [{"key": "tier", "operator": "In", "values": ["web", "api"]}],
+        },
+        "workloadRef": {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": "demo",
+            "scaleDown": release.max_traffic_weight.then_some("progressively"),
+        },
+        "strategy": {"blueGreen": {"activeService": "demo-active", "previewService": "demo-preview"}},
+    });
+    let spec: RolloutSpec = serde_json::from_value(spec).unwrap();
+    rollout.spec = RolloutSpec {
+        replicas: rollout.spec.replicas,
+        strategy: RolloutStrategy {
+            canary: rollout.spec.strategy.canary.take(),
+            ..spec.strategy
+        },
+        ..spec
+    };
     let canary = rollout.spec.strategy.canary.as_mut().unwrap();
     canary.steps[3].set_header_route = Some(header_route());
     canary.steps[4].set_mirror_route = Some(mirror_route());
@@ -310,12 +348,65 @@ fn applied(rollout: &mut Rollout) -> bool {
 
 fn rollout(call: &mut RouterCall) -> &mut Rollout {
     match call {
-        RouterCall::InitPlugin | RouterCall::Type => panic!("{call:?} has no Rollout"),
         RouterCall::UpdateHash(rollout, ..)
         | RouterCall::SetWeight(rollout, ..)
         | RouterCall::VerifyWeight(rollout, ..)
         | RouterCall::SetHeaderRoute(rollout, ..)
         | RouterCall::SetMirrorRoute(rollout, ..)
         | RouterCall::RemoveManagedRoutes(rollout) => rollout,
+        call => panic!("{call:?} has no Rollout"),
     }
+}
+
+/// A field that the typed Rollout does not have.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WithTemplate {
+    spec: WithContainers,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WithContainers {
+    #[serde(default)]
+    template: Option<Box<WithSpec>>,
+    #[serde(default)]
+    containers: Vec<Container>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct WithSpec {
+    spec: WithContainers,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Container {
+    image: String,
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_field_that_a_controller_sends_can_be_read() {
+    for release in &RELEASES {
+        let mut calls = replay(release, usize::MAX).await;
+        let set_weight = calls
+            .iter_mut()
+            .find(|call| matches!(call, RouterCall::SetWeight(..)));
+        let raw = &rollout(set_weight.unwrap()).raw;
+        let fields: WithTemplate = raw.read().unwrap().unwrap();
+        let template = fields.spec.template.unwrap();
+        assert_eq!(
+            template.spec.containers[0].image, "registry.example.com/demo:1.2.3",
+            "{}",
+            release.version
+        );
+        assert!(raw.read::<String>().unwrap().is_err());
+    }
+    assert!(
+        Rollout::named("ns", "a")
+            .raw
+            .read::<WithTemplate>()
+            .is_none()
+    );
 }

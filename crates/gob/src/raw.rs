@@ -1,0 +1,317 @@
+//! Values that are kept as they arrived, and decoded later, one element at a time, or never.
+
+use std::{cell::RefCell, fmt, marker::PhantomData, sync::Arc};
+
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{DeserializeOwned, Error, Visitor},
+    ser,
+};
+
+use crate::{
+    GobType, Schema, SchemaRef,
+    decode::{array_len, skip, value::Reader},
+    error::{DecodeError, Fault, ValueError},
+    limits::{Budget, Limits},
+    types::{TypeRef, TypeTable, WireType},
+};
+
+/// Asks this crate's decoder for a [`Raw`] instead of a value.
+pub(crate) const INSTEAD: &str = "$gob::Raw";
+
+/// Asks this crate's decoder for a value and its [`Raw`] form.
+pub(crate) const BESIDE: &str = "$gob::WithRaw";
+
+thread_local! {
+    // serde's data model has no place for a value with its types. It waits here between a visitor's end and the line
+    // behind the call of the deserializer.
+    static CAPTURED: RefCell<Option<Raw>> = const { RefCell::new(None) };
+}
+
+/// Any value as it arrived, with the types that explain it. Decodes from gob only.
+///
+/// It does not depend on the stream it came from. What it may hold is bounded by the stream's [`Limits`] without
+/// `elements`, which counts in each [`decode`](Self::decode).
+#[derive(Clone)]
+pub struct Raw {
+    types: Arc<TypeTable>,
+    ty: TypeRef,
+    body: Vec<u8>,
+    limits: Limits,
+}
+
+impl Raw {
+    pub(crate) fn new(types: Arc<TypeTable>, ty: TypeRef, body: Vec<u8>, limits: Limits) -> Self {
+        Self {
+            types,
+            ty,
+            body,
+            limits,
+        }
+    }
+
+    pub(crate) fn capture(self) {
+        CAPTURED.set(Some(self));
+    }
+
+    fn captured<E: Error>() -> Result<Self, E> {
+        let raw = CAPTURED.take();
+        raw.ok_or_else(|| E::custom("only gob can be kept as it arrived"))
+    }
+
+    /// Decodes the value.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Mismatch`] if it does not fit `T`.
+    pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
+        Ok(self.reader().only(self.ty)?)
+    }
+
+    /// Bytes that the value takes.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.body.len()
+    }
+
+    fn reader(&self) -> Reader<'_, '_> {
+        Reader::new(&self.body, &self.types, Budget::new(&self.limits))
+    }
+
+    /// The elements of a slice or an array.
+    fn elements<T>(&self) -> Result<Elements<'_, T>, ValueError> {
+        let mut reader = self.reader();
+        let (elem, left) = match self.types.get(self.ty) {
+            WireType::Slice { elem } => (*elem, reader.cursor.uint()?),
+            WireType::Array { elem, len } => (*elem, array_len(*len, &mut reader.cursor)?),
+            _ => return Err(ValueError::custom("expected a slice or an array")),
+        };
+        Ok(Elements {
+            raw: self,
+            reader,
+            elem,
+            index: 0,
+            left,
+            value: PhantomData,
+        })
+    }
+}
+
+impl fmt::Debug for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Raw({} bytes)", self.body.len())
+    }
+}
+
+impl<'de> Deserialize<'de> for Raw {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_newtype_struct(INSTEAD, Skipped)?;
+        Self::captured()
+    }
+}
+
+struct Skipped;
+
+impl<'de> Visitor<'de> for Skipped {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a gob value")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+}
+
+/// A value and, if it came in gob, all that arrived: for the fields that `T` does not have.
+#[derive(Clone, Debug, Default)]
+pub struct WithRaw<T> {
+    /// The value.
+    pub value: T,
+    /// `None` if it did not come in gob.
+    pub raw: Option<Raw>,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithRaw<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = deserializer.deserialize_newtype_struct(BESIDE, Inner(PhantomData))?;
+        Ok(Self {
+            value,
+            raw: CAPTURED.take(),
+        })
+    }
+}
+
+struct Inner<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Inner<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        T::deserialize(deserializer)
+    }
+}
+
+impl<T: Serialize> Serialize for WithRaw<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value.serialize(serializer)
+    }
+}
+
+impl<T: GobType> GobType for WithRaw<T> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        T::describe(schema)
+    }
+}
+
+impl<T: PartialEq> PartialEq for WithRaw<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+/// A slice whose elements are decoded one at a time, each time they are asked for: for a long list of which a program
+/// reads a part, or nothing.
+///
+/// Each element has the limit on elements for itself, so that a list of any length can be read in little memory.
+#[derive(Clone)]
+pub struct LazyVec<T>(Elems<T>);
+
+#[derive(Clone)]
+enum Elems<T> {
+    Owned(Vec<T>),
+    Arrived { raw: Raw, len: usize },
+}
+
+impl<T> LazyVec<T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Elems::Owned(elems) => elems.len(),
+            Elems::Arrived { len, .. } => *len,
+        }
+    }
+
+    /// Whether there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<T: Clone + DeserializeOwned> LazyVec<T> {
+    /// The elements. One that does not fit `T` is an error, and the next one follows.
+    pub fn iter(&self) -> impl Iterator<Item = Result<T, DecodeError>> {
+        let (owned, arrived) = match &self.0 {
+            Elems::Owned(elems) => (elems.as_slice(), None),
+            Elems::Arrived { raw, .. } => (&[][..], Some(raw.elements())),
+        };
+        let (arrived, failed) = match arrived {
+            None => (None, None),
+            Some(Ok(elements)) => (Some(elements), None),
+            Some(Err(error)) => (None, Some(Err(error.into()))),
+        };
+        let arrived = arrived.into_iter().flatten();
+        let owned = owned.iter().cloned().map(Ok);
+        owned.chain(arrived).chain(failed)
+    }
+}
+
+impl<T> Default for LazyVec<T> {
+    fn default() -> Self {
+        Self(Elems::Owned(Vec::new()))
+    }
+}
+
+impl<T> From<Vec<T>> for LazyVec<T> {
+    fn from(elems: Vec<T>) -> Self {
+        Self(Elems::Owned(elems))
+    }
+}
+
+impl<T> fmt::Debug for LazyVec<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LazyVec({} elements)", self.len())
+    }
+}
+
+impl<T: Clone + DeserializeOwned + PartialEq> PartialEq for LazyVec<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl<T: GobType> GobType for LazyVec<T> {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        Vec::<T>::describe(schema)
+    }
+}
+
+impl<T: Clone + DeserializeOwned + Serialize> Serialize for LazyVec<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use ser::SerializeSeq as _;
+        let mut seq = serializer.serialize_seq(Some(self.len()))?;
+        for element in self.iter() {
+            seq.serialize_element(&element.map_err(ser::Error::custom)?)?;
+        }
+        seq.end()
+    }
+}
+
+impl<'de, T> Deserialize<'de> for LazyVec<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = Raw::deserialize(deserializer)?;
+        let elements = raw.elements::<T>().map_err(D::Error::custom)?;
+        let len = usize::try_from(elements.left).map_err(D::Error::custom)?;
+        Ok(Self(Elems::Arrived { raw, len }))
+    }
+}
+
+/// The elements that are still to be decoded.
+struct Elements<'r, T> {
+    raw: &'r Raw,
+    reader: Reader<'r, 'r>,
+    elem: TypeRef,
+    index: u64,
+    left: u64,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
+    type Item = Result<T, DecodeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        let index = self.index;
+        self.index += 1;
+        let begin = self.reader.cursor;
+        self.reader.budget = Budget::new(&self.raw.limits);
+        let value = T::deserialize(self.reader.value(self.elem));
+        Some(value.map_err(|error| {
+            self.reader.cursor = begin;
+            if let Err(fault) = self.skip() {
+                self.left = 0;
+                return ValueError::from(fault).in_element(index).into();
+            }
+            error.in_element(index).into()
+        }))
+    }
+}
+
+impl<T> Elements<'_, T> {
+    fn skip(&mut self) -> Result<(), Fault> {
+        let mut budget = Budget::new(&self.raw.limits);
+        skip(
+            self.elem,
+            &mut self.reader.cursor,
+            self.reader.types,
+            &mut budget,
+        )
+    }
+}

@@ -1,0 +1,122 @@
+//! Values that are kept as they arrived.
+
+use gob::{Decoder, Encoder, LazyVec, Raw, WithRaw, gob_struct};
+use serde::{Deserialize, de::IgnoredAny};
+
+use crate::support::*;
+
+gob_struct! {
+    struct Look as "Look" {
+        at: i64 as "At",
+        tags: Vec<String> as "Tags",
+    }
+
+    struct History as "History" {
+        name: String as "Name",
+        looks: Vec<Look> as "Looks",
+    }
+
+    struct Lazy as "History" {
+        name: String as "Name",
+        looks: LazyVec<Look> as "Looks",
+    }
+
+    struct Odd as "History" {
+        looks: LazyVec<String> as "Looks",
+    }
+}
+
+fn look(at: i64) -> Look {
+    Look {
+        at,
+        tags: vec![at.to_string()],
+    }
+}
+
+fn history(count: i64) -> History {
+    History {
+        name: "h".to_owned(),
+        looks: (0..count).map(look).collect(),
+    }
+}
+
+#[test]
+fn a_list_of_any_length_is_read_element_by_element() {
+    let bytes = encode(&history(20_000));
+    assert!(decode::<History>(&bytes).is_err());
+    let lazy: Lazy = decode(&bytes).unwrap();
+    assert_eq!((lazy.name.as_str(), lazy.looks.len()), ("h", 20_000));
+    assert!(
+        lazy.looks
+            .iter()
+            .zip(0..)
+            .all(|(found, at)| found == Ok(look(at)))
+    );
+    assert_eq!(lazy.looks.iter().count(), 20_000);
+    // And is sent as it came.
+    assert_eq!(encode(&lazy), bytes);
+    let owned = LazyVec::from(history(20_000).looks);
+    assert_eq!(lazy.looks, owned);
+    assert_ne!(lazy.looks, LazyVec::from(history(19_999).looks));
+}
+
+#[test]
+fn an_empty_list_is_empty() {
+    let lazy: Lazy = decode(&encode(&history(0))).unwrap();
+    assert!(lazy.looks.is_empty());
+    assert_eq!(lazy.looks.iter().count(), 0);
+}
+
+#[test]
+fn each_element_that_does_not_fit_is_an_error_of_its_own() {
+    let odd: Odd = decode(&encode(&history(2))).unwrap();
+    let errors: Vec<String> = odd
+        .looks
+        .iter()
+        .map(|found| found.unwrap_err().to_string())
+        .collect();
+    assert_eq!(
+        errors,
+        [
+            "gob value does not fit at [0]: expected a string, found map",
+            "gob value does not fit at [1]: expected a string, found map",
+        ]
+    );
+}
+
+#[test]
+fn a_raw_value_outlives_its_stream_and_knows_types_that_come_later() {
+    let (mut encoder, mut bytes) = (Encoder::new(), Vec::new());
+    encoder.encode(&history(2), &mut bytes).unwrap();
+    let mut stream = decoder(&bytes);
+    let raw: Raw = next(&mut stream);
+    let mut more = Vec::new();
+    encoder
+        .encode(&crate::go_types::RpcError::default(), &mut more)
+        .unwrap();
+    stream.handle_input(&more).unwrap();
+    next::<IgnoredAny>(&mut stream);
+    drop(stream);
+    assert_eq!(raw.decode::<History>(), Ok(history(2)));
+    assert!(raw.decode::<i64>().is_err());
+}
+
+#[test]
+fn a_value_and_all_that_arrived() {
+    #[derive(Deserialize)]
+    struct Named {
+        #[serde(rename = "Name")]
+        name: String,
+    }
+    let with: WithRaw<Named> = decode(&encode(&history(3))).unwrap();
+    assert_eq!(with.value.name, "h");
+    assert_eq!(with.raw.unwrap().decode::<History>(), Ok(history(3)));
+}
+
+#[test]
+fn what_is_kept_is_bounded_as_what_is_skipped() {
+    let bytes = encode(&history(2));
+    let mut stream = Decoder::new(LIMITS.with_depth(3));
+    stream.handle_input(&bytes).unwrap();
+    assert!(stream.poll_value::<Raw>().unwrap_err().is_fatal());
+}

@@ -1,0 +1,87 @@
+//! A plugin as a whole program.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use tracing::level_filters::LevelFilter;
+use tracing::{error, warn};
+
+use crate::call::Plugin;
+use crate::goplugin::env::PluginEnv;
+use crate::goplugin::handshake::HandshakeError;
+use crate::goplugin::log::{self, LogFormat};
+use crate::goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve};
+use crate::to_wire::error_chain;
+
+/// How much a plugin logs: `off`, `error`, `warn`, `info` (unless it is set), `debug` or `trace`.
+pub const LOG_LEVEL_VARIABLE: &str = "ROLLOUTS_PLUGIN_LOG_LEVEL";
+
+/// Serves `plugin` and returns the exit code of the process: all that a program's own `main` has to do.
+///
+/// It logs in the host's format to stderr, as much as [`LOG_LEVEL_VARIABLE`] says, and serves the controller that started
+/// the process until one of them ends. A person who starts the program by hand is told where it belongs. A program that
+/// needs flags, a runtime or a log of its own calls [`serve`] instead.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+/// # use rollouts_rpc::{DesiredWeight, Result, Rollout, Router, TrafficRouter, WeightDestination};
+/// # struct MyRouter;
+/// # impl TrafficRouter for MyRouter {
+/// #     async fn set_weight(&self, _: &Rollout, _: DesiredWeight, _: &[WeightDestination]) -> Result {
+/// #         Ok(())
+/// #     }
+/// # }
+///
+/// fn main() -> ExitCode {
+///     rollouts_rpc::main(Router(MyRouter))
+/// }
+/// ```
+#[must_use]
+pub fn main(plugin: impl Plugin) -> ExitCode {
+    let level = std::env::var(LOG_LEVEL_VARIABLE).unwrap_or_else(|_| "info".to_owned());
+    let env = PluginEnv::from_vars(std::env::vars_os());
+    let parsed: Result<LevelFilter, _> = level.parse();
+    // A program that has set up a log of its own keeps it.
+    let _kept = log::install(
+        *parsed.as_ref().unwrap_or(&LevelFilter::INFO),
+        LogFormat::Json,
+    );
+    if parsed.is_err() && env.cookie.is_some() {
+        warn!(level, "{LOG_LEVEL_VARIABLE} is no level of logging");
+    }
+    match run(plugin, &env) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ProgramError::Serve(ServeError::Handshake(
+            for_people @ HandshakeError::NotStartedByHost(_),
+        ))) => {
+            // Nobody else is there to read it.
+            let _ = writeln!(io::stderr(), "{for_people}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            error!(error = error_chain(&error), "cannot serve");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ProgramError {
+    #[error("cannot start the worker threads")]
+    Runtime(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+}
+
+fn run(plugin: impl Plugin, env: &PluginEnv) -> Result<(), ProgramError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(ProgramError::Runtime)?;
+    let config = ServeConfig::new();
+    let serving = serve(&config, env, announce_on_stdout, plugin);
+    runtime.block_on(serving)?;
+    // A call that blocks its thread must not keep the process.
+    runtime.shutdown_background();
+    Ok(())
+}
