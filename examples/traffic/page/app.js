@@ -10,6 +10,7 @@ const make = (tag, text, kind) => {
 };
 const percent = (value) => (value === null || value === undefined ? "–" : Math.round(value * 10) / 10 + " %");
 const number = (value) => value.toLocaleString("en");
+const brief = (ms) => (ms < 10 ? ms : number(Math.round(ms)));
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const FAILURES = {
   "500 -": "answered 500 by a Pod",
@@ -78,7 +79,7 @@ function show(event) {
   set("requests", number(totals.requests));
   set("failed", number(totals.failed));
   $("failed").classList.toggle("bad", totals.failed > 0);
-  set("latency", totals.p50 === null ? "–" : totals.p50 + " / " + totals.p99);
+  set("latency", totals.p50 === null ? "–" : brief(totals.p50) + " / " + brief(totals.p99));
   const counts = [];
   for (const [version, count] of Object.entries(totals.versions)) counts.push(["answered by version " + version, count]);
   for (const [version, count] of Object.entries(totals.copies)) counts.push(["copies to version " + version, count]);
@@ -175,10 +176,12 @@ function showEntry(entry) {
 // ---------------------------------------------------------------- orders
 
 async function order(what) {
+  set("said", "");
   try {
     const headers = { "content-type": "application/json" };
     const answer = await fetch("do", { method: "POST", headers, body: JSON.stringify({ what }) });
-    set("said", answer.ok ? "" : await answer.text());
+    // An answer may come after the next click.
+    if (!answer.ok) set("said", await answer.text());
   } catch {
     set("said", "the demo has ended");
   }
@@ -328,6 +331,7 @@ function drawRiver(now) {
   }
 
   state.bubbles = state.bubbles.filter((bubble) => now - bubble.born < LIFE);
+  window.demo.shown = state.bubbles.length;
   for (const bubble of state.bubbles) {
     const age = now - bubble.born;
     if (age < 0) continue;
@@ -535,7 +539,7 @@ function drawCurves() {
     context.fillStyle = colour.dim;
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "top";
-    context.fillText(Math.round(slowest) + " ms", right + 5, 4);
+    context.fillText(slowest < 1000 ? Math.round(slowest) + " ms" : (slowest / 1000).toFixed(1) + " s", right + 5, 4);
     context.fillStyle = colour.bad;
     context.fillText(most + " ✕", right + 5, 18);
   }
