@@ -5,11 +5,13 @@
 
 mod appset_installation;
 mod appset_manifests;
+mod browser;
 mod canary;
 mod cluster;
 mod command;
 mod controller;
 mod credentials;
+mod demo;
 mod download;
 mod endpoints;
 mod eventually;
@@ -31,10 +33,12 @@ pub mod walks;
 
 pub use appset_installation::{Installed, PluginConfig};
 pub use appset_manifests::{appset_chart, appset_kustomization};
+pub use browser::{Browser, Screen, chromium_binary};
 pub use canary::{Canary, History, split};
 pub use cluster::{Cluster, PLUGIN_NAME, program};
 pub use command::{Answer, plugin_binary, run, run_typing};
 pub use controller::{Controller, Setup};
+pub use demo::{Demo, Events, Response};
 pub use download::Download;
 pub use endpoints::Endpoints;
 pub use eventually::eventually;

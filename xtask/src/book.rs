@@ -1,6 +1,8 @@
 //! `cargo xtask docs`: the pages of `docs` as a site.
 
-use anyhow::bail;
+use std::path::Path;
+
+use anyhow::{bail, ensure};
 use xshell::{Shell, cmd};
 
 use crate::{
@@ -10,6 +12,10 @@ use crate::{
 };
 
 const MDBOOK: &str = "0.5.4";
+/// The page of the demo, and where its script is named. `docs/live` has the recording, which mdBook copies.
+const PAGE: &str = "examples/traffic/page/index.html";
+const SCRIPT: &str = r#"<script src="app.js" defer></script>"#;
+const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
 
 /// Writes the reference, checks what the pages say and builds the site.
 ///
@@ -46,6 +52,17 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     if !output.status.success() || log.contains("WARN") || log.contains("ERROR") {
         bail!("mdbook: {log}");
     }
+    live(sh, &book.join("live"))?;
     say(&format!("    {}", book.join("index.html").display()));
+    Ok(())
+}
+
+/// The page of the demo with a recording instead of a server.
+fn live(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
+    let page = sh.read_file(PAGE)?;
+    ensure!(page.contains(SCRIPT), "{PAGE} has no {SCRIPT}");
+    let recorded = page.replace(SCRIPT, &format!("{RECORDING}\n{SCRIPT}"));
+    sh.write_file(directory.join("index.html"), recorded)?;
+    sh.copy_file("examples/traffic/page/app.js", directory)?;
     Ok(())
 }

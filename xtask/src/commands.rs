@@ -8,8 +8,9 @@ use crate::{bench, book, demo, deny, dist, fuzz, go, record, soak, test, tidy};
 #[derive(clap::Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
 pub(crate) enum Command {
-    /// Walk a canary on a directory of YAML files, driving the plugin as the controller does.
-    Demo,
+    /// Walk a canary on a directory of YAML files, driving the plugin as the controller does; with --web on a page, with a real
+    /// Envoy.
+    Demo(demo::Args),
     /// Build the files of a release: static binaries, checksums, bills of materials, manifests.
     Dist(dist::Args),
     /// Run every test tier; fails when one of them cannot run.
@@ -40,7 +41,7 @@ impl Command {
     /// When what it checks, builds or runs fails.
     pub(crate) fn run(self, sh: &Shell) -> anyhow::Result<()> {
         match self {
-            Self::Demo => demo::run(sh),
+            Self::Demo(args) => demo::run(sh, &args),
             Self::Dist(args) => dist::run(sh, &args),
             Self::Test(args) => test::run(sh, &args),
             Self::Bench(args) => bench::run(sh, &args),

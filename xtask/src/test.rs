@@ -80,11 +80,14 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.step("traffic: the plugin's tables in Envoy", || {
         traffic::split_tests(sh, envoy()?, plugin()?)
     });
+    report.step("traffic: the page of the demo in Chromium", || {
+        traffic::page_tests(sh, envoy()?, plugin()?)
+    });
     if !args.no_go {
         report.step("traffic: the released controllers", || {
             traffic::promotion_tests(sh, envoy()?, plugin()?)
         });
     }
-    report.step("demo", || crate::demo::run(sh));
+    report.step("demo", || crate::demo::walk(sh));
     report.finish("tests")
 }

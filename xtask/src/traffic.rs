@@ -15,6 +15,36 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
     Ok(tests(sh, &targets, envoy, plugin).run()?)
 }
 
+/// Presses every button of the demo's page in a browser.
+///
+/// # Errors
+/// When there is no Chromium, or the build or a test fails.
+pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
+    Ok(page(sh, envoy, plugin)?.run()?)
+}
+
+/// Writes pictures of the page and the recording into a directory.
+///
+/// # Errors
+/// As [`page_tests`], or when there is no Envoy.
+pub(crate) fn pictures(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
+    let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
+    let directory = sh.current_dir().join(directory);
+    let page = page(sh, &envoy, &plugin)?.args(["--", "a_recording_plays"]);
+    Ok(page.env("PICTURES", directory).run()?)
+}
+
+fn page<'a>(sh: &'a Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<Cmd<'a>> {
+    // With all features, as the tests before have built what it has in common with them.
+    cmd!(
+        sh,
+        "cargo build --locked --all-features --package examples --example traffic"
+    )
+    .run()?;
+    let examples = plugin::target_dir(sh).join("debug/examples");
+    Ok(tests(sh, &["traffic_page"], envoy, plugin).env("EXAMPLES_DIR", examples))
+}
+
 /// Counts failed requests while the released controllers promote and abort, and while something disturbs them.
 ///
 /// # Errors

@@ -26,5 +26,5 @@ pub use envoy::{Envoy, envoy_binary};
 pub use error::LabError;
 pub use gateway::{Endpoint, Gateway, ServiceName};
 pub use load::{Answer, Load, Sent, Target};
-pub use pod::Pod;
+pub use pod::{Pod, TakenIds};
 pub use world::{Delays, World};

@@ -1,5 +1,6 @@
 //! An open-loop load: requests start at a fixed rate, whatever becomes of those before them.
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -116,6 +117,13 @@ impl Load {
     pub fn sent(&self) -> Vec<Sent> {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         sent.clone()
+    }
+
+    /// The requests that were answered since the last time, which are not kept: for a load without end.
+    #[must_use]
+    pub fn take(&self) -> Vec<Sent> {
+        let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
+        mem::take(&mut *sent)
     }
 
     /// Sends no more, waits for all answers, and returns them.

@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, Response, header};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -40,8 +42,20 @@ type Ids = Mutex<BTreeSet<String>>;
 #[derive(Debug)]
 struct Shared {
     version: HeaderValue,
+    /// One in so many requests fails.
+    fails: Option<u32>,
+    answered: AtomicU32,
     requests: Ids,
     copies: Ids,
+}
+
+/// What [`Pod::take_ids`] returns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TakenIds {
+    /// The ids of requests, without copies.
+    pub requests: BTreeSet<String>,
+    /// The ids of the requests of which there was a copy.
+    pub copies: BTreeSet<String>,
 }
 
 impl Pod {
@@ -50,12 +64,26 @@ impl Pod {
     /// # Errors
     /// Returns `Err` if there is no port.
     pub async fn start(version: &str, labels: BTreeMap<String, String>) -> Result<Self, LabError> {
+        Self::start_failing(version, labels, None).await
+    }
+
+    /// The same with a fault: one in `fails` requests is answered with status 500.
+    ///
+    /// # Errors
+    /// Returns `Err` if there is no port.
+    pub async fn start_failing(
+        version: &str,
+        labels: BTreeMap<String, String>,
+        fails: Option<u32>,
+    ) -> Result<Self, LabError> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.map_err(LabError::io("a port for a Pod"))?;
         let address = listener.local_addr().map_err(LabError::io("a Pod"))?;
         let shared = Arc::new(Shared {
             version: HeaderValue::from_str(version)
                 .unwrap_or_else(|_| HeaderValue::from_static("invalid")),
+            fails,
+            answered: AtomicU32::new(0),
             requests: Ids::default(),
             copies: Ids::default(),
         });
@@ -89,6 +117,15 @@ impl Pod {
     #[must_use]
     pub fn copies(&self) -> BTreeSet<String> {
         lock(&self.shared.copies).clone()
+    }
+
+    /// The ids since the last time, which it forgets: for a load without end.
+    #[must_use]
+    pub fn take_ids(&self) -> TakenIds {
+        TakenIds {
+            requests: mem::take(&mut *lock(&self.shared.requests)),
+            copies: mem::take(&mut *lock(&self.shared.copies)),
+        }
     }
 
     /// Ends it as SIGTERM ends a well-behaved server: it takes no more connections, answers the requests it has, and closes.
@@ -158,6 +195,10 @@ async fn answer(
     let id = id.and_then(|id| id.to_str().ok()).unwrap_or_default();
     lock(ids).insert(id.to_owned());
     let mut response = Response::new(Full::new(Bytes::from_static(b"ok")));
+    let nth = shared.answered.fetch_add(1, Ordering::Relaxed);
+    if shared.fails.is_some_and(|fails| nth % fails.max(1) == 0) {
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    }
     response
         .headers_mut()
         .insert(VERSION, shared.version.clone());
@@ -166,4 +207,46 @@ async fn answer(
 
 fn lock(ids: &Ids) -> MutexGuard<'_, BTreeSet<String>> {
     ids.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proof::Tally;
+    use crate::{Load, Target};
+
+    #[tokio::test]
+    async fn a_bad_version_fails_one_in_so_many_requests_and_its_ids_are_taken_once() {
+        let pod = Pod::start_failing("2", BTreeMap::new(), Some(3)).await;
+        let pod = pod.unwrap();
+        let target = Target {
+            gateway: pod.address,
+            host: "shop.example.com".to_owned(),
+            path: "/".to_owned(),
+            headers: vec![("x-request-id".to_owned(), "a".to_owned())],
+        };
+        let tally = Tally::of(&Load::send(&target, 500, 9).await);
+        assert_eq!((tally.version("2"), tally.failed()), (6, 3), "{tally:?}");
+        assert_eq!(pod.take_ids().requests, BTreeSet::from(["a".to_owned()]));
+        assert_eq!(pod.take_ids(), TakenIds::default());
+    }
+
+    #[tokio::test]
+    async fn answers_that_were_taken_are_not_kept() {
+        let pod = Pod::start("1", BTreeMap::new()).await.unwrap();
+        let target = Target {
+            gateway: pod.address,
+            host: "shop.example.com".to_owned(),
+            path: "/".to_owned(),
+            headers: Vec::new(),
+        };
+        let load = Load::start(&target, 500);
+        let mut taken = 0;
+        while taken < 10 {
+            taken += load.take().len();
+            tokio::task::yield_now().await;
+        }
+        let left = load.stop().await;
+        assert!(left.len() < 10, "{}", left.len());
+    }
 }

@@ -19,7 +19,11 @@ pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
         .read()?;
     let read = |path: &Path| {
         let is_tracked = listed.lines().any(|listed| Path::new(listed) == path);
-        is_tracked.then(|| sh.read_file(path).ok()).flatten()
+        let bytes = is_tracked
+            .then(|| sh.read_binary_file(path).ok())
+            .flatten()?;
+        // A picture has no headings to link to.
+        Some(String::from_utf8(bytes).unwrap_or_default())
     };
     Ok(compare(&files(sh, ".md")?, &read))
 }

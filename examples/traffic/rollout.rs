@@ -1,0 +1,451 @@
+//! The Rollout of the demo, and what the controller decides about it: a pure model of the part that calls plugins.
+//!
+//! It is a model of the Argo Rollouts controller, not the controller: a pass is the traffic part of one reconcile, with the
+//! calls and the order of `rollout/trafficrouting.go`.
+
+use std::fmt;
+use std::time::Duration;
+
+use rollouts_rpc::Rollout;
+use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
+use serde_json::{Value, json};
+
+/// A version of the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    pub(crate) number: u32,
+    /// Whether a part of its answers are errors.
+    pub(crate) fails: bool,
+}
+
+impl Version {
+    fn hash(self) -> String {
+        format!("v{}", self.number)
+    }
+}
+
+/// What a person does to the Rollout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deed {
+    /// Another image.
+    NewVersion {
+        /// Whether it is a bad one.
+        fails: bool,
+    },
+    /// `kubectl argo rollouts promote`
+    Promote,
+    /// `kubectl argo rollouts promote --full`
+    PromoteFully,
+    /// `kubectl argo rollouts abort`
+    Abort,
+    /// `kubectl argo rollouts retry rollout`
+    Retry,
+    /// `kubectl argo rollouts pause`, and again to go on.
+    Pause,
+}
+
+impl Deed {
+    /// All of them, by the name that the page uses.
+    pub(crate) const ALL: [(&'static str, Self); 7] = [
+        ("new", Self::NewVersion { fails: false }),
+        ("bad", Self::NewVersion { fails: true }),
+        ("promote", Self::Promote),
+        ("full", Self::PromoteFully),
+        ("abort", Self::Abort),
+        ("retry", Self::Retry),
+        ("pause", Self::Pause),
+    ];
+}
+
+/// A call of the controller.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Call {
+    RemoveManagedRoutes,
+    SetHeaderRoute(SetHeaderRoute),
+    SetMirrorRoute(SetMirrorRoute),
+    UpdateHash,
+    SetWeight(i32),
+    VerifyWeight(i32),
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RemoveManagedRoutes => f.write_str("RemoveManagedRoutes"),
+            Self::SetHeaderRoute(route) => write!(f, "SetHeaderRoute {}", route.name),
+            Self::SetMirrorRoute(route) if route.matches.is_empty() => {
+                write!(f, "SetMirrorRoute {} (remove)", route.name)
+            }
+            Self::SetMirrorRoute(route) => write!(f, "SetMirrorRoute {}", route.name),
+            Self::UpdateHash => f.write_str("UpdateHash"),
+            Self::SetWeight(weight) => write!(f, "SetWeight {weight}"),
+            Self::VerifyWeight(weight) => write!(f, "VerifyWeight {weight}"),
+        }
+    }
+}
+
+/// The steps: their manifest, and the same in a few words.
+pub(crate) fn steps() -> Vec<(Value, String)> {
+    let tester = json!([{"headerName": "x-tester", "headerValue": {"exact": "yes"}}]);
+    let cookie = json!({"regex": "(.*; *)?beta=1(;.*)?"});
+    let beta = json!([{"headerName": "cookie", "headerValue": cookie}]);
+    let step = |manifest: Value, words: &str| (manifest, words.to_owned());
+    vec![
+        step(
+            json!({"setCanaryScale": {"replicas": 3}}),
+            "setCanaryScale 3",
+        ),
+        step(
+            json!({"setHeaderRoute": {"name": "testers", "match": tester}}),
+            "setHeaderRoute testers",
+        ),
+        step(
+            json!({"setHeaderRoute": {"name": "beta", "match": beta}}),
+            "setHeaderRoute beta",
+        ),
+        step(
+            json!({"setMirrorRoute": {
+                "name": "copies", "percentage": 20, "match": [{"path": {"prefix": "/reviews"}}],
+            }}),
+            "setMirrorRoute 20 %",
+        ),
+        step(json!({"pause": {}}), "pause"),
+        step(
+            json!({"setMirrorRoute": {"name": "copies"}}),
+            "setMirrorRoute off",
+        ),
+        step(json!({"setWeight": 10}), "setWeight 10"),
+        step(json!({"pause": {"duration": 6}}), "pause 6 s"),
+        step(json!({"setWeight": 25}), "setWeight 25"),
+        step(json!({"pause": {}}), "pause"),
+        step(json!({"setWeight": 50}), "setWeight 50"),
+        step(json!({"pause": {"duration": 6}}), "pause 6 s"),
+        step(json!({"setWeight": 100}), "setWeight 100"),
+        step(json!({"pause": {"duration": 4}}), "pause 4 s"),
+    ]
+}
+
+/// The Rollout and its status.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) stable: Version,
+    pub(crate) current: Version,
+    pub(crate) step: usize,
+    /// When the pause at the current step began.
+    paused_since: Option<Duration>,
+    pub(crate) is_paused: bool,
+    pub(crate) is_aborted: bool,
+    promotes_fully: bool,
+    /// The last one that was given away.
+    newest: u32,
+    steps: Vec<(Value, String)>,
+}
+
+/// The calls of one reconcile, and the Rollout that they are made with.
+pub(crate) struct Pass {
+    pub(crate) rollout: Rollout,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) weight: i32,
+}
+
+impl Model {
+    pub(crate) fn new() -> Self {
+        let first = Version {
+            number: 1,
+            fails: false,
+        };
+        Self {
+            stable: first,
+            current: first,
+            step: 0,
+            paused_since: None,
+            is_paused: false,
+            is_aborted: false,
+            promotes_fully: false,
+            newest: 1,
+            steps: steps(),
+        }
+    }
+
+    /// Whether two versions are deployed.
+    pub(crate) fn is_updating(&self) -> bool {
+        self.current != self.stable && !self.is_aborted
+    }
+
+    /// `status.phase`, and what is waited for.
+    pub(crate) fn phase(&self) -> (&'static str, String) {
+        let (stable, current) = (self.stable.number, self.current.number);
+        if self.is_aborted {
+            let text = format!("version {current} was aborted, version {stable} has all requests");
+            return ("Degraded", text);
+        }
+        if self.current == self.stable {
+            return ("Healthy", format!("version {stable} has all requests"));
+        }
+        if self.is_paused {
+            return ("Paused", "by you: press pause again to go on".to_owned());
+        }
+        let step = self.steps.get(self.step);
+        match step.and_then(|(step, _)| step.get("pause")) {
+            Some(pause) if pause.get("duration").is_some() => {
+                ("Paused", "goes on by itself".to_owned())
+            }
+            Some(_) => ("Paused", "waits for promote or abort".to_owned()),
+            None => ("Progressing", format!("to version {current}")),
+        }
+    }
+
+    /// Does what a person asks for.
+    ///
+    /// # Errors
+    /// Returns `Err` if it makes no sense now, with the reason.
+    pub(crate) fn act(&mut self, deed: Deed) -> Result<(), &'static str> {
+        match deed {
+            Deed::NewVersion { fails } => {
+                self.newest += 1;
+                self.current = Version {
+                    number: self.newest,
+                    fails,
+                };
+                self.restart();
+            }
+            Deed::Retry if self.is_aborted => self.restart(),
+            Deed::Retry => return Err("nothing was aborted"),
+            _ if !self.is_updating() => return Err("there is no update: deploy a new version"),
+            Deed::Promote if self.is_paused => self.is_paused = false,
+            Deed::Promote if self.pause().is_some() => self.go_on(),
+            Deed::Promote => return Err("the Rollout is not paused"),
+            Deed::PromoteFully => {
+                self.is_paused = false;
+                self.promotes_fully = true;
+            }
+            Deed::Abort => {
+                self.is_aborted = true;
+                self.is_paused = false;
+                self.paused_since = None;
+            }
+            Deed::Pause => self.is_paused = !self.is_paused,
+        }
+        Ok(())
+    }
+
+    /// What the controller asks of the plugin in one reconcile.
+    ///
+    /// # Errors
+    /// Returns `Err` if a step is not one of the API.
+    pub(crate) fn pass(&self) -> serde_json::Result<Pass> {
+        let rollout = self.rollout()?;
+        let mut calls = Vec::new();
+        let mut weight = 0;
+        if self.is_updating() {
+            let so_far = self.steps.iter().take(self.step + 1).rev();
+            let mut weights = so_far.filter_map(|(step, _)| step.get("setWeight")?.as_i64());
+            weight = weights
+                .next()
+                .and_then(|it| it.try_into().ok())
+                .unwrap_or(0);
+            if self.is_done() {
+                weight = 100;
+            }
+            let step = rollout.steps().get(self.step);
+            let header = step.and_then(|step| step.set_header_route.clone());
+            let mirror = step.and_then(|step| step.set_mirror_route.clone());
+            calls.extend(header.map(Call::SetHeaderRoute));
+            calls.extend(mirror.map(Call::SetMirrorRoute));
+        } else {
+            calls.push(Call::RemoveManagedRoutes);
+        }
+        calls.extend([
+            Call::UpdateHash,
+            Call::SetWeight(weight),
+            Call::VerifyWeight(weight),
+        ]);
+        Ok(Pass {
+            rollout,
+            calls,
+            weight,
+        })
+    }
+
+    /// Goes to the next step after a pass in which every call succeeded. Returns whether another pass is due.
+    pub(crate) fn advance(&mut self, now: Duration) -> bool {
+        if !self.is_updating() || self.is_paused {
+            return false;
+        }
+        if self.is_done() {
+            self.stable = self.current;
+            self.restart();
+            return true;
+        }
+        let Some(duration) = self.pause() else {
+            self.go_on();
+            return true;
+        };
+        let since = *self.paused_since.get_or_insert(now);
+        let is_over = duration.is_some_and(|duration| now >= since + duration);
+        if is_over {
+            self.go_on();
+        }
+        is_over
+    }
+
+    /// How long until a pause ends by itself.
+    pub(crate) fn wakes_in(&self, now: Duration) -> Option<Duration> {
+        let since = self.paused_since.filter(|_| !self.is_paused)?;
+        Some((since + self.pause()??).saturating_sub(now))
+    }
+
+    /// The pause of the current step: without a duration it lasts until somebody promotes.
+    fn pause(&self) -> Option<Option<Duration>> {
+        let (step, _) = self.steps.get(self.step)?;
+        let duration = step.get("pause")?.get("duration").and_then(Value::as_u64);
+        Some(duration.map(Duration::from_secs))
+    }
+
+    fn is_done(&self) -> bool {
+        self.promotes_fully || self.step >= self.steps.len()
+    }
+
+    fn go_on(&mut self) {
+        self.step += 1;
+        self.paused_since = None;
+    }
+
+    fn restart(&mut self) {
+        self.step = 0;
+        self.paused_since = None;
+        self.is_paused = false;
+        self.is_aborted = false;
+        self.promotes_fully = false;
+    }
+
+    /// The Rollout as the controller sends it.
+    fn rollout(&self) -> serde_json::Result<Rollout> {
+        let steps: Vec<&Value> = self.steps.iter().map(|(step, _)| step).collect();
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "reviews", "namespace": "shop", "uid": "demo",
+                "annotations": {"rollout.argoproj.io/revision": self.newest.to_string()},
+            },
+            "spec": {"strategy": {"canary": {
+                "stableService": "reviews",
+                "canaryService": "reviews-canary",
+                "steps": steps,
+                "trafficRouting": {
+                    "managedRoutes": [{"name": "testers"}, {"name": "beta"}, {"name": "copies"}],
+                    "plugins": {"solo-io/glooplatform": {"routeTableSelector": {"name": "shop"}}},
+                },
+            }}},
+            "status": {
+                "stableRS": self.stable.hash(),
+                "currentPodHash": self.current.hash(),
+                "currentStepIndex": if self.promotes_fully { self.steps.len() } else { self.step },
+                "abort": self.is_aborted,
+                "promoteFull": self.promotes_fully,
+                "updatedReplicas": if self.is_aborted { 0 } else { 3 },
+            },
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Plays deeds and seconds that pass, and shows the calls of each reconcile that differ from those before.
+    #[track_caller]
+    fn check(history: &[&str], expect: &str) {
+        let mut model = Model::new();
+        let mut now = Duration::ZERO;
+        let mut shown = Vec::new();
+        for what in history {
+            match Deed::ALL.iter().find(|(name, _)| name == what) {
+                Some((_, deed)) => {
+                    if let Err(refused) = model.act(*deed) {
+                        shown.push(refused.to_owned());
+                    }
+                }
+                None => now += Duration::from_secs(what.parse().unwrap()),
+            }
+            loop {
+                let pass = model.pass().unwrap();
+                let calls = pass
+                    .calls
+                    .iter()
+                    .filter(|it| !matches!(it, Call::UpdateHash | Call::VerifyWeight(_)));
+                let calls: Vec<_> = calls.map(ToString::to_string).collect();
+                let calls = calls.join(", ");
+                if shown.last() != Some(&calls) {
+                    shown.push(calls);
+                }
+                if !model.advance(now) {
+                    break;
+                }
+            }
+        }
+        shown.push(format!("{} v{}", model.phase().0, model.stable.number));
+        assert_eq!(shown.join("\n"), expect);
+    }
+
+    #[test]
+    fn an_update_goes_through_its_steps_and_is_promoted() {
+        check(
+            &["new", "100", "promote", "6", "promote", "6", "4"],
+            "SetWeight 0\n\
+             SetHeaderRoute testers, SetWeight 0\n\
+             SetHeaderRoute beta, SetWeight 0\n\
+             SetMirrorRoute copies, SetWeight 0\n\
+             SetWeight 0\n\
+             SetMirrorRoute copies (remove), SetWeight 0\n\
+             SetWeight 10\nSetWeight 25\nSetWeight 50\nSetWeight 100\n\
+             RemoveManagedRoutes, SetWeight 0\n\
+             Healthy v2",
+        );
+    }
+
+    #[test]
+    fn a_timed_pause_ends_by_itself_and_not_before() {
+        check(
+            &["new", "promote", "5"],
+            "SetWeight 0\n\
+             SetHeaderRoute testers, SetWeight 0\n\
+             SetHeaderRoute beta, SetWeight 0\n\
+             SetMirrorRoute copies, SetWeight 0\n\
+             SetWeight 0\n\
+             SetMirrorRoute copies (remove), SetWeight 0\n\
+             SetWeight 10\n\
+             Paused v1",
+        );
+    }
+
+    #[test]
+    fn an_abort_sends_all_requests_back_and_a_retry_begins_again() {
+        let begin = "SetWeight 0\n\
+             SetHeaderRoute testers, SetWeight 0\n\
+             SetHeaderRoute beta, SetWeight 0\n\
+             SetMirrorRoute copies, SetWeight 0\n\
+             SetWeight 0\n";
+        check(
+            &["bad", "abort", "retry"],
+            &format!("{begin}RemoveManagedRoutes, SetWeight 0\n{begin}Paused v1"),
+        );
+        check(
+            &["bad", "full", "abort"],
+            &format!(
+                "{begin}SetWeight 100\nRemoveManagedRoutes, SetWeight 0\n\
+                 there is no update: deploy a new version\n\
+                 RemoveManagedRoutes, SetWeight 0\nHealthy v2"
+            ),
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let rest = "RemoveManagedRoutes, SetWeight 0\nHealthy v1";
+        let nothing = "there is no update: deploy a new version";
+        check(&["promote"], &format!("{nothing}\n{rest}"));
+        check(&["abort"], &format!("{nothing}\n{rest}"));
+        check(&["pause"], &format!("{nothing}\n{rest}"));
+        check(&["retry"], &format!("nothing was aborted\n{rest}"));
+    }
+}
