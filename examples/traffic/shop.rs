@@ -153,7 +153,7 @@ impl Shop {
                     Ok(Verification::Verified) => return Ok("verified"),
                     // At rest the controller waits for nothing.
                     Ok(Verification::NotImplemented) => return Ok("nothing to wait for"),
-                    Ok(Verification::NotVerified) => return Ok("not verified"),
+                    Ok(_) => return Ok("not verified"),
                     Err(error) => Err(error),
                 }
             }
