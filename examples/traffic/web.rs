@@ -159,7 +159,7 @@ mod tests {
     fn a_page_of_another_site_and_a_foreign_name_of_this_one_are_refused() {
         use header::{HOST, ORIGIN};
         let own = (HOST, "127.0.0.1:80");
-        check(true, &[own.clone()], true);
+        check(true, std::slice::from_ref(&own), true);
         check(true, &[(HOST, "localhost:80")], true);
         check(true, &[(HOST, "127.0.0.1:81")], false);
         check(true, &[(HOST, "evil.example:80")], false);

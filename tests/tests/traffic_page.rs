@@ -39,6 +39,7 @@ struct Watched {
 }
 
 impl Watched {
+    #[expect(clippy::print_stdout, reason = "a person reads it")]
     async fn open(screen: Screen) -> Result<Self> {
         let demo = Demo::start(SECONDS).await?;
         let mut browser = Browser::start().await?;
@@ -477,10 +478,10 @@ async fn record(demo: &Demo, seconds: u64) -> Result<String> {
         for (key, value) in event.as_object().context("an event is no object")? {
             match (key.as_str(), kept.get_mut(key)) {
                 ("bubbles", Some(Value::String(bubbles))) => {
-                    bubbles.push_str(value.as_str().unwrap_or_default())
+                    bubbles.push_str(value.as_str().unwrap_or_default());
                 }
                 ("log" | "points", Some(Value::Array(list))) => {
-                    list.extend(value.as_array().cloned().unwrap_or_default())
+                    list.extend(value.as_array().cloned().unwrap_or_default());
                 }
                 _ => drop(kept.insert(key.clone(), value.clone())),
             }

@@ -196,7 +196,10 @@ async fn answer(
     lock(ids).insert(id.to_owned());
     let mut response = Response::new(Full::new(Bytes::from_static(b"ok")));
     let nth = shared.answered.fetch_add(1, Ordering::Relaxed);
-    if shared.fails.is_some_and(|fails| nth.is_multiple_of(fails.max(1))) {
+    if shared
+        .fails
+        .is_some_and(|fails| nth.is_multiple_of(fails.max(1)))
+    {
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     }
     response
