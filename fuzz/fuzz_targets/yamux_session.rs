@@ -78,7 +78,8 @@ fuzz_target!(|input: Input| {
     } else {
         Host::Reads
     };
-    let serve = |io| serve_connection(&ServeConfig::new(), io, Router(router()));
+    let config = ServeConfig::new();
+    let serve = |io| serve_connection(&config, io, Router(router()));
     let (ended, _) = within_memory(|| talk(&sent, host, serve));
     assert!(
         !matches!(ended, Err(SessionError::Panicked(_))),
