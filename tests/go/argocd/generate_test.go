@@ -358,6 +358,11 @@ func documentedSets(t *testing.T) {
 			http.NotFound(writer, request)
 			return
 		}
+		if request.Method != http.MethodHead {
+			// Nobody has the manifests of the page.
+			writer.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
 		writer.Header().Set("Docker-Content-Digest", digest)
 	})
 	config, err := os.ReadFile(filepath.Join(samples, "document.yaml"))
@@ -414,7 +419,12 @@ func documentedSets(t *testing.T) {
 
 // For those who send the branch alone, a tag is what Argo CD itself calls `branch_slug`.
 func argoSlugs(t *testing.T) {
-	registry := serve(t, func(writer http.ResponseWriter, _ *http.Request) {
+	registry := serve(t, func(writer http.ResponseWriter, request *http.Request) {
+		if request.Method != http.MethodHead {
+			// Nobody has the manifests of the page.
+			writer.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
 		writer.Header().Set("Docker-Content-Digest", documented["/v2/myorg/front/manifests/feature-branch-1"])
 	})
 	g := start(t, fmt.Sprintf(`
