@@ -119,7 +119,7 @@ impl Gateway {
             .collect()
     }
 
-    /// The Pods of a backend; none for what is no Service of this cluster.
+    /// The Pods of a backend; none unless the backend is a Service of this cluster.
     fn endpoints(&self, backend: &Backend) -> Vec<SocketAddr> {
         if backend.kind != DestinationKind::Service || !backend.cluster.is_empty() {
             return Vec::new();

@@ -74,7 +74,7 @@ fn the_digest_is_the_manifests_hash() {
     check(
         page_of_a_proxy,
         json!({}),
-        (502, "sent what is no manifest"),
+        (502, "did not send an image manifest"),
     );
 }
 
@@ -146,7 +146,7 @@ fn everything_else_is_a_failure() {
     // The page of a proxy has a hash, too.
     for platform in [json!({}), json!({"platform": "linux/arm64"})] {
         let page = |_: &str| said(200, "<html>");
-        check(page, platform, (502, "sent what is no manifest"));
+        check(page, platform, (502, "did not send an image manifest"));
     }
     // A port that nobody listens on.
     let reply = ask(&generator("127.0.0.1:1", &[]), &json!({}));

@@ -52,10 +52,10 @@ impl Digest {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
     /// It is something else, such as the page of a proxy.
-    #[error("sent what is no manifest")]
+    #[error("did not send an image manifest")]
     NoManifest,
     /// It is no configuration of an image.
-    #[error("sent what is no configuration of an image")]
+    #[error("did not send an image configuration")]
     NoConfiguration,
 }
 

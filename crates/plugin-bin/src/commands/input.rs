@@ -104,7 +104,7 @@ pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
     (manifests, unreadable)
 }
 
-/// The manifests of a directory, sorted; `None` for what is no directory.
+/// The manifests of a directory, sorted; `None` if the path is not a directory.
 fn files_in(path: &Path) -> Option<Vec<PathBuf>> {
     let entries = fs::read_dir(path).ok()?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));

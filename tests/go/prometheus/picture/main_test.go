@@ -44,7 +44,7 @@ func TestEachPanelIsDrawn(t *testing.T) {
 	}
 }
 
-func TestScrapesThatAreNoneAreAnError(t *testing.T) {
+func TestTooFewScrapesAreAnError(t *testing.T) {
 	err := run(dashboard, t.TempDir(), &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "too few scrapes") {
 		t.Error(err)
