@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{array, env};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use http::Request;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -67,7 +67,7 @@ impl Cluster {
         let mut cluster = Self::start_without_controller(release).await?;
         match cluster.register_and_start(release, setup).await {
             Ok(()) => Ok(cluster),
-            Err(error) => bail!("{error:#}\n{}", cluster.logs()),
+            Err(error) => Err(cluster.with_logs(error)),
         }
     }
 
@@ -84,7 +84,7 @@ impl Cluster {
         };
         match cluster.register_and_start(release, setup).await {
             Ok(()) => Ok((cluster, proxy)),
-            Err(error) => bail!("{error:#}\n{}", cluster.logs()),
+            Err(error) => Err(cluster.with_logs(error)),
         }
     }
 
@@ -96,7 +96,7 @@ impl Cluster {
         let cluster = Self::start_servers().await?;
         match cluster.install(release).await {
             Ok(()) => Ok(cluster),
-            Err(error) => bail!("{error:#}\n{}", cluster.logs()),
+            Err(error) => Err(cluster.with_logs(error)),
         }
     }
 
@@ -160,6 +160,12 @@ impl Cluster {
             .chain(controllers)
             .chain([kubelet.to_owned()])
             .collect()
+    }
+
+    /// An error, after what each program logged: the end of an output is read first.
+    #[must_use]
+    pub fn with_logs(&self, error: anyhow::Error) -> anyhow::Error {
+        anyhow!("{}{error:#}", self.logs())
     }
 
     /// The controller that was started first, and runs unless another one took its place.

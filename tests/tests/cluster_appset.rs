@@ -1,7 +1,7 @@
 //! The sources of the ApplicationSet generator over a real API server: what is answered before it knows all objects, while
 //! they change, and while the API server is gone.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Generator, apply, delete, eventually, parse};
 use serde_json::{Value, json};
 
@@ -94,7 +94,7 @@ spec:
 async fn what_is_not_known_is_never_missing() -> Result<()> {
     let mut cluster = Cluster::start_empty().await?;
     if let Err(error) = test(&mut cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }
@@ -180,7 +180,7 @@ metadata: {name: west, namespace: gloo-mesh, labels: {tier: core}}
 async fn workspaces_and_clusters_are_followed() -> Result<()> {
     let cluster = Cluster::start_empty().await?;
     if let Err(error) = follow_workspaces(&cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

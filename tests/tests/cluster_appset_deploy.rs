@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{
     Cluster, Installed, PluginConfig, Release, apply, appset_chart, appset_kustomization,
     eventually, parse,
@@ -30,7 +30,7 @@ async fn in_cluster(test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<()
     });
     apply(cluster.client(), &[serde_json::from_value(namespace)?]).await?;
     if let Err(error) = test(&cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

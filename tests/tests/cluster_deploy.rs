@@ -1,7 +1,7 @@
 //! What `deploy` has for an administrator: rendered over a release's own installation, applied to a real API server, and
 //! run by the released controller with the rights, the Deployment and the ConfigMap that are then in the cluster.
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, a_promoted_canary_returns_the_table};
 use e2e_tests::{
     Canary, Cluster, Download, Release, apply, eventually, plugin_binary, render, run,
@@ -22,7 +22,7 @@ async fn in_cluster(test: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Resul
     let mut cluster = Cluster::start_empty().await?;
     cluster.create_controller_namespace().await?;
     if let Err(error) = test(&mut cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

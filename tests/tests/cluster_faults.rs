@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, Proxy, Release, Sickness, eventually, split};
 use futures::future::try_join;
@@ -21,7 +21,7 @@ const NEW_IMAGE: &str = "registry.example.com/demo:2";
 async fn behind_proxy(test: impl AsyncFnOnce(&Cluster, &Proxy) -> Result<()>) -> Result<()> {
     let (cluster, proxy) = Cluster::start_behind_proxy(Release::V1_9).await?;
     if let Err(error) = test(&cluster, &proxy).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

@@ -264,9 +264,9 @@ fn main() -> ExitCode {
         let run = async {
             let mut cluster = Cluster::start_without_controller(Release::V1_9).await?;
             let outcome = after_chaos_informers_have_what_reflectors_have(&mut cluster).await;
-            let outcome = outcome.map_err(|error| format!("{error:#}\n{}", cluster.logs()));
+            let outcome = outcome.map_err(|error| cluster.with_logs(error));
             cluster.stop().await?;
-            outcome.map_err(anyhow::Error::msg)
+            outcome
         };
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
         runtime

@@ -10,7 +10,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Proxy, Release, Setup, eventually};
 use kube::api::DynamicObject;
@@ -35,7 +35,7 @@ async fn in_cluster(
 ) -> Result<()> {
     let mut cluster = Cluster::start_without_controller(release).await?;
     if let Err(error) = test(&mut cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

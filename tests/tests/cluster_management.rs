@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, IDLE};
 use e2e_tests::{Canary, Cluster, Release, Setup, parse, run, split};
 use gloo_types::{Resource as _, RouteTable};
@@ -35,7 +35,7 @@ async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
     let local = Cluster::start_with(RELEASE, setup).await?;
     let flags = format!("--kubeconfig {} --cluster-name east", kubeconfig.display());
     if let Err(error) = walk(&local, &mut management, &flags).await {
-        bail!("{error:#}\n{}", local.logs());
+        return Err(local.with_logs(error));
     }
     local.stop().await
 }

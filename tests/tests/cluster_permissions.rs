@@ -8,7 +8,7 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, AT_100, IDLE};
 use e2e_tests::{
     Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, count, eventually, grant, run, split,
@@ -38,7 +38,9 @@ const REFUSED: &str =
 const OWN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
 const OLD: &str = "old";
 const NEW: &str = "new";
-/// Long enough for a repair on a busy machine.
+/// How long a feature is waited for that must work: a busy machine is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a feature is waited for that must not work.
 const A_WHILE: Duration = Duration::from_secs(8);
 
 /// What a canary shows of the plugin.
@@ -249,7 +251,8 @@ impl Case {
             canary
                 .edit_table(|table| table.data.clone_from(&owners.data))
                 .await?;
-            if !within_a_while(async || Ok(self.count(REPAIRS).await? >= repairs)).await? {
+            let is_repaired = async || Ok(self.count(REPAIRS).await? >= repairs);
+            if !self.comes(Feature::Repair, is_repaired).await? {
                 return Ok(());
             }
             works.insert(Feature::Repair);
@@ -302,7 +305,8 @@ impl Case {
         } = promoted;
         if works.contains(&Feature::Hold) {
             endpoints.lead(STABLE, &[NEW]).await?;
-            if within_a_while(async || Ok(split(&canary.table().await?) == IDLE)).await? {
+            let is_released = async || Ok(split(&canary.table().await?) == IDLE);
+            if self.comes(Feature::Release, is_released).await? {
                 works.insert(Feature::Release);
             }
         }
@@ -314,9 +318,9 @@ impl Case {
             let own = |it: &Event| OWN_EVENTS.contains(&it.reason.as_deref().unwrap_or_default());
             Ok(events.iter().any(|it| own(it) && it.count >= Some(repeats)))
         };
-        if within_a_while(async || told(1).await).await? {
+        if self.comes(Feature::Events, async || told(1).await).await? {
             works.insert(Feature::Events);
-            if within_a_while(async || told(2).await).await? {
+            if self.comes(Feature::Repeats, async || told(2).await).await? {
                 works.insert(Feature::Repeats);
             }
         }
@@ -339,6 +343,24 @@ impl Case {
         let (_, lost) = says.with_context(|| format!("not known: {without}"))?;
         works.retain(|feature| !lost.contains(feature));
         Ok((works, 1, format!("{verb} {resource}")))
+    }
+
+    /// Waits for what a feature does. Returns whether it came.
+    async fn comes(&self, feature: Feature, probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
+        let (works, ..) = self.expected()?;
+        let patience = if works.contains(&feature) {
+            PATIENCE
+        } else {
+            A_WHILE
+        };
+        let deadline = Instant::now() + patience;
+        while Instant::now() < deadline {
+            if probe().await? {
+                return Ok(true);
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+        Ok(false)
     }
 
     async fn count(&self, series: &str) -> Result<u64> {
@@ -395,7 +417,7 @@ impl Case {
 async fn each_permission_costs_its_feature_only() -> Result<()> {
     let mut cluster = Cluster::start_without_controller(RELEASE).await?;
     if let Err(error) = all_cases(&mut cluster).await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }
@@ -460,18 +482,6 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
     }
     ensure!(wrong.is_empty(), "{wrong}");
     Ok(())
-}
-
-/// Whether something comes true soon.
-async fn within_a_while(probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
-    let deadline = Instant::now() + A_WHILE;
-    while Instant::now() < deadline {
-        if probe().await? {
-            return Ok(true);
-        }
-        sleep(Duration::from_millis(100)).await;
-    }
-    Ok(false)
 }
 
 /// The rules of the release and of `deploy`.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::AT_100;
 use e2e_tests::{Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, Suite};
 use futures::future::{join_all, try_join_all};
@@ -216,7 +216,7 @@ async fn without_the_guard_a_promotion_waits_for_no_pod(_: &Cluster) -> Result<(
         Ok::<_, anyhow::Error>(())
     };
     if let Err(error) = promoted.await {
-        bail!("{error:#}\n{}", cluster.logs());
+        return Err(cluster.with_logs(error));
     }
     cluster.stop().await
 }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad};
 use e2e_tests::{Cluster, Release};
 use serde_json::json;
@@ -35,7 +35,7 @@ async fn no_disturbance_of_a_canary_loses_a_request() -> Result<()> {
     let rollout = UnderLoad::open(&cluster, ROLLOUT).await?;
     let disturbed = rollout.during(async |rollout| disturb(&mut cluster, rollout).await);
     let disturbed = disturbed.await;
-    let (log, sent) = disturbed.with_context(|| cluster.logs())?;
+    let (log, sent) = disturbed.map_err(|error| cluster.with_logs(error))?;
     let tally = Tally::of(&sent);
     println!("{tally:?}\n{log:#?}");
     ensure!(tally.failed() == 0, "{tally:?}\n{log:#?}");

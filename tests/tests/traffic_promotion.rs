@@ -149,7 +149,8 @@ async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
         Ok(outcomes)
     };
     let outcomes = outcomes.await;
-    let outcomes = outcomes.with_context(|| format!("{}\nTRAFFIC_SEED={seed}", cluster.logs()))?;
+    let outcomes = outcomes.with_context(|| format!("TRAFFIC_SEED={seed}"));
+    let outcomes = outcomes.map_err(|error| cluster.with_logs(error))?;
     cluster.stop().await?;
     Ok(outcomes)
 }

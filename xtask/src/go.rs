@@ -164,9 +164,12 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let programs = Programs::build(sh)?;
     // Without those that need an Envoy, which are a tier of their own.
     let targets = ["--test", "cluster_*", "--test", "host_*"];
-    let tests = cmd!(sh, "cargo test --locked --package e2e-tests {targets...}")
-        .env("EXAMPLES_DIR", programs.examples())
-        .env("GENERATOR_BINARY", programs.generator());
+    let tests = cmd!(
+        sh,
+        "cargo test --locked --no-fail-fast --package e2e-tests {targets...}"
+    )
+    .env("EXAMPLES_DIR", programs.examples())
+    .env("GENERATOR_BINARY", programs.generator());
     in_cluster(sh, tests, plugin)
 }
 

@@ -11,7 +11,7 @@ mod plugin;
 mod report;
 mod world;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use e2e_tests::{Cluster, Release};
 
 use crate::args::Args;
@@ -22,5 +22,5 @@ async fn main() -> Result<()> {
     let args = Args::parse()?;
     let cluster = Cluster::start_without_controller(Release::V1_9).await?;
     let outcome = Bench::new(&cluster, args).await?.run().await;
-    outcome.with_context(|| cluster.logs())
+    outcome.map_err(|error| cluster.with_logs(error))
 }
