@@ -75,8 +75,8 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, MANIFESTS).await
     }
 
-    /// The same with the RouteTable in another cluster than the Rollout. The methods use that one; there is another one of the
-    /// same name in the Rollout's own cluster, which is nobody's business.
+    /// The same with a RouteTable of this name in another cluster than the Rollout. The methods use that one; there is another
+    /// one of the same name in the Rollout's own cluster, which is nobody's business.
     ///
     /// # Errors
     /// As for [`Canary::deploy`].
@@ -84,18 +84,20 @@ impl Canary {
         cluster: &Cluster,
         management: &Cluster,
         namespace: &str,
+        table: &str,
     ) -> Result<Self> {
         let client = management.client();
-        let mut objects = manifest::parse(&MANIFESTS.replace("$NAMESPACE", namespace))?;
+        let manifests = with_tables(&[table])?;
+        let mut objects = manifest::parse(&manifests.replace("$NAMESPACE", namespace))?;
         objects.retain(|object| {
             let kind = object.types.as_ref().map(|types| types.kind.as_str());
             matches!(kind, Some("Namespace" | RouteTable::KIND))
         });
         manifest::apply(client, &objects).await?;
-        let canary = Self::deploy(cluster, namespace).await?;
+        let canary = Self::apply(cluster, namespace, NAME, &manifests).await?;
         Ok(Self {
             tables: tables(client, namespace),
-            ..canary
+            ..canary.with_table(table)
         })
     }
 
@@ -143,22 +145,7 @@ impl Canary {
         namespace: &str,
         tables: &[&str],
     ) -> Result<Self> {
-        let selector = format!("routeTableSelector: {{names: [{}]}}", tables.join(", "));
-        let mut manifests = Vec::new();
-        for document in MANIFESTS.split("---\n") {
-            if document.contains("kind: RouteTable") {
-                let named = tables.iter().map(|table| format!("\n  name: {table}\n"));
-                manifests.extend(named.map(|name| document.replace(TABLE_NAME, &name)));
-            } else {
-                manifests.push(document.replace(TABLE_SELECTOR, &selector));
-            }
-        }
-        let manifests = manifests.join("---\n");
-        ensure!(
-            !manifests.contains(TABLE_SELECTOR) && manifests.contains(&selector),
-            "canary.yaml selects its RouteTable otherwise"
-        );
-        let canary = Self::apply(cluster, namespace, NAME, &manifests).await?;
+        let canary = Self::apply(cluster, namespace, NAME, &with_tables(tables)?).await?;
         Ok(canary.with_table(tables.first().context("no tables")?))
     }
 
@@ -693,6 +680,26 @@ pub fn split(table: &DynamicObject) -> String {
         ))
     });
     described.collect::<Vec<_>>().join("; ")
+}
+
+/// [`MANIFESTS`] with RouteTables of these names instead, which differ in nothing else.
+fn with_tables(tables: &[&str]) -> Result<String> {
+    let selector = format!("routeTableSelector: {{names: [{}]}}", tables.join(", "));
+    let mut manifests = Vec::new();
+    for document in MANIFESTS.split("---\n") {
+        if document.contains("kind: RouteTable") {
+            let named = tables.iter().map(|table| format!("\n  name: {table}\n"));
+            manifests.extend(named.map(|name| document.replace(TABLE_NAME, &name)));
+        } else {
+            manifests.push(document.replace(TABLE_SELECTOR, &selector));
+        }
+    }
+    let manifests = manifests.join("---\n");
+    ensure!(
+        !manifests.contains(TABLE_SELECTOR) && manifests.contains(&selector),
+        "canary.yaml selects its RouteTable otherwise"
+    );
+    Ok(manifests)
 }
 
 fn tables(client: &Client, namespace: &str) -> Api<DynamicObject> {

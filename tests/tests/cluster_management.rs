@@ -1,7 +1,8 @@
-//! Real rollouts in a workload cluster, whose RouteTables are in a management cluster: two API servers, with the account that
-//! `deploy` has for the second.
+//! Real rollouts in workload clusters, whose RouteTables are in a management cluster: an API server for each, with the account
+//! that `deploy` has for the last.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, IDLE};
@@ -10,29 +11,20 @@ use gloo_types::{Resource as _, RouteTable};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
+use tokio::time::sleep;
 
 const RELEASE: Release = Release::V1_9;
 const ACCOUNT: &str = include_str!("../../deploy/management-cluster/account.yaml");
 const NAMESPACE: &str = "across";
 const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
+/// The marks of a Rollout that was never seen stay 20 s: 20 times as long as those of one that was deleted.
+const UNKNOWN_AFTER: Duration = Duration::from_secs(22);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
-    let mut management = Cluster::start_empty().await?;
-    management.create_namespace("gloo-mesh").await?;
-    management.install_with_gloo(parse(ACCOUNT)?).await?;
-    let kubeconfig = management
-        .service_account_kubeconfig("gloo-mesh", "argo-rollouts-gloo-platform")
-        .await?;
-    let variables = [
-        ("GLOO_PLUGIN_KUBECONFIG", kubeconfig.as_path()),
-        ("GLOO_PLUGIN_CLUSTER_NAME", Path::new("east")),
-    ];
-    let setup = Setup {
-        variables: &variables,
-        ..Setup::default()
-    };
-    let local = Cluster::start_with(RELEASE, setup).await?;
+    let (mut management, kubeconfig) = with_gloo().await?;
+    let local = workload("east", &kubeconfig).await?;
     let flags = format!("--kubeconfig {} --cluster-name east", kubeconfig.display());
     if let Err(error) = walk(&local, &mut management, &flags).await {
         return Err(local.with_logs(error));
@@ -40,8 +32,67 @@ async fn rollouts_split_the_tables_of_a_management_cluster() -> Result<()> {
     local.stop().await
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn workload_clusters_with_equal_names_leave_each_others_marks() -> Result<()> {
+    let (management, kubeconfig) = with_gloo().await?;
+    let east = workload("east", &kubeconfig).await?;
+    let west = workload("west", &kubeconfig).await?;
+    if let Err(error) = equal_names(&east, &west, &management).await {
+        return Err(west.with_logs(error));
+    }
+    east.stop().await?;
+    west.stop().await
+}
+
+/// A cluster with Gloo, and the kubeconfig of the plugin's account there.
+async fn with_gloo() -> Result<(Cluster, PathBuf)> {
+    let management = Cluster::start_empty().await?;
+    management.create_namespace("gloo-mesh").await?;
+    management.install_with_gloo(parse(ACCOUNT)?).await?;
+    let kubeconfig = management
+        .service_account_kubeconfig("gloo-mesh", "argo-rollouts-gloo-platform")
+        .await?;
+    Ok((management, kubeconfig))
+}
+
+/// A cluster with Rollouts, whose plugin knows it by this name.
+async fn workload(name: &str, kubeconfig: &Path) -> Result<Cluster> {
+    let variables = [
+        ("GLOO_PLUGIN_KUBECONFIG", kubeconfig),
+        ("GLOO_PLUGIN_CLUSTER_NAME", Path::new(name)),
+        ("GLOO_PLUGIN_GC_AFTER", Path::new("1")),
+    ];
+    let setup = Setup {
+        variables: &variables,
+        ..Setup::default()
+    };
+    Cluster::start_with(RELEASE, setup).await
+}
+
+async fn equal_names(east: &Cluster, west: &Cluster, management: &Cluster) -> Result<()> {
+    let in_east = Canary::deploy_across(east, management, NAMESPACE, "east").await?;
+    let in_west = Canary::deploy_across(west, management, NAMESPACE, "west").await?;
+    // Without any Rollout nothing would be collected.
+    Canary::deploy_across(west, management, "another", "another").await?;
+    let original = in_west.table().await?;
+    for canary in [&in_east, &in_west] {
+        canary.change_image("registry.example.com/demo:2").await?;
+        canary.paused_at(1).await?;
+        canary.splits(AT_25).await?;
+    }
+    let version = in_east.table().await?.metadata.resource_version;
+    in_west.delete_rollout().await?;
+    in_west.restores(&original).await?;
+    sleep(UNKNOWN_AFTER).await;
+    ensure!(in_east.table().await?.metadata.resource_version == version);
+
+    in_east.promote_fully().await?;
+    in_east.healthy().await?;
+    in_east.splits(IDLE).await
+}
+
 async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<()> {
-    let canary = Canary::deploy_across(local, management, NAMESPACE).await?;
+    let canary = Canary::deploy_across(local, management, NAMESPACE, "demo").await?;
     let original = canary.table().await?;
 
     canary.change_image("registry.example.com/demo:2").await?;
