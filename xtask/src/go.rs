@@ -173,18 +173,36 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     in_cluster(sh, tests, plugin)
 }
 
-/// Plays the disturbances of the cluster tests again and again, against the plugin as it ships.
+/// What goes wrong, beside the disturbances that one cluster can have again and again.
+const CHAOS: [&str; 7] = [
+    "cluster_faults",
+    "cluster_informers",
+    "cluster_leaders",
+    "cluster_management",
+    "cluster_permissions",
+    "cluster_promotion",
+    "cluster_resident",
+];
+
+/// Plays the disturbances of one cluster again and again, and then each of those that need a cluster of their own, against
+/// the plugin as it ships.
 ///
 /// # Errors
 /// When a build fails, or a disturbance leaves something behind.
 pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
     let plugin = plugin::build(sh)?;
     build(sh)?;
-    let tests = cmd!(
+    let soak = cmd!(
         sh,
         "cargo test --locked --package e2e-tests --test cluster_chaos -- --nocapture"
     );
-    in_cluster(sh, tests.env("CHAOS_MINUTES", minutes.to_string()), &plugin)
+    in_cluster(sh, soak.env("CHAOS_MINUTES", minutes.to_string()), &plugin)?;
+    let targets = CHAOS.iter().flat_map(|target| ["--test", *target]);
+    let others = cmd!(
+        sh,
+        "cargo test --locked --no-fail-fast --package e2e-tests {targets...}"
+    );
+    in_cluster(sh, others, &plugin)
 }
 
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.

@@ -14,7 +14,8 @@ pub(crate) struct Args {
     /// The histories of an earlier run, which printed this number.
     #[arg(long)]
     seed: Option<u64>,
-    /// Instead of histories in memory, real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`. Needs Go.
+    /// Instead of histories in memory, real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`, and after that
+    /// time once under all others that the cluster tests know. Needs Go.
     #[arg(long, conflicts_with = "seed")]
     chaos: bool,
     /// Instead of histories in memory, this many promotions and as many aborts under load, by the oldest and the newest
