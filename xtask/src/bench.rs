@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// lists. With the default sizes it takes about ten minutes for each plugin.
     #[arg(long)]
     cluster: bool,
+    /// Only compare the smallest router in Rust with the smallest one in Go, both called by a host in Go.
+    #[arg(long, conflicts_with = "cluster")]
+    routers: bool,
     /// Plugins to compare, which take turns. Without any, the release binary is built and measured.
     #[arg(value_name = "BINARY", requires = "cluster")]
     plugins: Vec<PathBuf>,
@@ -56,6 +59,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, &[])?;
     if args.cluster {
         return cluster(sh, args);
+    }
+    if args.routers {
+        return routers(sh);
     }
     let rust = target_dir(sh).join("release/examples/decode_call");
     let go = go::build_decoder(sh)?;
@@ -96,7 +102,19 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         "cargo run --locked --release --package route-planner --example plan_times"
     )
     .run()?;
+    routers(sh)?;
     go::figures(sh, &plugin::build(sh)?)
+}
+
+/// As their authors would build them.
+fn routers(sh: &Shell) -> anyhow::Result<()> {
+    cmd!(
+        sh,
+        "cargo build --locked --release --package rollouts-rpc --example minimal_router"
+    )
+    .run()?;
+    say("the smallest traffic routers, called by a host in Go:");
+    go::compare(sh, &target_dir(sh).join("release/examples/minimal_router"))
 }
 
 /// The program that measures is in `tests`, where the cluster is.

@@ -53,6 +53,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     build("go.mod", "etcd", ETCD)?;
     build("go.mod", "kustomize", KUSTOMIZE)?;
     build("go.mod", "go-plugin", "./plugin")?;
+    build("go.mod", "go-plugin-broken", "./broken")?;
     let helm = cmd!(
         sh,
         "go -C {HELM} build -ldflags {STRIPPED} -o {bin}/helm {HELM_COMMAND}"
@@ -73,6 +74,26 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
     let output = target_dir(sh).join("go/bin/decode");
     go(sh, cmd!(sh, "go -C {MODULE} build -o {output} ./decode")).run()?;
     Ok(output)
+}
+
+/// Builds a minimal router in Go, and prints what a host in Go measures of it and of the one at `ours`, in one run.
+///
+/// # Errors
+/// When a build or the measuring fails.
+pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
+    let bin = target_dir(sh).join("go/bin");
+    for (output, package) in [("minimal-router", "./minimal"), ("compare", "./compare")] {
+        let build = cmd!(
+            sh,
+            "go -C {MODULE} build -ldflags {STRIPPED} -o {bin}/{output} {package}"
+        );
+        go(sh, build).run()?;
+    }
+    let (rust, go) = (
+        format!("Rust={}", ours.display()),
+        format!("Go={}", bin.join("minimal-router").display()),
+    );
+    Ok(cmd!(sh, "{bin}/compare {rust} {go}").run()?)
 }
 
 /// Prints what the host tests measure on the plugin at `plugin`.

@@ -54,6 +54,17 @@ const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        package: "rollouts-plugin-check",
+        knows: &["gob", "rollouts-rpc"],
+        must_not_know: &[
+            "gloo-types",
+            "route-planner",
+            "route-store",
+            "kube-core",
+            "kube-client",
+        ],
+    },
+    Rule {
         package: "gloo-types",
         knows: &["serde_json"],
         must_not_know: &[

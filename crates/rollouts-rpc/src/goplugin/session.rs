@@ -103,7 +103,8 @@ where
     /// [`SessionError::NotEstablished`] for a peer that only knocks.
     pub(crate) async fn establish(io: IO) -> Result<Self, SessionError> {
         let io = FrameGuard::new(WriteDeadline::new(io)).compat();
-        let mut connection = yamux::Connection::new(io, config(), yamux::Mode::Server);
+        let mut connection =
+            yamux::Connection::new(io, yamux_config(MAX_STREAMS), yamux::Mode::Server);
         let mut next = async || match accept(&mut connection).await {
             Ok(Some(stream)) => Ok(stream),
             Ok(None) => Err(SessionError::NotEstablished),
@@ -206,10 +207,11 @@ async fn stop(service: &dyn Serve) {
     }
 }
 
-fn config() -> yamux::Config {
+/// Of either end. Windows do not grow: Go sends a frame as long as the window, and the yamux crate takes none above 1 MiB.
+pub(crate) fn yamux_config(streams: usize) -> yamux::Config {
     let mut config = yamux::Config::default();
-    config.set_max_num_streams(MAX_STREAMS);
-    config.set_max_connection_receive_window(Some(MAX_STREAMS * WINDOW));
+    config.set_max_num_streams(streams);
+    config.set_max_connection_receive_window(Some(streams * WINDOW));
     config
 }
 

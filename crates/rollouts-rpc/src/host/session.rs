@@ -16,7 +16,11 @@ use super::metric_client::MetricClient;
 use super::router_client::RouterClient;
 use super::step_client::StepClient;
 use crate::goplugin::handshake::PluginKind;
+use crate::goplugin::session::yamux_config;
 use crate::netrpc::client::{CallError, RpcClient};
+
+/// Far more than a host dispenses.
+const MAX_STREAMS: usize = 64;
 
 /// A session with a plugin. Dropping it hangs up without a Quit, as a host that crashes does.
 pub struct HostSession {
@@ -38,7 +42,7 @@ impl HostSession {
     {
         let connection = yamux::Connection::new(
             connection.compat(),
-            yamux::Config::default(),
+            yamux_config(MAX_STREAMS),
             yamux::Mode::Client,
         );
         let (streams, requests) = mpsc::channel(1);

@@ -1,0 +1,372 @@
+//! Every method, with arguments of every sort.
+
+use gob::Decoder;
+use rollouts_rpc::host::AnyClient;
+use rollouts_rpc::testing::{LIMITS, NoArgument, Recording, recordings};
+use serde::de::IgnoredAny;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use crate::process::{Plugin, text};
+use crate::replies::{self, Response, methods};
+use crate::report::{Report, Seen};
+use crate::session::patient;
+use crate::{Args, Kind};
+
+gob::gob_struct! {
+    struct Odd as "Odd" {
+        weight: String as "DesiredWeight",
+        rollout: i64 as "Rollout",
+    }
+
+    struct Nothing as "Nothing" {
+        unused: bool as "Unused",
+    }
+}
+
+gob::gob_interface! {
+    enum Argument {
+        Unregistered(Odd) as "NoSuchArgs",
+        Text(String) as "string",
+        UpdateHash(Nothing) as "UpdateHashArgs",
+        Weight(Nothing) as "SetWeightAndVerifyWeightArgs",
+        Header(Nothing) as "SetHeaderArgs",
+        Mirror(Nothing) as "SetMirrorArgs",
+        Remove(Nothing) as "RemoveManagedRoutesArgs",
+        Run(Nothing) as "RunArgs",
+        Resume(Nothing) as "TerminateAndResumeArgs",
+        Collect(Nothing) as "GarbageCollectArgs",
+        Metadata(Nothing) as "GetMetadataArgs",
+        StepRun(Nothing) as "step.RunArgs",
+        StepTerminate(Nothing) as "step.TerminateArgs",
+        StepAbort(Nothing) as "step.AbortArgs",
+    }
+}
+
+/// The method's own type, with nothing in it: Go leaves out what is zero.
+fn empty(kind: Kind, method: &str) -> Argument {
+    let nothing = Nothing { unused: true };
+    match (kind, method) {
+        (Kind::Router, "UpdateHash") => Argument::UpdateHash(nothing),
+        (Kind::Router, "SetWeight" | "VerifyWeight") => Argument::Weight(nothing),
+        (Kind::Router, "SetHeaderRoute") => Argument::Header(nothing),
+        (Kind::Router, "SetMirrorRoute") => Argument::Mirror(nothing),
+        (Kind::Router, _) => Argument::Remove(nothing),
+        (Kind::Metric, "Run") => Argument::Run(nothing),
+        (Kind::Metric, "Resume" | "Terminate") => Argument::Resume(nothing),
+        (Kind::Metric, "GarbageCollect") => Argument::Collect(nothing),
+        (Kind::Metric, _) => Argument::Metadata(nothing),
+        (Kind::Step, "Run") => Argument::StepRun(nothing),
+        (Kind::Step, "Terminate") => Argument::StepTerminate(nothing),
+        (Kind::Step, _) => Argument::StepAbort(nothing),
+    }
+}
+
+pub(crate) async fn checks(args: &Args, report: &mut Report) {
+    let kind = args.kind.plugin();
+    let opened = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, frames) = plugin.session(args).await?;
+        let client = patient(args, session.dispense_any(kind)).await?;
+        Ok((plugin, session, frames, client))
+    };
+    let (mut plugin, session, _frames, client) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => return report.must("call.init", "InitPlugin is answered", Err(error)),
+    };
+    let init = client.call::<_, IgnoredAny>("Plugin.InitPlugin", &None::<NoArgument>);
+    report.must(
+        "call.init",
+        "InitPlugin is answered",
+        patient(args, init).await.map(drop),
+    );
+
+    for method in methods(args.kind) {
+        let bad: [(&str, &str, Option<Argument>); 2] = [
+            ("nil", "with nil", None),
+            (
+                "text",
+                "with a text",
+                Some(Argument::Text("text".to_owned())),
+            ),
+        ];
+        for (name, with, argument) in bad {
+            let answered = answered(args, &client, method, &argument).await;
+            let rule = format!("{method} {with} is answered, and the next call too");
+            report.must(format!("call.{method}.{name}"), rule, answered);
+        }
+        // On a stream of its own: Go's server loses its place in it.
+        let unregistered = async {
+            let client = patient(args, session.dispense_any(kind)).await?;
+            let argument = Some(Argument::Unregistered(Odd::default()));
+            answered(args, &client, method, &argument).await
+        };
+        let rule =
+            format!("{method} with a type that nobody knows is answered, and the next call too");
+        report.should(
+            format!("call.{method}.unregistered"),
+            rule,
+            unregistered.await,
+        );
+        let answered = answered(args, &client, method, &Some(empty(args.kind, method))).await;
+        let rule = format!("{method} with nothing in its argument is answered");
+        report.must(format!("call.{method}.empty"), rule, answered);
+    }
+    for recording in recordings(kind) {
+        let replayed = replay(args, &session, recording).await;
+        let version = recording.version;
+        match replayed {
+            Err(error) => report.must(
+                format!("call.{version}"),
+                "what the controller sends is read",
+                Err(error),
+            ),
+            Ok(replies) => {
+                for (method, outcome) in replies {
+                    let rule =
+                        format!("{method} of controller {version} is answered as it reads it");
+                    report.must(
+                        format!("call.{version}.{method}"),
+                        rule,
+                        outcome.clone().map(drop),
+                    );
+                    if let Ok(refusal) = outcome {
+                        let rule = format!("what {method} says is one line without %");
+                        report.should(
+                            format!("call.{version}.{method}.text"),
+                            rule,
+                            one_line(&refusal),
+                        );
+                    }
+                }
+            }
+        }
+    }
+    load(args, report, &client, &plugin).await;
+    let running = plugin.is_running().map(|running| running.then_some(()));
+    let running = running.and_then(|running| running.ok_or("it has ended".to_owned()));
+    report.must("call.survives", "after all calls it still runs", running);
+    report.must(
+        "call.ping",
+        "and answers a ping",
+        patient(args, session.ping()).await,
+    );
+    report.must(
+        "call.log",
+        "no line in the log is one that crashes the controller",
+        log(&plugin.log()),
+    );
+}
+
+/// Whether a call is answered in any way, and the stream is in step.
+async fn answered(
+    args: &Args,
+    client: &AnyClient,
+    method: &str,
+    argument: &Option<Argument>,
+) -> Seen {
+    use rollouts_rpc::host::CallError;
+    let method = format!("Plugin.{method}");
+    let call = client.call::<_, IgnoredAny>(&method, argument);
+    match timeout(args.patience(), call).await {
+        Err(_elapsed) => return Err(format!("no answer within {} s", args.patience)),
+        Ok(Ok(_) | Err(CallError::Refused(_))) => {}
+        Ok(Err(error)) => return Err(error.to_string()),
+    }
+    let next = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+    patient(args, next).await.map(drop)
+}
+
+fn one_line(text: &str) -> Seen {
+    if text.contains(['\n', '\r', '%']) {
+        Err(format!("{text:?}"))
+    } else {
+        Ok(())
+    }
+}
+
+/// Sends what a released controller has sent, and reads what comes back as it does.
+async fn replay(
+    args: &Args,
+    session: &rollouts_rpc::host::HostSession,
+    recording: &Recording,
+) -> Seen<Vec<(String, Seen<String>)>> {
+    let mut stream = patient(args, session.dispense_stream(args.kind.plugin())).await?;
+    let mut replies = Decoder::new(LIMITS);
+    let mut found = Vec::new();
+    let mut begin = 0;
+    for (seq, (method, end)) in (0..).zip(recording.calls()) {
+        let call = recording
+            .stream
+            .get(begin..end)
+            .ok_or("the recording is cut")?;
+        begin = end;
+        let exchange = async {
+            stream.write_all(call).await.map_err(text)?;
+            stream.flush().await.map_err(text)?;
+            reply(&mut stream, &mut replies, args.kind, method, seq).await
+        };
+        let answered = timeout(args.patience(), exchange).await;
+        let answered = answered.map_err(|_| format!("no answer within {} s", args.patience));
+        let (reply, goes_on) = match answered.and_then(|it| it) {
+            Ok(reply) => (reply, true),
+            Err(error) => (Err(error), false),
+        };
+        found.push((method.to_owned(), reply));
+        if !goes_on {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+async fn reply(
+    stream: &mut (impl tokio::io::AsyncRead + Unpin),
+    replies: &mut Decoder,
+    kind: Kind,
+    method: &str,
+    seq: u64,
+) -> Seen<Seen<String>> {
+    let mut header: Option<Response> = None;
+    let mut chunk = vec![0; 16 * 1024];
+    loop {
+        if header.is_none() {
+            header = replies.poll_value().map_err(text)?;
+        }
+        if let Some(found) = &header {
+            if found.seq != seq {
+                return Err(format!("the reply is to call {}, not {seq}", found.seq));
+            }
+            if !found.error.is_empty() {
+                if replies.poll_value::<IgnoredAny>().map_err(text)?.is_some() {
+                    return Ok(Err(found.error.clone()));
+                }
+            } else if let Some(body) = replies::body(kind, method, replies).map_err(text)? {
+                return Ok(body);
+            }
+        }
+        match stream.read(&mut chunk).await.map_err(text)? {
+            0 => return Err("the stream ends".to_owned()),
+            read => replies
+                .handle_input(chunk.get(..read).unwrap_or_default())
+                .map_err(text)?,
+        }
+    }
+}
+
+async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plugin) {
+    let at_once = async {
+        let mut calls = Vec::new();
+        for _ in 0..50 {
+            calls.push(client.call::<_, String>("Plugin.Type", &None::<NoArgument>));
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for call in calls {
+            names.insert(call.await?);
+        }
+        Ok(names.len())
+    };
+    let at_once = patient(args, at_once).await;
+    let same = at_once.and_then(|names| match names {
+        1 => Ok(()),
+        names => Err(format!("there are {names} answers")),
+    });
+    report.must(
+        "load.at-once",
+        "fifty calls at once are answered alike",
+        same,
+    );
+    let dropped = async {
+        for _ in 0..10 {
+            let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+            drop(timeout(std::time::Duration::from_micros(50), call).await);
+        }
+        client
+            .call::<_, String>("Plugin.Type", &None::<NoArgument>)
+            .await
+            .map(drop)
+    };
+    report.must(
+        "load.given-up",
+        "replies that nobody waits for change nothing",
+        patient(args, dropped).await,
+    );
+    let big = Some(Argument::Text("x".repeat(1 << 20)));
+    let before = plugin.memory();
+    let mut answers = Ok(());
+    for _ in 0..20 {
+        let first = methods(args.kind).first().copied().unwrap_or("Type");
+        answers = answers.and(answered(args, client, first, &big).await);
+    }
+    report.must(
+        "load.big",
+        "twenty arguments of 1 MiB are answered",
+        answers,
+    );
+    let grown = async {
+        let mut last = Ok(());
+        for _ in 0..500 {
+            let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
+            last = last.and(patient(args, call).await.map(drop));
+        }
+        last
+    };
+    report.must(
+        "load.many",
+        "five hundred calls in a row are answered",
+        grown.await,
+    );
+    let limit = args.memory << 20;
+    let memory = before
+        .and(plugin.memory())
+        .and_then(|memory| match memory <= limit {
+            true => Ok(()),
+            false => Err(format!("it has {} MiB", memory >> 20)),
+        });
+    report.must(
+        "load.memory",
+        format!("it stays below {} MiB", args.memory),
+        memory,
+    );
+}
+
+/// The host reads lines with a JSON object as records, and takes the types of three keys for granted.
+pub(crate) fn log(lines: &[String]) -> Seen {
+    for line in lines {
+        let Ok(serde_json::Value::Object(record)) = serde_json::from_str(line) else {
+            continue;
+        };
+        for key in ["@level", "@message", "@timestamp"] {
+            if record.get(key).is_some_and(|value| !value.is_string()) {
+                return Err(format!("{key} is no text in {line:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_would_crash_the_controller_is_found() {
+        let lines = |text: &str| [text.to_owned()];
+        assert!(
+            log(&lines(
+                r#"{"@level": "info", "@message": "m", "@timestamp": "t"}"#
+            ))
+            .is_ok()
+        );
+        assert!(log(&lines(r#"{"level": 3}"#)).is_ok());
+        assert!(log(&lines("plain")).is_ok());
+        assert!(log(&lines(r#"{"@message": 3}"#)).is_err());
+    }
+
+    #[test]
+    fn a_text_is_one_line_without_a_format() {
+        assert!(one_line("no: not at all").is_ok());
+        assert!(one_line("50%").is_err());
+        assert!(one_line("a\nb").is_err());
+    }
+}

@@ -1,0 +1,250 @@
+//! From the first session to the end of the process.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{sleep, timeout};
+
+use crate::Args;
+use crate::process::{Ended, Plugin, text};
+use crate::report::Level::{Must, Should};
+use crate::report::{Report, Seen};
+use crate::session::patient;
+use crate::start::yes;
+
+/// A controller kills a plugin that is still there after Quit.
+const QUIT: Duration = Duration::from_secs(2);
+
+/// How long a plugin has to notice that its host is gone.
+const GONE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn checks(args: &Args, report: &mut Report) {
+    let rule = format!("after {} s without a call a ping is answered", args.idle);
+    report.carry_out(Must, "life.idle", rule, idle(args)).await;
+    quit(args, report).await;
+
+    let gone = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await?;
+        drop(session);
+        plugin
+            .ended(GONE)
+            .await?
+            .status
+            .map(drop)
+            .ok_or("it stays".to_owned())
+    };
+    report
+        .carry_out(
+            Should,
+            "life.hang-up",
+            "it ends when its host is gone",
+            gone,
+        )
+        .await;
+
+    let knocked = async {
+        let plugin = Plugin::start(args).await?;
+        drop(
+            tokio::net::UnixStream::connect(plugin.socket()?)
+                .await
+                .map_err(text)?,
+        );
+        sleep(Duration::from_millis(100)).await;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await
+    };
+    report
+        .carry_out(
+            Should,
+            "life.knock",
+            "a connection that comes and goes does not keep the host out",
+            knocked,
+        )
+        .await;
+
+    let interrupted = async {
+        // Whoever started the kit may ignore SIGINT, and a child inherits that, but not a handler.
+        let _handler = signal(SignalKind::interrupt()).map_err(text)?;
+        let mut plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await?;
+        plugin.signal(Signal::INT)?;
+        sleep(Duration::from_millis(300)).await;
+        yes("it ended")(plugin.is_running()?)?;
+        patient(args, session.ping()).await
+    };
+    report
+        .carry_out(
+            Must,
+            "life.interrupt",
+            "it ignores SIGINT, which is for the host",
+            interrupted,
+        )
+        .await;
+
+    let terminated = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await?;
+        plugin.signal(Signal::TERM)?;
+        plugin
+            .ended(GONE)
+            .await?
+            .status
+            .map(drop)
+            .ok_or("it stays".to_owned())
+    };
+    report
+        .carry_out(Must, "life.terminate", "SIGTERM ends it", terminated)
+        .await;
+
+    let restarted = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await?;
+        plugin.signal(Signal::KILL)?;
+        let died = timeout(GONE, session.ping())
+            .await
+            .map_err(|_| "the connection stays".to_owned())?;
+        yes("it answers")(died.is_err())?;
+        plugin.ended(GONE).await?;
+        let plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await
+    };
+    report
+        .carry_out(
+            Must,
+            "life.restart",
+            "after a kill it can be started again",
+            restarted,
+        )
+        .await;
+
+    let two = async {
+        let (first, second) = (Plugin::start(args).await?, Plugin::start(args).await?);
+        let (one, _frames) = first.session(args).await?;
+        let (other, _more) = second.session(args).await?;
+        patient(args, one.ping()).await?;
+        patient(args, other.ping()).await
+    };
+    report
+        .carry_out(Must, "life.two", "two processes serve side by side", two)
+        .await;
+}
+
+async fn idle(args: &Args) -> Seen {
+    let plugin = Plugin::start(args).await?;
+    let (session, _frames) = plugin.session(args).await?;
+    let kind = args.kind.plugin();
+    let client = patient(args, session.dispense_any(kind)).await?;
+    sleep(Duration::from_secs(args.idle)).await;
+    patient(args, session.ping()).await?;
+    let call = client.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>);
+    patient(args, call).await.map(drop)
+}
+
+async fn quit(args: &Args, report: &mut Report) {
+    let quitting = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, _frames) = plugin.session(args).await?;
+        patient(args, session.ping()).await?;
+        let acknowledged = patient(args, session.quit()).await;
+        drop(session);
+        let log = plugin.log_handle();
+        Ok((acknowledged, plugin.ended(QUIT).await?, log.lines()))
+    };
+    let (acknowledged, ended, log) = match quitting.await {
+        Ok(seen) => seen,
+        Err(error) => return report.must("life.quit", "it ends within 2 s of Quit", Err(error)),
+    };
+    let Ended {
+        status,
+        stray_stdout,
+        files,
+    } = ended;
+    report.must(
+        "life.quit",
+        "it ends within 2 s of Quit",
+        status.map(drop).ok_or("it stays".to_owned()),
+    );
+    report.should(
+        "life.quit-reply",
+        "Quit is answered before that",
+        acknowledged,
+    );
+    let code = status.map(|status| status.success()).unwrap_or_default();
+    report.must(
+        "life.exit-code",
+        "its exit code is 0 then",
+        yes("it is not")(code),
+    );
+    report.should(
+        "life.socket",
+        "its socket is removed",
+        yes("it is still there")(files == 0),
+    );
+    let stdout = match stray_stdout {
+        0 => Ok(()),
+        bytes => Err(format!("there are {bytes} bytes")),
+    };
+    report.must(
+        "life.stdout",
+        "there is nothing on stdout but the handshake line",
+        stdout,
+    );
+    report.must(
+        "life.log",
+        "no line in the log is one that crashes the controller",
+        crate::calls::log(&log),
+    );
+    let long = log.iter().all(|line| line.len() < 64 << 10);
+    report.should(
+        "life.log-lines",
+        "no line in the log is cut: each is below 64 KiB",
+        yes("one is longer")(long),
+    );
+    report.should(
+        "life.log-times",
+        "the controller reads the times in the log",
+        log.iter().try_for_each(|line| time(line)),
+    );
+}
+
+/// Go reads a time with exactly six digits behind the point; any other record is logged as raw text.
+fn time(line: &str) -> Seen {
+    let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else {
+        return Ok(());
+    };
+    let Some(time) = record.get("@timestamp").and_then(|time| time.as_str()) else {
+        return Ok(());
+    };
+    let digits = time
+        .split('.')
+        .nth(1)
+        .map(|rest| rest.chars().take_while(char::is_ascii_digit).count());
+    let is_read = digits == Some(6) && time.parse::<Timestamp>().is_ok();
+    if is_read {
+        Ok(())
+    } else {
+        Err(format!("{time:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    #[test]
+    fn times_are_read_as_go_reads_them() {
+        let at = |time: &str| super::time(&format!("{{\"@timestamp\": \"{time}\"}}"));
+        assert!(at("2026-01-06T10:00:00.123456Z").is_ok());
+        assert!(at("2026-01-06T10:00:00.123456+02:00").is_ok());
+        assert!(at("2026-01-06T10:00:00Z").is_err());
+        assert!(at("2026-01-06T10:00:00.123Z").is_err());
+        assert!(super::time("plain").is_ok());
+    }
+}

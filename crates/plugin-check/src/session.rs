@@ -1,0 +1,207 @@
+//! What every kind of plugin answers: streams, pings, dispense, and methods that it does not have.
+
+use rollouts_rpc::host::{CallError, HostSession};
+use serde::de::IgnoredAny;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::process::{Plugin, text};
+use crate::report::{Report, Seen};
+use crate::sniffer::Frames;
+use crate::start::yes;
+use crate::{Args, Kind};
+
+use std::time::Duration;
+
+pub(crate) async fn checks(args: &Args, report: &mut Report) {
+    let opened = async {
+        let plugin = Plugin::start(args).await?;
+        let (session, frames) = plugin.session(args).await?;
+        Ok((plugin, session, frames))
+    };
+    let (_plugin, session, frames) = match opened.await {
+        Ok(opened) => opened,
+        Err(error) => {
+            report.must(
+                "session.opens",
+                "the host's three streams can be opened",
+                Err(error),
+            );
+            return;
+        }
+    };
+    report.must(
+        "session.opens",
+        "the host's three streams can be opened",
+        Ok(()),
+    );
+    for (stream, name) in [(1, "control"), (3, "stdout"), (5, "stderr")] {
+        let acknowledged = until(|| frames.has_acknowledged(stream)).await;
+        let rule =
+            format!("the {name} stream is acknowledged: a host waits 75 s for it and hangs up");
+        report.must(format!("session.acknowledges-{name}"), rule, acknowledged);
+    }
+    report.must(
+        "session.keep-alive",
+        "yamux pings are answered",
+        pong(args, &session, &frames).await,
+    );
+    report.must(
+        "session.ping",
+        "Control.Ping is answered with a struct",
+        patient(args, session.ping()).await,
+    );
+    let pings = async {
+        for _ in 0..100 {
+            session.ping().await?;
+        }
+        Ok(())
+    };
+    report.must(
+        "session.pings",
+        "a hundred pings are answered",
+        patient(args, pings).await,
+    );
+
+    let kind = args.kind.plugin();
+    let no_such = "NoSuchPlugin".to_owned();
+    let unknown = session.control::<_, u32>("Dispenser.Dispense", &no_such);
+    report.must(
+        "session.unknown-plugin",
+        "an unknown plugin is refused with a text",
+        refused(args, unknown).await,
+    );
+    for (other, name) in [
+        (Kind::Router, "router"),
+        (Kind::Metric, "metric"),
+        (Kind::Step, "step"),
+    ] {
+        if other != args.kind {
+            let name_of_other = other.plugin().dispense_name().to_owned();
+            let dispensed = session.control::<_, u32>("Dispenser.Dispense", &name_of_other);
+            let rule = format!("it is no {name} plugin, and says so");
+            report.must(
+                format!("session.no-{name}"),
+                rule,
+                refused(args, dispensed).await,
+            );
+        }
+    }
+    let control = session.control::<_, IgnoredAny>("Control.NoSuchMethod", &true);
+    report.must(
+        "session.unknown-control",
+        "an unknown method of the host is refused",
+        refused(args, control).await,
+    );
+    let ping = patient(args, session.ping()).await;
+    report.must("session.goes-on", "after all this a ping is answered", ping);
+
+    let plugin = match patient(args, session.dispense_any(kind)).await {
+        Ok(plugin) => plugin,
+        Err(error) => {
+            report.must("session.dispense", "its own kind is dispensed", Err(error));
+            return;
+        }
+    };
+    report.must("session.dispense", "its own kind is dispensed", Ok(()));
+    let argument = "argument".to_owned();
+    for (method, name) in [
+        ("Plugin.NoSuchMethod", "method"),
+        ("NoSuchService.Type", "service"),
+        ("NoDot", "name"),
+    ] {
+        let call = plugin.call::<_, IgnoredAny>(method, &argument);
+        let rule = format!("{method} is refused");
+        report.must(
+            format!("session.unknown-{name}"),
+            rule,
+            refused(args, call).await,
+        );
+    }
+    let future = if args.kind == Kind::Router {
+        "GetWeightUpdateDeadline"
+    } else {
+        "NotYetInvented"
+    };
+    let method = format!("Plugin.{future}");
+    // Not with nil, which Go's server does not manage to skip.
+    let call = plugin.call::<_, IgnoredAny>(&method, &argument);
+    report.must(
+        "session.future-method",
+        "a method of a later controller is refused",
+        refused(args, call).await,
+    );
+    let named = patient(
+        args,
+        plugin.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>),
+    )
+    .await;
+    report.must(
+        "session.in-step",
+        "after all this the next call is understood",
+        named.clone().map(drop),
+    );
+    let has_name = named
+        .map(|name| !name.trim().is_empty())
+        .and_then(yes("it is empty"));
+    report.must("session.type", "Type is a name", has_name);
+
+    let again = async {
+        let second = session.dispense_any(kind).await?;
+        let named = second
+            .call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>)
+            .await;
+        named.map(drop)
+    };
+    report.must(
+        "session.dispense-again",
+        "a second plugin is dispensed and works",
+        patient(args, again).await,
+    );
+    let first = plugin.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>);
+    report.must(
+        "session.first-goes-on",
+        "and the first goes on",
+        patient(args, first).await.map(drop),
+    );
+}
+
+/// The yamux crate pings by itself while a session is in use.
+async fn pong(args: &Args, session: &HostSession, frames: &Frames) -> Seen {
+    let begin = Instant::now();
+    while frames.pongs() == 0 && begin.elapsed() < Duration::from_secs(15) {
+        patient(args, session.ping()).await?;
+        sleep(Duration::from_millis(50)).await;
+    }
+    yes("none was within 15 s")(frames.pongs() > 0)
+}
+
+async fn until(holds: impl Fn() -> bool) -> Seen {
+    for _ in 0..100 {
+        if holds() {
+            return Ok(());
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    Err("it is not".to_owned())
+}
+
+/// The outcome of a call, unless it takes too long.
+pub(crate) async fn patient<T>(
+    args: &Args,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Seen<T> {
+    let outcome = timeout(args.patience(), call).await;
+    outcome
+        .map_err(|_| format!("no answer within {} s", args.patience))?
+        .map_err(text)
+}
+
+/// A call that has to be refused by net/rpc.
+async fn refused<T>(args: &Args, call: impl Future<Output = Result<T, CallError>>) -> Seen {
+    match timeout(args.patience(), call).await {
+        Err(_elapsed) => Err(format!("no answer within {} s", args.patience)),
+        Ok(Ok(_)) => Err("it is answered".to_owned()),
+        Ok(Err(CallError::Refused(text))) if !text.is_empty() => Ok(()),
+        Ok(Err(other)) => Err(other.to_string()),
+    }
+}

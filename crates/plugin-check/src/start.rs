@@ -1,0 +1,234 @@
+//! Without a controller, and with one: the handshake line and what it depends on.
+
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use crate::Args;
+use crate::process::{COOKIE, Plugin, command, text};
+use crate::report::{Report, Seen};
+
+/// How long a plugin has to see that nobody can use it.
+const BY_HAND: Duration = Duration::from_secs(10);
+
+/// Started without the cookie, or with that of another kind.
+pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
+    for (name, cookie) in [("by-hand", None), ("other-kind", Some("no such kind"))] {
+        let mut command = command(args);
+        match cookie {
+            None => command.env_remove(COOKIE),
+            Some(cookie) => command.env(COOKIE, cookie),
+        };
+        let seen = alone(command).await;
+        let check = |part: &str| format!("{name}.{part}");
+        let (code, line, log) = match seen {
+            Ok(seen) => seen,
+            Err(error) => {
+                report.must(check("ends"), "it starts, and ends by itself", Err(error));
+                continue;
+            }
+        };
+        report.must(
+            check("ends"),
+            "it starts, and ends by itself",
+            code.map(drop).ok_or("it stays".to_owned()),
+        );
+        let failed = |code| {
+            if code == Some(0) {
+                Err("its exit code is 0".to_owned())
+            } else {
+                Ok(())
+            }
+        };
+        report.must(
+            check("exit-code"),
+            "its exit code says that it did not serve",
+            failed(code),
+        );
+        report.must(check("stdout"), "it writes nothing to stdout", empty(&line));
+        let said = if log.is_empty() {
+            Err("stderr is empty".to_owned())
+        } else {
+            Ok(())
+        };
+        report.should(check("stderr"), "it says on stderr what it is for", said);
+    }
+}
+
+async fn alone(command: Command) -> Seen<(Option<i32>, String, Vec<String>)> {
+    let plugin = Plugin::start_with(command).await?;
+    let line = plugin.line.clone();
+    let log = plugin.log_handle();
+    let ended = plugin.ended(BY_HAND).await?;
+    let code = ended.status.map(|status| status.code().unwrap_or(-1));
+    Ok((code, line, log.lines()))
+}
+
+fn empty(line: &str) -> Seen {
+    if line.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("it writes {line:?}"))
+    }
+}
+
+/// The handshake line. False if there is nothing to go on with.
+pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
+    let plugin = match Plugin::start(args).await {
+        Ok(plugin) => plugin,
+        Err(error) => {
+            report.must(
+                "announce.line",
+                "it writes one line to stdout within 60 s",
+                Err(error),
+            );
+            return false;
+        }
+    };
+    let line = plugin.line.clone();
+    let fields: Vec<&str> = line.trim_end_matches('\n').split('|').collect();
+    let field = |index: usize| fields.get(index).copied().unwrap_or_default();
+    let is = |index: usize, expect: &[&str]| match expect.contains(&field(index)) {
+        true => Ok(()),
+        false => Err(format!("it is {:?}", field(index))),
+    };
+    let complete = if fields.len() >= 4 && line.ends_with('\n') {
+        Ok(())
+    } else {
+        Err(format!("{line:?}"))
+    };
+    let can_go_on = complete.is_ok();
+    report.must(
+        "announce.line",
+        "it writes one line to stdout within 60 s",
+        complete,
+    );
+    report.must(
+        "announce.core-version",
+        "the first field is 1",
+        is(0, &["1"]),
+    );
+    report.must(
+        "announce.version",
+        "the second field, the version, is 1",
+        is(1, &["1"]),
+    );
+    report.must(
+        "announce.network",
+        "the third field, the network, is unix",
+        is(2, &["unix"]),
+    );
+    report.must(
+        "announce.protocol",
+        "the fifth field, the protocol, is netrpc",
+        is(4, &["netrpc", ""]),
+    );
+    report.must(
+        "announce.certificate",
+        "there is no certificate: it would crash the controller",
+        is(5, &[""]),
+    );
+    report.must(
+        "announce.fields",
+        "there is no seventh field, which nobody asked for",
+        is(6, &[""]),
+    );
+    if !can_go_on {
+        return false;
+    }
+    let socket = plugin.socket();
+    let metadata = match &socket {
+        Ok(path) => std::fs::metadata(path).map_err(text),
+        Err(error) => Err(error.clone()),
+    };
+    let is_socket = metadata.as_ref().map_err(Clone::clone).and_then(|found| {
+        if found.file_type().is_socket() {
+            Ok(())
+        } else {
+            Err("it is something else".to_owned())
+        }
+    });
+    report.must(
+        "announce.socket",
+        "the fourth field is a socket that is there",
+        is_socket,
+    );
+    let is_private = metadata.and_then(|found| match found.permissions().mode() & 0o066 {
+        0 => Ok(()),
+        _ => Err(format!(
+            "its mode is {:o}",
+            found.permissions().mode() & 0o777
+        )),
+    });
+    report.should(
+        "announce.private",
+        "nobody else may connect to the socket",
+        is_private,
+    );
+    let in_dir = socket.map(|path| path.starts_with(plugin.dir.path()));
+    report.should(
+        "announce.tmpdir",
+        "the socket is in TMPDIR",
+        in_dir.and_then(yes("it is elsewhere")),
+    );
+    drop(plugin);
+
+    let announced = async |change: fn(&mut Command)| -> Seen<(String, Plugin)> {
+        let mut command = command(args);
+        change(&mut command);
+        let plugin = Plugin::start_with(command).await?;
+        Ok((
+            plugin.line.split('|').nth(1).unwrap_or_default().to_owned(),
+            plugin,
+        ))
+    };
+    let version = |seen: Seen<(String, Plugin)>| {
+        let (version, _plugin) = seen?;
+        if version == "1" {
+            Ok(())
+        } else {
+            Err(format!("it announces {version:?}"))
+        }
+    };
+    let many = announced(|command| {
+        command.env("PLUGIN_PROTOCOL_VERSIONS", "3,x,1");
+    })
+    .await;
+    report.must(
+        "announce.many-versions",
+        "of a host's versions it takes 1",
+        version(many),
+    );
+    let none = announced(|command| {
+        command.env_remove("PLUGIN_PROTOCOL_VERSIONS");
+    })
+    .await;
+    report.must(
+        "announce.no-version",
+        "without a host's versions it announces 1",
+        version(none),
+    );
+    let ports = announced(|command| {
+        command
+            .env_remove("PLUGIN_MIN_PORT")
+            .env_remove("PLUGIN_MAX_PORT");
+    })
+    .await;
+    report.must(
+        "announce.no-ports",
+        "it needs no range of ports",
+        version(ports),
+    );
+    true
+}
+
+pub(crate) fn yes(otherwise: &'static str) -> impl Fn(bool) -> Seen {
+    move |holds| {
+        if holds {
+            Ok(())
+        } else {
+            Err(otherwise.to_owned())
+        }
+    }
+}

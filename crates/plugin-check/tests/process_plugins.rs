@@ -1,0 +1,90 @@
+//! The kit meets every example: each does what it must, and what it should.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::path::PathBuf;
+
+use clap::Parser as _;
+use rollouts_plugin_check::{Args, Level, Outcome, Report, check};
+
+/// Cargo builds them along with the tests of the whole workspace.
+fn example(name: &str) -> PathBuf {
+    let this = std::env::current_exe().unwrap();
+    let examples = this.ancestors().nth(2).unwrap().join("examples");
+    let example = examples.join(name);
+    assert!(
+        example.exists(),
+        "build it: cargo build --all-features --examples"
+    );
+    example
+}
+
+async fn report(name: &str, kind: &str, more: &[&str]) -> Report {
+    let binary = example(name);
+    let args = [
+        "check",
+        binary.to_str().unwrap(),
+        "--kind",
+        kind,
+        "--idle",
+        "1",
+    ];
+    check(Args::parse_from(args.iter().chain(more))).await
+}
+
+async fn check_all(name: &str, kind: &str) {
+    let report = report(name, kind, &[]).await;
+    assert!(report.is_conformant(), "{report}");
+    assert_eq!(report.failed().count(), 0, "{report}");
+    assert!(
+        report.findings.len() >= 60,
+        "{} checks",
+        report.findings.len()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_minimal_router_is_conformant() {
+    check_all("minimal_router", "router").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nginx_router_is_conformant() {
+    check_all("nginx_router", "router").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metric_providers_are_conformant() {
+    check_all("minimal_metric", "metric").await;
+    check_all("metric_provider", "metric").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_are_conformant() {
+    check_all("minimal_step", "step").await;
+    check_all("step_plugin", "step").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_of_another_kind_is_not() {
+    let report = report("minimal_step", "router", &[]).await;
+    assert!(!report.is_conformant(), "{report}");
+    let first = report.failed().find(|finding| finding.level == Level::Must);
+    assert_eq!(first.unwrap().check, "announce.line");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_hangs_is_found() {
+    let patient = &["--patience", "1", "--only", "call.1.5.1"];
+    let report = report("hanging_router", "router", patient).await;
+    assert!(!report.is_conformant(), "{report}");
+    let failed: Vec<_> = report.failed().collect();
+    assert!(
+        matches!(&failed[..], [finding] if finding.outcome == Outcome::Failed("no answer within 1 s".to_owned())),
+        "{report}"
+    );
+}

@@ -1,0 +1,209 @@
+// Command broken is a plugin on the real go-plugin server that does one thing wrong: broken KIND FAULT. The conformance kit has to
+// find it. Without a fault it behaves.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	goplugin "github.com/hashicorp/go-plugin"
+
+	metricrpc "github.com/argoproj/argo-rollouts/metricproviders/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
+	steprpc "github.com/argoproj/argo-rollouts/rollout/steps/plugin/rpc"
+	routerrpc "github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
+	"github.com/argoproj/argo-rollouts/utils/plugin/types"
+)
+
+const cookie = "ARGO_ROLLOUTS_RPC_PLUGIN"
+
+var (
+	fault string
+	held  []byte
+	named atomic.Int64
+)
+
+func main() {
+	kind := os.Args[1]
+	if len(os.Args) > 2 {
+		fault = os.Args[2]
+	}
+	stdout := os.Stdout
+	version, suffix := uint(1), ""
+	switch fault {
+	case "banner":
+		fmt.Println("hello")
+	case "silent":
+		select {}
+	case "serves-anyone":
+		_ = os.Setenv(cookie, kind)
+	case "says-it-served":
+		if os.Getenv(cookie) != kind {
+			os.Exit(0)
+		}
+	case "version":
+		version = 2
+	case "not-dispensed":
+		suffix = "Other"
+	case "stray-output":
+		go func() {
+			// go-plugin replaces it when the handshake is written.
+			for os.Stdout == stdout {
+				time.Sleep(time.Millisecond)
+			}
+			_, _ = stdout.WriteString("stray\n")
+		}()
+	case "bad-record":
+		fmt.Fprintln(os.Stderr, `{"@level": "info", "@message": 3, "@timestamp": "2026-01-06T10:00:00.000000Z"}`)
+	case "bad-time":
+		fmt.Fprintln(os.Stderr, `{"@level": "info", "@message": "m", "@timestamp": "2026-01-06T10:00:00Z"}`)
+	case "long-line":
+		fmt.Fprintln(os.Stderr, strings.Repeat("x", 70_000))
+	case "ignores-term":
+		signal.Ignore(syscall.SIGTERM)
+	case "dies-of-interrupt":
+		go func() {
+			for {
+				time.Sleep(time.Millisecond)
+				signal.Reset(os.Interrupt)
+			}
+		}()
+	case "heavy":
+		held = make([]byte, 300<<20)
+		for i := range held {
+			held[i] = 1
+		}
+	}
+	goplugin.Serve(&goplugin.ServeConfig{
+		HandshakeConfig: goplugin.HandshakeConfig{ProtocolVersion: version, MagicCookieKey: cookie, MagicCookieValue: kind},
+		Plugins: map[string]map[string]goplugin.Plugin{
+			"trafficrouter":  {"RpcTrafficRouterPlugin" + suffix: &routerrpc.RpcTrafficRouterPlugin{Impl: router{}}},
+			"metricprovider": {"RpcMetricProviderPlugin" + suffix: &metricrpc.RpcMetricProviderPlugin{Impl: provider{}}},
+			"step":           {"RpcStepPlugin" + suffix: &steprpc.RpcStepPlugin{Impl: step{}}},
+		}[kind],
+	})
+	switch fault {
+	case "stays":
+		select {}
+	case "exit-code":
+		os.Exit(3)
+	}
+}
+
+// answer is what most methods return.
+func answer() types.RpcError {
+	switch fault {
+	case "hangs":
+		select {}
+	case "panics":
+		panic("no luck")
+	case "two-lines":
+		return types.RpcError{ErrorString: "50%\nof it"}
+	}
+	return types.RpcError{}
+}
+
+func name() string {
+	switch fault {
+	case "nameless":
+		return ""
+	case "fickle":
+		return fmt.Sprint("broken", named.Add(1))
+	}
+	return "broken"
+}
+
+type router struct{}
+
+func (router) InitPlugin() types.RpcError { return types.RpcError{} }
+
+func (router) Type() string { return name() }
+
+func (router) UpdateHash(*v1alpha1.Rollout, string, string, []v1alpha1.WeightDestination) types.RpcError {
+	return answer()
+}
+
+func (router) SetWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) types.RpcError {
+	return answer()
+}
+
+func (router) VerifyWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestination) (types.RpcVerified, types.RpcError) {
+	if fault == "seven" {
+		return 7, types.RpcError{}
+	}
+	return types.Verified, types.RpcError{}
+}
+
+func (router) SetHeaderRoute(*v1alpha1.Rollout, *v1alpha1.SetHeaderRoute) types.RpcError {
+	return answer()
+}
+
+func (router) SetMirrorRoute(*v1alpha1.Rollout, *v1alpha1.SetMirrorRoute) types.RpcError {
+	return answer()
+}
+
+func (router) RemoveManagedRoutes(*v1alpha1.Rollout) types.RpcError { return answer() }
+
+type provider struct{}
+
+func (provider) InitPlugin() types.RpcError { return types.RpcError{} }
+
+func (provider) Type() string { return name() }
+
+func (provider) measured() v1alpha1.Measurement {
+	if fault == "phase" {
+		return v1alpha1.Measurement{Phase: "Done"}
+	}
+	return v1alpha1.Measurement{Phase: v1alpha1.AnalysisPhaseSuccessful}
+}
+
+func (p provider) Run(*v1alpha1.AnalysisRun, v1alpha1.Metric) v1alpha1.Measurement {
+	return p.measured()
+}
+
+func (p provider) Resume(*v1alpha1.AnalysisRun, v1alpha1.Metric, v1alpha1.Measurement) v1alpha1.Measurement {
+	return p.measured()
+}
+
+func (p provider) Terminate(*v1alpha1.AnalysisRun, v1alpha1.Metric, v1alpha1.Measurement) v1alpha1.Measurement {
+	return p.measured()
+}
+
+func (provider) GarbageCollect(*v1alpha1.AnalysisRun, v1alpha1.Metric, int) types.RpcError {
+	return answer()
+}
+
+func (provider) GetMetadata(v1alpha1.Metric) map[string]string { return map[string]string{} }
+
+type step struct{}
+
+func (step) InitPlugin() types.RpcError { return types.RpcError{} }
+
+func (step) Type() string { return name() }
+
+func (step) result() types.RpcStepResult {
+	switch fault {
+	case "phase":
+		return types.RpcStepResult{Phase: "Done"}
+	case "status":
+		return types.RpcStepResult{Phase: types.PhaseSuccessful, Status: []byte("{")}
+	}
+	return types.RpcStepResult{Phase: types.PhaseSuccessful}
+}
+
+func (s step) Run(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+	return s.result(), answer()
+}
+
+func (s step) Terminate(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+	return s.result(), answer()
+}
+
+func (s step) Abort(*v1alpha1.Rollout, *types.RpcStepContext) (types.RpcStepResult, types.RpcError) {
+	return s.result(), answer()
+}
