@@ -2,6 +2,7 @@
 
 mod again;
 mod archive;
+mod crates;
 mod elf;
 mod manifests;
 mod release;
@@ -86,6 +87,7 @@ pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let url = args.url.as_deref();
     report.step("manifests of the plugin", || dist.manifests(url));
     report.step("manifests of the generator", || dist.appset_manifests());
+    report.step("crates, built as they are packed", || dist.crates());
     if args.again {
         report.step("again, elsewhere", || again::compare(sh, &dist.out, url));
     }
@@ -104,9 +106,8 @@ fn remove_former(sh: &Shell, out: &Path) -> anyhow::Result<()> {
 }
 
 fn is_of_release(file_name: &str) -> bool {
-    [PLUGIN, GENERATOR]
-        .iter()
-        .any(|program| file_name.starts_with(program))
+    let mut names = [PLUGIN, GENERATOR].into_iter().chain(crates::NAMES);
+    names.any(|name| file_name.starts_with(name))
 }
 
 impl Platform {
@@ -170,6 +171,16 @@ impl Dist<'_> {
         // Helm wants a directory with the chart's name.
         let chart = manifests::of_generator(self.sh, "chart", &format!("{GENERATOR}/"), &words)?;
         self.publish_archive(&format!("{GENERATOR}-chart.tgz"), &chart)
+    }
+
+    /// Publishes the libraries, and the conformance kit.
+    fn crates(&self) -> anyhow::Result<()> {
+        for packed in crates::pack(self.sh)? {
+            let bytes = self.sh.read_binary_file(&packed)?;
+            let name = packed.file_name().context("no file")?.to_string_lossy();
+            self.publish(&name, &bytes)?;
+        }
+        Ok(())
     }
 
     /// The version without the commit, which is no part of an image's tag.

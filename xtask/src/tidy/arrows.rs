@@ -18,7 +18,7 @@ struct Rule {
 
 const RULES: &[Rule] = &[
     Rule {
-        package: "gob",
+        package: "go-gob",
         knows: &["serde"],
         must_not_know: &[
             "tokio",
@@ -32,7 +32,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "rollout-types",
-        knows: &["gob", "serde_json"],
+        knows: &["go-gob", "serde_json"],
         must_not_know: &[
             "tokio",
             "futures",
@@ -43,7 +43,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "rollouts-rpc",
-        knows: &["gob", "rollout-types", "yamux"],
+        knows: &["go-gob", "rollout-types", "yamux"],
         must_not_know: &[
             "gloo-types",
             "route-planner",
@@ -55,7 +55,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         package: "rollouts-plugin-check",
-        knows: &["gob", "rollouts-rpc"],
+        knows: &["go-gob", "rollouts-rpc"],
         must_not_know: &[
             "gloo-types",
             "route-planner",
@@ -71,7 +71,7 @@ const RULES: &[Rule] = &[
             "tokio",
             "kube-core",
             "kube-client",
-            "gob",
+            "go-gob",
             "rollouts-rpc",
             "route-planner",
             "route-store",
@@ -92,7 +92,7 @@ const RULES: &[Rule] = &[
             "kube-core",
             "kube-client",
             "k8s-openapi",
-            "gob",
+            "go-gob",
             "rollouts-rpc",
             "route-store",
         ],
@@ -170,7 +170,7 @@ const RULES: &[Rule] = &[
         package: "xtask",
         knows: &["xshell"],
         must_not_know: &[
-            "gob",
+            "go-gob",
             "rollout-types",
             "rollouts-rpc",
             "gloo-types",

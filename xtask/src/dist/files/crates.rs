@@ -1,0 +1,32 @@
+//! The crates that others build with.
+
+use std::path::PathBuf;
+
+use xshell::{Shell, cmd};
+
+use crate::plugin::target_dir;
+
+/// Those that depend on each other and on crates of others only.
+pub(super) const NAMES: [&str; 7] = [
+    "gloo-types",
+    "go-gob",
+    "rollout-types",
+    "rollouts-plugin-check",
+    "rollouts-rpc",
+    "route-planner",
+    "strict-json",
+];
+
+/// Packs them as for a registry and builds each from its packed files. Nothing is uploaded.
+///
+/// # Errors
+/// When a file that is needed is not packed, or is not committed.
+pub(super) fn pack(sh: &Shell) -> anyhow::Result<Vec<PathBuf>> {
+    let packages = NAMES.iter().flat_map(|name| ["--package", *name]);
+    cmd!(sh, "cargo package --locked {packages...}").run()?;
+    // All have the version of the workspace, as xtask does.
+    let version = env!("CARGO_PKG_VERSION");
+    let directory = target_dir(sh).join("package");
+    let packed = NAMES.map(|name| directory.join(format!("{name}-{version}.crate")));
+    Ok(packed.into())
+}
