@@ -2,6 +2,8 @@
 
 mod managed;
 
+use std::collections::BTreeMap;
+
 use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, Rollout, WeightDestination,
@@ -152,6 +154,16 @@ impl Request {
         let mut request = self.clone();
         request.intent.managed.is_ending = true;
         request
+    }
+
+    /// The same where all traffic is on the canary. The controller records weight 0 already while a promotion is held.
+    pub(crate) fn after_full_weight(mut self) -> Self {
+        self.intent.applied = Some(AppliedWeights {
+            stable: 0,
+            canary: 100,
+            additional: BTreeMap::new(),
+        });
+        self
     }
 
     /// The same with all traffic on the canary.

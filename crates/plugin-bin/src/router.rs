@@ -157,7 +157,12 @@ impl<S: Store> GlooRouter<S> {
         self.store.is_called_for(&from_rpc::key(rollout));
         let are_removed = self.memory.has_removed(rollout);
         let hashes = self.memory.hashes(rollout);
-        Request::new(&self.policy, rollout, hashes, are_removed, kind)
+        let request = Request::new(&self.policy, rollout, hashes, are_removed, kind)?;
+        Ok(if self.holds.is_held(&request.rollout) {
+            request.after_full_weight()
+        } else {
+            request
+        })
     }
 
     /// The Rollout with what the wire left out.
@@ -291,8 +296,15 @@ impl<S: Store> GlooRouter<S> {
         let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
         let mut failures = shifted.into_failures();
         if let Some((request, held)) = held {
-            let shifted = self.shift(&request, held, deadline, None).await;
-            failures.extend(shifted.into_failures());
+            // Each by itself: the canary Service leads to the promoted version, so no table has to wait for another one.
+            for table in held.tables {
+                let table = Selected {
+                    tables: vec![table],
+                    failures: Vec::new(),
+                };
+                let shifted = self.shift(&request, table, deadline, None).await;
+                failures.extend(shifted.into_failures());
+            }
         }
 
         let key = &request.rollout;

@@ -385,6 +385,14 @@ impl<'a> Slot<'a> {
             && (!by.subset || self.subset() == other.subset())
     }
 
+    /// Whether this leads to an object of the same name, in whatever cluster.
+    pub(crate) fn is_named_as(&self, other: &Slot<'_>) -> bool {
+        match (self.object, other.object) {
+            (Some(one), Some(other)) => (one.name, one.namespace) == (other.name, other.namespace),
+            _ => false,
+        }
+    }
+
     /// Whether this leads where a recorded destination does, by what distinguished destinations then.
     pub(crate) fn is_recorded_as(&self, recorded: &Value, by: Distinction) -> bool {
         let reading = Reading {

@@ -78,6 +78,11 @@ pub(crate) fn matched(
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
         true,
+        |it| has_added(it).then(|| (name(it), foreign.recorded(it), foreign.recorded_share(it))),
+        |it| Some((own_name(it), foreign.live(it), foreign.live_share(it))),
+    );
+    pairs.pair(
+        true,
         |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((foreign.live(it), foreign.live_share(it))),
     );

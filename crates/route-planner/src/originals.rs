@@ -65,6 +65,12 @@ pub(crate) fn recover<'a>(
     for (index, (at, original)) in originals.iter().enumerate() {
         let mut original = original.clone();
         let mut found = slots.iter().position(|slot| slot.is_same(&original));
+        if index > 0 && found.is_none() {
+            // The owner led it to another cluster, for example.
+            let changed =
+                |slot: &Slot<'a>| !is_original(slot) && is_new(slot) && slot.is_named_as(&original);
+            found = slots.iter().position(changed);
+        }
         if index == 0 && found.is_none() {
             let changed = |slot: &Slot<'a>| !is_original(slot) && roles.is_anchor(slot);
             let replacement = |slot: &Slot<'a>| {

@@ -234,9 +234,20 @@ fn destination() -> impl Strategy<Value = Value> {
         )
 }
 
+/// What a route leads to. The only destination of a route has no weight: Gloo takes 100 at most, and with less the route would
+/// look like a copy of one that is split, without its stable destination.
+fn list() -> impl Strategy<Value = Vec<Value>> {
+    vec(destination(), 1..4).prop_map(|mut list| {
+        if let [only] = &mut list[..] {
+            only.as_object_mut().unwrap().remove("weight");
+        }
+        list
+    })
+}
+
 fn route() -> impl Strategy<Value = Value> {
     let forward = prop_oneof![
-        6 => vec(destination(), 1..4).prop_map(|list| json!({"autoHostRewrite": false, "destinations": list})),
+        6 => list().prop_map(|list| json!({"autoHostRewrite": false, "destinations": list})),
         1 => Just(json!({"pathRewrite": "/", "destinations": []})),
         1 => Just(json!({"pathRewrite": "/"})),
     ];
@@ -259,7 +270,7 @@ fn route() -> impl Strategy<Value = Value> {
 
 /// A TCP or TLS route, on the port that is selected or on another.
 fn l4_route() -> impl Strategy<Value = Value> {
-    (vec(destination(), 1..4), select(vec![443, 444])).prop_map(|(list, port)| {
+    (list(), select(vec![443, 444])).prop_map(|(list, port)| {
         json!({"matchers": [{"port": port, "sniHosts": ["db.example.com"]}], "alien": 1, "forwardTo": {"destinations": list}})
     })
 }
