@@ -265,6 +265,12 @@ mod tests {
     }
 
     #[test]
+    fn a_laptop_can_send_what_the_users_ask_for() {
+        let rates = PERSONAS.iter().map(|persona| persona.rate);
+        assert!(rates.sum::<u32>() <= 500);
+    }
+
+    #[test]
     fn bubbles_are_taken_once() {
         let mut counts = Counts::default();
         counts.add(1, &sent(1, "2", 200));

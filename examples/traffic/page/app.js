@@ -23,7 +23,7 @@ const FAILURES = {
 
 const state = { now: null, steps: [], personas: [], log: [], points: [], lines: new Set(), bubbles: [], bands: new Map() };
 /** For tests: what was drawn and received. */
-window.demo = { drawn: 0, events: 0, last: null, colours };
+window.demo = { drawn: 0, outlines: 0, events: 0, last: null, colours };
 
 let colour = {};
 function readColours() {
@@ -364,6 +364,7 @@ function drawRiver(now) {
       context.lineWidth = 1.6;
       shape(context, bubble.version, x, y, radius * 1.5);
       context.stroke();
+      window.demo.outlines += 1;
     } else {
       context.fillStyle = versionColour(bubble.version);
       shape(context, bubble.version, x, y, r);
@@ -545,11 +546,11 @@ function drawCurves() {
   }
 }
 
-/** For tests: how many pixels of the bubbles' canvas have the colour of each version, and of failures. */
-function colours() {
-  const canvas = $("river");
+/** For tests: how many pixels of a canvas have each colour of versions, failures and curves. */
+function colours(id = "river") {
+  const canvas = $(id);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const wanted = ["v1", "v2", "v3", "v4", "bad"].map((name) => {
+  const wanted = ["v1", "v2", "v3", "v4", "bad", "ink", "mark"].map((name) => {
     const hex = colour[name].slice(1);
     const full = hex.length === 3 ? [...hex].map((digit) => digit + digit).join("") : hex;
     return [name, parseInt(full, 16)];
