@@ -2,7 +2,8 @@
 // is read.
 (() => {
   const it = window.demo.last;
-  const text = (id) => document.getElementById(id).textContent.replaceAll(",", "");
+  const plain = (text) => text.replaceAll(",", "").replaceAll("\u00a0", " ");
+  const text = (id) => plain(document.getElementById(id).textContent);
   const complaints = [];
   const same = (what, shown, expect) => { if (shown !== expect) complaints.push(`${what}: ${shown}, not ${expect}`); };
   const tenths = (value) => (value === null ? "–" : Math.round(value * 10) / 10 + " %");
@@ -10,10 +11,11 @@
   const ms = (value) => (value < 10 ? value : Math.round(value));
   const isUpdate = it.rollout.current.number !== it.rollout.stable.number;
   same("phase", text("phase"), it.rollout.phase);
-  same("message", text("message"), it.rollout.message.replaceAll(",", ""));
+  same("message", text("message"), plain(it.rollout.message));
   same("asked", text("asked"), tenths(it.weights.asked));
   same("written", text("written"), tenths(it.weights.written));
-  same("measured", text("measured"), isUpdate ? tenths(it.weights.measured) : "–");
+  same("measured", text("measured"), tenths(it.weights.measured));
+  same("measured at rest", it.weights.measured === null, !isUpdate);
   same("requests", text("requests"), String(requests));
   same("failed", text("failed"), String(failed));
   same("latency", text("latency"), p50 === null ? "–" : `${ms(p50)} / ${ms(p99)}`);
@@ -23,7 +25,7 @@
   const sum = (counts) => Object.values(counts).reduce((a, b) => a + b, 0);
   same("failed in all", sum(failures), failed);
   same("requests in all", sum(versions) + failed, requests);
-  const cells = (id) => [...document.querySelectorAll(`#${id} td`)].map((cell) => cell.textContent.replaceAll(",", "")).join();
+  const cells = (id) => [...document.querySelectorAll(`#${id} td`)].map((cell) => plain(cell.textContent)).join();
   same("counts", cells("counts"), [versions, copies, failures].flatMap(Object.values).join());
   const shares = (persona) => Object.entries(persona.shares)
     .map(([key, share]) => (key === "failed" ? "failed " : `version ${key}: `) + share + " %").join(" ") || "–";
