@@ -127,7 +127,7 @@ impl Counts {
     }
 
     /// Forgets what is older than the window, and adds a point to the curves now and then.
-    pub(crate) fn tick(&mut self, now: Duration, asked: i32, written: Option<f64>, canary: u32) {
+    pub(crate) fn tick(&mut self, now: Duration, asked: i32, written: f64, canary: Option<u32>) {
         while self.recent.front().is_some_and(|it| it.at + WINDOW < now) {
             self.recent.pop_front();
         }
@@ -141,7 +141,7 @@ impl Counts {
             tenths(now.as_secs_f64()),
             asked,
             written,
-            self.share(canary).map(tenths),
+            canary.and_then(|it| self.share(it)).map(tenths),
             failed - self.failed_at_last_point,
             p99,
         ]));
@@ -246,7 +246,7 @@ mod tests {
         for ms in 4000..6000 {
             counts.add(0, &sent(ms, "1", 200));
         }
-        counts.tick(Duration::from_millis(6003), 25, Some(25.0), 2);
+        counts.tick(Duration::from_millis(6003), 25, 25.0, Some(2));
         assert_eq!(counts.share(2), Some(0.0));
         assert_eq!(Counts::default().share(1), None);
     }
@@ -262,6 +262,12 @@ mod tests {
         assert_eq!(totals["requests"], 4502);
         assert_eq!(totals["versions"], json!({"1": 3000, "2": 1500}));
         assert_eq!(counts.share(2), Some(25.0));
+    }
+
+    #[test]
+    fn a_laptop_can_send_what_the_users_ask_for() {
+        let rates = PERSONAS.iter().map(|persona| persona.rate);
+        assert!(rates.sum::<u32>() <= 500);
     }
 
     #[test]

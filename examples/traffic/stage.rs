@@ -414,16 +414,13 @@ impl Stage {
         let load = self.loads.first().map(Load::elapsed);
         let now = load.unwrap_or_default();
         let canary = self.canary();
-        self.counts.tick(now, asked, Some(written), canary);
+        self.counts.tick(now, asked, written, canary);
     }
 
     /// The version whose share is measured; none at rest.
-    fn canary(&self) -> u32 {
-        if self.model.current == self.model.stable {
-            0
-        } else {
-            self.model.current.number
-        }
+    fn canary(&self) -> Option<u32> {
+        let current = self.model.current;
+        (current != self.model.stable).then_some(current.number)
     }
 
     fn tables_changed(&mut self) {
@@ -473,7 +470,7 @@ impl Stage {
             "weights": {
                 "asked": self.asked,
                 "written": self.written,
-                "measured": self.counts.share(self.canary()),
+                "measured": self.canary().and_then(|it| self.counts.share(it)),
             },
             "totals": self.counts.totals(),
             "personas": self.counts.personas(),

@@ -1,6 +1,6 @@
 //! `cargo xtask demo`: a canary from start to finish, without Go and without a cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use xshell::{Shell, cmd};
 
@@ -37,7 +37,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         Args {
             pictures: Some(directory),
             ..
-        } => traffic::pictures(sh, directory),
+        } => take_pictures(sh, directory),
         Args { web: true, .. } => show(sh, args),
         Args { .. } => walk(sh),
     }
@@ -64,6 +64,13 @@ fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
     let demo = cmd!(sh, "{traffic} {plugin} {flags...}");
     Ok(demo.env("ENVOY_BINARY", envoy).quiet().run()?)
+}
+
+/// Lets a browser take pictures of the same page.
+fn take_pictures(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
+    let envoy = envoy::installed(sh)?;
+    let (traffic, plugin) = build(sh, "traffic")?;
+    traffic::pictures(sh, &envoy, &plugin, &traffic, directory)
 }
 
 /// The paths of an example and of the plugin, for the machine it runs on and without optimisation: what ships takes several

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use anyhow::Context as _;
 use xshell::{Cmd, Shell, cmd};
 
 use crate::{envoy, go, plugin};
@@ -20,21 +21,6 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
 /// # Errors
 /// When there is no Chromium, or the build or a test fails.
 pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    Ok(page(sh, envoy, plugin)?.run()?)
-}
-
-/// Writes pictures of the page and the recording into a directory.
-///
-/// # Errors
-/// As [`page_tests`], or when there is no Envoy.
-pub(crate) fn pictures(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
-    let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
-    let directory = sh.current_dir().join(directory);
-    let page = page(sh, &envoy, &plugin)?.args(["--", "a_recording_plays"]);
-    Ok(page.env("PICTURES", directory).run()?)
-}
-
-fn page<'a>(sh: &'a Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<Cmd<'a>> {
     // With all features, as the tests before have built what it has in common with them.
     cmd!(
         sh,
@@ -42,7 +28,27 @@ fn page<'a>(sh: &'a Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<Cmd<'a
     )
     .run()?;
     let examples = plugin::target_dir(sh).join("debug/examples");
-    Ok(tests(sh, &["traffic_page"], envoy, plugin).env("EXAMPLES_DIR", examples))
+    let tests = tests(sh, &["traffic_page"], envoy, plugin);
+    Ok(tests.env("EXAMPLES_DIR", examples).run()?)
+}
+
+/// Writes pictures of the page that `demo` serves, and the recording, into a directory.
+///
+/// # Errors
+/// As [`page_tests`].
+pub(crate) fn pictures(
+    sh: &Shell,
+    envoy: &Path,
+    plugin: &Path,
+    demo: &Path,
+    directory: &Path,
+) -> anyhow::Result<()> {
+    let examples = demo.parent().context("the demo is in no directory")?;
+    let tests = tests(sh, &["traffic_page"], envoy, plugin).args(["--", "a_recording_plays"]);
+    let tests = tests.env("EXAMPLES_DIR", examples);
+    Ok(tests
+        .env("PICTURES", sh.current_dir().join(directory))
+        .run()?)
 }
 
 /// Counts failed requests while the released controllers promote and abort, and while something disturbs them.

@@ -8,7 +8,7 @@ const make = (tag, text, kind) => {
   if (kind) element.className = kind;
   return element;
 };
-const percent = (value) => (value === null || value === undefined ? "–" : Math.round(value * 10) / 10 + " %");
+const percent = (value) => (value === null || value === undefined ? "–" : Math.round(value * 10) / 10 + "\u00a0%");
 const number = (value) => value.toLocaleString("en");
 const brief = (ms) => (ms < 10 ? ms : number(Math.round(ms)));
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
@@ -23,7 +23,7 @@ const FAILURES = {
 
 const state = { now: null, steps: [], personas: [], log: [], points: [], lines: new Set(), bubbles: [], bands: new Map() };
 /** For tests: what was drawn and received. */
-window.demo = { drawn: 0, events: 0, last: null, colours };
+window.demo = { drawn: 0, outlines: 0, events: 0, last: null, colours };
 
 let colour = {};
 function readColours() {
@@ -75,7 +75,7 @@ function show(event) {
   set("plugin", plugin.id === null ? "the plugin is dead" : "plugin: process " + plugin.id + starts + ", " + number(plugin.calls) + " calls");
   set("asked", percent(weights.asked));
   set("written", percent(weights.written));
-  set("measured", rollout.current.number === rollout.stable.number ? "–" : percent(weights.measured));
+  set("measured", percent(weights.measured));
   set("requests", number(totals.requests));
   set("failed", number(totals.failed));
   $("failed").classList.toggle("bad", totals.failed > 0);
@@ -86,7 +86,7 @@ function show(event) {
   for (const [kind, count] of Object.entries(totals.failures)) counts.push([FAILURES[kind] || kind, count]);
   rows("counts", counts.map(([name, count]) => [name, number(count)]));
   rows("personas", event.personas.map((persona, index) => {
-    const shares = Object.entries(persona.shares).map(([key, share]) => (key === "failed" ? "failed " : "version " + key + ": ") + share + " %");
+    const shares = Object.entries(persona.shares).map(([key, share]) => (key === "failed" ? "failed " : "version " + key + ": ") + share + "\u00a0%");
     const header = (state.personas[index] || {}).header;
     return [persona.name + (header ? " (" + header + ")" : ""), shares.join(", ") || "–"];
   }));
@@ -364,6 +364,7 @@ function drawRiver(now) {
       context.lineWidth = 1.6;
       shape(context, bubble.version, x, y, radius * 1.5);
       context.stroke();
+      window.demo.outlines += 1;
     } else {
       context.fillStyle = versionColour(bubble.version);
       shape(context, bubble.version, x, y, r);
@@ -470,7 +471,7 @@ function drawCurves() {
   const end = points.length ? points[points.length - 1][0] : 0;
   {
     const [context, width, height] = surface("shares");
-    const [low, high, right] = [height - 16, 8, width - 44];
+    const [low, high, right] = [height - 16, 8, width - 50];
     const x = (t) => right - ((end - t) / SPAN) * right;
     const y = (share) => low - (share / 100) * (low - high);
     context.font = "11px system-ui, sans-serif";
@@ -512,7 +513,7 @@ function drawCurves() {
   }
   {
     const [context, width, height] = surface("faults");
-    const [low, right] = [height - 2, width - 44];
+    const [low, right] = [height - 2, width - 50];
     const x = (t) => right - ((end - t) / SPAN) * right;
     const shown = points.filter((point) => end - point[0] <= SPAN);
     const most = Math.max(10, ...shown.map((point) => point[4]));
@@ -545,11 +546,11 @@ function drawCurves() {
   }
 }
 
-/** For tests: how many pixels of the bubbles' canvas have the colour of each version, and of failures. */
-function colours() {
-  const canvas = $("river");
+/** For tests: how many pixels of a canvas have each colour of versions, failures and curves. */
+function colours(id = "river") {
+  const canvas = $(id);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-  const wanted = ["v1", "v2", "v3", "v4", "bad"].map((name) => {
+  const wanted = ["v1", "v2", "v3", "v4", "bad", "ink", "mark"].map((name) => {
     const hex = colour[name].slice(1);
     const full = hex.length === 3 ? [...hex].map((digit) => digit + digit).join("") : hex;
     return [name, parseInt(full, 16)];
