@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use rollouts_rpc::host::HostSession;
 use rustix::process::Signal;
+use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
@@ -24,122 +26,94 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let rule = format!("after {} s without a call a ping is answered", args.idle);
     report.carry_out(Must, "life.idle", rule, idle(args)).await;
     quit(args, report).await;
-
-    let gone = async {
-        let plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await?;
-        drop(session);
-        plugin
-            .ended(GONE)
-            .await?
-            .status
-            .map(drop)
-            .ok_or("it stays".to_owned())
-    };
+    let rule = "it ends when its host is gone";
     report
-        .carry_out(
-            Should,
-            "life.hang-up",
-            "it ends when its host is gone",
-            gone,
-        )
+        .carry_out(Should, "life.hang-up", rule, hang_up(args))
         .await;
-
-    let knocked = async {
-        let plugin = Plugin::start(args).await?;
-        drop(
-            tokio::net::UnixStream::connect(plugin.socket()?)
-                .await
-                .map_err(text)?,
-        );
-        sleep(Duration::from_millis(100)).await;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await
-    };
+    let rule = "a connection that comes and goes does not keep the host out";
     report
-        .carry_out(
-            Should,
-            "life.knock",
-            "a connection that comes and goes does not keep the host out",
-            knocked,
-        )
+        .carry_out(Should, "life.knock", rule, knock(args))
         .await;
-
-    let interrupted = async {
-        // Whoever started the kit may ignore SIGINT, and a child inherits that, but not a handler.
-        let _handler = signal(SignalKind::interrupt()).map_err(text)?;
-        let mut plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await?;
-        plugin.signal(Signal::INT)?;
-        sleep(Duration::from_millis(300)).await;
-        yes("it ended")(plugin.is_running()?)?;
-        patient(args, session.ping()).await
-    };
+    let rule = "it ignores SIGINT, which is for the host";
     report
-        .carry_out(
-            Must,
-            "life.interrupt",
-            "it ignores SIGINT, which is for the host",
-            interrupted,
-        )
+        .carry_out(Must, "life.interrupt", rule, interrupt(args))
         .await;
-
-    let terminated = async {
-        let plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await?;
-        plugin.signal(Signal::TERM)?;
-        plugin
-            .ended(GONE)
-            .await?
-            .status
-            .map(drop)
-            .ok_or("it stays".to_owned())
-    };
+    let rule = "SIGTERM ends it";
     report
-        .carry_out(Must, "life.terminate", "SIGTERM ends it", terminated)
+        .carry_out(Must, "life.terminate", rule, terminate(args))
         .await;
-
-    let restarted = async {
-        let plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await?;
-        plugin.signal(Signal::KILL)?;
-        let died = timeout(GONE, session.ping())
-            .await
-            .map_err(|_| "the connection stays".to_owned())?;
-        yes("it answers")(died.is_err())?;
-        plugin.ended(GONE).await?;
-        let plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await
-    };
+    let rule = "after a kill it can be started again";
     report
-        .carry_out(
-            Must,
-            "life.restart",
-            "after a kill it can be started again",
-            restarted,
-        )
+        .carry_out(Must, "life.restart", rule, restart(args))
         .await;
+    let rule = "two processes serve side by side";
+    report.carry_out(Must, "life.two", rule, two(args)).await;
+}
 
-    let two = async {
-        let (first, second) = (Plugin::start(args).await?, Plugin::start(args).await?);
-        let (one, _frames) = first.session(args).await?;
-        let (other, _more) = second.session(args).await?;
-        patient(args, one.ping()).await?;
-        patient(args, other.ping()).await
-    };
-    report
-        .carry_out(Must, "life.two", "two processes serve side by side", two)
-        .await;
+async fn hang_up(args: &Args) -> Seen {
+    let (plugin, session) = serving(args).await?;
+    drop(session);
+    ends(plugin).await
+}
+
+async fn knock(args: &Args) -> Seen {
+    let plugin = Plugin::start(args).await?;
+    let knock = UnixStream::connect(plugin.socket()?).await;
+    drop(knock.map_err(text)?);
+    sleep(Duration::from_millis(100)).await;
+    let (session, _frames) = plugin.session(args).await?;
+    patient(args, session.ping()).await
+}
+
+async fn interrupt(args: &Args) -> Seen {
+    // Whoever started the kit may ignore SIGINT, and a child inherits that, but not a handler.
+    let _handler = signal(SignalKind::interrupt()).map_err(text)?;
+    let (mut plugin, session) = serving(args).await?;
+    plugin.signal(Signal::INT)?;
+    sleep(Duration::from_millis(300)).await;
+    yes("it ended")(plugin.is_running()?)?;
+    patient(args, session.ping()).await
+}
+
+async fn terminate(args: &Args) -> Seen {
+    let (plugin, _session) = serving(args).await?;
+    plugin.signal(Signal::TERM)?;
+    ends(plugin).await
+}
+
+async fn restart(args: &Args) -> Seen {
+    let (plugin, session) = serving(args).await?;
+    plugin.signal(Signal::KILL)?;
+    let died = timeout(GONE, session.ping()).await;
+    let died = died.map_err(|_| "the connection stays".to_owned())?;
+    yes("it answers")(died.is_err())?;
+    plugin.ended(GONE).await?;
+    serving(args).await.map(drop)
+}
+
+async fn two(args: &Args) -> Seen {
+    let (_first, one) = serving(args).await?;
+    let (_second, other) = serving(args).await?;
+    patient(args, one.ping()).await?;
+    patient(args, other.ping()).await
+}
+
+/// The plugin ends in time, however.
+async fn ends(plugin: Plugin) -> Seen {
+    let status = plugin.ended(GONE).await?.status;
+    status.map(drop).ok_or("it stays".to_owned())
+}
+
+/// A plugin that has answered a ping.
+async fn serving(args: &Args) -> Seen<(Plugin, HostSession)> {
+    let plugin = Plugin::start(args).await?;
+    let (session, _frames) = plugin.session(args).await?;
+    patient(args, session.ping()).await?;
+    Ok((plugin, session))
 }
 
 async fn idle(args: &Args) -> Seen {
-    let plugin = Plugin::start(args).await?;
-    let (session, _frames) = plugin.session(args).await?;
+    let (_plugin, session) = serving(args).await?;
     let kind = args.kind.plugin();
     let client = patient(args, session.dispense_any(kind)).await?;
     sleep(Duration::from_secs(args.idle)).await;
@@ -150,9 +124,7 @@ async fn idle(args: &Args) -> Seen {
 
 async fn quit(args: &Args, report: &mut Report) {
     let quitting = async {
-        let plugin = Plugin::start(args).await?;
-        let (session, _frames) = plugin.session(args).await?;
-        patient(args, session.ping()).await?;
+        let (plugin, session) = serving(args).await?;
         let acknowledged = patient(args, session.quit()).await;
         drop(session);
         let log = plugin.log_handle();
