@@ -59,12 +59,12 @@ async fn disturb(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result<Vec<S
     };
     let right_again = async || {
         canary.splits(AT_50).await?;
-        Ok::<_, anyhow::Error>(world.heard().await?)
+        rollout.served().await
     };
     cluster.kill_plugin().await?;
     is_right(rollout).await?;
     revert().await?;
-    world.heard().await?;
+    rollout.served().await?;
     // The controller starts the plugin again with its next pass.
     let pass = Instant::now();
     canary
@@ -95,17 +95,17 @@ async fn disturb(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result<Vec<S
     canary.abort().await?;
     canary.aborted().await?;
     canary.restores(&owners).await?;
-    world.heard().await?;
+    rollout.served().await?;
     note("aborted, with routes 4 s late", aborted);
     let tally = rollout.count(1000).await;
     ensure!(tally.version("1") == 1000, "{tally:?}");
     Ok(log)
 }
 
-/// Waits until the gateway has heard of everything, and counts.
+/// Waits until the gateway serves the split, and counts.
 async fn is_right(rollout: &LoadedRollout) -> Result<()> {
     rollout.canary.splits(AT_50).await?;
-    rollout.world.heard().await?;
+    rollout.served().await?;
     is_right_without_waiting(rollout).await
 }
 

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
 
 use super::{HOST, Workloads};
-use crate::{Canary, Cluster};
+use crate::{Canary, Cluster, eventually};
 
 const MANIFESTS: &str = include_str!("../../testdata/traffic.yaml");
 /// Requests each second.
@@ -106,6 +107,25 @@ impl UnderLoad {
 }
 
 impl LoadedRollout {
+    /// Waits until the gateway serves the RouteTable as it is. That takes until the watch of the table is back where the API
+    /// server was restarted. Only for a Rollout whose table gets Gloo's verdict.
+    ///
+    /// # Errors
+    /// It never does.
+    pub async fn served(&self) -> Result<()> {
+        eventually("the gateway serves the table", async || {
+            let table = self.canary.table().await?;
+            let served = table
+                .data
+                .pointer("/status/common/State/observedGeneration");
+            let generation = table.metadata.generation;
+            ensure!(served.and_then(Value::as_i64) == generation, "{served:?}");
+            Ok(())
+        })
+        .await?;
+        Ok(self.world.heard().await?)
+    }
+
     /// Sends `count` requests beside the load and counts who answered.
     pub async fn count(&self, count: u64) -> Tally {
         Tally::of(&Load::send(&self.target, 5 * RATE, count).await)
