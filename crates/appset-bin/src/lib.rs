@@ -20,13 +20,14 @@ mod service;
 mod tls;
 mod tokens;
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 pub use flags::{CommandLine, Flags};
 use service::Service;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -89,8 +90,8 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     service.check_tokens()?;
     let tls = tls::Certificate::from_flags(flags)?;
 
-    let api = listen(flags.listen, "api").await?;
-    let ops = listen(flags.ops_listen, "ops").await?;
+    let api = listen(flags.listen, "api")?;
+    let ops = listen(flags.ops_listen, "ops")?;
     let closed = |port| service.metrics.closed(port);
     let router = ops::router(Arc::clone(&service));
     let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
@@ -111,10 +112,22 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn listen(address: std::net::SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
-    let listener = TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{address} cannot be listened on"))?;
+/// Connections that wait to be accepted. Of one more the client hears nothing, and tries again after a second, and then after
+/// three; Linux has 4,096 at most unless `net.core.somaxconn` says otherwise.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
+    let listen = || {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        }?;
+        // A restart must not wait for connections of the process before.
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    let listener = listen().with_context(|| format!("{address} cannot be listened on"))?;
     let address = listener.local_addr()?;
     tracing::info!(role, address = %address, "listening");
     Ok(listener)
