@@ -9,6 +9,15 @@
 //! two  at 1, matchers /b            uno  at 1, matchers /a, canary    canary and matchers
 //! ```
 //!
+//! A route that lost what was inserted has no canary to match by. Its own weights show what is missing, so it is matched by
+//! its name or its matchers alone, before any other route that has a canary could take its record:
+//!
+//! ```text
+//! recorded                          live                              matched by
+//! -    at 1, matchers /b, share 100  kept at 1, matchers /x, canary 30  nothing: not the route that was recorded
+//!                                    -    at 2, matchers /b, stable 70  matchers and the 30 that are missing
+//! ```
+//!
 //! Each step pairs records and routes with equal keys, so that the work grows with the number of routes.
 
 use std::collections::{HashMap, HashSet};
@@ -53,36 +62,47 @@ pub(crate) fn matched(
 
     pairs.pair_in_order();
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
         |it| Some((own_name(it), *it.matchers, foreign.live(it))),
     );
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| Some((matchers(it)?, foreign.recorded(it))),
         |it| Some((*it.matchers, foreign.live(it))),
     );
-    pairs.pair(true, matchers, |it| Some(*it.matchers));
-    pairs.pair(true, name, own_name);
+    pairs.pair(Sign::Inserted, matchers, |it| Some(*it.matchers));
+    pairs.pair(Sign::Inserted, name, own_name);
     pairs.pair(
-        false,
+        Sign::None,
         |it| Some((name(it)?, matchers(it)?)),
         |it| Some((own_name(it)?, *it.matchers)),
     );
     // What is in an unreadable route is not known.
     let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
-    pairs.pair(false, matchers, unread);
+    pairs.pair(Sign::None, matchers, unread);
     let unread = |it: &Candidate<'_, '_>| own_name(it).filter(|_| !it.is_readable);
-    pairs.pair(false, name, unread);
+    pairs.pair(Sign::None, name, unread);
+    // A route that lost what was inserted goes before routes that are alike by nothing but what was inserted in them.
+    pairs.pair(
+        Sign::Gap,
+        |it| Some((name(it)?, foreign.recorded(it))),
+        |it| Some((own_name(it)?, foreign.live(it))),
+    );
+    pairs.pair(
+        Sign::Gap,
+        |it| Some((matchers(it)?, foreign.recorded(it))),
+        |it| Some((*it.matchers, foreign.live(it))),
+    );
     // Without an inserted destination, only name and matchers identify the route.
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| has_added(it).then(|| (name(it), foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((own_name(it), foreign.live(it), foreign.live_share(it))),
     );
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((foreign.live(it), foreign.live_share(it))),
     );
@@ -96,17 +116,17 @@ pub(crate) fn matched(
         it.list.and_then(split).is_some()
     };
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| has_added(it).then(|| foreign.recorded(it)),
         |it| (!is_copy(it)).then(|| foreign.live(it)),
     );
     pairs.pair(
-        true,
+        Sign::Inserted,
         |it| has_added(it).then_some(()),
         |it| (!is_copy(it)).then_some(()),
     );
-    pairs.pair(false, name, own_name);
-    pairs.pair(false, matchers, |it| Some(*it.matchers));
+    pairs.pair(Sign::None, name, own_name);
+    pairs.pair(Sign::None, matchers, |it| Some(*it.matchers));
     pairs.found
 }
 
@@ -184,6 +204,30 @@ pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
     slots.any(|slot| slot.weight().is_some() && split.inserted(slot))
 }
 
+/// Whether what `split` inserted was removed from a route and nothing else: the owner's destinations are left with weights
+/// whose sum is less than the share that they have at rest.
+fn has_gap(list: &DestinationList<'_>, split: &Split) -> bool {
+    let is_original = |slot: &&Slot<'_>| {
+        let mut originals = split.originals.iter();
+        originals.any(|original| slot.is_recorded_as(&original.1, split.by))
+    };
+    let mut originals = list.slots.iter().filter(is_original).peekable();
+    let are_all_left = originals.peek().is_some() && !split.stable.is_absent();
+    let weight = originals.try_fold(0_u32, |sum, slot| sum.checked_add(slot.weight()?));
+    are_all_left && weight.is_some_and(|weight| weight < split.share)
+}
+
+/// What a route must show of a split before the two are paired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sign {
+    /// What only planning can have inserted.
+    Inserted,
+    /// The weights that are left after that was removed.
+    Gap,
+    /// Nothing: the key says enough.
+    None,
+}
+
 struct Pairs<'p, 'r, 'a> {
     record: &'p Record,
     candidates: &'p [Candidate<'r, 'a>],
@@ -205,7 +249,7 @@ impl Pairs<'_, '_, '_> {
             });
             if let Some((record, _)) = same.next()
                 && route.protocol.is_http()
-                && self.fits(record, index, true)
+                && self.fits(record, index, Sign::Inserted)
                 && let (Some(found), Some(paired)) =
                     (self.found.get_mut(index), is_paired.get_mut(record))
             {
@@ -218,12 +262,12 @@ impl Pairs<'_, '_, '_> {
             .retain(|record| is_paired.get(*record) != Some(&true));
     }
 
-    /// Pairs the free records and routes whose keys are equal; with `must_hold`, only routes that hold what was inserted.
+    /// Pairs the free records and routes whose keys are equal, as far as the routes show the `sign`.
     ///
     /// Several with one key are paired in their order; where routes came or went, those at the same position first.
     fn pair<K: Eq + StdHash>(
         &mut self,
-        must_hold: bool,
+        sign: Sign,
         of_record: impl Fn(&RouteRecord) -> Option<K>,
         of_route: impl Fn(&Candidate<'_, '_>) -> Option<K>,
     ) {
@@ -259,7 +303,7 @@ impl Pairs<'_, '_, '_> {
             routes.retain(|route| {
                 // Splits of one key differ rarely, so the first record decides for all.
                 let mut first = records.iter().take(1);
-                first.any(|record| self.fits(*record, *route, must_hold))
+                first.any(|record| self.fits(*record, *route, sign))
             });
             let mut pairs: Vec<(usize, usize)> = Vec::new();
             if routes.len() != records.len() {
@@ -291,13 +335,17 @@ impl Pairs<'_, '_, '_> {
             .retain(|record| is_paired.get(*record) != Some(&true));
     }
 
-    fn fits(&self, record: usize, route: usize, must_hold: bool) -> bool {
+    fn fits(&self, record: usize, route: usize, sign: Sign) -> bool {
         let split = self.record.routes.get(record);
         let split = split.and_then(|record| self.record.split_of(record));
         let list = self.candidates.get(route).map(|candidate| candidate.list);
         match (split, list) {
-            (Some(split), Some(Some(list))) => !must_hold || holds(list, split),
-            (Some(_), Some(None)) => !must_hold,
+            (Some(split), Some(Some(list))) => match sign {
+                Sign::Inserted => holds(list, split),
+                Sign::Gap => has_gap(list, split),
+                Sign::None => true,
+            },
+            (Some(_), Some(None)) => sign == Sign::None,
             _ => false,
         }
     }
