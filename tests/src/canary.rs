@@ -5,6 +5,10 @@
     reason = "an absent key of a JSON value reads as null"
 )]
 
+mod endpoints;
+mod passes;
+pub mod walks;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
@@ -24,6 +28,9 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
+
+pub use endpoints::Endpoints;
+pub use passes::{Passes, count};
 
 use crate::{Cluster, Controller, eventually, manifest};
 

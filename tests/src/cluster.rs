@@ -2,6 +2,16 @@
 //!
 //! The controller has the rights that its release gives it and `deploy` adds, and no others.
 
+mod controller;
+mod credentials;
+mod grant;
+pub(crate) mod kubelet;
+pub(crate) mod manifest;
+pub(crate) mod process;
+mod proxy;
+mod release;
+mod suite;
+
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,10 +29,16 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::controller::plugins_below;
-use crate::credentials::Credentials;
-use crate::process::Process;
-use crate::{Controller, Proxy, Release, Setup, eventually, kubelet, manifest, plugin_binary};
+pub use controller::{Controller, Setup};
+pub(crate) use controller::{METRICS_ADDRESS, plugins_below};
+pub use grant::{bind_reader, grant};
+pub use proxy::{Proxy, Seen, Sickness};
+pub use release::Release;
+pub use suite::Suite;
+
+use self::credentials::Credentials;
+use self::process::Process;
+use crate::{eventually, plugin_binary};
 
 /// What the ConfigMap calls the plugin, and Rollouts refer to.
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";

@@ -1,5 +1,7 @@
 //! The commands of the plugin's binary, as a person runs them.
 
+mod terminal;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -7,7 +9,9 @@ use std::process::Stdio;
 use anyhow::{Result, ensure};
 use tokio::process::Command;
 
-use crate::terminal::terminal;
+pub use terminal::END_OF_INPUT;
+
+use self::terminal::terminal;
 
 /// What a command printed on both streams, and its exit code.
 #[derive(Debug)]

@@ -11,8 +11,9 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::process::Command;
 
+use super::volume;
 use crate::cluster::CONTROLLER_NAMESPACE;
-use crate::{Cluster, Generator, Release, Setup, plugin_binary, volume};
+use crate::{Cluster, Generator, Release, Setup, plugin_binary};
 
 const CONFIG: &str = "argo-rollouts-config";
 

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result};
 
 use crate::Cluster;
-use crate::controller::{METRICS_ADDRESS, plugins_below};
+use crate::cluster::{METRICS_ADDRESS, plugins_below};
 use crate::generator::send;
 
 const SERIES: &str = "gloo_router_passes_total{result=\"";

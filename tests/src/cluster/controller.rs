@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cluster::{CONTROLLER_NAMESPACE, free_ports, program};
-use crate::process::Process;
+use super::process::Process;
+use super::{CONTROLLER_NAMESPACE, free_ports, program};
 use crate::{PLUGIN_NAME, Release, eventually};
 
 /// Without leader election, as one controller of its own runs.
