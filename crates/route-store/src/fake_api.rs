@@ -201,7 +201,11 @@ impl FakeApi {
         object
     }
 
-    async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, std::io::Error> {
+    /// Answers a request, for a test that serves HTTP by itself.
+    ///
+    /// # Errors
+    /// Connections are refused while it is down.
+    pub async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, std::io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(std::io::Error::other)?;
         let query: BTreeMap<&str, &str> = head.uri.query().map_or(BTreeMap::new(), |query| {
