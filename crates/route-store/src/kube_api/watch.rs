@@ -14,7 +14,7 @@ use kube::core::WatchEvent;
 use kube::core::params::{ListParams, WatchParams};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::informer::{Keep, Kept as _};
 use super::send::Answered;
@@ -23,7 +23,8 @@ use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
 
 /// How long one connection lasts, in seconds: the API server then ends it, and the next one begins.
 const ROUND: u32 = 60;
-/// How long to wait between two connections: a proxy in between may end each of them at once.
+/// The least time from the opening of one connection to that of the next: a proxy in between may end each of them at once.
+/// A connection that lasted is followed by the next one without a pause, in which changes would not be heard of.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Which objects of a kind are followed.
@@ -61,7 +62,13 @@ enum State {
 
 struct Position {
     version: String,
-    events: Option<BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>>,
+    open: Option<Open>,
+}
+
+/// A connection on which events arrive.
+struct Open {
+    since: Instant,
+    events: BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>,
 }
 
 /// What a [`Watch`] reports.
@@ -124,7 +131,7 @@ impl<K: Keep> Watch<K> {
             match &mut self.state {
                 // The API server no longer knows what came after the version, or what the other pages are.
                 state if is_expired(error) => *state = State::Listing(None),
-                State::Watching(position) => position.events = None,
+                State::Watching(position) => position.open = None,
                 State::Listing(_) => {}
             }
         }
@@ -158,7 +165,7 @@ impl<K: Keep> Source<K> {
             Some(token) => State::Listing(Some(token)),
             None => State::Watching(Position {
                 version: version.clone(),
-                events: None,
+                open: None,
             }),
         };
         let page = Event::Page {
@@ -172,14 +179,15 @@ impl<K: Keep> Source<K> {
 
     async fn event(&self, position: &mut Position) -> Result<Event<K::Kept>, StoreError> {
         let call = self.call("watch");
-        let Position { version, events } = position;
-        let Some(open) = events else {
+        let Position { version, open } = position;
+        let Some(Open { since, events }) = open else {
             let params = WatchParams {
                 label_selector: self.labels.clone(),
                 ..WatchParams::default().timeout(ROUND)
             };
             let request = resource::<K::Kind>(self.scope.namespace()).watch(&params, version);
             let request = request.map_err(|error| call.unreachable(error))?;
+            let since = Instant::now();
             let opened = self.store.within(&call, Duration::ZERO, async {
                 let client = self.store.client().await;
                 let client = client.map_err(|error| call.unreachable(error))?;
@@ -193,15 +201,17 @@ impl<K: Keep> Source<K> {
                 });
                 opened.map_err(|error| call.failed(error))
             });
-            *events = Some(opened.await?.boxed());
+            let events = opened.await?.boxed();
+            *open = Some(Open { since, events });
             self.store.gate.heard();
             return Ok(Event::Quiet(version.clone()));
         };
         let round = Duration::from_secs(ROUND.into());
-        let next = async { Ok(open.next().await) };
+        let next = async { Ok(events.next().await) };
         let Some(event) = self.store.within(&call, round, next).await? else {
-            *events = None;
-            tokio::time::sleep(PAUSE).await;
+            let next = *since + PAUSE;
+            *open = None;
+            sleep_until(next).await;
             return Ok(Event::Quiet(version.clone()));
         };
         let event = event.map_err(|error| call.failed(error))?;

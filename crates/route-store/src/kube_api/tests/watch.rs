@@ -93,6 +93,45 @@ async fn all_objects_and_then_every_change() {
     "#);
 }
 
+/// How long it takes from the end of a connection that lasted `seconds` until the next one is open.
+async fn check_reopening(seconds: u64, expect: Duration) {
+    let service = tower::service_fn(move |request: http::Request<HttpBody>| {
+        let (mut sender, body) = Channel::<Bytes>::new(1);
+        let is_watch = request.uri().query().unwrap().contains("watch=true");
+        async move {
+            if is_watch {
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_secs(seconds)).await;
+                    drop(sender);
+                });
+            } else {
+                let list = list(vec![], "10").1.to_string();
+                sender.send_data(list.into()).await.unwrap();
+            }
+            Ok::<_, Infallible>(Response::new(body))
+        }
+    });
+    let client = Client::new(service, "default");
+    let mut watch = follow(KubeRouteStore::with_client(client, Duration::from_secs(5)));
+    for _list_and_opening in 0..2 {
+        watch.next().await.unwrap();
+    }
+    let opened = tokio::time::Instant::now();
+    for _end_and_opening in 0..2 {
+        assert_eq!(watch.next().await.unwrap(), Event::Quiet("10".to_owned()));
+    }
+    let ended = Duration::from_secs(seconds);
+    assert_eq!(opened.elapsed().checked_sub(ended), Some(expect));
+}
+
+/// In between nothing is heard of a change.
+#[tokio::test(start_paused = true)]
+async fn only_a_connection_that_ends_at_once_is_followed_by_a_pause() {
+    check_reopening(0, Duration::from_secs(1)).await;
+    check_reopening(1, Duration::ZERO).await;
+    check_reopening(60, Duration::ZERO).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn changes_that_were_missed_are_listed() {
     let expired = failure(410, "too old resource version", None);
