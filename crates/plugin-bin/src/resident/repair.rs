@@ -193,7 +193,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             };
             let not_before = between.fights().changed(table, now);
             debug!(rollout = %part.rollout, route_table = %table, "changed by somebody else");
-            waiting.changed(part, now, (now + wait).max(not_before));
+            let due = (now + wait).max(not_before);
+            waiting.changed(part, document.generation(), now, due);
         }
     }
 
@@ -301,29 +302,37 @@ struct Waiting(HashMap<Part, Pending>);
 
 #[derive(Debug)]
 struct Pending {
-    /// When the change was seen.
+    /// When the first change was seen.
     since: Instant,
     due: Instant,
-    /// Whether a later change has already begun the time again, which happens once.
+    /// `metadata.generation` of the table.
+    generation: Option<i64>,
+    /// Whether a later change has restarted the wait, which happens once.
     is_restarted: bool,
 }
 
 impl Waiting {
-    fn changed(&mut self, part: Part, now: Instant, due: Instant) {
+    /// Waits with the repair until `due`. A later change of the table's `spec` restarts the wait once. The status that Gloo
+    /// writes after every change does not: nobody is about to write more.
+    fn changed(&mut self, part: Part, generation: Option<i64>, now: Instant, due: Instant) {
         match self.0.get_mut(&part) {
             None => {
                 let pending = Pending {
                     since: now,
                     due,
+                    generation,
                     is_restarted: false,
                 };
                 self.0.insert(part, pending);
             }
-            Some(pending) if !pending.is_restarted => {
-                pending.is_restarted = true;
-                pending.due = due;
+            Some(pending) => {
+                let is_same = generation.is_some() && generation == pending.generation;
+                if !is_same && !pending.is_restarted {
+                    pending.is_restarted = true;
+                    pending.generation = generation;
+                    pending.due = due;
+                }
             }
-            Some(_) => {}
         }
     }
 
@@ -367,14 +376,17 @@ mod tests {
     }
 
     #[test]
-    fn a_later_change_begins_the_time_again_once() {
+    fn a_later_change_of_the_spec_restarts_the_wait_once() {
         let begin = Instant::now();
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
         let mut waiting = Waiting::default();
-        waiting.changed(part(), at(0), at(100));
+        waiting.changed(part(), Some(1), at(0), at(100));
         assert_eq!(waiting.next(), Some(at(100)));
-        waiting.changed(part(), at(50), at(150));
-        waiting.changed(part(), at(120), at(220));
+        // Gloo's status.
+        waiting.changed(part(), Some(1), at(20), at(120));
+        assert_eq!(waiting.next(), Some(at(100)));
+        waiting.changed(part(), Some(2), at(50), at(150));
+        waiting.changed(part(), Some(3), at(120), at(220));
         assert_eq!(waiting.next(), Some(at(150)));
         let under_way = HashSet::from([part()]);
         assert_eq!(waiting.take(at(149), &HashSet::new()), []);
@@ -382,7 +394,9 @@ mod tests {
         assert_eq!(waiting.next(), Some(at(250)));
         assert_eq!(waiting.take(at(250), &HashSet::new()), [(part(), at(0))]);
         assert_eq!(waiting.next(), None);
-        waiting.changed(part(), at(300), at(400));
+        waiting.changed(part(), None, at(300), at(400));
+        waiting.changed(part(), None, at(350), at(450));
+        assert_eq!(waiting.next(), Some(at(450)));
         waiting.forget(&part());
         assert_eq!(waiting.next(), None);
     }
