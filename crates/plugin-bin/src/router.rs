@@ -48,6 +48,7 @@ pub(crate) use self::{
 use crate::{
     error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
+    metrics::calls::confirming,
     resident::{
         report::{About, Observer, Report},
         standing::Standing,
@@ -541,6 +542,7 @@ impl<S: Store> GlooRouter<S> {
     ) -> Result<Verification, ShiftError> {
         let weight = from_rpc::weight(desired, additional);
         let decision = if desired.value >= desired.max {
+            confirming();
             Decision::VerifyPromotion
         } else {
             Decision::Verify

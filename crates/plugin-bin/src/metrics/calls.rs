@@ -41,6 +41,12 @@ pub(crate) fn deferred() {
     note(|pass| pass.is_deferred = true);
 }
 
+/// The call of this task is VerifyWeight at the full weight, which always reads from the API server: the controller promotes
+/// on its answer.
+pub(crate) fn confirming() {
+    note(|pass| pass.is_confirming = true);
+}
+
 fn note(change: impl FnOnce(&mut Pass)) {
     let _outside_of_calls = CALL.try_with(|Call(call)| {
         let mut pass = call.get();
@@ -62,6 +68,10 @@ pub(super) struct Pass {
     asked: bool,
     wrote: bool,
     is_deferred: bool,
+    /// Whether a call was VerifyWeight at the full weight.
+    is_confirming: bool,
+    /// Whether that one asked.
+    confirmed: bool,
     /// When SetWeight changed something that was not verified since.
     unverified: Option<Instant>,
 }
@@ -96,7 +106,11 @@ impl<R> Metered<R> {
             .await;
         running.code = Some(if result.is_ok() { "ok" } else { "error" });
         self.remember(rollout, |pass| {
-            pass.asked |= noted.asked;
+            if noted.is_confirming {
+                pass.confirmed |= noted.asked;
+            } else {
+                pass.asked |= noted.asked;
+            }
             pass.wrote |= noted.wrote;
             pass.is_deferred |= noted.is_deferred;
             if noted.wrote && method == SET_WEIGHT {
@@ -114,6 +128,7 @@ impl<R> Metered<R> {
                 Some(_) if pass.wrote => "changed",
                 Some(_) if pass.is_deferred => "deferred",
                 Some(_) if pass.asked => "read",
+                Some(_) if pass.confirmed => "confirmed",
                 Some(_) => "steady",
             };
             self.metrics.pass(label);

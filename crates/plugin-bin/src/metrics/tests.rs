@@ -23,6 +23,8 @@ struct Fake {
     /// The verb of a request that each call sends, and who counts it.
     sends: Option<(&'static str, Arc<Requests>)>,
     is_deferred: bool,
+    /// Whether the call is one that confirms the full weight.
+    confirms: bool,
     is_slow: bool,
     panics: bool,
     is_stopped: Arc<AtomicBool>,
@@ -32,6 +34,9 @@ impl Fake {
     async fn answer(&self) -> Result<(), RouterError> {
         if let Some((verb, requests)) = &self.sends {
             requests.request(&sent(verb, "RouteTable", Outcome::Answered(200)));
+        }
+        if self.confirms {
+            calls::confirming();
         }
         if self.is_deferred {
             calls::deferred();
@@ -156,7 +161,14 @@ async fn check_pass(router: impl FnOnce(&Arc<Metrics>) -> Fake, expect: &str) {
     let metrics = Metrics::new(false);
     let router = Metered::new(router(&metrics), metrics.clone());
     pass(&router, &rollout("reviews")).await;
-    for result in ["steady", "read", "changed", "deferred", "failed"] {
+    for result in [
+        "steady",
+        "confirmed",
+        "read",
+        "changed",
+        "deferred",
+        "failed",
+    ] {
         let count = value(&metrics, &format!(r#"passes_total{{result="{result}"}}"#));
         assert_eq!(count, (result == expect).then_some(1.0), "{result}");
     }
@@ -165,9 +177,14 @@ async fn check_pass(router: impl FnOnce(&Arc<Metrics>) -> Fake, expect: &str) {
 #[tokio::test]
 async fn a_pass_is_counted_by_its_result() {
     check_pass(|_| Fake::default(), "steady").await;
-    for (verb, expect) in [("get", "read"), ("patch", "changed")] {
+    for (verb, confirms, expect) in [
+        ("get", false, "read"),
+        ("get", true, "confirmed"),
+        ("patch", false, "changed"),
+    ] {
         let sends = |metrics: &Arc<Metrics>| Fake {
             sends: Some((verb, metrics.requests_to("local"))),
+            confirms,
             ..Fake::default()
         };
         check_pass(sends, expect).await;
