@@ -120,12 +120,12 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                 Controller::of_this_process(),
                 timeout,
             );
-            let fence = fence.telling(reporter.clone());
+            let mut fence = fence.telling(reporter.clone());
             let attending = router.clone();
             let background = async move {
                 let _following = Following(cached.clone());
                 let between = async {
-                    fence.meet().await;
+                    fence.meet(attending.between().instance().await).await;
                     resident::run(settings, &attending, cached.clone(), fence, reporter).await;
                 };
                 let posting = async {

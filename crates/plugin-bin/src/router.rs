@@ -608,6 +608,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         hashes: &PodHashes,
         _additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
+        self.between.called_for(rollout);
         // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
         // selectors itself.
         self.memory.tell_hashes(rollout, hashes);
@@ -620,6 +621,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
+        self.between.called_for(rollout);
         if desired.value < desired.max {
             self.memory.end_full(&from_rpc::key(rollout));
         }
@@ -686,6 +688,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
+        self.between.called_for(rollout);
         self.memory.begin_removal(rollout);
         if self.defer(rollout).await {
             return Ok(());

@@ -13,6 +13,8 @@ use crate::router::Fence;
 pub(crate) struct LeaseFence<L> {
     leases: Arc<L>,
     controller: Mutex<Controller>,
+    /// The instance id of the controller.
+    instance: Option<String>,
     request_timeout: Duration,
     observer: Arc<dyn Observer>,
 }
@@ -23,6 +25,7 @@ impl<L: LeaseReader> LeaseFence<L> {
         Self {
             leases,
             controller: Mutex::new(controller),
+            instance: None,
             request_timeout,
             observer: Arc::new(()),
         }
@@ -33,14 +36,16 @@ impl<L: LeaseReader> LeaseFence<L> {
         Self { observer, ..self }
     }
 
-    /// Remembers who holds the Lease, while this process has just been started by the leader.
-    pub(crate) async fn meet(&self) {
-        self.leadership(None).await;
+    /// Remembers who holds the Lease, while this process has just been started by the leader. `instance` is the instance id of
+    /// the controller, which the Lease has in its name from release 1.10 on.
+    pub(crate) async fn meet(&mut self, instance: Option<String>) {
+        self.instance = instance;
+        self.leadership().await;
     }
 
-    /// `None` if the API server did not tell.
-    async fn leadership(&self, instance: Option<&str>) -> Option<Leadership> {
-        let leadership = self.ask(instance).await;
+    /// `None` if the API server did not answer.
+    async fn leadership(&self) -> Option<Leadership> {
+        let leadership = self.ask().await;
         let leads = match leadership {
             Some(Leadership::Leader) => Some(true),
             Some(Leadership::NotLeader) => Some(false),
@@ -50,12 +55,12 @@ impl<L: LeaseReader> LeaseFence<L> {
         leadership
     }
 
-    async fn ask(&self, instance: Option<&str>) -> Option<Leadership> {
+    async fn ask(&self) -> Option<Leadership> {
         let controller = || {
             let controller = self.controller.lock();
             controller.unwrap_or_else(PoisonError::into_inner)
         };
-        let names = controller().leases(instance);
+        let names = controller().leases(self.instance.as_deref());
         let mut leases = Vec::new();
         for name in names {
             match self.leases.lease(&name).await {
@@ -73,12 +78,12 @@ impl<L: LeaseReader> LeaseFence<L> {
 }
 
 impl<L: LeaseReader> Fence for LeaseFence<L> {
-    async fn allows(&self, instance: Option<&str>) -> bool {
+    async fn allows(&self) -> bool {
         let context = RequestContext {
             deadline: None,
             priority: Priority::Repair,
         };
-        let leadership = with_context(context, self.leadership(instance)).await;
+        let leadership = with_context(context, self.leadership()).await;
         debug!(?leadership, "before a write between the calls");
         match leadership {
             Some(Leadership::Leader | Leadership::Unknown) => true,
@@ -95,17 +100,25 @@ impl<L: LeaseReader> Fence for LeaseFence<L> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use gloo_types::ObjectKey;
     use route_store::{Lease, StoreError};
 
     use super::*;
 
-    /// Answers for the Lease of each name.
-    struct Leases(fn(&str) -> Result<Option<&'static str>, StoreError>);
+    type Holder = Result<Option<&'static str>, StoreError>;
+
+    /// The holder of the Lease of each name: when the process starts, and when it writes.
+    struct Leases {
+        holder: [fn(&str) -> Holder; 2],
+        is_later: AtomicBool,
+    }
 
     impl LeaseReader for Leases {
         async fn lease(&self, key: &ObjectKey) -> Result<Option<Lease>, StoreError> {
-            let holder = (self.0)(&key.name)?;
+            let moment = usize::from(self.is_later.load(Ordering::Relaxed));
+            let holder = self.holder[moment](&key.name)?;
             Ok(holder.map(|holder| {
                 let mut lease = serde_json::json!({"spec": {
                     "holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00Z",
@@ -128,31 +141,45 @@ mod tests {
         }
     }
 
-    async fn check(leases: Leases, expect: bool) {
+    /// Whether a controller with the instance id `blue` may write, whose host is `pod-1`.
+    async fn check_change(at_start: fn(&str) -> Holder, later: fn(&str) -> Holder, expect: bool) {
         let controller = Controller {
             namespace: "argo-rollouts".into(),
             hostname: "pod-1".into(),
             identity: None,
         };
         let told = Arc::new(Told::default());
-        let fence = LeaseFence::new(Arc::new(leases), controller, Duration::from_secs(3));
-        let fence = fence.telling(told.clone());
-        fence.meet().await;
-        assert_eq!(fence.allows(Some("blue")).await, expect);
+        let leases = Arc::new(Leases {
+            holder: [at_start, later],
+            is_later: AtomicBool::new(false),
+        });
+        let fence = LeaseFence::new(leases.clone(), controller, Duration::from_secs(3));
+        let mut fence = fence.telling(told.clone());
+        fence.meet(Some("blue".to_owned())).await;
+        leases.is_later.store(true, Ordering::Relaxed);
+        assert_eq!(fence.allows().await, expect);
         let told = told.0.lock().unwrap();
         assert_eq!(told.len(), 2, "each look is reported");
         assert_ne!(told[1], Some(!expect));
     }
 
+    async fn check(holder: fn(&str) -> Holder, expect: bool) {
+        check_change(holder, holder, expect).await;
+    }
+
+    fn with_instance(name: &str, holder: &'static str) -> Holder {
+        Ok(name.ends_with("-blue").then_some(holder))
+    }
+
     #[tokio::test]
     async fn a_write_needs_a_lease_of_either_name_or_none_at_all() {
-        check(Leases(|_| Ok(None)), true).await;
-        check(Leases(|_| Ok(Some("pod-1_a"))), true).await;
-        check(Leases(|_| Ok(Some("pod-2_a"))), false).await;
-        let with_instance = |name: &str| Ok(name.ends_with("-blue").then_some("pod-1_a"));
-        check(Leases(with_instance), true).await;
+        check(|_| Ok(None), true).await;
+        check(|_| Ok(Some("pod-1_a")), true).await;
+        check(|_| Ok(Some("pod-2_a")), false).await;
+        check(|name| with_instance(name, "pod-1_a"), true).await;
+        check(|name| with_instance(name, "pod-2_b"), false).await;
         let without = |name: &str| Ok((!name.ends_with("-blue")).then_some("pod-1_a"));
-        check(Leases(without), true).await;
+        check(without, true).await;
         let forbidden = |name: &str| {
             Err(StoreError::Forbidden {
                 verb: "get",
@@ -161,21 +188,34 @@ mod tests {
                 reason: String::new(),
             })
         };
-        check(Leases(forbidden), false).await;
+        check(forbidden, false).await;
     }
 
+    /// All controllers share the host name with `hostNetwork`.
     #[tokio::test]
     async fn another_controller_of_the_same_host_is_not_ours() {
-        // The Lease without the instance id was there first, and its holder is this process's controller.
-        let other = |name: &str| {
+        check_change(
+            |name| with_instance(name, "pod-1_b"),
+            |name| with_instance(name, "pod-1_c"),
+            false,
+        )
+        .await;
+        // The controller without an instance id, which has the other Lease.
+        let beside = |name: &str| {
             Ok(Some(if name.ends_with("-blue") {
                 "pod-1_b"
             } else {
                 "pod-1_a"
             }))
         };
-        check(Leases(other), true).await;
-        let only_other = |name: &str| Ok(name.ends_with("-blue").then_some("pod-2_b"));
-        check(Leases(only_other), false).await;
+        check(beside, true).await;
+        let deposed = |name: &str| {
+            Ok(Some(if name.ends_with("-blue") {
+                "pod-2_c"
+            } else {
+                "pod-1_a"
+            }))
+        };
+        check_change(beside, deposed, false).await;
     }
 }

@@ -98,7 +98,7 @@ impl Watched for World {
 struct Lease(Arc<World>);
 
 impl Fence for Lease {
-    async fn allows(&self, _: Option<&str>) -> bool {
+    async fn allows(&self) -> bool {
         if let Some(table) = self.0.meanwhile.lock().unwrap().take() {
             self.0.store.put(table).unwrap();
         }

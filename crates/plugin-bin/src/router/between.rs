@@ -12,7 +12,7 @@ use route_planner::{Plan, belongs_to, involved, is_rest, plan, plan_toward_stabl
 use route_store::{Decision, INSTANCE_ID_LABEL, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::Value;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -38,6 +38,8 @@ pub(crate) struct Between {
     /// Tables about which a fight began in a call, with the Rollout.
     fought: Mutex<Vec<(ObjectKey, About)>>,
     news: Notify,
+    /// The instance id of the controller, which the first call tells.
+    instance: SetOnce<Option<String>>,
     /// What runs between the calls.
     tasks: Mutex<Tasks>,
 }
@@ -62,8 +64,7 @@ pub(crate) enum Drift {
 
 /// Whether the controller that started this process is the leader.
 pub(crate) trait Fence: Send + Sync + 'static {
-    /// `instance` is the instance id of the Rollout, if it has one.
-    fn allows(&self, instance: Option<&str>) -> impl Future<Output = bool> + Send;
+    fn allows(&self) -> impl Future<Output = bool> + Send;
 }
 
 /// A repair that came to an end.
@@ -108,6 +109,21 @@ impl Between {
             std::mem::take(&mut tasks.running)
         };
         running.shutdown().await;
+    }
+
+    /// A call begins. A controller with an instance id calls for Rollouts that have it as a label only, and one without an id
+    /// for those without the label.
+    pub(super) fn called_for(&self, rollout: &Rollout) {
+        if !self.instance.initialized() {
+            let instance = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
+            // Another call may have been faster, with the same id.
+            let _ = self.instance.set(instance.cloned());
+        }
+    }
+
+    /// Waits for the first call. Returns the instance id of the controller, if it has one.
+    pub(crate) async fn instance(&self) -> Option<String> {
+        self.instance.wait().await.clone()
     }
 
     /// A call begins that may ask for something else than the last SetWeight.
@@ -302,8 +318,7 @@ impl<S: Store> GlooRouter<S> {
         if is_left_alone(document) || is_owners(&request, document) {
             return None;
         }
-        let instance = live.metadata.labels.get(INSTANCE_ID_LABEL);
-        if !fence.allows(instance.map(String::as_str)).await {
+        if !fence.allows().await {
             return Some(RepairOutcome::FencedLease);
         }
         // A call that has begun meanwhile looks after the table itself.
@@ -417,7 +432,7 @@ impl<S: Store> GlooRouter<S> {
             debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it, or Rollouts are not known");
             return Ok(Collected::Spared);
         }
-        if !fence.allows(None).await {
+        if !fence.allows().await {
             return Ok(Collected::Failed);
         }
         let document = match self.store.read(table).await {

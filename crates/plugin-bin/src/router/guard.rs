@@ -25,7 +25,7 @@ use route_planner::{
     promotion::{self, Decision, Facts, Hold, Look, PromotionGuard, Released, guarded_services},
     restore,
 };
-use route_store::{EndpointStream, FRESH, INSTANCE_ID_LABEL, Store, StoreError};
+use route_store::{EndpointStream, FRESH, Store, StoreError};
 use tokio::{
     sync::{Notify, futures::Notified},
     time::Instant,
@@ -484,9 +484,7 @@ impl<S: Store> GlooRouter<S> {
         let key = &promotion.rollout;
         let live = self.live_rollout(key).await?;
         let live = live.filter(|(live, _)| live.metadata.uid == promotion.uid);
-        let labels = live.as_ref().map(|(live, _)| &live.metadata.labels);
-        let instance = labels.and_then(|labels| labels.get(INSTANCE_ID_LABEL));
-        if !fence.allows(instance.map(String::as_str)).await {
+        if !fence.allows().await {
             return Err(Failure::NotWritten(format!("Rollout {key}")));
         }
         let request = live.and_then(|(live, _)| {
