@@ -12,6 +12,8 @@ use super::{SourceFile, Violation, files};
 
 const BOOK: &str = "docs";
 const SUMMARY: &str = "docs/SUMMARY.md";
+/// Pages for maintainers, which are read in the repository and are not on the site.
+const NOT_ON_SITE: &[&str] = &["docs/decisions.md", "docs/maintainers"];
 
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
     let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard")
@@ -45,7 +47,7 @@ fn compare(pages: &[SourceFile], read: &dyn Fn(&Path) -> Option<String>) -> Vec<
             ));
         };
         let folder = page.path.parent().unwrap_or(Path::new(""));
-        let in_book = page.path.starts_with(BOOK);
+        let in_book = is_on_site(&page.path);
         if in_book && page.path != Path::new(SUMMARY) && !summary.contains(&page.path) {
             refuse(1, format!("is not in {SUMMARY}"));
         }
@@ -68,7 +70,7 @@ fn compare(pages: &[SourceFile], read: &dyn Fn(&Path) -> Option<String>) -> Vec<
                     format!("{} has no heading #{heading}", path.display()),
                 );
             }
-            if in_book && !path.starts_with(BOOK) {
+            if in_book && !is_on_site(&path) {
                 refuse(
                     line,
                     format!("{file} is not on the site: name it in backticks"),
@@ -83,6 +85,10 @@ fn compare(pages: &[SourceFile], read: &dyn Fn(&Path) -> Option<String>) -> Vec<
         }
     }
     violations
+}
+
+fn is_on_site(path: &Path) -> bool {
+    path.starts_with(BOOK) && !NOT_ON_SITE.iter().any(|other| path.starts_with(other))
 }
 
 /// What of a page matters here.
@@ -176,6 +182,7 @@ mod tests {
         ("docs/a.md", ""),
         ("docs/picture.svg", "<svg/>"),
         ("src/lib.rs", "fn f() {}\n"),
+        ("docs/maintainers/table.md", ""),
         (
             "README.md",
             "# The plugin\n## `plan`, and so on\n## Why\n## Why\n",
@@ -243,6 +250,19 @@ mod tests {
             "docs/b.md",
             "text\n",
             &["docs/b.md:1: is not in docs/SUMMARY.md"],
+        );
+    }
+
+    #[test]
+    fn a_page_for_maintainers_is_in_the_repository_only() {
+        check_page(
+            "docs/maintainers/b.md",
+            "[x](../../src/lib.rs) [y](../a.md)\n",
+            &[],
+        );
+        check(
+            "[x](maintainers/table.md)\n",
+            &["docs/a.md:1: maintainers/table.md is not on the site: name it in backticks"],
         );
     }
 

@@ -1,4 +1,4 @@
-//! The tables in `docs` name a test for each row, and each of these tests exists.
+//! The tables in `docs/maintainers` name a test in each row, and each of these tests exists.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use xshell::{Shell, cmd};
 use super::{SourceFile, Violation, files};
 
 const TABLES: &[&str] = &[
-    "docs/bugs-avoided.md",
-    "docs/hostile-peers.md",
-    "docs/yardstick.md",
+    "docs/maintainers/bugs-avoided.md",
+    "docs/maintainers/hostile-peers.md",
+    "docs/maintainers/yardstick.md",
 ];
 
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
@@ -49,7 +49,7 @@ fn scenario(path: &str) -> Option<&str> {
         .filter(|_| folder.ends_with("/scenarios"))
 }
 
-/// Every row's last cell names tests in backticks, or says in words why there is none.
+/// The last cell of each row names tests in backticks, or says in words why there is none.
 fn compare(place: &str, text: &str, tests: &BTreeSet<String>) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut rows = 0;
