@@ -31,6 +31,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
         );
         Ok(test.env("REFERENCE", "overwrite").run()?)
     });
+    report.step("docs: picture of the crates", || tidy::draw(sh));
     tidy::documents(sh, &mut report);
     report.step("docs: the book builds", || build(sh));
     report.finish("docs")

@@ -8,37 +8,38 @@ use crate::{bench, book, demo, deny, dist, fuzz, go, record, soak, test, tidy};
 #[derive(clap::Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
 pub(crate) enum Command {
-    /// Walk a canary on a directory of YAML files, driving the plugin as the controller does; with --web on a page, with a real
-    /// Envoy.
+    /// Run all tests; a tier that cannot run is a failure.
+    Test(test::Args),
+    /// Check everything that the documents promise: the picture of the crates, pure crates, lints, formatting, links.
+    Tidy,
+    /// Walk a canary through its steps on a directory of YAML files, calling the plugin as the controller does; --web shows it
+    /// on a page, with a real Envoy.
     Demo(demo::Args),
     /// Build the files of a release: static binaries, checksums, bills of materials, manifests.
     Dist(dist::Args),
-    /// Run every test tier; fails when one of them cannot run.
-    Test(test::Args),
-    /// Measure decoding against Go and gobwire, planning and the plugin's process, or with --cluster the plugin on an API
-    /// server; needs Go.
+    /// Measure decoding (beside Go and gobwire), planning and the plugin's process; with --cluster, the plugin with an API
+    /// server. Needs Go.
     Bench(bench::Args),
-    /// Record what every release of the controller writes to plugins, for tests that replay it; needs Go.
+    /// Record the bytes that each release of the controller writes to plugins, which tests replay. Needs Go.
     Record,
-    /// Send the plugin everything that nobody should send it.
+    /// Run the fuzz targets.
     Fuzz(fuzz::Args),
-    /// Play random histories of owners, failures and a controller against the plugin, for a given time; or promote under load.
+    /// Play random histories of a controller, of owners and of failures against the plugin for a given time; or promote under
+    /// load.
     Soak(soak::Args),
-    /// Check what the documents promise: crate edges, purity, lints, formatting, the code map.
-    Tidy,
-    /// Check the licences and origins of all dependencies, and that no banned one is among them.
+    /// Check the licences and sources of all dependencies, and that none of them is banned.
     Deny(deny::Args),
-    /// Write the reference in `docs`, and build the site into `target/book`.
+    /// Write the generated parts of the documents, and build the site into `target/book`.
     Docs,
-    /// Start etcd, kube-apiserver and the Rollouts controller on loopback until Ctrl-C.
+    /// Start etcd, kube-apiserver and the Rollouts controller on loopback; Ctrl-C stops them.
     Cluster,
 }
 
 impl Command {
-    /// Runs it, in a shell that is at the repository's root.
+    /// Runs the command in a shell whose directory is the repository's root.
     ///
     /// # Errors
-    /// When what it checks, builds or runs fails.
+    /// Returns `Err` if a a build or a test fails.
     pub(crate) fn run(self, sh: &Shell) -> anyhow::Result<()> {
         match self {
             Self::Demo(args) => demo::run(sh, &args),

@@ -20,6 +20,7 @@ mod tidy;
 mod toolchain;
 mod tools;
 mod traffic;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -28,14 +29,12 @@ use clap::Parser as _;
 use xshell::Shell;
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        // One line, and no backtrace: what went wrong is in the programs that were run, not in here.
-        Err(error) => {
-            report::complain(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let Err(error) = run() else {
+        return ExitCode::SUCCESS;
+    };
+    // One line without backtrace: the program that failed has said why.
+    report::complain(&error);
+    ExitCode::FAILURE
 }
 
 fn run() -> anyhow::Result<()> {

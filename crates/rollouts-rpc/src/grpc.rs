@@ -32,7 +32,13 @@
 
 /// The service `rollouts.plugin.v1.TrafficRouter`, generated from
 /// `proto/rollouts/plugin/v1/traffic_router.proto`.
-#[allow(missing_docs, unused_qualifications, clippy::all, reason = "generated")]
+#[allow(
+    missing_docs,
+    unused_qualifications,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    reason = "generated"
+)]
 pub mod proto {
     tonic::include_proto!("rollouts.plugin.v1");
 }

@@ -130,7 +130,7 @@ fn a_field_without_default_is_missing() {
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Strict {
-        #[expect(dead_code)]
+        #[expect(dead_code, reason = "only the error is of interest")]
         error_string: String,
     }
     check::<Strict>(

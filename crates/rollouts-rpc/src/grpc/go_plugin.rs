@@ -22,6 +22,7 @@ pub(super) use pb::grpc_stdio_server::GrpcStdioServer;
     unreachable_pub,
     unused_qualifications,
     clippy::all,
+    clippy::allow_attributes_without_reason,
     reason = "generated, with the host's half"
 )]
 mod pb {

@@ -1,0 +1,104 @@
+//! The packages of this repository, as `cargo metadata` knows them: their folders, and which of them each one depends on.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::Value;
+use xshell::{Shell, cmd};
+
+/// The packages of the repository, by folder.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace {
+    pub(crate) packages: Vec<Package>,
+}
+
+/// A package of the repository.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Package {
+    pub(crate) name: String,
+    /// From the repository's root, such as `crates/gob`.
+    pub(crate) folder: String,
+    /// Folders of the repository's packages that it depends on, also with a feature only.
+    pub(crate) knows: BTreeSet<String>,
+    /// The same for those that only its tests and examples depend on.
+    pub(crate) tests_know: BTreeSet<String>,
+}
+
+impl Workspace {
+    /// Asks cargo.
+    ///
+    /// # Errors
+    /// Returns `Err` if cargo fails, for example because a manifest is invalid.
+    pub(crate) fn read(sh: &Shell) -> anyhow::Result<Self> {
+        let metadata = cmd!(sh, "cargo metadata --locked --format-version 1 --no-deps");
+        let metadata = metadata.quiet().ignore_stderr().read()?;
+        Self::parse(&serde_json::from_str(&metadata)?)
+            .context("cargo metadata does not have the expected form")
+    }
+
+    fn parse(metadata: &Value) -> Option<Self> {
+        let root = Path::new(metadata["workspace_root"].as_str()?);
+        let below = |path: &Path| Some(path.strip_prefix(root).ok()?.to_str()?.to_owned());
+        let mut packages = Vec::new();
+        for package in metadata["packages"].as_array()? {
+            let manifest = Path::new(package["manifest_path"].as_str()?);
+            let folder = below(manifest.parent()?)?;
+            let known = |for_tests: bool| {
+                let all = package["dependencies"].as_array().into_iter().flatten();
+                let kind = all.filter(|it| (it["kind"] == "dev") == for_tests);
+                let folders = kind.filter_map(|it| below(Path::new(it["path"].as_str()?)));
+                folders.filter(|it| *it != folder).collect::<BTreeSet<_>>()
+            };
+            let knows = known(false);
+            packages.push(Package {
+                name: package["name"].as_str()?.to_owned(),
+                tests_know: known(true).difference(&knows).cloned().collect(),
+                knows,
+                folder,
+            });
+        }
+        packages.sort_by(|a, b| a.folder.cmp(&b.folder));
+        Some(Self { packages })
+    }
+
+    /// The package in a folder.
+    pub(crate) fn in_folder(&self, folder: &str) -> Option<&Package> {
+        self.packages.iter().find(|it| it.folder == folder)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `a` depends on `b` and on a package from crates.io, and the tests of `b` on `c`.
+    pub(crate) fn workspace() -> Workspace {
+        let package = |name: &str, dependencies: Value| json!({"name": name, "manifest_path": format!("/r/crates/{name}/Cargo.toml"), "dependencies": dependencies});
+        let path = |name: &str, kind: Value| json!({"name": name, "kind": kind, "path": format!("/r/crates/{name}")});
+        let serde = json!({"name": "serde", "kind": null});
+        let metadata = json!({
+            "workspace_root": "/r",
+            "packages": [
+                package("b", json!([path("c", json!("dev")), path("b", json!("dev"))])),
+                package("a", json!([path("b", Value::Null), path("b", json!("dev")), serde])),
+                package("c", json!([])),
+            ],
+        });
+        Workspace::parse(&metadata).unwrap()
+    }
+
+    #[test]
+    fn packages_know_each_other_by_folder() {
+        let workspace = workspace();
+        let folders = ["crates/a", "crates/b", "crates/c"];
+        let known = folders.map(|folder| {
+            let package = workspace.in_folder(folder).unwrap();
+            let list = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
+            [list(&package.knows), list(&package.tests_know)]
+        });
+        assert_eq!(known, [["crates/b", ""], ["", "crates/c"], ["", ""]]);
+    }
+}
