@@ -7,11 +7,11 @@
 
 mod endpoints;
 mod passes;
+mod reconciles;
 pub mod walks;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +33,7 @@ pub use endpoints::Endpoints;
 pub use passes::{Passes, count};
 
 use crate::{Cluster, Controller, eventually, manifest};
+use reconciles::Reconciles;
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const SECOND: &str = include_str!("../testdata/ratings.yaml");
@@ -67,7 +68,7 @@ pub struct Canary {
     namespace: String,
     /// Name of the RouteTable that the methods read and write.
     table: String,
-    controller_log: PathBuf,
+    reconciles: Arc<Mutex<Reconciles>>,
     rollouts: Api<DynamicObject>,
     tables: Api<DynamicObject>,
     events: Api<Event>,
@@ -168,8 +169,9 @@ impl Canary {
     /// The same canary after another controller took over.
     #[must_use]
     pub fn of_controller(&self, controller: &Controller) -> Self {
+        let reconciles = Reconciles::new(controller.log(), &self.namespace, self.name);
         Self {
-            controller_log: controller.log().to_owned(),
+            reconciles: Arc::new(Mutex::new(reconciles)),
             ..self.clone()
         }
     }
@@ -219,11 +221,12 @@ impl Canary {
         let client = cluster.client();
         let objects = manifest::parse(&manifests.replace("$NAMESPACE", namespace))?;
         manifest::apply(client, &objects).await?;
+        let reconciles = Reconciles::new(cluster.controller()?.log(), namespace, name);
         let canary = Self {
             name,
             namespace: namespace.to_owned(),
             table: NAME.to_owned(),
-            controller_log: cluster.controller()?.log().to_owned(),
+            reconciles: Arc::new(Mutex::new(reconciles)),
             rollouts: api(client, namespace, "argoproj.io", "v1alpha1", "Rollout"),
             tables: tables(client, namespace),
             events: Api::namespaced(client.clone(), namespace),
@@ -309,18 +312,11 @@ impl Canary {
             ensure!(wanted(&rollout), "{rollout:#?}");
             let version = rollout.metadata.resource_version.unwrap_or_default();
             let version = format!(" resourceVersion={version} ");
-            let about = [
-                format!(" namespace={} ", self.namespace),
-                format!(" rollout={} ", self.name),
-            ];
-            let log = fs::read_to_string(&self.controller_log)?;
-            let last = log
-                .lines()
-                .rfind(|line| {
-                    line.contains("\"Reconciliation completed\"")
-                        && about.iter().all(|it| line.contains(it))
-                })
-                .unwrap_or_default();
+            let mut reconciles = self
+                .reconciles
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let last = reconciles.last()?;
             ensure!(
                 last.contains(&version),
                 "the controller is not done with{version}but said {last}"

@@ -22,7 +22,7 @@ use traffic_lab::{Envoy, Gateway, Load, Pod, ServiceName, Target, envoy_binary};
 
 use crate::plugin_binary;
 
-pub use under_load::{LoadedRollout, RolloutKind, UnderLoad};
+pub use under_load::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
 pub use workloads::Workloads;
 
 /// The host of the tables.

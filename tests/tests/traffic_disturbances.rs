@@ -15,7 +15,7 @@ use traffic_lab::Delays;
 use traffic_lab::proof::Tally;
 
 const ROLLOUT: RolloutKind = RolloutKind {
-    namespace: "disturbed",
+    name: "disturbed",
     is_dynamic: false,
     reports: true,
 };

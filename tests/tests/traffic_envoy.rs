@@ -154,6 +154,39 @@ async fn a_world_tells_of_changes_late_and_in_order() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn worlds_at_one_gateway_have_routes_and_delays_of_their_own() -> Result<()> {
+    let first = World::new(gateway().await?, Delays::default());
+    let second = first.beside(Delays::default());
+    let of_other = |name: &str| {
+        let mut routes = to_web(name)?;
+        let text = routes.route_configuration.to_string();
+        let text = text.replace(HOST, "other.example.com");
+        routes.route_configuration = serde_json::from_str(&text)?;
+        anyhow::Ok(routes)
+    };
+    first.publish_routes(to_web("first")?)?;
+    second.publish_routes(of_other("second")?)?;
+    first.heard().await?;
+    second.heard().await?;
+    first.set_delays(Delays {
+        routes: Duration::from_secs(3600),
+        ..Delays::default()
+    });
+    first.publish_routes(to_web("late")?)?;
+    second.publish_routes(of_other("changed")?)?;
+    second.heard().await?;
+    ensure!(route(&*first.gateway().await).await? == "shop/shop/first");
+    let other = Target {
+        host: "other.example.com".to_owned(),
+        ..target(second.address())
+    };
+    let sent = Load::send(&other, RATE, 1).await;
+    let route = sent.first().context("no answer")?.answer.route.clone();
+    ensure!(route == "shop/shop/changed", "{route}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn after_a_panic_no_envoy_is_left() -> Result<()> {
     let id = Arc::new(Mutex::new(None));
     let started = Arc::clone(&id);

@@ -6,17 +6,21 @@
 //! - Gloo reports on the RouteTable when it serves it. The plugin then keeps the controller from scaling down until it does.
 //! - `abortScaleDownDelaySeconds` is written in the Rollout, as without it an aborted version is scaled down at once.
 //! - Pods serve for some seconds after SIGTERM, as a preStop hook has them do, so that the gateway hears of their end first.
+//!
+//! A walk mostly waits for the controller. So with `TRAFFIC_WALKS` set, which asks for that many promotions and as many aborts,
+//! `TRAFFIC_LANES` Rollouts of each kind walk side by side in one cluster and one Envoy, and share the load.
 
 use std::collections::BTreeSet;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad};
+use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
 use e2e_tests::{Cluster, Release, Setup};
 use fastrand::Rng;
+use futures::future::join_all;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 use traffic_lab::proof::Tally;
@@ -41,17 +45,17 @@ const ENDPOINTS_FIRST: Delays = Delays {
     endpoints: Duration::from_millis(50),
 };
 const DYNAMIC: RolloutKind = RolloutKind {
-    namespace: "dynamic",
+    name: "dynamic",
     is_dynamic: true,
     reports: true,
 };
 const PLAIN: RolloutKind = RolloutKind {
-    namespace: "plain",
+    name: "plain",
     is_dynamic: false,
     ..DYNAMIC
 };
 const UNREPORTED: RolloutKind = RolloutKind {
-    namespace: "unreported",
+    name: "unreported",
     reports: false,
     ..DYNAMIC
 };
@@ -70,16 +74,12 @@ static ALONE: Mutex<()> = Mutex::const_new(());
 #[tokio::test(flavor = "multi_thread")]
 async fn the_newest_controller_loses_no_request() -> Result<()> {
     let walks = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
-    let outcomes = guarded(Release::V1_10, &walks).await?;
-    println!("1.10.1, with dynamicStableScale and without: {outcomes:#?}");
-    Ok(())
+    guarded("1.10.1", Release::V1_10, &walks).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_controller_loses_no_request() -> Result<()> {
-    let outcomes = guarded(Release::V1_5, &[Promoted, Aborted, Promoted]).await?;
-    println!("1.5.1, with dynamicStableScale and without: {outcomes:#?}");
-    Ok(())
+    guarded("1.5.1", Release::V1_5, &[Promoted, Aborted, Promoted]).await
 }
 
 /// The positive controls of the tests above.
@@ -92,78 +92,164 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
     };
     let cluster = Cluster::start_with(Release::V1_10, off).await?;
     cluster.stop_kubelet();
+    let (lanes, gateway) = (lanes()?, open_gateway().await?);
     let (dynamic, plain, unreported) = tokio::try_join!(
-        UnderLoad::open(&cluster, DYNAMIC),
-        UnderLoad::open(&cluster, PLAIN),
-        UnderLoad::open(&cluster, UNREPORTED),
+        UnderLoad::open_lanes(&cluster, &gateway, DYNAMIC, lanes),
+        UnderLoad::open_lanes(&cluster, &gateway, PLAIN, lanes),
+        UnderLoad::open_lanes(&cluster, &gateway, UNREPORTED, lanes),
     )?;
-    dynamic.rollout.world.set_delays(ROUTE_FIRST);
-    plain.rollout.world.set_delays(ROUTE_FIRST);
-    unreported.rollout.world.set_delays(ENDPOINTS_FIRST);
-    let (dynamic, plain, unreported) = tokio::try_join!(
+    for (lanes, delays) in [
+        (&dynamic, ROUTE_FIRST),
+        (&plain, ROUTE_FIRST),
+        (&unreported, ENDPOINTS_FIRST),
+    ] {
+        for lane in lanes {
+            lane.rollout.world.set_delays(delays);
+        }
+    }
+    let (dynamic, plain, unreported) = tokio::join!(
         // On a busy machine not each of them loses requests: the old Pods may go later than the endpoints arrive.
-        promote_or_abort(dynamic, &[Promoted; 4], None),
-        promote_or_abort(plain, &[Promoted, Promoted], None),
-        promote_or_abort(unreported, &[Promoted; 4], None),
-    )?;
-    println!("without the guard, with dynamicStableScale: {dynamic:#?}");
-    println!("without the guard, without dynamicStableScale: {plain:#?}");
-    println!("without a status of the table, with dynamicStableScale: {unreported:#?}");
+        side_by_side(dynamic, &[Promoted; 4], None),
+        side_by_side(plain, &[Promoted, Promoted], None),
+        side_by_side(unreported, &[Promoted; 4], None),
+    );
+    let dynamic = sum("without the guard, with dynamicStableScale", dynamic)?;
+    let plain = sum("without the guard, without dynamicStableScale", plain)?;
+    let name = "without a status of the table, with dynamicStableScale";
+    let unreported = sum(name, unreported)?;
     // The stable Service has no Pods until the gateway hears of the new ones.
-    ensure!(dynamic.tally.failed() > 100, "{dynamic:?}");
+    ensure!(dynamic.failed > 100, "{dynamic:?}");
     // The stable Service leads to the old Pods until the gateway hears of the new ones.
     ensure!(plain.old > 100, "{plain:?}");
     // At full weight the old Pods go before the route does, since the plugin cannot see when it is served.
-    ensure!(unreported.tally.failed() > 20, "{unreported:?}");
+    ensure!(unreported.failed > 20, "{unreported:?}");
     cluster.stop().await
 }
 
-/// Walks two Rollouts at once, one with `dynamicStableScale`, each with delays that change at random.
-async fn guarded(release: Release, walks: &[Walk]) -> Result<[Outcome; 2]> {
+/// How many Rollouts of a kind walk side by side.
+fn lanes() -> Result<u32> {
+    let lanes = env::var("TRAFFIC_LANES");
+    let lanes: u32 = lanes.map_or(Ok(1), |lanes| lanes.parse())?;
+    ensure!(lanes > 0, "TRAFFIC_LANES is 0");
+    Ok(lanes)
+}
+
+/// Walks Rollouts with `dynamicStableScale` and without at once, each with delays that change at random.
+async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> {
     let _alone = ALONE.lock().await;
+    let begun = Instant::now();
     let seed = match env::var("TRAFFIC_SEED") {
         Ok(seed) => seed.parse()?,
         Err(_) => fastrand::u64(..),
     };
+    let lanes = lanes()?;
     let walks = match env::var("TRAFFIC_WALKS") {
-        Ok(count) => [Promoted, Aborted].repeat(count.parse()?),
+        Ok(count) => {
+            let all: usize = count.parse()?;
+            [Promoted, Aborted].repeat(all.div_ceil(usize::try_from(lanes)?))
+        }
         Err(_) => walks.to_vec(),
     };
     let cluster = Cluster::start(release).await?;
     cluster.stop_kubelet();
-    let outcomes = async {
+    let walked = async {
+        let gateway = open_gateway().await?;
         let (dynamic, plain) = tokio::try_join!(
-            UnderLoad::open(&cluster, DYNAMIC),
-            UnderLoad::open(&cluster, PLAIN),
+            UnderLoad::open_lanes(&cluster, &gateway, DYNAMIC, lanes),
+            UnderLoad::open_lanes(&cluster, &gateway, PLAIN, lanes),
         )?;
-        let (dynamic, plain) = tokio::try_join!(
-            promote_or_abort(dynamic, &walks, Some(Rng::with_seed(seed))),
-            promote_or_abort(plain, &walks, Some(Rng::with_seed(!seed))),
-        )?;
-        let outcomes = [dynamic, plain];
-        for outcome in &outcomes {
-            ensure!(outcome.tally.failed() == 0, "{outcome:?}");
-            ensure!(outcome.old == 0, "{outcome:?}");
-            ensure!(outcome.tally.requests() > 1000, "{outcome:?}");
+        let (dynamic, plain) = tokio::join!(
+            side_by_side(dynamic, &walks, Some(Rng::with_seed(seed))),
+            side_by_side(plain, &walks, Some(Rng::with_seed(!seed))),
+        );
+        let dynamic = sum(&format!("{version}, with dynamicStableScale"), dynamic);
+        let plain = sum(&format!("{version}, without dynamicStableScale"), plain);
+        for sum in [dynamic?, plain?] {
+            ensure!(sum.failed == 0, "{sum:?}");
+            ensure!(sum.old == 0, "{sum:?}");
+            ensure!(sum.requests > 1000, "{sum:?}");
         }
-        Ok(outcomes)
+        Ok(())
     };
-    let outcomes = outcomes.await;
-    let outcomes = outcomes.with_context(|| format!("TRAFFIC_SEED={seed}"));
-    let outcomes = outcomes.map_err(|error| cluster.with_logs(error))?;
-    cluster.stop().await?;
-    Ok(outcomes)
+    let walked = walked.await;
+    println!("{version}: {:.0?} in all", begun.elapsed());
+    let walked = walked.with_context(|| format!("TRAFFIC_SEED={seed}"));
+    walked.map_err(|error| cluster.with_logs(error))?;
+    cluster.stop().await
 }
 
-/// What became of the requests.
-#[derive(Debug)]
-#[expect(dead_code, reason = "`log` is for people, who see it by `Debug`")]
+/// What became of the requests to one Rollout.
 struct Outcome {
     tally: Tally,
     /// Answers of the old version to requests that were sent when the new one had all traffic.
     old: usize,
     /// What was done when, and the tenths of a second in which requests failed.
     log: Vec<String>,
+    walks: usize,
+    took: Duration,
+}
+
+/// What became of the requests to all Rollouts of a kind.
+#[derive(Debug, Default)]
+struct Sum {
+    walks: usize,
+    requests: usize,
+    failed: usize,
+    old: usize,
+}
+
+/// Adds up the lanes of a kind, and prints a line for each, and for a few or for those that lost a request what was done when.
+///
+/// # Errors
+/// A lane did not get to its end. The others are printed nevertheless.
+fn sum(name: &str, lanes: Vec<Result<Outcome>>) -> Result<Sum> {
+    let mut sum = Sum::default();
+    let mut broken = Ok(());
+    let is_brief = lanes.len() > 1;
+    for (lane, outcome) in lanes.into_iter().enumerate() {
+        let Outcome {
+            tally,
+            old,
+            log,
+            walks,
+            took,
+        } = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                println!("{name}, lane {lane}: {error:#}");
+                broken = Err(error.context(format!("{name}, lane {lane}")));
+                continue;
+            }
+        };
+        sum.walks += walks;
+        sum.requests += tally.requests();
+        sum.failed += tally.failed();
+        sum.old += old;
+        println!(
+            "{name}, lane {lane}: {walks} walks in {took:.0?}, {} requests, {} failed {:?}, {old} answered by the old version",
+            tally.requests(),
+            tally.failed(),
+            tally.failures,
+        );
+        if !is_brief || tally.failed() + old > 0 {
+            println!("{log:#?}");
+        }
+    }
+    println!("{name}: {sum:?}");
+    broken.map(|()| sum)
+}
+
+/// Walks Rollouts at once. Each has other delays, if they change at all.
+async fn side_by_side(
+    rollouts: Vec<UnderLoad>,
+    walks: &[Walk],
+    mut delays: Option<Rng>,
+) -> Vec<Result<Outcome>> {
+    let walked = rollouts.into_iter().map(|rollout| {
+        let delays = delays.as_mut().map(Rng::fork);
+        promote_or_abort(rollout, walks, delays)
+    });
+    join_all(walked.collect::<Vec<_>>()).await
 }
 
 /// Walks new versions through their steps, with other delays for each thing that is done, and counts.
@@ -173,6 +259,7 @@ async fn promote_or_abort(
     delays: Option<Rng>,
 ) -> Result<Outcome> {
     let mut log = Vec::new();
+    let begun = Instant::now();
     let walked = rollout.during(async |it| walk(it, walks, delays, &mut log).await);
     let walked = walked.await;
     let (spans, sent) = walked.with_context(|| format!("{log:#?}"))?;
@@ -191,6 +278,8 @@ async fn promote_or_abort(
         old: sent.iter().filter(is_old).count(),
         tally: Tally::of(&sent),
         log,
+        walks: walks.len(),
+        took: begun.elapsed(),
     })
 }
 

@@ -28,6 +28,9 @@ pub(crate) struct Args {
         conflicts_with_all = ["seed", "chaos", "minutes"]
     )]
     traffic: Option<u64>,
+    /// With --traffic: how many Rollouts of each kind walk side by side. They share a load of 200 requests each second.
+    #[arg(long, default_value_t = 8, requires = "traffic", value_parser = clap::value_parser!(u32).range(1..=12))]
+    lanes: u32,
 }
 
 /// Plays random histories in release mode, and prints how many, and the first that shows a violation.
@@ -36,7 +39,7 @@ pub(crate) struct Args {
 /// When a history shows a violation, a disturbance leaves something behind, or a build fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if let Some(walks) = args.traffic {
-        return traffic::soak(sh, walks);
+        return traffic::soak(sh, walks, args.lanes);
     }
     if args.chaos {
         return go::chaos(sh, args.minutes);

@@ -60,16 +60,18 @@ pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow
     go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
-/// The same with `walks` of each kind, for each controller with and without `dynamicStableScale`.
+/// The same with `walks` promotions and as many aborts, for each controller with and without `dynamicStableScale`, and then what
+/// fails without the guard. `lanes` Rollouts of each kind walk side by side.
 ///
 /// # Errors
 /// As [`promotion_tests`], or when a program cannot be built.
-pub(crate) fn soak(sh: &Shell, walks: u64) -> anyhow::Result<()> {
+pub(crate) fn soak(sh: &Shell, walks: u64, lanes: u32) -> anyhow::Result<()> {
     let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
     go::build(sh)?;
     let tests = tests(sh, &["traffic_promotion"], &envoy, &plugin);
-    let tests = tests.args(["--", "loses_no_request", "--nocapture"]);
-    go::with_programs(sh, tests.env("TRAFFIC_WALKS", walks.to_string()))
+    let tests = tests.args(["--", "--nocapture"]);
+    let tests = tests.env("TRAFFIC_WALKS", walks.to_string());
+    go::with_programs(sh, tests.env("TRAFFIC_LANES", lanes.to_string()))
 }
 
 fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cmd<'a> {

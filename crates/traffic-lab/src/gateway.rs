@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use envoy_routes::{Backend, Translation};
 use gloo_types::DestinationKind;
+use serde_json::{Map, Value};
 
 use crate::{Envoy, LabError};
 
@@ -42,7 +43,13 @@ pub struct Gateway {
     envoy: Envoy,
     clusters: BTreeMap<String, Backend>,
     services: BTreeMap<ServiceName, Vec<Endpoint>>,
+    /// The route configuration of each part.
+    routes: BTreeMap<Part, Value>,
 }
+
+/// A part of a gateway's routes, which is changed independently of the others. Their hosts differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Part(pub usize);
 
 impl Gateway {
     /// A gateway that has heard of nothing.
@@ -52,6 +59,7 @@ impl Gateway {
             envoy,
             clusters: BTreeMap::new(),
             services: BTreeMap::new(),
+            routes: BTreeMap::new(),
         }
     }
 
@@ -71,14 +79,26 @@ impl Gateway {
     /// # Errors
     /// Returns `Err` if something is not translated, or Envoy refuses it.
     pub async fn set_routes(&mut self, translation: &Translation) -> Result<(), LabError> {
+        self.set_part(Part::default(), translation).await
+    }
+
+    /// The same for a part of the routes; the other parts stay as they are.
+    ///
+    /// # Errors
+    /// As for [`Gateway::set_routes`]. Envoy refuses parts with the same host.
+    pub async fn set_part(
+        &mut self,
+        part: Part,
+        translation: &Translation,
+    ) -> Result<(), LabError> {
         if let Some(first) = translation.untranslated.first() {
             return Err(LabError::Untranslated(first.clone()));
         }
         let endpoints = self.add_clusters(translation);
         self.envoy.set_endpoints(&endpoints).await?;
-        self.envoy
-            .set_routes(&translation.route_configuration)
-            .await
+        let configuration = translation.route_configuration.clone();
+        self.routes.insert(part, configuration);
+        self.envoy.set_routes(&joined(self.routes.values())).await
     }
 
     /// Takes over the Pods behind a Service.
@@ -131,5 +151,45 @@ impl Gateway {
             subset.all(|(key, value)| pod.labels.get(key) == Some(value))
         };
         pods.filter(is_in_subset).map(|pod| pod.address).collect()
+    }
+}
+
+/// One route configuration with the virtual hosts of all parts.
+fn joined<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
+    let mut all = Map::new();
+    let mut hosts = Vec::new();
+    for part in parts {
+        let fields = part.as_object().into_iter().flatten();
+        for (key, value) in fields {
+            match (key.as_str(), value) {
+                ("virtual_hosts", Value::Array(its)) => hosts.extend(its.iter().cloned()),
+                _ => drop(all.insert(key.clone(), value.clone())),
+            }
+        }
+    }
+    all.insert("virtual_hosts".to_owned(), hosts.into());
+    Value::Object(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(parts: &[Value], expect: &Value) {
+        assert_eq!(joined(parts.iter()), *expect);
+    }
+
+    #[test]
+    fn parts_become_one_configuration_with_all_hosts() {
+        let part = |host: &str| json!({"virtual_hosts": [{"name": host}], "ignore_port_in_host_matching": true});
+        check(&[], &json!({"virtual_hosts": []}));
+        check(&[part("a")], &part("a"));
+        check(
+            &[part("a"), part("b")],
+            &json!({"virtual_hosts": [{"name": "a"}, {"name": "b"}], "ignore_port_in_host_matching": true}),
+        );
     }
 }

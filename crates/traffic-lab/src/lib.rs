@@ -24,7 +24,7 @@ mod world;
 
 pub use envoy::{Envoy, envoy_binary};
 pub use error::LabError;
-pub use gateway::{Endpoint, Gateway, ServiceName};
+pub use gateway::{Endpoint, Gateway, Part, ServiceName};
 pub use load::{Answer, Load, Sent, Target};
 pub use pod::{Pod, TakenIds};
 pub use world::{Delays, World};

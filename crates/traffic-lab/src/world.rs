@@ -1,6 +1,7 @@
 //! How late a gateway hears of routes and of endpoints: on two paths, in order on each of them.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio::sync::{Mutex as AsyncMutex, MutexGuard, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::gateway::Part;
 use crate::{Endpoint, Gateway, LabError, ServiceName};
 
 /// How late the gateway hears of a change.
@@ -20,11 +22,13 @@ pub struct Delays {
     pub endpoints: Duration,
 }
 
-/// A gateway that hears of everything late. Dropping it ends the gateway.
+/// A gateway that hears of everything late. Dropping the last one ends the gateway.
 #[derive(Debug)]
 pub struct World {
     gateway: Arc<AsyncMutex<Gateway>>,
     address: SocketAddr,
+    /// How many worlds the gateway has had.
+    parts: Arc<AtomicUsize>,
     delays: Mutex<Delays>,
     changes: [mpsc::UnboundedSender<Due>; 2],
     /// How many changes are under way, or what stopped them.
@@ -58,16 +62,35 @@ impl World {
     pub fn new(gateway: Gateway, delays: Delays) -> Self {
         let address = gateway.address();
         let gateway = Arc::new(AsyncMutex::new(gateway));
+        Self::at(gateway, address, Arc::default(), delays)
+    }
+
+    /// Another world at the same gateway, with RouteTables, Services and delays of its own. Its hosts must be its own, too.
+    #[must_use]
+    pub fn beside(&self, delays: Delays) -> Self {
+        let gateway = Arc::clone(&self.gateway);
+        Self::at(gateway, self.address, Arc::clone(&self.parts), delays)
+    }
+
+    fn at(
+        gateway: Arc<AsyncMutex<Gateway>>,
+        address: SocketAddr,
+        parts: Arc<AtomicUsize>,
+        delays: Delays,
+    ) -> Self {
+        let part = Part(parts.fetch_add(1, Ordering::Relaxed));
         let progress = watch::Sender::new(Progress::default());
         let mut paths = JoinSet::new();
         let changes = [(); 2].map(|()| {
             let (sender, receiver) = mpsc::unbounded_channel();
-            paths.spawn(follow(Arc::clone(&gateway), receiver, progress.clone()));
+            let gateway = Arc::clone(&gateway);
+            paths.spawn(follow(gateway, part, receiver, progress.clone()));
             sender
         });
         Self {
             gateway,
             address,
+            parts,
             delays: Mutex::new(delays),
             changes,
             progress,
@@ -157,6 +180,7 @@ impl World {
 
 async fn follow(
     gateway: Arc<AsyncMutex<Gateway>>,
+    part: Part,
     mut changes: mpsc::UnboundedReceiver<Due>,
     progress: watch::Sender<Progress>,
 ) {
@@ -164,7 +188,7 @@ async fn follow(
         sleep_until(at).await;
         let mut gateway = gateway.lock().await;
         let outcome = match change {
-            Change::Routes(translation) => gateway.set_routes(&translation).await,
+            Change::Routes(translation) => gateway.set_part(part, &translation).await,
             Change::Endpoints(service, endpoints) => {
                 gateway.set_endpoints(&service, endpoints).await
             }

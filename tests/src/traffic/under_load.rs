@@ -1,18 +1,19 @@
-//! A Rollout of a real controller whose Pods answer a steady load through Envoy.
+//! Rollouts of a real controller whose Pods answer a steady load through Envoy, side by side.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use futures::future::try_join_all;
 use serde_json::Value;
 use traffic_lab::proof::Tally;
 use traffic_lab::{Delays, Envoy, Gateway, Load, Sent, Target, World, envoy_binary};
 
-use super::{HOST, Workloads};
+use super::Workloads;
 use crate::{Canary, Cluster, eventually};
 
 const MANIFESTS: &str = include_str!("../../testdata/traffic.yaml");
-/// Requests each second.
+/// Requests each second to all Rollouts of a kind, which share it: more of them are no more work for the machine.
 const RATE: u32 = 200;
 /// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
 const PRE_STOP: Duration = Duration::from_secs(4);
@@ -20,8 +21,8 @@ const PRE_STOP: Duration = Duration::from_secs(4);
 /// A Rollout and what is around it.
 #[derive(Clone, Copy, Debug)]
 pub struct RolloutKind {
-    /// Its namespace.
-    pub namespace: &'static str,
+    /// What its namespace begins with.
+    pub name: &'static str,
     /// `dynamicStableScale`.
     pub is_dynamic: bool,
     /// Whether the RouteTable gets a status.
@@ -35,11 +36,11 @@ pub struct UnderLoad {
     workloads: Workloads,
 }
 
-/// A Rollout under load, with a gateway of its own.
+/// A Rollout under load, with a host of its own.
 pub struct LoadedRollout {
     /// The Rollout.
     pub canary: Canary,
-    /// Its gateway, and how late that hears of changes.
+    /// The gateway, and how late that hears of its changes.
     pub world: Arc<World>,
     /// The requests.
     pub load: Load,
@@ -47,31 +48,58 @@ pub struct LoadedRollout {
 }
 
 impl UnderLoad {
-    /// Deploys the Rollout, and starts the load when a request is answered.
+    /// Deploys a Rollout, and starts the load when a request is answered.
     ///
     /// # Errors
     /// The API server or Envoy refuses, or the request is not answered.
     pub async fn open(cluster: &Cluster, kind: RolloutKind) -> Result<Self> {
-        let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
-        let world = Arc::new(World::new(gateway, Delays::default()));
-        let (namespace, its_world) = (kind.namespace, Arc::clone(&world));
+        Self::deploy(cluster, open_gateway().await?, kind, 0, RATE).await
+    }
+
+    /// Deploys so many Rollouts of a kind at the gateway of `world`. They share the load.
+    ///
+    /// # Errors
+    /// As for [`UnderLoad::open`].
+    pub async fn open_lanes(
+        cluster: &Cluster,
+        world: &World,
+        kind: RolloutKind,
+        lanes: u32,
+    ) -> Result<Vec<Self>> {
+        let deployed = (0..lanes).map(|lane| {
+            let world = world.beside(Delays::default());
+            Self::deploy(cluster, world, kind, lane, RATE / lanes)
+        });
+        try_join_all(deployed).await
+    }
+
+    async fn deploy(
+        cluster: &Cluster,
+        world: World,
+        kind: RolloutKind,
+        lane: u32,
+        rate: u32,
+    ) -> Result<Self> {
+        let world = Arc::new(world);
+        let namespace = format!("{}-{lane}", kind.name);
+        let its_world = Arc::clone(&world);
         let workloads =
-            Workloads::start(cluster, namespace, its_world, PRE_STOP, kind.reports).await?;
+            Workloads::start(cluster, &namespace, its_world, PRE_STOP, kind.reports).await?;
         let manifests = MANIFESTS.replace("$DYNAMIC", &kind.is_dynamic.to_string());
-        let canary = Canary::deploy_manifests(cluster, namespace, &manifests).await?;
+        let canary = Canary::deploy_manifests(cluster, &namespace, &manifests).await?;
         world.heard().await?;
         let target = Target {
             gateway: world.address(),
-            host: HOST.to_owned(),
+            host: format!("{namespace}.example.com"),
             path: "/".to_owned(),
             headers: Vec::new(),
         };
-        let first = Tally::of(&Load::send(&target, RATE, 1).await);
+        let first = Tally::of(&Load::send(&target, rate, 1).await);
         ensure!(first.version("1") == 1, "{first:?}");
         let rollout = LoadedRollout {
             canary,
             world,
-            load: Load::start(&target, RATE),
+            load: Load::start(&target, rate),
             target,
         };
         Ok(Self { rollout, workloads })
@@ -104,6 +132,15 @@ impl UnderLoad {
         rollout.world.heard().await?;
         Ok((worked, sent))
     }
+}
+
+/// A new Envoy, and a world at it in which nothing happens yet.
+///
+/// # Errors
+/// Envoy does not start.
+pub async fn open_gateway() -> Result<World> {
+    let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
+    Ok(World::new(gateway, Delays::default()))
 }
 
 impl LoadedRollout {
