@@ -2,7 +2,8 @@
 //! they change, and while the API server is gone.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Generator, apply, delete, eventually, parse};
+use e2e_tests::{Cluster, Generator, appset_kustomization, apply, delete, eventually, parse};
+use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
 const CONFIG: &str = "glooRoutes: {namespaces: [shop]}\n";
@@ -124,7 +125,7 @@ async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
     installed.come_to("in-cluster/shop/web/a").await?;
     ensure!(installed.is_ready().await?, "it is not ready");
     let figures = installed.0.look_at("/metrics").await?;
-    let labels = r#"{kind="RouteTable",namespace="shop"}"#;
+    let labels = r#"{cluster="in-cluster",kind="RouteTable",namespace="shop"}"#;
     for figure in ["gloo_appset_watch_synced", "gloo_appset_watch_objects"] {
         figures.check(200, &format!("{figure}{labels} 1\n"))?;
     }
@@ -218,4 +219,91 @@ async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
     )
     .await?;
     clusters(&["east", "west"]).await
+}
+
+/// Accounts and roles of the kustomization with its options for namespaces, and none of its programs.
+fn rights() -> Result<Vec<DynamicObject>> {
+    const KINDS: [&str; 5] = [
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+    ];
+    let mut objects = appset_kustomization(&["kubernetes", "namespaces"])?;
+    let is_right =
+        |it: &DynamicObject| it.types.as_ref().is_some_and(|it| KINDS.contains(&it.kind.as_str()));
+    objects.retain(is_right);
+    Ok(objects)
+}
+
+/// As `kubectl create rolebinding` makes it.
+fn binding(namespace: &str) -> Result<DynamicObject> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": { "name": NAME, "namespace": namespace },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
+        "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": "argocd" }],
+    }))?)
+}
+
+const NAME: &str = "gloo-appset-generator";
+
+/// A namespace, with a label or without.
+fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
+    }))?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespaces_with_a_label_are_followed() -> Result<()> {
+    let cluster = Cluster::start_empty().await?;
+    if let Err(error) = follow_labels(&cluster).await {
+        return Err(cluster.with_logs(error));
+    }
+    cluster.stop().await
+}
+
+async fn follow_labels(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    cluster.install_with_gloo(Vec::new()).await?;
+    for name in ["argocd", "cart", "shop"] {
+        cluster.create_namespace(name).await?;
+    }
+    apply(client, &rights()?).await?;
+    apply(client, &[binding("shop")?]).await?;
+    apply(client, &parse(&table("web", "a"))?).await?;
+    let cart = table("basket", "a").replace("namespace: shop", "namespace: cart");
+    apply(client, &parse(&cart)?).await?;
+    let kubeconfig = cluster.service_account_kubeconfig("argocd", NAME).await?;
+    let config = "glooRoutes: {namespaceSelector: {labels: {team: shop}}}";
+    let generator = Generator::start_with(config, TOKEN, &kubeconfig).await?;
+    let installed = Installed(generator);
+    let walked = walk_labels(cluster, &installed).await;
+    walked.with_context(|| installed.0.log_tail())
+}
+
+async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
+    let client = cluster.client();
+    installed.come_to("409 source gloo-routes found nothing").await?;
+    let team = json!({"team": "shop"});
+    apply(client, &[namespace("shop", &team)?]).await?;
+    installed.come_to("in-cluster/shop/web/a").await?;
+    ensure!(installed.is_ready().await?, "it is not ready");
+
+    // A namespace that is new to it may not be missing from an answer.
+    apply(client, &[namespace("cart", &team)?]).await?;
+    installed
+        .come_to("503 RouteTables in namespace cart are not known: not allowed to list")
+        .await?;
+    apply(client, &[binding("cart")?]).await?;
+    let both = "in-cluster/cart/basket/a in-cluster/shop/web/a";
+    installed.come_to(both).await?;
+
+    // A namespace may lose its label.
+    apply(client, &[namespace("cart", &json!({}))?]).await?;
+    installed.come_to("in-cluster/shop/web/a").await?;
+    Ok(())
 }

@@ -54,7 +54,9 @@ async fn execute(
     let request = Request::from_body(&read(body).await?)?;
     span.record("application_set", cut(&request.application_set));
 
-    let query = service.query(profile.as_deref(), Some(&caller.token), &request)?;
+    let query = service
+        .query(profile.as_deref(), Some(&caller.token), &request)
+        .await?;
     let source = query.output.source().to_owned();
     span.record("source", &source);
     let answered = service.answer(query).await;

@@ -149,7 +149,7 @@ async fn ask(args: &Ask) -> anyhow::Result<Found> {
 
 async fn answer(service: &Service, profile: Option<&str>, body: &[u8]) -> Result<Vec<u8>, Failure> {
     let request = Request::from_body(body)?;
-    let query = service.query(profile, None, &request)?;
+    let query = service.query(profile, None, &request).await?;
     service.answer(query).await?.to_body()
 }
 

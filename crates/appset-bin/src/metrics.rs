@@ -79,6 +79,7 @@ struct RequestLabels {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct KindLabels {
+    cluster: String,
     kind: &'static str,
     namespace: String,
 }
@@ -128,9 +129,9 @@ impl Metrics {
             ),
             synced: register.add(
                 "watch_synced",
-                "Whether all objects of a kind in a namespace are known",
+                "Whether all objects of a kind in a namespace of a cluster are known",
             ),
-            objects: register.add("watch_objects", "How many of them there are"),
+            objects: register.add("watch_objects", "Number of known objects, by kind"),
             registry,
         }
     }
@@ -205,12 +206,17 @@ impl Metrics {
         self.synced.clear();
         self.objects.clear();
         for Report {
+            cluster,
             kind,
             namespace,
             objects,
         } in watches
         {
-            let labels = KindLabels { kind, namespace };
+            let labels = KindLabels {
+                cluster,
+                kind,
+                namespace,
+            };
             let synced = self.synced.get_or_create(&labels);
             synced.set(objects.is_some().into());
             if let Some(objects) = objects.and_then(|objects| objects.try_into().ok()) {

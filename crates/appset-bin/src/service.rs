@@ -66,7 +66,7 @@ impl Service {
     /// The configuration as it is now. What it needs is followed from now on.
     fn config(&self) -> Arc<Config> {
         let config = self.config.current();
-        self.objects.follow(&config.watched());
+        self.objects.follow(&config);
         config
     }
 
@@ -86,34 +86,41 @@ impl Service {
     }
 
     /// What the bearer of `token` asks for through `profile`; without one, who runs the generator asks.
-    pub(crate) fn query(
+    pub(crate) async fn query(
         &self,
         profile: Option<&str>,
         token: Option<&str>,
         request: &Request,
     ) -> Result<Query, Failure> {
-        self.config().query(profile, token, request)
+        let config = self.config();
+        let namespaces = self.objects.namespaces(&config).await;
+        config.query(profile, token, request, &namespaces)
     }
 
     /// The answer to `query`.
     pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
+        let config = self.config.current();
+        let tables = async |places| {
+            self.objects
+                .all(&config, places, |it| &it.route_tables)
+                .await
+        };
         let sets = match query.source {
             SourceQuery::Static(fixed) => fixed.into_sets(),
-            SourceQuery::GlooRoutes(routes) => {
-                routes.sets(&self.objects.route_tables.all(routes.namespaces()).await?)?
-            }
+            SourceQuery::GlooRoutes(routes) => routes.sets(&tables(routes.places()).await?)?,
             SourceQuery::Rollouts(query) => {
-                let rollouts = self.objects.rollouts.all(query.namespaces()).await?;
-                let tables = query.table_namespaces();
-                query.sets(&rollouts, &self.objects.route_tables.all(tables).await?)?
+                let places = query.places();
+                let rollouts = self.objects.all(&config, places, |it| &it.rollouts).await?;
+                query.sets(&rollouts, &tables(query.table_places()).await?)?
             }
             SourceQuery::GlooWorkspaces(query) => {
-                let workspaces = self.objects.workspaces.all(query.namespaces()).await?;
-                let clusters = self.objects.clusters.all(query.namespaces()).await?;
+                let place = std::slice::from_ref(query.place());
+                let workspaces = self.objects.all(&config, place, |it| &it.workspaces);
+                let clusters = self.objects.all(&config, place, |it| &it.clusters);
+                let (workspaces, clusters) = (workspaces.await?, clusters.await?);
                 query.sets(&workspaces, &clusters)?
             }
             SourceQuery::ImageDigests(images) => {
-                let config = self.config.current();
                 // The file may be another one since the query was made of it.
                 let source = config.image_digests().ok_or(Failure::Internal)?;
                 let deadline = Deadline::of_call(self.deadline);
@@ -146,11 +153,11 @@ impl Service {
             Ok(_) => {}
             Err(_) => return Some("tokens cannot be read".to_owned()),
         }
-        self.config();
+        let config = self.config();
         if self.caught_up.load(Ordering::Relaxed) {
             return None;
         }
-        let unseen = self.objects.unseen();
+        let unseen = self.objects.unseen(&config);
         self.caught_up.store(unseen.is_none(), Ordering::Relaxed);
         unseen
     }

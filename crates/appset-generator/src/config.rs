@@ -1,10 +1,11 @@
 //! The configuration file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 use strict_json::Block;
 
+use crate::clusters::{Clusters, Namespaces, Watched};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
@@ -15,7 +16,7 @@ use crate::{Failure, Query, Request, StaticSource};
 /// What an administrator wrote.
 ///
 /// ```
-/// use appset_generator::{Config, Request};
+/// use appset_generator::{Config, Namespaces, Request};
 ///
 /// let config = Config::from_yaml("
 ///   static:
@@ -24,33 +25,20 @@ use crate::{Failure, Query, Request, StaticSource};
 ///     team-a: {tokens: [team-a], sources: [hello]}
 /// ")?;
 /// let request = Request::from_body(br#"{"input": {}}"#)?;
-/// assert!(config.query(Some("team-a"), Some("team-a"), &request).is_ok());
-/// assert!(config.query(Some("team-a"), Some("team-b"), &request).is_err());
+/// let known = Namespaces::default();
+/// assert!(config.query(Some("team-a"), Some("team-a"), &request, &known).is_ok());
+/// assert!(config.query(Some("team-a"), Some("team-b"), &request, &known).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
     sources: Sources,
+    clusters: Clusters,
     profiles: BTreeMap<String, Profile>,
-}
-
-/// The namespaces whose objects sources look into, by kind. An answer takes all objects of a kind in a namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
-    /// Those of RouteTables.
-    pub route_tables: BTreeSet<String>,
-    /// Those of Rollouts.
-    pub rollouts: BTreeSet<String>,
-    /// Those of Workspaces.
-    pub workspaces: BTreeSet<String>,
-    /// Those of KubernetesClusters.
-    pub clusters: BTreeSet<String>,
 }
 
 /// The profile behind the path without one.
 const ROOT: &str = "default";
-/// What Argo CD calls the cluster it runs in.
-const IN_CLUSTER: &str = "in-cluster";
 
 impl Config {
     /// Reads a configuration file.
@@ -60,12 +48,12 @@ impl Config {
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document: Value =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
-        let keys: Vec<_> = ["cluster", "profiles", "static"]
+        let keys: Vec<_> = ["cluster", "clusters", "profiles", "static"]
             .into_iter()
             .chain(Kind::ALL.map(Kind::key))
             .collect();
         let root = Block::root(&document, "the configuration", &keys)?;
-        let cluster = root.string("cluster")?.unwrap_or(IN_CLUSTER);
+        let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
@@ -78,7 +66,7 @@ impl Config {
         for kind in Kind::ALL {
             if root.value(kind.key()).is_some() {
                 let block = root.block(kind.key(), kind.keys())?;
-                sources.insert(kind.name().to_owned(), kind.read(&block, cluster)?);
+                sources.insert(kind.name().to_owned(), kind.read(&block, &clusters)?);
             }
         }
         if sources.is_empty() {
@@ -87,7 +75,7 @@ impl Config {
 
         let mut profiles = BTreeMap::new();
         for (name, profile) in root.named_blocks("profiles", Profile::KEYS)? {
-            let profile = Profile::from_config(name, &profile, &sources)?;
+            let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
             profiles.insert(name.to_owned(), profile);
         }
         if profiles.is_empty() {
@@ -96,7 +84,11 @@ impl Config {
         for profile in profiles.values() {
             profile.check_hand_overs(&profiles)?;
         }
-        Ok(Self { sources, profiles })
+        Ok(Self {
+            sources,
+            clusters,
+            profiles,
+        })
     }
 
     /// The source of image digests, if it is configured.
@@ -108,32 +100,42 @@ impl Config {
         }
     }
 
-    /// Which objects have to be known to answer whatever may be asked.
+    /// The clusters whose objects are read.
     #[must_use]
-    pub fn watched(&self) -> Watched {
-        let mut watched = Watched::default();
+    pub fn clusters(&self) -> &Clusters {
+        &self.clusters
+    }
+
+    /// Which objects have to be known to answer whatever may be asked, by cluster; where namespaces are selected by labels, in
+    /// those that are `known`.
+    #[must_use]
+    pub fn watched(&self, known: &Namespaces) -> BTreeMap<String, Watched> {
+        let mut watched = BTreeMap::new();
         for source in self.sources.values() {
-            source.watch(&mut watched);
+            source.watch(known, &mut watched);
         }
         watched
     }
 
     /// What `request` asks for, sent by the bearer of `token` to the path of a profile or, without one, to the path that names
-    /// none. Without a token nobody is turned away: that is for whoever runs the generator.
+    /// none. Without a token nobody is turned away: that is for whoever runs the generator. `known` are the namespaces of the
+    /// clusters that [`watched`](Self::watched) has with `namespaces`.
     ///
     /// # Errors
-    /// When there is no such profile, the token is not for it, or the request cannot be understood or may not be asked.
+    /// When there is no such profile, the token is not for it, the request cannot be understood or may not be asked, or
+    /// namespaces that it takes are not known.
     pub fn query(
         &self,
         profile: Option<&str>,
         token: Option<&str>,
         request: &Request,
+        known: &Namespaces,
     ) -> Result<Query, Failure> {
         let mut profile = self.profile(profile.unwrap_or(ROOT), token)?;
         if let Some(other) = profile.hands_over(request) {
             profile = self.profile(other, token)?;
         }
-        profile.query(&self.sources, request)
+        profile.query(&self.sources, request, known)
     }
 
     fn profile(&self, name: &str, token: Option<&str>) -> Result<&Profile, Failure> {
@@ -156,21 +158,99 @@ mod tests {
         assert!(error.contains(expect), "{error}");
     }
 
+    /// What is watched, as `cluster: kind namespaces; kind namespaces`.
+    #[track_caller]
+    fn watched(text: &str, expect: &[&str]) {
+        let mut known = Namespaces::default();
+        let shop = BTreeMap::from([("team".to_owned(), "shop".to_owned())]);
+        let namespaces = [
+            ("cart", shop.clone()),
+            ("other", BTreeMap::new()),
+            ("shop", shop),
+        ];
+        known.insert(
+            "east",
+            Ok(namespaces
+                .map(|(name, labels)| (name.to_owned(), labels))
+                .into()),
+        );
+        let watched = Config::from_yaml(text).unwrap().watched(&known);
+        let shown = watched.into_iter().map(|(cluster, it)| {
+            let kinds = [
+                ("routetables", &it.route_tables),
+                ("rollouts", &it.rollouts),
+                ("workspaces", &it.workspaces),
+                ("clusters", &it.clusters),
+            ];
+            let kinds = kinds
+                .into_iter()
+                .filter(|(_, namespaces)| !namespaces.is_empty());
+            let mut kinds: Vec<_> = kinds
+                .map(|(kind, namespaces)| {
+                    let namespaces: Vec<_> = namespaces.iter().map(String::as_str).collect();
+                    format!("{kind} {}", namespaces.join(","))
+                })
+                .collect();
+            kinds.extend(it.namespaces.then(|| "namespaces".to_owned()));
+            format!("{cluster}: {}", kinds.join("; "))
+        });
+        assert_eq!(shown.collect::<Vec<_>>(), expect, "{text}");
+    }
+
     #[test]
     fn what_is_watched_is_what_sources_look_into() {
-        let watched = |text: &str| Config::from_yaml(text).unwrap().watched();
-        let none = watched("static: {hello: {}}");
-        assert_eq!(none, Watched::default());
-        let tables = watched("glooRoutes: {namespaces: [shop, edge, shop]}").route_tables;
-        assert_eq!(tables.into_iter().collect::<Vec<_>>(), ["edge", "shop"]);
-        let rollouts = watched("rollouts: {namespaces: [shop]}");
-        assert_eq!(
-            (rollouts.rollouts, rollouts.route_tables.len()),
-            (["shop".to_owned()].into(), 1)
+        watched("static: {hello: {}}", &[]);
+        watched(
+            "glooRoutes: {namespaces: [shop, edge, shop]}",
+            &["in-cluster: routetables edge,shop"],
         );
-        let workspaces = watched("glooWorkspaces: {clusterMap: {}}");
-        assert_eq!(workspaces.workspaces, ["gloo-mesh".to_owned()].into());
-        assert_eq!(workspaces.clusters, workspaces.workspaces);
+        watched(
+            "rollouts: {namespaces: [shop]}",
+            &["in-cluster: routetables shop; rollouts shop"],
+        );
+        watched(
+            "{cluster: c1, glooWorkspaces: {clusterMap: {}}}",
+            &["c1: workspaces gloo-mesh; clusters gloo-mesh"],
+        );
+        watched(
+            "
+clusters: {east: {context: east}, west: {}, gloo: {kubeconfig: /gloo}}
+glooRoutes: {namespaceSelector: {labels: {team: shop}}, clusters: [east, west]}
+rollouts: {namespaces: '*', clusters: [west]}
+glooWorkspaces: {cluster: gloo}",
+            &[
+                "east: routetables cart,shop; namespaces",
+                "gloo: workspaces gloo-mesh; clusters gloo-mesh",
+                // Its namespaces are not known yet.
+                "west: routetables *; rollouts *; namespaces",
+            ],
+        );
+    }
+
+    #[test]
+    fn what_may_be_wrong_about_clusters() {
+        refused(
+            "{cluster: a, clusters: {b: {}}, static: {hello: {}}}",
+            "cluster contradicts clusters: remove one of them",
+        );
+        refused("{clusters: {}, static: {hello: {}}}", "clusters is empty");
+        refused(
+            "{clusters: {a: {contxt: x}}, static: {hello: {}}}",
+            "unknown key clusters.a.contxt, did you mean context?",
+        );
+        refused(
+            "{clusters: {a: {}, b: {}}, glooWorkspaces: {}}",
+            "glooWorkspaces.cluster is missing: set it to the management cluster, one of a, b",
+        );
+        refused(
+            "{clusters: {a: {}}, glooWorkspaces: {cluster: b}}",
+            "glooWorkspaces.cluster has b, which is no cluster here: it is one of a",
+        );
+        refused(
+            "{clusters: {a: {}}, static: {hello: {}}, profiles: {p: {clusters: [b]}}}",
+            "profiles.p.clusters has b, which is no cluster here: it is one of a",
+        );
+        Config::from_yaml("{clusters: {a: {}}, glooWorkspaces: {}}").unwrap();
     }
 
     #[test]
@@ -184,7 +264,7 @@ mod tests {
         );
         refused(
             "{glooRoutes: {}}",
-            "glooRoutes is empty: set namespaces in it",
+            "glooRoutes is empty: set namespaces or namespaceSelector in it",
         );
         refused(
             "{imageDigests: {}}",

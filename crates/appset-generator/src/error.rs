@@ -34,6 +34,22 @@ pub enum ConfigError {
         /// The sources that there are.
         known: String,
     },
+    /// A source or a profile names a cluster that is not configured.
+    #[error("{path} has {name}, which is no cluster here: it is one of {known}")]
+    UnknownCluster {
+        /// Path of the key.
+        path: String,
+        /// The name.
+        name: String,
+        /// The clusters that there are.
+        known: String,
+    },
+    /// `clusters` names none.
+    #[error("clusters is empty: name one, or remove it to read the cluster that the flags lead to")]
+    NoCluster,
+    /// There are several clusters, and the Workspaces are in one of them.
+    #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
+    NoManagementCluster(String),
     /// A profile hands requests to one that is not configured.
     #[error("{path} is {name}, which is no profile: it must be one of {known}")]
     UnknownProfile {

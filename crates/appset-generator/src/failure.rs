@@ -165,6 +165,20 @@ impl Failure {
         Self::Upstream(error.to_string())
     }
 
+    /// The same, and it names the cluster whose objects are to blame.
+    #[must_use]
+    pub fn in_cluster(self, name: &str) -> Self {
+        let placed = |text: String| format!("cluster {name}: {text}");
+        match self {
+            Self::MissingTable(gloo_types::NoSuchTable { what }) => {
+                Self::MissingTable(gloo_types::NoSuchTable { what: placed(what) })
+            }
+            Self::Upstream(what) => Self::Upstream(placed(what)),
+            Self::NotReady(what) => Self::NotReady(placed(what)),
+            other => other,
+        }
+    }
+
     /// Status and stable name.
     #[must_use]
     pub const fn code(&self) -> Code {

@@ -10,19 +10,22 @@ mod destinations;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::{HttpRoute, RouteTableDoc, RouteTableSelector, RouteTableSpec};
+use gloo_types::{HttpRoute, RouteTable, RouteTableDoc, RouteTableSelector, RouteTableSpec};
 use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Place};
 use self::destinations::Destinations;
+use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
+use crate::labels::LabelSelector;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
-use crate::reach::{Reach, is_all};
+use crate::reach::Reach;
+use crate::source::Allowed;
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -33,45 +36,39 @@ const OWN: &str = "gloo";
 /// Where RouteTables may be looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooRoutes {
-    cluster: String,
     reach: Reach,
 }
 
 /// The tables and routes of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The cluster that the tables are in.
-    cluster: String,
-    /// The tables; none when another cluster is asked for.
-    tables: Option<RouteTableSelector>,
+    /// The tables, by cluster; none when another cluster is asked for.
+    tables: BTreeMap<String, RouteTableSelector>,
     /// Where tables may be read: those that delegate to the ones asked for may be anywhere in it.
-    readable: Vec<String>,
+    readable: Vec<Namespaces>,
     routes: RouteSelector,
     destinations: Destinations,
     by_table: bool,
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[&str] = &[Reach::KEY];
+    pub(crate) const KEYS: &[&str] = &Reach::KEYS;
 
-    pub(crate) fn from_config(source: &Block<'_>, cluster: &str) -> Result<Self, ConfigError> {
-        Ok(Self {
-            cluster: cluster.to_owned(),
-            reach: Reach::from_config(source)?,
-        })
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
+        let reach = Reach::from_config(source, clusters)?;
+        Ok(Self { reach })
     }
 
     /// Where RouteTables may be looked for.
-    pub(crate) fn namespaces(&self) -> &[String] {
-        self.reach.namespaces()
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
-    /// What a request to this source asks for. `allowed` are the profile's namespaces.
-    pub(crate) fn query(
-        &self,
-        given: &Value,
-        allowed: Option<&[String]>,
-    ) -> Result<Query, Failure> {
+    /// What a request to this source asks for.
+    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
         let keys = [
             "cluster",
             "destinationKinds",
@@ -84,13 +81,20 @@ impl GlooRoutes {
         let parameters = parameters::of_source(given, &keys)?;
 
         let cluster = parameters.string("cluster")?;
-        let here = cluster.is_none_or(|cluster| cluster == self.cluster);
-        let tables = self.tables(&parameters, allowed)?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
+        let (selector, asked) = selector(&parameters)?;
+        let places = self.reach.admit(cluster, &asked, allowed)?;
+        let readable = self.reach.around(&places, allowed)?;
+        let tables = places.into_iter().map(|place| {
+            let selector = RouteTableSelector {
+                namespaces: place.namespaces,
+                ..selector.clone()
+            };
+            (place.cluster, selector)
+        });
         let query = RouteQuery {
-            cluster: self.cluster.clone(),
-            tables: here.then_some(tables),
-            readable: self.reach.admit(&[], allowed)?,
+            tables: tables.collect(),
+            readable,
             routes: routes(&parameters)?,
             destinations: Destinations::read(&parameters, by_table)?,
             by_table,
@@ -100,59 +104,42 @@ impl GlooRoutes {
             output: Output::read(NAME, &parameters, Some(OWN), false)?,
         })
     }
-
-    fn tables(
-        &self,
-        parameters: &Block<'_>,
-        allowed: Option<&[String]>,
-    ) -> Result<RouteTableSelector, Failure> {
-        let known = ["labels", "name", "names", "namespace", "namespaces"];
-        let selector = parameters.block("routeTableSelector", &known)?;
-        let mut names = selector.object_names("names")?;
-        names.extend(selector.object_name("name")?);
-        let mut asked = selector.object_names("namespaces")?;
-        asked.extend(selector.object_name("namespace")?);
-        let namespaces = self.reach.admit(&asked, allowed)?;
-        let labels = selector.labels("labels")?;
-        if names.is_empty() && labels.is_empty() {
-            return Err(Problem::Empty {
-                path: "routeTableSelector".to_owned(),
-                needed: "name, names or labels",
-            }
-            .into());
-        }
-        names.sort();
-        names.dedup();
-        Ok(RouteTableSelector {
-            names,
-            labels,
-            match_expressions: Vec::new(),
-            namespaces,
-        })
-    }
 }
 
 impl RouteQuery {
-    /// The namespaces whose tables have to be known; none when the request is about another cluster.
+    /// Where tables have to be known; nowhere when the request is about another cluster.
     #[must_use]
-    pub fn namespaces(&self) -> &[String] {
-        match self.tables {
-            Some(_) => &self.readable,
-            None => &[],
-        }
+    pub fn places(&self) -> &[Namespaces] {
+        &self.readable
     }
 
-    /// The sets, from all `tables` of [`namespaces`](Self::namespaces).
+    /// The sets, from all `tables` of [`places`](Self::places).
     ///
     /// # Errors
     /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
     /// table that is selected contradicts the API.
-    pub fn sets(&self, tables: &[Arc<RouteTableDoc>]) -> Result<Vec<ParameterSet>, Failure> {
-        let Some(selector) = &self.tables else {
-            return Ok(Vec::new());
-        };
+    pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
+        let mut sets = BTreeMap::new();
+        for (cluster, selector) in &self.tables {
+            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
+            let of_cluster = self.sets_of(cluster, selector, tables);
+            sets.extend(of_cluster.map_err(|failure| match self.tables.len() {
+                1 => failure,
+                _ => failure.in_cluster(cluster),
+            })?);
+        }
+        Ok(sets.into_values().collect())
+    }
+
+    /// The sets of one cluster, by key.
+    fn sets_of(
+        &self,
+        cluster: &str,
+        selector: &RouteTableSelector,
+        tables: &[Arc<RouteTableDoc>],
+    ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
         let mut selector = selector.clone();
-        if is_all(&selector.namespaces) && !tables.is_empty() {
+        if selector.namespaces == [ALL] && !tables.is_empty() {
             let namespaces = tables.iter().map(|table| table.key().namespace.clone());
             selector.namespaces = namespaces.collect::<BTreeSet<_>>().into_iter().collect();
         }
@@ -168,13 +155,13 @@ impl RouteQuery {
                 rows(table, &spec, routes).into_iter().map(Some).collect()
             };
             for row in rows {
-                let (identity, fields) = self.fields(table, &spec, &place, row);
+                let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
                 let mut set = ParameterSet::default();
                 set.insert(OWN, fields)?;
                 sets.insert(identity.key, set);
             }
         }
-        Ok(sets.into_values().collect())
+        Ok(sets)
     }
 
     /// The routes of a table that are meant, all of them their owner's.
@@ -203,17 +190,14 @@ impl RouteQuery {
 
     fn fields(
         &self,
+        cluster: &str,
         table: &RouteTableDoc,
         spec: &RouteTableSpec,
         place: &Place,
         row: Option<Row<'_>>,
     ) -> (Identity, Field) {
         let name = table.key();
-        let mut parts = vec![
-            self.cluster.as_str(),
-            name.namespace.as_str(),
-            name.name.as_str(),
-        ];
+        let mut parts = vec![cluster, name.namespace.as_str(), name.name.as_str()];
         parts.extend(row.as_ref().map(|row| row.id.as_str()));
         let identity = Identity::of(&parts);
         let mut problems: Vec<&str> = place.problems.iter().copied().collect();
@@ -232,7 +216,7 @@ impl RouteQuery {
             ("route", fields.chain(destinations).collect())
         });
         let own = [
-            ("cluster", self.cluster.as_str().into()),
+            ("cluster", cluster.into()),
             ("configError", problems.join("; ").into()),
             ("delegated", spec.hosts.is_empty().into()),
             ("hostsKnown", place.hosts_known.into()),
@@ -305,6 +289,33 @@ fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
         ("pathKnown", paths.iter().all(|path| path.is_known).into()),
         ("paths", Field::List(list.collect())),
     ]
+}
+
+/// The tables of a request, without namespaces, and the namespaces that it asks for.
+fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>), Problem> {
+    let known = ["name", "names", "namespace", "namespaces"];
+    let known = [&known[..], &LabelSelector::KEYS].concat();
+    let block = parameters.block("routeTableSelector", &known)?;
+    let mut names = block.object_names("names")?;
+    names.extend(block.object_name("name")?);
+    names.sort();
+    names.dedup();
+    let mut namespaces = block.object_names("namespaces")?;
+    namespaces.extend(block.object_name("namespace")?);
+    let by_label = LabelSelector::read(&block)?;
+    let selector = RouteTableSelector {
+        names,
+        labels: by_label.labels,
+        match_expressions: by_label.match_expressions,
+        namespaces: Vec::new(),
+    };
+    if selector.names.is_empty() && !selector.by_label() {
+        return Err(Problem::Empty {
+            path: "routeTableSelector".to_owned(),
+            needed: "name, names, labels or matchExpressions",
+        });
+    }
+    Ok((selector, namespaces))
 }
 
 /// The routes of a request, chosen as the traffic router chooses them.

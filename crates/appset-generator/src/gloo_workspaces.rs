@@ -9,12 +9,15 @@ use gloo_types::{
 use serde_json::Value;
 use strict_json::Block;
 
+use crate::clusters::{ByCluster, Clusters, Place};
 use crate::error::ConfigError;
 use crate::identity::Identity;
+use crate::labels::{LabelSelector, has_all};
 use crate::parameters::{self, flag};
 use crate::pattern::{is_pattern, matches};
 use crate::query::{Output, Query, SourceQuery};
-use crate::reach::{Reach, has_all};
+use crate::reach::Reach;
+use crate::source::Allowed;
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -35,11 +38,11 @@ pub struct GlooWorkspaces {
 /// The Workspaces of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceQuery {
-    /// One.
-    namespaces: Vec<String>,
+    /// The namespace in which Workspaces and KubernetesClusters are.
+    place: Place,
     /// Names or patterns; all without any.
     workspaces: Vec<String>,
-    labels: BTreeMap<String, String>,
+    selector: LabelSelector,
     /// Argo CD's name of the only cluster that is asked for.
     cluster: Option<String>,
     cluster_map: BTreeMap<String, String>,
@@ -57,36 +60,45 @@ struct Share<'a> {
 }
 
 impl GlooWorkspaces {
-    pub(crate) const KEYS: &[&str] = &["clusterMap", "namespace"];
+    pub(crate) const KEYS: &[&str] = &["cluster", "clusterMap", "namespace"];
 
-    pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
+        let mut names = clusters.names();
+        let cluster = match (source.string("cluster")?, names.next(), names.next()) {
+            (Some(cluster), _, _) => cluster,
+            (None, Some(only), None) => only,
+            (None, _, _) => {
+                let names: Vec<_> = clusters.names().map(String::as_str).collect();
+                return Err(ConfigError::NoManagementCluster(names.join(", ")));
+            }
+        };
+        clusters.check(cluster, &source.path("cluster"))?;
         let namespace = source.object_name("namespace")?;
         let namespace = namespace.unwrap_or_else(|| NAMESPACE.to_owned());
         Ok(Self {
-            reach: Reach::new(vec![namespace], source.path("namespace")),
+            reach: Reach::one(cluster.to_owned(), namespace, source.path("namespace")),
             cluster_map: source.texts("clusterMap")?,
         })
     }
 
     /// Where Workspaces and KubernetesClusters are.
-    pub(crate) fn namespaces(&self) -> &[String] {
-        self.reach.namespaces()
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
-    /// What a request to this source asks for. `allowed` are the profile's namespaces.
-    pub(crate) fn query(
-        &self,
-        given: &Value,
-        allowed: Option<&[String]>,
-    ) -> Result<Query, Failure> {
+    /// What a request to this source asks for.
+    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
         let keys = ["cluster", "expandNamespaces", "selector", "workspaces"];
         let parameters = parameters::of_source(given, &keys)?;
+        let places = self.reach.admit(None, &[], allowed)?;
         let query = WorkspaceQuery {
-            namespaces: self.reach.admit(&[], allowed)?,
+            // There is one, or the profile does not allow it, which is refused.
+            place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
-            labels: parameters
-                .block("selector", &["labels"])?
-                .labels("labels")?,
+            selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
             cluster: parameters.string("cluster")?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(&parameters, "expandNamespaces")?.unwrap_or_default(),
@@ -99,27 +111,30 @@ impl GlooWorkspaces {
 }
 
 impl WorkspaceQuery {
-    /// The namespaces whose Workspaces and KubernetesClusters have to be known.
+    /// Where Workspaces and KubernetesClusters have to be known.
     #[must_use]
-    pub fn namespaces(&self) -> &[String] {
-        &self.namespaces
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
-    /// The sets, from all `workspaces` and `clusters` of [`namespaces`](Self::namespaces).
+    /// The sets, from all `workspaces` and `clusters` of [`place`](Self::place), which are in one cluster.
     ///
     /// # Errors
     /// When a Workspace that is selected by name is not there, as an answer without it would delete its Applications, or
     /// when one contradicts the API.
     pub fn sets(
         &self,
-        workspaces: &[Arc<Document<Workspace>>],
-        clusters: &[Arc<Document<KubernetesCluster>>],
+        workspaces: &ByCluster<Workspace>,
+        clusters: &ByCluster<KubernetesCluster>,
     ) -> Result<Vec<ParameterSet>, Failure> {
+        let at = &self.place.cluster;
+        let workspaces = workspaces.get(at).map(Vec::as_slice).unwrap_or_default();
+        let clusters = clusters.get(at).map(Vec::as_slice).unwrap_or_default();
         let is_absent = |name: &&String| {
             !is_pattern(name) && !workspaces.iter().any(|one| one.key().name == **name)
         };
         if let Some(name) = self.workspaces.iter().find(is_absent) {
-            let key = ObjectKey::new(self.namespaces.join(","), name);
+            let key = ObjectKey::new(self.place.namespaces.join(","), name);
             return Err(Failure::MissingWorkspace(key));
         }
         let mut sets = BTreeMap::new();
@@ -157,7 +172,7 @@ impl WorkspaceQuery {
         let name = &workspace.key().name;
         let named = self.workspaces.is_empty()
             || self.workspaces.iter().any(|pattern| matches(pattern, name));
-        named && has_all(workspace.labels(), &self.labels)
+        named && self.selector.matches(workspace.labels())
     }
 }
 

@@ -16,6 +16,7 @@
 //! The crate knows no clock, no file, no network and no Kubernetes client.
 
 mod answer;
+mod clusters;
 mod config;
 mod error;
 mod failure;
@@ -24,6 +25,7 @@ mod gloo_routes;
 mod gloo_workspaces;
 mod identity;
 mod image_digests;
+mod labels;
 mod parameters;
 mod pattern;
 mod profile;
@@ -39,7 +41,10 @@ mod tag_from;
 mod testing;
 
 pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
-pub use config::{Config, Watched};
+pub use clusters::{
+    ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
+};
+pub use config::Config;
 pub use error::ConfigError;
 pub use failure::{Code, Failure};
 pub use field::{Field, FieldError};

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
+use crate::clusters::{Clusters, Namespaces};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests;
@@ -26,6 +27,8 @@ pub(crate) struct Profile {
     sources: Option<Vec<String>>,
     /// Patterns of the images it may look up, registry included; all that the source allows without a list.
     images: Option<Vec<String>>,
+    /// The clusters it may look into; all that the source allows without a list.
+    clusters: Option<Vec<String>>,
     /// The namespaces it may look into; all that the source allows without a list.
     namespaces: Option<Vec<String>>,
     /// Parameters that a request cannot change.
@@ -40,6 +43,7 @@ pub(crate) struct Profile {
 
 impl Profile {
     pub(crate) const KEYS: &[&str] = &[
+        "clusters",
         "defaults",
         "fixed",
         "images",
@@ -57,6 +61,7 @@ impl Profile {
             tokens: None,
             sources: None,
             images: None,
+            clusters: None,
             namespaces: None,
             fixed: Map::new(),
             defaults: Map::new(),
@@ -69,6 +74,7 @@ impl Profile {
         name: &str,
         profile: &Block<'_>,
         configured: &Sources,
+        known: &Clusters,
     ) -> Result<Self, ConfigError> {
         let list = |key| match profile.value(key) {
             None => Ok(None),
@@ -86,12 +92,17 @@ impl Profile {
                 known: joined(configured.keys()),
             });
         }
+        let clusters = list("clusters")?;
+        for name in clusters.iter().flatten() {
+            known.check(name, &profile.path("clusters"))?;
+        }
         let parameters = |key| Ok::<_, Problem>(profile.object(key)?.cloned().unwrap_or_default());
         let read = Self {
             name: name.to_owned(),
             tokens: list("tokens")?,
             sources,
             images: list("images")?,
+            clusters,
             namespaces: list("namespaces")?,
             fixed: parameters("fixed")?,
             defaults: parameters("defaults")?,
@@ -184,7 +195,12 @@ impl Profile {
     ///
     /// # Errors
     /// When it cannot be understood, or may not be asked.
-    pub(crate) fn query(&self, configured: &Sources, request: &Request) -> Result<Query, Failure> {
+    pub(crate) fn query(
+        &self,
+        configured: &Sources,
+        request: &Request,
+        known: &Namespaces,
+    ) -> Result<Query, Failure> {
         request.refuse_templates(self.tag_from.as_ref().map(TagFrom::parameter))?;
         let mut given = self.parameters(request)?;
         let (name, source) = self.source(configured, &given)?;
@@ -193,7 +209,9 @@ impl Profile {
         }
         let allowed = Allowed {
             images: self.images.as_deref(),
+            clusters: self.clusters.as_deref(),
             namespaces: self.namespaces.as_deref(),
+            known,
         };
         source.query(name, &Value::Object(given), allowed)
     }
@@ -242,7 +260,7 @@ mod tests {
     use proptest::{collection, prelude::*, sample};
     use serde_json::json;
 
-    use crate::{Config, Request, SourceQuery};
+    use crate::{Config, Namespaces, Request, SourceQuery};
 
     const CONFIG: &str = "
 static:
@@ -262,7 +280,7 @@ profiles:
         let config = Config::from_yaml(CONFIG).unwrap();
         let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
         let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-            let query = config.query(path, Some("team-a"), &request)?;
+            let query = config.query(path, Some("team-a"), &request, &Namespaces::default())?;
             let SourceQuery::Static(source) = query.source else {
                 panic!("another source");
             };
@@ -424,7 +442,7 @@ profiles:
             let config = Config::from_yaml(CONFIG).unwrap();
             let body = json!({"input": {"parameters": parameters}}).to_string();
             let answer = Request::from_body(body.as_bytes()).and_then(|request| {
-                let query = config.query(None, Some("t"), &request)?;
+                let query = config.query(None, Some("t"), &request, &Namespaces::default())?;
                 query.output.answer(Vec::new())
             });
             prop_assert!(answer.is_err() || parameters["onEmpty"] == "allow", "{parameters}");

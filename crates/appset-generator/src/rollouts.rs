@@ -6,18 +6,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTableDoc};
+use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::Value;
 use strict_json::Block;
 
+use crate::clusters::{ByCluster, Clusters, Place};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
+use crate::labels::LabelSelector;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
-use crate::reach::{Reach, has_all, is_all};
+use crate::reach::Reach;
+use crate::source::Allowed;
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -30,7 +33,6 @@ const GLOO: &str = "gloo";
 /// Where Rollouts may be looked for, and the RouteTables that they select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollouts {
-    cluster: String,
     reach: Reach,
     /// As the router's flag `--allowed-destination-namespaces`.
     destination_namespaces: Vec<String>,
@@ -39,11 +41,11 @@ pub struct Rollouts {
 /// The Rollouts of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutQuery {
-    cluster: String,
     /// None when another cluster is asked for.
-    namespaces: Vec<String>,
-    table_namespaces: Vec<String>,
-    labels: BTreeMap<String, String>,
+    places: Vec<Place>,
+    /// Where tables may be read.
+    readable: Vec<Place>,
+    selector: LabelSelector,
     plugins: Vec<String>,
     destination_namespaces: Vec<String>,
     weights: bool,
@@ -66,45 +68,40 @@ enum JoinError {
 }
 
 impl Rollouts {
-    pub(crate) const KEYS: &[&str] = &["destinationNamespaces", Reach::KEY];
+    pub(crate) const KEYS: &[&str] = &[
+        "destinationNamespaces",
+        Reach::KEYS[0],
+        Reach::KEYS[1],
+        Reach::KEYS[2],
+    ];
 
-    pub(crate) fn from_config(source: &Block<'_>, cluster: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
         Ok(Self {
-            cluster: cluster.to_owned(),
-            reach: Reach::from_config(source)?,
+            reach: Reach::from_config(source, clusters)?,
             destination_namespaces: source.object_names("destinationNamespaces")?,
         })
     }
 
     /// Where Rollouts, and the RouteTables that they select, may be looked for.
-    pub(crate) fn namespaces(&self) -> &[String] {
-        self.reach.namespaces()
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
-    /// What a request to this source asks for. `allowed` are the profile's namespaces.
-    pub(crate) fn query(
-        &self,
-        given: &Value,
-        allowed: Option<&[String]>,
-    ) -> Result<Query, Failure> {
+    /// What a request to this source asks for.
+    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
         let keys = ["cluster", "include", "namespaces", "pluginName", "selector"];
         let parameters = parameters::of_source(given, &keys)?;
         let asked = parameters.object_names("namespaces")?;
-        let mut namespaces = self.reach.admit(&asked, allowed)?;
-        if parameters
-            .string("cluster")?
-            .is_some_and(|asked| asked != self.cluster)
-        {
-            namespaces.clear();
-        }
+        let cluster = parameters.string("cluster")?;
+        let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
         let query = RolloutQuery {
-            cluster: self.cluster.clone(),
-            namespaces,
-            table_namespaces: self.reach.admit(&[], allowed)?,
-            labels: parameters
-                .block("selector", &["labels"])?
-                .labels("labels")?,
+            readable: self.reach.around(&places, allowed)?,
+            places,
+            selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
             plugins: match parameters.string("pluginName")? {
                 Some(name) => vec![name.to_owned()],
                 None => DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
@@ -121,34 +118,51 @@ impl Rollouts {
 }
 
 impl RolloutQuery {
-    /// The namespaces whose Rollouts have to be known; none when the request is about another cluster.
+    /// Where Rollouts have to be known; nowhere when the request is about another cluster.
     #[must_use]
-    pub fn namespaces(&self) -> &[String] {
-        &self.namespaces
+    pub fn places(&self) -> &[Place] {
+        &self.places
     }
 
-    /// The namespaces whose RouteTables have to be known: a Rollout may select tables of another one than its own.
+    /// Where RouteTables have to be known: a Rollout may select tables of another namespace than its own.
     #[must_use]
-    pub fn table_namespaces(&self) -> &[String] {
-        match self.namespaces.as_slice() {
-            [] => &[],
-            _ => &self.table_namespaces,
-        }
+    pub fn table_places(&self) -> &[Place] {
+        &self.readable
     }
 
-    /// The sets, from all `rollouts` of [`namespaces`](Self::namespaces) and all `tables` of
-    /// [`table_namespaces`](Self::table_namespaces).
+    /// The sets, from all `rollouts` of [`places`](Self::places) and all `tables` of [`table_places`](Self::table_places).
     ///
     /// # Errors
     /// When a Rollout contradicts its API, so that it cannot be told whether it is one of the router's.
     pub fn sets(
         &self,
-        rollouts: &[Arc<Document<Rollout>>],
-        tables: &[Arc<RouteTableDoc>],
+        rollouts: &ByCluster<Rollout>,
+        tables: &ByCluster<RouteTable>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         let mut sets = BTreeMap::new();
+        for Place { cluster, .. } in &self.places {
+            let rollouts = rollouts.get(cluster).map(Vec::as_slice).unwrap_or_default();
+            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
+            let of_cluster = self.sets_of(cluster, rollouts, tables);
+            sets.extend(of_cluster.map_err(|failure| match self.places.len() {
+                1 => failure,
+                _ => failure.in_cluster(cluster),
+            })?);
+        }
+        Ok(sets.into_values().collect())
+    }
+
+    /// The sets of one cluster, by key.
+    fn sets_of(
+        &self,
+        cluster: &str,
+        rollouts: &[Arc<Document<Rollout>>],
+        tables: &[Arc<RouteTableDoc>],
+    ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
+        let readable = self.readable.iter().find(|place| place.cluster == cluster);
+        let mut sets = BTreeMap::new();
         for rollout in rollouts {
-            if !has_all(rollout.labels(), &self.labels) {
+            if !self.selector.matches(rollout.labels()) {
                 continue;
             }
             let spec = rollout.spec().map_err(Failure::unreadable)?;
@@ -162,13 +176,13 @@ impl RolloutQuery {
                 continue;
             };
             let key = rollout.key();
-            let (gloo, error) = match self.join(key, block, tables) {
+            let (gloo, error) = match self.join(key, block, readable, tables) {
                 Ok(gloo) => (gloo, String::new()),
                 Err(error) => (gloo(&[], &[]), error.to_string()),
             };
-            let identity = Identity::of(&[&self.cluster, &key.namespace, &key.name]);
+            let identity = Identity::of(&[cluster, &key.namespace, &key.name]);
             let status = rollout.status().map_err(Failure::unreadable)?;
-            let mut own = self.fields(rollout, canary, &status);
+            let mut own = self.fields(cluster, rollout, canary, &status);
             own.extend(identity.fields());
             own.insert("configError", error.into());
             let mut set = ParameterSet::default();
@@ -176,7 +190,7 @@ impl RolloutQuery {
             set.insert(GLOO, gloo)?;
             sets.insert(identity.key, set);
         }
-        Ok(sets.into_values().collect())
+        Ok(sets)
     }
 
     /// What is known of the tables that the plugin's `block` selects, as the router reads it.
@@ -184,16 +198,14 @@ impl RolloutQuery {
         &self,
         rollout: &ObjectKey,
         block: &RawJson,
+        readable: Option<&Place>,
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<Field, JoinError> {
         let allowed = &self.destination_namespaces;
         let config = PluginConfig::from_json(block.as_ref(), rollout, allowed)?;
         let selector = config.route_tables();
-        let known = &self.table_namespaces;
-        let foreign = selector
-            .namespaces
-            .iter()
-            .find(|one| !is_all(known) && !known.contains(one));
+        let mut namespaces = selector.namespaces.iter();
+        let foreign = namespaces.find(|one| !readable.is_some_and(|place| place.has(one)));
         if let Some(namespace) = foreign {
             return Err(JoinError::Namespace(namespace.clone()));
         }
@@ -212,6 +224,7 @@ impl RolloutQuery {
 
     fn fields(
         &self,
+        cluster: &str,
         rollout: &Document<Rollout>,
         canary: &CanaryStrategy,
         status: &RolloutStatus,
@@ -224,7 +237,7 @@ impl RolloutQuery {
         let mut fields = BTreeMap::from([
             ("name", key.name.as_str().into()),
             ("namespace", key.namespace.as_str().into()),
-            ("cluster", self.cluster.as_str().into()),
+            ("cluster", cluster.into()),
             ("labels", Field::texts(rollout.labels())),
             ("phase", status.phase.as_str().into()),
             ("inProgress", status.is_in_progress().into()),

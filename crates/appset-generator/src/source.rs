@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::config::Watched;
+use crate::clusters::{Clusters, Namespaces, Place, Watched};
 use crate::error::ConfigError;
 use crate::gloo_routes::{self, GlooRoutes};
 use crate::gloo_workspaces::{self, GlooWorkspaces};
@@ -35,12 +35,27 @@ pub(crate) enum Kind {
     GlooWorkspaces,
 }
 
-/// What a profile restricts a request to.
-#[derive(Clone, Copy, Debug, Default)]
+/// What a profile restricts a request to, and what is known of the namespaces of clusters.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed<'a> {
     /// Patterns of images.
     pub(crate) images: Option<&'a [String]>,
+    pub(crate) clusters: Option<&'a [String]>,
     pub(crate) namespaces: Option<&'a [String]>,
+    pub(crate) known: &'a Namespaces,
+}
+
+/// Everything is allowed, and no namespace is known.
+impl Default for Allowed<'_> {
+    fn default() -> Self {
+        static NONE: Namespaces = Namespaces::NONE;
+        Self {
+            images: None,
+            clusters: None,
+            namespaces: None,
+            known: &NONE,
+        }
+    }
 }
 
 impl Kind {
@@ -81,13 +96,19 @@ impl Kind {
         }
     }
 
-    /// The source with its settings. `cluster` is Argo CD's name of the cluster whose objects are read.
-    pub(crate) fn read(self, block: &Block<'_>, cluster: &str) -> Result<Source, ConfigError> {
+    /// The source with its settings.
+    pub(crate) fn read(
+        self,
+        block: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Source, ConfigError> {
         Ok(match self {
             Self::ImageDigests => Source::ImageDigests(ImageDigests::from_config(block)?),
-            Self::GlooRoutes => Source::GlooRoutes(GlooRoutes::from_config(block, cluster)?),
-            Self::Rollouts => Source::Rollouts(Rollouts::from_config(block, cluster)?),
-            Self::GlooWorkspaces => Source::GlooWorkspaces(GlooWorkspaces::from_config(block)?),
+            Self::GlooRoutes => Source::GlooRoutes(GlooRoutes::from_config(block, clusters)?),
+            Self::Rollouts => Source::Rollouts(Rollouts::from_config(block, clusters)?),
+            Self::GlooWorkspaces => {
+                Source::GlooWorkspaces(GlooWorkspaces::from_config(block, clusters)?)
+            }
         })
     }
 }
@@ -103,29 +124,37 @@ impl Source {
         match self {
             Self::Static(source) => source.query(name, given),
             Self::ImageDigests(source) => source.query(given, allowed.images),
-            Self::GlooRoutes(source) => source.query(given, allowed.namespaces),
-            Self::Rollouts(source) => source.query(given, allowed.namespaces),
-            Self::GlooWorkspaces(source) => source.query(given, allowed.namespaces),
+            Self::GlooRoutes(source) => source.query(given, &allowed),
+            Self::Rollouts(source) => source.query(given, &allowed),
+            Self::GlooWorkspaces(source) => source.query(given, &allowed),
         }
     }
 
-    /// Adds the objects that it looks at.
-    pub(crate) fn watch(&self, watched: &mut Watched) {
-        match self {
-            Self::Static(_) | Self::ImageDigests(_) => {}
-            Self::GlooRoutes(source) => {
-                let namespaces = source.namespaces().iter().cloned();
-                watched.route_tables.extend(namespaces);
-            }
-            Self::Rollouts(source) => {
-                let namespaces = source.namespaces().iter();
-                watched.rollouts.extend(namespaces.clone().cloned());
-                watched.route_tables.extend(namespaces.cloned());
-            }
-            Self::GlooWorkspaces(source) => {
-                let namespaces = source.namespaces().iter();
-                watched.workspaces.extend(namespaces.clone().cloned());
-                watched.clusters.extend(namespaces.cloned());
+    /// Adds the objects that it looks at, by cluster.
+    pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
+        let reach = match self {
+            Self::Static(_) | Self::ImageDigests(_) => return,
+            Self::GlooRoutes(source) => source.reach(),
+            Self::Rollouts(source) => source.reach(),
+            Self::GlooWorkspaces(source) => source.reach(),
+        };
+        for Place {
+            cluster,
+            namespaces,
+        } in reach.places(known)
+        {
+            let of_cluster = watched.entry(cluster).or_default();
+            of_cluster.namespaces |= reach.is_by_label();
+            let kinds = match self {
+                Self::Static(_) | Self::ImageDigests(_) => Vec::new(),
+                Self::GlooRoutes(_) => vec![&mut of_cluster.route_tables],
+                Self::Rollouts(_) => vec![&mut of_cluster.rollouts, &mut of_cluster.route_tables],
+                Self::GlooWorkspaces(_) => {
+                    vec![&mut of_cluster.workspaces, &mut of_cluster.clusters]
+                }
+            };
+            for kind in kinds {
+                kind.extend(namespaces.iter().cloned());
             }
         }
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use appset_generator::{Config, Failure, Found, ImageQuery, Request, SourceQuery};
+use appset_generator::{Config, Failure, Found, ImageQuery, Namespaces, Request, SourceQuery};
 use axum::body::Bytes;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Response};
@@ -151,7 +151,11 @@ fn query(config: &serde_json::Value, request: &serde_json::Value) -> (Config, Im
     let config = Config::from_yaml(&config).unwrap();
     let body = serde_json::json!({"input": {"parameters": request}}).to_string();
     let request = Request::from_body(body.as_bytes()).unwrap();
-    match config.query(None, Some("t"), &request).unwrap().source {
+    match config
+        .query(None, Some("t"), &request, &Namespaces::default())
+        .unwrap()
+        .source
+    {
         SourceQuery::ImageDigests(images) => (config, images),
         other => panic!("{other:?}"),
     }

@@ -351,7 +351,14 @@ mod tests {
             let config = appset_generator::Config::from_yaml(&config).unwrap();
             let body = br#"{"input":{"parameters":{"tag":"v1","images":{"a":"a"}}}}"#;
             let request = appset_generator::Request::from_body(body).unwrap();
-            let query = config.query(None, Some("t"), &request).unwrap();
+            let query = config
+                .query(
+                    None,
+                    Some("t"),
+                    &request,
+                    &appset_generator::Namespaces::default(),
+                )
+                .unwrap();
             let appset_generator::SourceQuery::ImageDigests(images) = query.source else {
                 panic!("another source");
             };

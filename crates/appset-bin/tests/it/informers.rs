@@ -31,13 +31,42 @@ users: [{{name: any, user: {{}}}}]
     format!("--kubeconfig={}", file.display())
 }
 
+/// The namespaces with a label are not known yet, nor are the objects of one of two clusters.
+#[test]
+fn a_cluster_that_cannot_be_read_fails_the_call_by_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "
+clusters: {east: {context: any}, west: {context: none}}
+glooRoutes: {namespaceSelector: {labels: {team: shop}}}
+rollouts: {namespaces: '*', clusters: [west]}
+";
+    let generator = Generator::start_with(config, &[("argocd", "t")], &[&kubeconfig(&dir)]);
+    generator.wait_until("/readyz", "cluster east: Namespaces are not known: ");
+    generator
+        .wait_for(r#"gloo_appset_watch_synced{cluster="west",kind="Namespace",namespace="*"} 0"#);
+    let ask = |parameters: &str| {
+        let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
+        let reply = generator.post("", Some("t"), &body);
+        assert_eq!(reply.status, 503, "{}", reply.body);
+        reply.body
+    };
+    let routes = r#"{"source":"gloo-routes","routeTableSelector":{"name":"web"}}"#;
+    let said = r#"{"message":"cluster east: Namespaces are not known: "#;
+    assert!(ask(routes).starts_with(said), "{}", ask(routes));
+    let rollouts = r#"{"source":"rollouts"}"#;
+    let said = r#"{"message":"cluster west: Rollouts in namespace * are not known: "#;
+    assert!(ask(rollouts).starts_with(said), "{}", ask(rollouts));
+}
+
 /// An empty list would be an answer, too: the one that deletes every Application.
 #[test]
 fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
     let dir = tempfile::tempdir().unwrap();
     let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&kubeconfig(&dir)]);
     generator.wait_until("/readyz", "cannot list routetables");
-    generator.wait_for(r#"gloo_appset_watch_synced{kind="RouteTable",namespace="shop"} 0"#);
+    generator.wait_for(
+        r#"gloo_appset_watch_synced{cluster="in-cluster",kind="RouteTable",namespace="shop"} 0"#,
+    );
 
     let unseen = generator.post("", Some("t"), ROUTES);
     assert_eq!(unseen.status, 503, "{}", unseen.body);

@@ -122,3 +122,67 @@ fn workspaces_are_read_with_their_clusters() {
     assert_eq!(typo.status, 409, "{}", typo.body);
     assert!(typo.body.contains("missing_workspace"), "{}", typo.body);
 }
+
+/// Each cluster has a directory of its own, with the same table, and the namespace shop has the label in west only.
+#[test]
+fn namespaces_with_a_label_are_looked_into_in_each_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = |labels: &str| {
+        format!("{TABLE}---\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n")
+    };
+    let write = |cluster: &str, labels: &str| {
+        let dir = dir.path().join(cluster);
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("objects.yaml"), namespace(labels)).unwrap();
+    };
+    write("east", "");
+    write("west", "team: shop");
+    let config = "
+clusters: {east: {}, west: {}}
+glooRoutes: {namespaceSelector: {labels: {team: shop}}}
+profiles:
+  default: {}
+  east: {clusters: [east]}
+";
+    let flag = format!("--objects-dir={}", dir.path().display());
+    let generator = Generator::start_with(config, &[("argocd", "t")], &[&flag]);
+    let ask = |profile: &str, more: &str| {
+        let body = format!(
+            r#"{{"input":{{"parameters":{{"routeTableSelector":{{"name":"web"{more}}}}}}}}}"#
+        );
+        generator.post(profile, Some("t"), &body)
+    };
+    let keys = |reply: Reply| {
+        let body: Value = serde_json::from_str(&reply.body).unwrap();
+        let sets = body["output"]["parameters"].as_array().cloned();
+        let sets = sets.unwrap_or_else(|| panic!("{reply:?}"));
+        let keys = sets
+            .iter()
+            .map(|set| set["gloo"]["key"].as_str().unwrap().to_owned());
+        keys.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(keys(ask("", "")), "west/shop/web/demo");
+    write("east", "team: shop");
+    assert_eq!(keys(ask("", "")), "east/shop/web/demo west/shop/web/demo");
+    assert_eq!(keys(ask("/profiles/east", "")), "east/shop/web/demo");
+    write("east", "team: cart");
+    let nothing = ask("/profiles/east", "");
+    assert!(nothing.body.contains("guard_empty"), "{}", nothing.body);
+    let asked = ask("/profiles/east", r#","namespace":"shop""#);
+    assert!(
+        asked.body.contains(
+            "namespace shop is not allowed: label it as glooRoutes.namespaceSelector says"
+        ),
+        "{}",
+        asked.body
+    );
+    // One cluster that cannot be read fails the call, and is named.
+    fs::remove_dir_all(dir.path().join("east")).unwrap();
+    let unread = ask("", "");
+    assert_eq!(unread.status, 503, "{}", unread.body);
+    assert!(
+        unread.body.contains("cluster east: Namespaces: "),
+        "{}",
+        unread.body
+    );
+}

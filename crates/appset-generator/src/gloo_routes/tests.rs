@@ -5,7 +5,7 @@ use route_planner::{Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair
 use serde_json::json;
 
 use super::*;
-use crate::testing::{query, refused};
+use crate::testing::{found, query, refused};
 
 const CONFIG: &str = "
 cluster: c1
@@ -49,11 +49,8 @@ fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
     let SourceQuery::GlooRoutes(routes) = query.source else {
         panic!("another source");
     };
-    let found: Vec<_> = tables()
-        .into_iter()
-        .filter(|table| routes.namespaces().contains(&table.key().namespace))
-        .collect();
-    let answer = query.output.answer(routes.sets(&found)?)?;
+    let tables = found(routes.places(), &tables());
+    let answer = query.output.answer(routes.sets(&tables)?)?;
     Ok(String::from_utf8(answer.to_body().unwrap()).unwrap())
 }
 
@@ -122,7 +119,7 @@ fn what_is_refused() {
     refused(
         "default",
         json!({}),
-        "routeTableSelector is empty: set name, names or labels",
+        "routeTableSelector is empty: set name, names, labels or matchExpressions",
     );
     let other = json!({"routeTableSelector": {"name": "web", "namespace": "kube-system"}});
     refused("default", other, "namespace kube-system is not allowed");
@@ -204,7 +201,9 @@ fn split_routes(canary: i32, more: Value) -> Vec<Value> {
     else {
         panic!("another source");
     };
-    let sets = routes.sets(&[split(canary)]).unwrap();
+    let sets = routes
+        .sets(&found(routes.places(), &[split(canary)]))
+        .unwrap();
     sets.iter()
         .map(|set| json!(set)["gloo"]["route"].clone())
         .collect()
@@ -293,7 +292,7 @@ fn errors(http: &Value) -> Vec<(String, String)> {
     let SourceQuery::GlooRoutes(routes) = query.source else {
         panic!("another source");
     };
-    let sets = routes.sets(&[table]).unwrap();
+    let sets = routes.sets(&found(routes.places(), &[table])).unwrap();
     let text = |set: &ParameterSet, key| match set.at(&format!("gloo.{key}")) {
         Some(Field::Text(text)) => text.clone(),
         other => panic!("{other:?}"),
@@ -345,10 +344,8 @@ fn a_delegated_table_has_the_hosts_of_its_parent() {
         let SourceQuery::GlooRoutes(routes) = query.source else {
             panic!("another source");
         };
-        let readable = tables
-            .iter()
-            .filter(|table| routes.namespaces().contains(&table.key().namespace));
-        let sets = routes.sets(&readable.cloned().collect::<Vec<_>>()).unwrap();
+        let readable = found(routes.places(), &tables);
+        let sets = routes.sets(&readable).unwrap();
         let set = json!(sets[0])["gloo"].clone();
         format!(
             "{} {} {} {}",
@@ -370,13 +367,65 @@ fn a_star_is_all_namespaces() {
     let SourceQuery::GlooRoutes(routes) = query.unwrap().source else {
         panic!("another source");
     };
-    assert_eq!(routes.namespaces(), ["*"]);
-    assert_eq!(routes.sets(&tables()).unwrap().len(), 3);
+    let places = routes.places();
+    assert!(places[0].is_all());
+    assert_eq!(routes.sets(&found(places, &tables())).unwrap().len(), 3);
     assert!(
         routes
-            .sets(&[])
+            .sets(&ByCluster::new())
             .unwrap_err()
             .to_string()
             .contains("RouteTable */api not found")
+    );
+}
+
+/// The same tables are in both clusters, but for `api`, which is in east only.
+#[test]
+fn several_clusters_are_rows_of_one_answer() {
+    let config = "
+clusters: {east: {}, west: {}}
+glooRoutes: {namespaces: [edge, shop]}";
+    let ask = |parameters: Value| {
+        let SourceQuery::GlooRoutes(routes) = query(config, "default", &parameters)?.source else {
+            panic!("another source");
+        };
+        let mut tables = found(routes.places(), &tables());
+        if let Some(west) = tables.get_mut("west") {
+            west.retain(|table| table.key().name != "api");
+        }
+        let sets = routes.sets(&tables)?;
+        let keys = sets.iter().map(|set| {
+            let gloo = &json!(set)["gloo"];
+            let (key, cluster) = (&gloo["key"], gloo["cluster"].as_str().unwrap());
+            let key = key.as_str().unwrap();
+            assert!(key.starts_with(cluster), "{key} {cluster}");
+            key.to_owned()
+        });
+        Ok::<_, Failure>(keys.collect::<Vec<_>>().join(" "))
+    };
+    let demo = |more: Value| {
+        let mut parameters = json!({"routeTableSelector": {"labels": {"app": "demo"}}, "routeSelector": {"name": "demo"}});
+        parameters
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().cloned().unwrap());
+        parameters
+    };
+    let both = "east/shop/web/demo west/shop/web/demo";
+    assert_eq!(ask(demo(json!({}))).unwrap(), both);
+    assert_eq!(
+        ask(demo(json!({"cluster": "west"}))).unwrap(),
+        "west/shop/web/demo"
+    );
+    assert_eq!(ask(demo(json!({"cluster": "south"}))).unwrap(), "");
+    let expressions = json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]});
+    assert_eq!(
+        ask(demo(json!({"routeTableSelector": expressions}))).unwrap(),
+        both
+    );
+    let api = json!({"routeTableSelector": {"name": "api"}});
+    refused(
+        ask(api),
+        "missing_table cluster west: RouteTable edge/api or shop/api not found",
     );
 }

@@ -46,7 +46,10 @@ fn sets(
         cluster("c1", &json!({"region": "us"})),
         cluster("c2", &json!({"region": "eu"})),
     ];
-    let sets = query.sets(workspaces, &clusters)?;
+    let sets = query.sets(
+        &[("in-cluster".to_owned(), workspaces.to_vec())].into(),
+        &[("in-cluster".to_owned(), clusters.to_vec())].into(),
+    )?;
     Ok(sets.iter().map(|set| json!(set)).collect())
 }
 

@@ -29,7 +29,12 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
     let config = Config::from_yaml(CONFIG).unwrap();
     let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
     let request = Request::from_body(body.as_bytes())?;
-    let query = config.query(Some(profile), Some("t"), &request)?;
+    let query = config.query(
+        Some(profile),
+        Some("t"),
+        &request,
+        &crate::Namespaces::default(),
+    )?;
     let SourceQuery::ImageDigests(images) = query.source else {
         panic!("another source");
     };
@@ -206,7 +211,9 @@ fn an_impossible_tag_is_missing_if_the_request_says_so() {
         let config = Config::from_yaml(CONFIG).unwrap();
         let body = format!(r#"{{"input":{{"parameters":{}}}}}"#, tag(bad, skip));
         let request = Request::from_body(body.as_bytes()).unwrap();
-        let query = config.query(None, Some("t"), &request).unwrap();
+        let query = config
+            .query(None, Some("t"), &request, &crate::Namespaces::default())
+            .unwrap();
         let SourceQuery::ImageDigests(images) = query.source else {
             panic!("another source");
         };
@@ -222,7 +229,9 @@ fn settings(registry: &str, repository: &str) -> Reference {
     let body =
         format!(r#"{{"input":{{"parameters":{{"tag":"v1","images":{{"a":"{repository}"}}}}}}}}"#);
     let request = Request::from_body(body.as_bytes()).unwrap();
-    let query = config.query(None, Some("t"), &request).unwrap();
+    let query = config
+        .query(None, Some("t"), &request, &crate::Namespaces::default())
+        .unwrap();
     let SourceQuery::ImageDigests(images) = query.source else {
         panic!("another source");
     };
@@ -317,7 +326,7 @@ profiles:
         let config = Config::from_yaml(&config).unwrap();
         let body = serde_json::json!({"input": {"parameters": {"branch": branch}}}).to_string();
         let query = Request::from_body(body.as_bytes())
-            .and_then(|request| config.query(Some("p"), Some("t"), &request));
+            .and_then(|request| config.query(Some("p"), Some("t"), &request, &crate::Namespaces::default()));
         let query = query.map_err(|failure| TestCaseError::fail(failure.to_string()))?;
         let SourceQuery::ImageDigests(images) = query.source else {
             panic!("another source");

@@ -6,7 +6,7 @@ use proptest::{collection, option, prelude::*, sample};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{query, refused};
+use crate::testing::{found, query, refused};
 
 const CONFIG: &str = "
 cluster: c1
@@ -68,18 +68,14 @@ fn sets(profile: &str, parameters: &Value, rollouts: &[Value]) -> Result<Vec<Val
     let SourceQuery::Rollouts(query) = query(CONFIG, profile, parameters)?.source else {
         panic!("another source");
     };
-    let rollouts: Vec<_> = rollouts
+    let rollouts: Vec<Arc<Document<Rollout>>> = rollouts
         .iter()
         .map(|rollout| Arc::new(Document::from_value(rollout.clone()).unwrap()))
-        .filter(|rollout: &Arc<Document<Rollout>>| {
-            query.namespaces().contains(&rollout.key().namespace)
-        })
         .collect();
-    let tables: Vec<_> = tables()
-        .into_iter()
-        .filter(|table| query.table_namespaces().contains(&table.key().namespace))
-        .collect();
-    let sets = query.sets(&rollouts, &tables)?;
+    let sets = query.sets(
+        &found(query.places(), &rollouts),
+        &found(query.table_places(), &tables()),
+    )?;
     Ok(sets.iter().map(|set| json!(set)).collect())
 }
 
@@ -234,7 +230,11 @@ fn destinations_may_be_where_the_router_allows_them() {
         panic!("another source");
     };
     let rollout = Document::from_value(rollout("demo", &block, &Value::Null)).unwrap();
-    let sets = query.sets(&[Arc::new(rollout)], &tables()).unwrap();
+    let sets = query.sets(
+        &found(query.places(), &[Arc::new(rollout)]),
+        &found(query.table_places(), &tables()),
+    );
+    let sets = sets.unwrap();
     assert_eq!(json!(sets)[0]["rollout"]["configError"], "");
 }
 
@@ -294,17 +294,20 @@ fn what_is_selected() {
 fn nothing_is_looked_up_for_another_cluster() {
     let looked_up = |parameters: Value| match query(CONFIG, "default", &parameters).unwrap().source
     {
-        SourceQuery::Rollouts(query) => (
-            query.namespaces().join(" "),
-            query.table_namespaces().join(" "),
-        ),
+        SourceQuery::Rollouts(query) => {
+            [query.places(), query.table_places()].map(|places| match places {
+                [] => String::new(),
+                [place] => place.namespaces.join(" "),
+                several => panic!("{several:?}"),
+            })
+        }
         other => panic!("{other:?}"),
     };
     let none = String::new();
-    assert_eq!(looked_up(json!({"cluster": "c2"})), (none.clone(), none));
+    assert_eq!(looked_up(json!({"cluster": "c2"})), [none.clone(), none]);
     // A Rollout may select tables of another namespace than its own.
     let one = looked_up(json!({"namespaces": ["shop"]}));
-    assert_eq!(one, ("shop".to_owned(), "edge shop".to_owned()));
+    assert_eq!(one, ["shop", "edge shop"]);
 }
 
 #[test]

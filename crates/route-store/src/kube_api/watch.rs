@@ -314,6 +314,8 @@ struct Deleted {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta {
+    /// Objects of the cluster have none.
+    #[serde(default)]
     namespace: String,
     name: String,
     #[serde(default)]

@@ -20,3 +20,8 @@ labels:
 {{- define "tokensSecret" -}}
 {{ .Values.tokens.secret | default .Release.Name }}
 {{- end }}
+
+{{- /* Whether the Pods need the token of their account. */ -}}
+{{- define "readsCluster" -}}
+{{ or (not (empty .Values.kubernetes.namespaces)) .Values.kubernetes.watchNamespaces }}
+{{- end }}
