@@ -3,7 +3,8 @@
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Generator, appset_kustomization, apply, delete, eventually, parse};
-use kube::api::DynamicObject;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
 const CONFIG: &str = "glooRoutes: {namespaces: [shop]}\n";
@@ -221,7 +222,7 @@ async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
     clusters(&["east", "west"]).await
 }
 
-/// Accounts and roles of the kustomization with its options for namespaces, and none of its programs.
+/// Accounts and roles of the kustomization with its options for namespaces and refreshes, and none of its programs.
 fn rights() -> Result<Vec<DynamicObject>> {
     const KINDS: [&str; 5] = [
         "ServiceAccount",
@@ -230,7 +231,7 @@ fn rights() -> Result<Vec<DynamicObject>> {
         "Role",
         "RoleBinding",
     ];
-    let mut objects = appset_kustomization(&["kubernetes", "namespaces"])?;
+    let mut objects = appset_kustomization(&["kubernetes", "namespaces", "refresh"])?;
     let is_right =
         |it: &DynamicObject| it.types.as_ref().is_some_and(|it| KINDS.contains(&it.kind.as_str()));
     objects.retain(is_right);
@@ -250,6 +251,29 @@ fn binding(namespace: &str) -> Result<DynamicObject> {
 
 const NAME: &str = "gloo-appset-generator";
 
+/// What Argo CD installs, as far as the API server has to know it.
+const APPLICATION_SETS: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: applicationsets.argoproj.io}
+spec:
+  group: argoproj.io
+  scope: Namespaced
+  names: {kind: ApplicationSet, listKind: ApplicationSetList, plural: applicationsets, singular: applicationset}
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+";
+
+/// The one that [`Generator::ask`] asks for.
+const APPLICATION_SET: &str = "
+apiVersion: argoproj.io/v1alpha1
+kind: ApplicationSet
+metadata: {name: any, namespace: argocd}
+";
+
 /// A namespace, with a label or without.
 fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
@@ -258,7 +282,7 @@ fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn namespaces_with_a_label_are_followed() -> Result<()> {
+async fn namespaces_with_a_label_are_followed_and_sets_are_refreshed() -> Result<()> {
     let cluster = Cluster::start_empty().await?;
     if let Err(error) = follow_labels(&cluster).await {
         return Err(cluster.with_logs(error));
@@ -268,7 +292,7 @@ async fn namespaces_with_a_label_are_followed() -> Result<()> {
 
 async fn follow_labels(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
-    cluster.install_with_gloo(Vec::new()).await?;
+    cluster.install_with_gloo(parse(APPLICATION_SETS)?).await?;
     for name in ["argocd", "cart", "shop"] {
         cluster.create_namespace(name).await?;
     }
@@ -277,9 +301,16 @@ async fn follow_labels(cluster: &Cluster) -> Result<()> {
     apply(client, &parse(&table("web", "a"))?).await?;
     let cart = table("basket", "a").replace("namespace: shop", "namespace: cart");
     apply(client, &parse(&cart)?).await?;
+    apply(client, &parse(APPLICATION_SET)?).await?;
     let kubeconfig = cluster.service_account_kubeconfig("argocd", NAME).await?;
-    let config = "glooRoutes: {namespaceSelector: {labels: {team: shop}}}";
-    let generator = Generator::start_with(config, TOKEN, &kubeconfig).await?;
+    let config = format!(
+        "
+glooRoutes: {{namespaceSelector: {{labels: {{team: shop}}}}}}
+refresh: {{namespaces: [argocd], interval: 1s, kubeconfig: {}}}
+",
+        kubeconfig.display()
+    );
+    let generator = Generator::start_with(&config, TOKEN, &kubeconfig).await?;
     let installed = Installed(generator);
     let walked = walk_labels(cluster, &installed).await;
     walked.with_context(|| installed.0.log_tail())
@@ -302,8 +333,47 @@ async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     let both = "in-cluster/cart/basket/a in-cluster/shop/web/a";
     installed.come_to(both).await?;
 
-    // A namespace may lose its label.
+    // An answer that has changed makes Argo CD ask, once.
+    apply(client, &parse(&table("web", "b"))?).await?;
+    let first = annotated(cluster, None).await?;
+    installed
+        .come_to("in-cluster/cart/basket/a in-cluster/shop/web/b")
+        .await?;
+    let other = table("other", "a").replace("app: shop", "app: other");
+    apply(client, &parse(&other)?).await?;
+    apply(client, &parse(&table("web", "c"))?).await?;
+    annotated(cluster, Some(&first)).await?;
+    installed
+        .come_to("in-cluster/cart/basket/a in-cluster/shop/web/c")
+        .await?;
+    // So does a namespace that loses its label.
     apply(client, &[namespace("cart", &json!({}))?]).await?;
-    installed.come_to("in-cluster/shop/web/a").await?;
+    installed.come_to("in-cluster/shop/web/c").await?;
+    let metrics = installed.0.look_at("/metrics").await?;
+    metrics.check(200, r#"gloo_appset_refreshes_total{outcome="requested"} "#)?;
+    let failed = metrics.body.contains(r#"outcome="failed""#);
+    ensure!(!failed, "{}", metrics.body);
     Ok(())
+}
+
+/// Waits until the ApplicationSet is annotated otherwise than `before`.
+async fn annotated(cluster: &Cluster, before: Option<&str>) -> Result<String> {
+    const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
+    let resource = ApiResource {
+        group: "argoproj.io".to_owned(),
+        version: "v1alpha1".to_owned(),
+        api_version: "argoproj.io/v1alpha1".to_owned(),
+        kind: "ApplicationSet".to_owned(),
+        plural: "applicationsets".to_owned(),
+    };
+    let sets: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client().clone(), "argocd", &resource);
+    eventually("the ApplicationSet is annotated", async || {
+        let annotations = sets.get("any").await?.metadata.annotations;
+        let value = annotations.and_then(|mut it| it.remove(ANNOTATION));
+        let value = value.context("no annotation")?;
+        ensure!(Some(value.as_str()) != before, "still {value}");
+        Ok(value)
+    })
+    .await
 }

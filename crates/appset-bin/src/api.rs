@@ -4,7 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
 
-use appset_generator::{Answer, Failure, Request};
+use appset_generator::{Answer, Failure, Request, SourceQuery};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
@@ -59,14 +59,15 @@ async fn execute(
         .await?;
     let source = query.output.source().to_owned();
     span.record("source", &source);
-    let answered = service.answer(query).await;
-    Ok(Answered {
-        answer: answered.map_err(|failure| Refused {
-            failure,
-            source: Some(source.clone()),
-        })?,
-        source,
-    })
+    let asks_registry = matches!(query.source, SourceQuery::ImageDigests(_));
+    let answer = service.answer(query).await.map_err(|failure| Refused {
+        failure,
+        source: Some(source.clone()),
+    })?;
+    if !asks_registry {
+        service.answered(profile.as_deref(), &caller.token, &request, &answer);
+    }
+    Ok(Answered { source, answer })
 }
 
 async fn read(body: Body) -> Result<Vec<u8>, Failure> {

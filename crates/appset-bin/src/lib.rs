@@ -14,6 +14,7 @@ mod live;
 mod metrics;
 mod objects;
 mod ops;
+mod refresh;
 mod registries;
 mod serve;
 mod service;
@@ -98,11 +99,13 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let router = api::router(Arc::clone(&service));
     let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
 
+    let refreshes = tokio::spawn(refresh::run(Arc::clone(&service)));
     tokio::select! {
         _ = terminated.recv() => {}
         _ = interrupted.recv() => {}
     }
     tracing::info!("draining");
+    refreshes.abort();
     service.drain();
     tokio::time::sleep(flags.shutdown_delay).await;
     // What is asked by now ends by its own deadline.

@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
 use crate::objects::Report;
+use crate::refresh::Outcome;
 
 /// Everything that is counted. Labels hold what the configuration names, never what a request makes up.
 pub(crate) struct Metrics {
@@ -27,6 +28,8 @@ pub(crate) struct Metrics {
     running: Gauge,
     cancelled: Counter,
     closed: Family<ClosedLabels, Counter>,
+    refreshes: Family<RefreshLabels, Counter>,
+    remembered: Gauge,
     draining: Gauge,
     config_good: Gauge,
     synced: Family<KindLabels, Gauge>,
@@ -64,6 +67,11 @@ struct SourceLabels {
 struct ClosedLabels {
     port: &'static str,
     reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RefreshLabels {
+    outcome: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -121,6 +129,14 @@ impl Metrics {
             closed: register.add(
                 "closed_connections",
                 "Connections that the server closed early: late, or evicted for another one",
+            ),
+            refreshes: register.add(
+                "refreshes",
+                "ApplicationSets whose answer had changed, by what became of their annotation",
+            ),
+            remembered: register.add(
+                "remembered_requests",
+                "Requests whose answer is compared when an object changes",
             ),
             draining: register.add("draining", "Whether the process is about to end"),
             config_good: register.add(
@@ -194,6 +210,23 @@ impl Metrics {
             late: counter("late"),
             evicted: counter("evicted"),
         }
+    }
+
+    /// An ApplicationSet was annotated, or could not be.
+    pub(crate) fn refreshed(&self, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Requested => "requested",
+            Outcome::Unknown => "unknown",
+            Outcome::Failed => "failed",
+        };
+        self.refreshes
+            .get_or_create(&RefreshLabels { outcome })
+            .inc();
+    }
+
+    /// So many requests are remembered.
+    pub(crate) fn remembered(&self, requests: usize) {
+        self.remembered.set(requests.try_into().unwrap_or(i64::MAX));
     }
 
     pub(crate) fn drain(&self) {

@@ -14,10 +14,12 @@ use appset_generator::{
 };
 use gloo_types::{Document, KubernetesCluster, ObjectKey, Resource, RouteTable, Workspace};
 use route_store::{
-    DirRouteStore, Informer, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits, StoreError,
-    Unknown, WholeDocuments,
+    Change, DirRouteStore, Informer, Keep, Kept, KubeAccess, KubeRouteStore, RequestLimits,
+    StoreError, Unknown, WholeDocuments,
 };
 use serde_json::{Map, Value};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
 
 use crate::Flags;
 
@@ -60,7 +62,7 @@ enum Origin {
 pub(crate) enum Kind<K: Keep> {
     /// Read anew on every call.
     Dir(DirRouteStore),
-    Cluster(Informer<K>),
+    Cluster(Informer<K>, Mutex<Receiver<Change>>),
 }
 
 /// What the metrics say of one kind in one namespace of a cluster.
@@ -152,6 +154,13 @@ impl Objects {
         Ok(found)
     }
 
+    /// Whether an object has changed since this was last asked.
+    pub(crate) fn have_changed(&self) -> bool {
+        let clusters = self.lock();
+        let changed = clusters.values().filter(|it| it.has_changed());
+        changed.count() > 0
+    }
+
     /// What is followed.
     pub(crate) fn report(&self) -> Vec<Report> {
         let clusters = self.lock();
@@ -241,6 +250,18 @@ impl Cluster {
         self.namespaces.follow(&namespaces.into_iter().collect());
     }
 
+    fn has_changed(&self) -> bool {
+        // Each has to be asked.
+        let kinds = [
+            self.route_tables.has_changed(),
+            self.rollouts.has_changed(),
+            self.workspaces.has_changed(),
+            self.clusters.has_changed(),
+            self.namespaces.has_changed(),
+        ];
+        kinds.contains(&true)
+    }
+
     fn report(&self, cluster: &str) -> Vec<Report> {
         let mut reports = self.route_tables.report(cluster);
         reports.extend(self.rollouts.report(cluster));
@@ -291,7 +312,11 @@ where
     fn new(store: &Store, keep: K) -> Self {
         match store {
             Store::Dir(dir) => Self::Dir(dir.clone()),
-            Store::Cluster(store) => Self::Cluster(Informer::new(Arc::clone(store), keep)),
+            Store::Cluster(store) => {
+                let informer = Informer::new(Arc::clone(store), keep);
+                let changes = Mutex::new(informer.subscribe());
+                Self::Cluster(informer, changes)
+            }
         }
     }
 
@@ -309,12 +334,12 @@ where
                     objects.filter(|it| is_all || namespaces.contains(&it.key().namespace));
                 Ok(objects.map(|it| Arc::new(it.into())).collect())
             }
-            Self::Cluster(informer) if is_all => {
+            Self::Cluster(informer, _) if is_all => {
                 let known = informer.check(None, STALE);
                 known.map_err(|why| Failure::NotReady(unknown::<K::Kind>(None, &why)))?;
                 Ok(informer.all())
             }
-            Self::Cluster(informer) => {
+            Self::Cluster(informer, _) => {
                 let mut all = Vec::new();
                 for namespace in namespaces {
                     let objects = informer.objects(namespace, STALE);
@@ -331,21 +356,37 @@ where
     fn last_known(&self) -> Vec<Arc<K::Kept>> {
         match self {
             Self::Dir(_) => Vec::new(),
-            Self::Cluster(informer) => informer.all(),
+            Self::Cluster(informer, _) => informer.all(),
         }
+    }
+
+    /// Whether an object has changed since this was last asked; in files one may always have.
+    fn has_changed(&self) -> bool {
+        let Self::Cluster(_, changes) = self else {
+            return true;
+        };
+        let mut changes = changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_changed = false;
+        while !matches!(
+            changes.try_recv(),
+            Err(TryRecvError::Empty | TryRecvError::Closed)
+        ) {
+            has_changed = true;
+        }
+        has_changed
     }
 
     fn follow(&self, namespaces: &BTreeSet<String>) {
         match self {
             // One watch of all namespaces has those that others name, too.
-            Self::Cluster(informer) if namespaces.contains(ALL) => informer.follow_all(),
-            Self::Cluster(informer) => informer.follow_only(namespaces),
+            Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.follow_all(),
+            Self::Cluster(informer, _) => informer.follow_only(namespaces),
             Self::Dir(_) => {}
         }
     }
 
     fn report(&self, cluster: &str) -> Vec<Report> {
-        let Self::Cluster(informer) = self else {
+        let Self::Cluster(informer, _) = self else {
             return Vec::new();
         };
         let scopes = informer.status().scopes.into_iter();
@@ -365,7 +406,7 @@ where
     }
 
     fn unseen(&self) -> Option<String> {
-        let Self::Cluster(informer) = self else {
+        let Self::Cluster(informer, _) = self else {
             return None;
         };
         informer.status().scopes.into_iter().find_map(|scope| {
@@ -527,12 +568,15 @@ mod tests {
         assert!(namespaces.all(&[ALL.to_owned()]).await.is_err());
         namespaces.follow(&[ALL.to_owned()].into());
         become_these(&namespaces, &["cart cart"]).await;
+        assert!(namespaces.has_changed());
+        assert!(!namespaces.has_changed());
         put("shop", json!(null));
         become_these(&namespaces, &["cart cart", "shop "]).await;
         put("shop", json!({"team": "shop"}));
         become_these(&namespaces, &["cart cart", "shop shop"]).await;
         api.delete("", &ObjectKey::new("", "cart"));
         become_these(&namespaces, &["shop shop"]).await;
+        assert!(namespaces.has_changed());
     }
 
     #[test]

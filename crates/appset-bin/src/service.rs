@@ -12,6 +12,7 @@ use crate::Flags;
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
+use crate::refresh::{Call, Refresher};
 use crate::registries::{Deadline, Registries};
 use crate::tokens::Tokens;
 
@@ -27,6 +28,7 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     registries: Registries,
     objects: Objects,
+    pub(crate) refresher: Refresher,
     /// Whether all objects that were to be followed have been seen once.
     caught_up: AtomicBool,
 }
@@ -40,6 +42,7 @@ impl Service {
         let metrics = Metrics::new();
         let service = Self {
             objects: Objects::new(flags),
+            refresher: Refresher::default(),
             caught_up: AtomicBool::new(false),
             registries: Registries::new(metrics.registries("image-digests"))?,
             config,
@@ -64,7 +67,7 @@ impl Service {
     }
 
     /// The configuration as it is now. What it needs is followed from now on.
-    fn config(&self) -> Arc<Config> {
+    pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.current();
         self.objects.follow(&config);
         config
@@ -131,6 +134,33 @@ impl Service {
         query.output.answer(sets)
     }
 
+    /// Remembers that an ApplicationSet got this answer.
+    pub(crate) fn answered(
+        &self,
+        profile: Option<&str>,
+        token: &str,
+        request: &Request,
+        answer: &Answer,
+    ) {
+        let config = self.config.current();
+        self.refresher
+            .answered(&config, profile, token, request, answer);
+    }
+
+    /// The body that a remembered call would be answered with; `None` while it would be refused. Registries are not asked
+    /// again: they tell nobody what has changed.
+    pub(crate) async fn answer_again(&self, call: &Call) -> Option<Vec<u8>> {
+        let request = call.request()?;
+        let query = self.query(call.profile(), Some(call.token()), &request);
+        let query = query.await.ok()?;
+        self.answer(query).await.ok()?.to_body().ok()
+    }
+
+    /// Whether an object has changed since this was last asked.
+    pub(crate) fn have_objects_changed(&self) -> bool {
+        self.objects.have_changed()
+    }
+
     /// From now on readiness is off, and connections close after their answer.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
@@ -165,6 +195,7 @@ impl Service {
     /// The figures, in the text format of OpenMetrics.
     pub(crate) fn figures(&self) -> String {
         self.config();
+        self.metrics.remembered(self.refresher.len());
         self.metrics
             .to_text(self.config.is_good(), self.objects.report())
     }

@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
 use crate::profile::Profile;
+use crate::refresh::Refresh;
 use crate::source::{Kind, Source, Sources};
 use crate::{Failure, Query, Request, StaticSource};
 
@@ -34,6 +35,7 @@ use crate::{Failure, Query, Request, StaticSource};
 pub struct Config {
     sources: Sources,
     clusters: Clusters,
+    refresh: Option<Refresh>,
     profiles: BTreeMap<String, Profile>,
 }
 
@@ -48,7 +50,7 @@ impl Config {
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document: Value =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
-        let keys: Vec<_> = ["cluster", "clusters", "profiles", "static"]
+        let keys: Vec<_> = ["cluster", "clusters", "profiles", "refresh", "static"]
             .into_iter()
             .chain(Kind::ALL.map(Kind::key))
             .collect();
@@ -73,6 +75,13 @@ impl Config {
             return Err(ConfigError::NoSource);
         }
 
+        let refresh = match root.value("refresh") {
+            None => None,
+            Some(_) => Some(Refresh::from_config(
+                &root.block("refresh", &Refresh::KEYS)?,
+            )?),
+        };
+
         let mut profiles = BTreeMap::new();
         for (name, profile) in root.named_blocks("profiles", Profile::KEYS)? {
             let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
@@ -87,6 +96,7 @@ impl Config {
         Ok(Self {
             sources,
             clusters,
+            refresh,
             profiles,
         })
     }
@@ -104,6 +114,12 @@ impl Config {
     #[must_use]
     pub fn clusters(&self) -> &Clusters {
         &self.clusters
+    }
+
+    /// Which ApplicationSets are told that an answer has changed, if any.
+    #[must_use]
+    pub fn refresh(&self) -> Option<&Refresh> {
+        self.refresh.as_ref()
     }
 
     /// Which objects have to be known to answer whatever may be asked, by cluster; where namespaces are selected by labels, in
@@ -251,6 +267,35 @@ glooWorkspaces: {cluster: gloo}",
             "profiles.p.clusters has b, which is no cluster here: it is one of a",
         );
         Config::from_yaml("{clusters: {a: {}}, glooWorkspaces: {}}").unwrap();
+    }
+
+    #[test]
+    fn refreshes_have_to_be_asked_for() {
+        let refresh = |text: &str| {
+            let config = Config::from_yaml(&format!("{{static: {{hello: {{}}}}{text}}}"));
+            config.map(|config| config.refresh().cloned())
+        };
+        assert_eq!(refresh("").unwrap(), None);
+        let given = refresh(", refresh: {namespaces: [argocd], context: hub}").unwrap();
+        let given = given.unwrap();
+        assert_eq!(given.interval.as_secs(), 10);
+        assert_eq!(given.access.context.as_deref(), Some("hub"));
+        for (text, expect) in [
+            ("{}", "refresh is empty: set namespaces in it"),
+            (
+                "{namespaces: [argocd], interval: 10ms}",
+                "refresh.interval is \"10 ms\", it must be at least 1s",
+            ),
+            (
+                "{namespace: argocd}",
+                "unknown key refresh.namespace, did you mean namespaces?",
+            ),
+        ] {
+            let error = refresh(&format!(", refresh: {text}"))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(expect), "{error}");
+        }
     }
 
     #[test]

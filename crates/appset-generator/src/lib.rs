@@ -31,6 +31,7 @@ mod pattern;
 mod profile;
 mod query;
 mod reach;
+mod refresh;
 mod request;
 mod rollouts;
 mod set;
@@ -56,6 +57,7 @@ pub use image_digests::{
     check_manifest, choose, is_tag_list, platform_of, unknown,
 };
 pub use query::{Output, Query, SourceQuery};
+pub use refresh::Refresh;
 pub use request::Request;
 pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};

@@ -46,6 +46,13 @@ impl Request {
         })
     }
 
+    /// The name of the ApplicationSet, if an ApplicationSet can have it.
+    #[must_use]
+    pub fn object_name(&self) -> Option<&str> {
+        let name = strict_json::object_name(&self.application_set, String::new());
+        name.is_ok().then_some(self.application_set.as_str())
+    }
+
     /// Refuses parameters that still are templates. In the one called `data`, which has the name of a branch, braces are
     /// legal; only a text that is nothing but a template is one there.
     ///

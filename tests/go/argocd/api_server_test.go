@@ -3,7 +3,6 @@ package host
 import (
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -29,15 +28,7 @@ func newAPIServer(t testing.TB, table string) *apiServer {
 		t.Fatal(err)
 	}
 	s := &apiServer{table: json}
-	cluster := map[string]any{"server": serve(t, s.ServeHTTP)}
-	file := filepath.Join(t.TempDir(), "kubeconfig")
-	write(t, file, jsonOf(t, map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": "any",
-		"contexts": []any{map[string]any{"name": "any", "context": map[string]any{"cluster": "any", "user": "any"}}},
-		"clusters": []any{map[string]any{"name": "any", "cluster": cluster}},
-		"users":    []any{map[string]any{"name": "any", "user": map[string]any{}}},
-	}))
-	s.kubeconfig = "--kubeconfig=" + file
+	s.kubeconfig = "--kubeconfig=" + kubeconfigOf(t, serve(t, s.ServeHTTP))
 	return s
 }
 

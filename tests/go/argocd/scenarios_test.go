@@ -61,6 +61,7 @@ var scenarios = []struct {
 	{36, 3, "no automated sync while a canary walks", frozenCanary},
 	{37, 3, "the server's generate, as far as packages go", askedByTheServer},
 	{38, 2, "slugs as Argo CD makes them", argoSlugs},
+	{39, 3, "a refresh that the generator asks for", refreshedSet},
 }
 
 func TestScenarios(t *testing.T) {

@@ -19,5 +19,6 @@ mod informers;
 mod objects;
 mod proxies;
 mod recordings;
+mod refresh;
 mod registry;
 mod tls;

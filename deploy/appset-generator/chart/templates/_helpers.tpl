@@ -23,5 +23,5 @@ labels:
 
 {{- /* Whether the Pods need the token of their account. */ -}}
 {{- define "readsCluster" -}}
-{{ or (not (empty .Values.kubernetes.namespaces)) .Values.kubernetes.watchNamespaces }}
+{{ or (not (empty .Values.kubernetes.namespaces)) .Values.kubernetes.watchNamespaces (not (empty .Values.refresh.namespaces)) }}
 {{- end }}

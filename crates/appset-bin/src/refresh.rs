@@ -1,0 +1,200 @@
+//! Tells Argo CD to ask again when an answer that an ApplicationSet got would now be another.
+//!
+//! The ApplicationSet controller asks once in `requeueAfterSeconds`, and at once when a set has the annotation
+//! `argocd.argoproj.io/application-set-refresh`, which it removes after a pass that succeeds
+//! (`applicationset/controllers/applicationset_controller.go`). Every round looks whether an object or the configuration has
+//! changed since the last one, answers what was asked again, and annotates the sets whose answers differ.
+//!
+//! Each replica remembers what it answered. The value of the annotation is a hash of the new answers, so two replicas that see
+//! the same change write the same annotation, and the next change writes another one.
+
+mod ledger;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use appset_generator::{Answer, Config, Refresh, Request};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+pub(crate) use self::ledger::Call;
+use self::ledger::{Due, Ledger};
+use crate::service::Service;
+
+const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
+/// How often a configuration without `refresh` is looked at again.
+const OFF: Duration = Duration::from_secs(5);
+/// How long one request to the API server may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What was answered to whom.
+#[derive(Default)]
+pub(crate) struct Refresher {
+    ledger: Mutex<Ledger>,
+}
+
+/// What became of the annotation of one set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was written.
+    Requested,
+    /// There is no such set in the namespaces of the configuration.
+    Unknown,
+    /// The API server refused, or did not answer.
+    Failed,
+}
+
+impl Refresher {
+    /// Remembers an answer that an ApplicationSet got, if the configuration wants its set to be refreshed.
+    pub(crate) fn answered(
+        &self,
+        config: &Config,
+        profile: Option<&str>,
+        token: &str,
+        request: &Request,
+        answer: &Answer,
+    ) {
+        if config.refresh().is_none() || request.object_name().is_none() {
+            return;
+        }
+        let Ok(body) = answer.to_body() else { return };
+        let call = Call::new(profile, token, request);
+        self.lock().answered(call, &body, Instant::now());
+    }
+
+    /// Number of requests that are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes rounds until the task is dropped.
+pub(crate) async fn run(service: Arc<Service>) {
+    let mut sets: Option<ApplicationSets> = None;
+    let mut seen: Option<Arc<Config>> = None;
+    let mut is_open = false;
+    loop {
+        let config = service.config();
+        let Some(refresh) = config.refresh() else {
+            sleep(OFF).await;
+            continue;
+        };
+        sleep(refresh.interval).await;
+        let is_same = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &config));
+        let has_changed = service.have_objects_changed() || !is_same;
+        if has_changed || is_open {
+            if sets.as_ref().is_none_or(|it| it.refresh != *refresh) {
+                sets = Some(ApplicationSets::new(refresh.clone()));
+            }
+            if let Some(sets) = &sets {
+                is_open = round(&service, sets).await;
+            }
+        }
+        seen = Some(config);
+    }
+}
+
+/// Whether something is left to do in the next round, though nothing may change until then.
+async fn round(service: &Service, sets: &ApplicationSets) -> bool {
+    let refresher = &service.refresher;
+    let calls = refresher.lock().calls(Instant::now());
+    let mut is_open = false;
+    for call in calls {
+        // A failure now is no reason to ask: the answer before would be kept.
+        match service.answer_again(&call).await {
+            Some(body) => refresher.lock().would_answer(&call, &body),
+            None => is_open = true,
+        }
+        // Calls of Argo CD go first.
+        tokio::task::yield_now().await;
+    }
+    let (due, is_more_due) = refresher.lock().due(Instant::now());
+    for set in due {
+        let outcome = sets.annotate(&set).await;
+        service.metrics.refreshed(outcome);
+        let interval = sets.refresh.interval;
+        refresher
+            .lock()
+            .settle(&set, outcome, interval, Instant::now());
+        is_open |= outcome == Outcome::Failed;
+    }
+    is_open || is_more_due
+}
+
+/// The ApplicationSets that may be annotated.
+struct ApplicationSets {
+    refresh: Refresh,
+    store: KubeRouteStore,
+}
+
+impl ApplicationSets {
+    /// Connects to nothing yet.
+    fn new(refresh: Refresh) -> Self {
+        let store = KubeRouteStore::new(KubeAccess {
+            kubeconfig: refresh.access.kubeconfig.as_ref().map(PathBuf::from),
+            context: refresh.access.context.clone(),
+            request_timeout: REQUEST_TIMEOUT,
+            limits: RequestLimits::default(),
+        });
+        Self { refresh, store }
+    }
+
+    /// Annotates the sets of one name.
+    async fn annotate(&self, due: &Due) -> Outcome {
+        let mut outcome = Outcome::Unknown;
+        for namespace in &self.refresh.namespaces {
+            match self.patch(namespace, due).await {
+                Ok(true) if outcome == Outcome::Unknown => outcome = Outcome::Requested,
+                Ok(_) => {}
+                Err(error) => {
+                    let problem = format!("{error:#}");
+                    let set = due.application_set();
+                    tracing::warn!(namespace, set, problem, "a set cannot be annotated");
+                    outcome = Outcome::Failed;
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Whether there is such a set in the namespace.
+    async fn patch(&self, namespace: &str, due: &Due) -> anyhow::Result<bool> {
+        let resource = ApiResource {
+            group: "argoproj.io".to_owned(),
+            version: "v1alpha1".to_owned(),
+            api_version: "argoproj.io/v1alpha1".to_owned(),
+            kind: "ApplicationSet".to_owned(),
+            plural: "applicationsets".to_owned(),
+        };
+        let patch = json!({"metadata": {"annotations": {ANNOTATION: due.value()}}});
+        let patched = async {
+            let client = self.store.client().await?.clone();
+            let sets: Api<DynamicObject> = Api::namespaced_with(client, namespace, &resource);
+            let params = PatchParams::default();
+            let patched = sets
+                .patch_metadata(due.application_set(), &params, &Patch::Merge(&patch))
+                .await;
+            match patched {
+                Ok(_) => Ok(true),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+                Err(error) => Err(anyhow::Error::from(error)),
+            }
+        };
+        let patched = timeout(REQUEST_TIMEOUT, patched).await;
+        patched.context("no answer in time")?.with_context(|| {
+            format!(
+                "cannot patch ApplicationSet {namespace}/{}",
+                due.application_set()
+            )
+        })
+    }
+}
