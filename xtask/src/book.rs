@@ -24,10 +24,10 @@ const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     let mut report = Report::default();
     report.step("docs: reference", || {
-        // A test of the plugin, as nothing here may depend on its crates; without the variable it compares.
+        // Tests of the crates, as nothing here may depend on them; without the variable they compare.
         let test = cmd!(
             sh,
-            "cargo test --locked --quiet --package {PLUGIN} --test reference"
+            "cargo test --locked --quiet --package {PLUGIN} --package appset-generator --test reference"
         );
         Ok(test.env("REFERENCE", "overwrite").run()?)
     });

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use strict_json::{Block, Problem};
 
+use crate::keys::Key;
 use crate::parameters::count;
 use crate::{Failure, ParameterSet};
 
@@ -39,7 +40,15 @@ pub enum Answer {
 }
 
 impl Guards {
-    pub(crate) const KEYS: [&'static str; 3] = ["onEmpty", "minItems", "maxItems"];
+    pub(crate) const KEYS: [Key; 3] = [
+        Key::new(
+            "onEmpty",
+            "`error`, or `allow`: nothing found is an empty list",
+            "`error`",
+        ),
+        Key::new("minItems", "fewer sets are an error", ""),
+        Key::new("maxItems", "more sets are an error", ""),
+    ];
 
     /// Reads the keys. `skips` tells that by its other parameters the request takes nothing found for an answer, unless
     /// `onEmpty` says otherwise.
@@ -140,7 +149,12 @@ mod tests {
 
     #[track_caller]
     fn check(parameters: serde_json::Value, skips: bool, sets: usize, expect: Result<&str, &str>) {
-        let block = Block::root(&parameters, "parameters", &Guards::KEYS).unwrap();
+        let block = Block::root(
+            &parameters,
+            "parameters",
+            &crate::keys::names(&Guards::KEYS),
+        )
+        .unwrap();
         let answer = Guards::read(&block, skips)
             .map_err(Failure::from)
             .and_then(|guards| {

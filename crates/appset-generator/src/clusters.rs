@@ -8,6 +8,7 @@ use strict_json::{Block, Problem};
 
 use crate::Failure;
 use crate::error::ConfigError;
+use crate::keys::{Key, names};
 use crate::labels::LabelSelector;
 
 /// What Argo CD calls the cluster it runs in.
@@ -80,7 +81,7 @@ impl Clusters {
             }));
         }
         let mut several = BTreeMap::new();
-        for (name, block) in root.named_blocks("clusters", &ClusterAccess::KEYS)? {
+        for (name, block) in root.named_blocks("clusters", &names(&ClusterAccess::KEYS))? {
             several.insert(name.to_owned(), ClusterAccess::from_config(&block)?);
         }
         if several.is_empty() {
@@ -113,7 +114,18 @@ impl Clusters {
 }
 
 impl ClusterAccess {
-    pub(crate) const KEYS: [&'static str; 2] = ["context", "kubeconfig"];
+    pub(crate) const KEYS: [Key; 2] = [
+        Key::new(
+            "kubeconfig",
+            "path of a kubeconfig for the cluster called `<name>` by Argo CD",
+            "as `--kubeconfig` says",
+        ),
+        Key::new(
+            "context",
+            "context within the kubeconfig",
+            "its current one, or as `--context` says",
+        ),
+    ];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         Ok(Self {

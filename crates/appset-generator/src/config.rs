@@ -9,6 +9,7 @@ use crate::clusters::{Clusters, Namespaces, Watched};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
+use crate::keys::names;
 use crate::profile::Profile;
 use crate::refresh::Refresh;
 use crate::source::{Kind, Source, Sources};
@@ -58,7 +59,7 @@ impl Config {
         let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
-        for (name, source) in root.named_blocks("static", StaticSource::KEYS)? {
+        for (name, source) in root.named_blocks("static", &names(StaticSource::KEYS))? {
             if Kind::ALL.iter().any(|kind| kind.name() == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
@@ -67,7 +68,7 @@ impl Config {
         }
         for kind in Kind::ALL {
             if root.value(kind.key()).is_some() {
-                let block = root.block(kind.key(), kind.keys())?;
+                let block = root.block(kind.key(), &names(kind.keys()))?;
                 sources.insert(kind.name().to_owned(), kind.read(&block, &clusters)?);
             }
         }
@@ -78,12 +79,12 @@ impl Config {
         let refresh = match root.value("refresh") {
             None => None,
             Some(_) => Some(Refresh::from_config(
-                &root.block("refresh", &Refresh::KEYS)?,
+                &root.block("refresh", &names(Refresh::KEYS))?,
             )?),
         };
 
         let mut profiles = BTreeMap::new();
-        for (name, profile) in root.named_blocks("profiles", Profile::KEYS)? {
+        for (name, profile) in root.named_blocks("profiles", &names(Profile::KEYS))? {
             let profile = Profile::from_config(name, &profile, &sources, &clusters)?;
             profiles.insert(name.to_owned(), profile);
         }

@@ -21,6 +21,7 @@ use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
+use crate::keys::Key;
 use crate::labels::LabelSelector;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
@@ -52,7 +53,45 @@ pub struct RouteQuery {
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[&str] = &Reach::KEYS;
+    pub(crate) const KEYS: &[Key] = &Reach::KEYS;
+    pub(crate) const PARAMETERS: &[Key] = &[
+        Key::new(
+            "routeTableSelector",
+            "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
+            "required; all allowed namespaces",
+        ),
+        Key::new(
+            "routeSelector",
+            "`name`, `names` or `labels` of routes, as in a Rollout",
+            "all",
+        ),
+        Key::new(
+            "stableService",
+            "`name`, and `namespace`: only routes that lead to that Service",
+            "any; the table's namespace",
+        ),
+        Key::new(
+            "destinationKinds",
+            "only routes that lead to one of `SERVICE`, `VIRTUAL_DESTINATION` and `EXTERNAL_SERVICE`",
+            "any",
+        ),
+        Key::new(
+            "granularity",
+            "`route`: a set for each route; `table`: a set for each table that has one",
+            "`route`",
+        ),
+        Key::new(
+            "include",
+            "`destinations`, or `weights` for both: what changes while a canary walks",
+            "",
+        ),
+        Key::new(
+            "cluster",
+            "only this cluster; nothing is found if it is none of the configuration: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
+            "all",
+        ),
+        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+    ];
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -69,16 +108,7 @@ impl GlooRoutes {
 
     /// What a request to this source asks for.
     pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let keys = [
-            "cluster",
-            "destinationKinds",
-            "granularity",
-            "include",
-            "routeSelector",
-            "routeTableSelector",
-            "stableService",
-        ];
-        let parameters = parameters::of_source(given, &keys)?;
+        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
 
         let cluster = parameters.string("cluster")?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");

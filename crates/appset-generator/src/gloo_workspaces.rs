@@ -12,6 +12,7 @@ use strict_json::Block;
 use crate::clusters::{ByCluster, Clusters, Place};
 use crate::error::ConfigError;
 use crate::identity::Identity;
+use crate::keys::Key;
 use crate::labels::{LabelSelector, has_all};
 use crate::parameters::{self, flag};
 use crate::pattern::{is_pattern, matches};
@@ -60,7 +61,38 @@ struct Share<'a> {
 }
 
 impl GlooWorkspaces {
-    pub(crate) const KEYS: &[&str] = &["cluster", "clusterMap", "namespace"];
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "namespace",
+            "where Workspaces and KubernetesClusters are",
+            "`gloo-mesh`",
+        ),
+        Key::new(
+            "cluster",
+            "the management cluster, one of `clusters`",
+            "the only one there is",
+        ),
+        Key::new(
+            "clusterMap",
+            "Argo CD's names of clusters that Gloo calls otherwise: `{gloo-name: argo-cd-name}`",
+            "",
+        ),
+    ];
+    pub(crate) const PARAMETERS: &[Key] = &[
+        Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
+        Key::new(
+            "selector",
+            "`labels` or `matchExpressions` of Workspaces",
+            "all",
+        ),
+        Key::new("cluster", "only this cluster, under Argo CD's name", "all"),
+        Key::new(
+            "expandNamespaces",
+            "`true`: a set for each namespace of each cluster",
+            "`false`",
+        ),
+        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+    ];
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -91,8 +123,7 @@ impl GlooWorkspaces {
 
     /// What a request to this source asks for.
     pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let keys = ["cluster", "expandNamespaces", "selector", "workspaces"];
-        let parameters = parameters::of_source(given, &keys)?;
+        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
         let places = self.reach.admit(None, &[], allowed)?;
         let query = WorkspaceQuery {
             // There is one, or the profile does not allow it, which is refused.

@@ -24,6 +24,7 @@ pub use self::reference::{Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
 use crate::error::ConfigError;
 use crate::failure::shown;
+use crate::keys::{Key, names};
 use crate::parameters::{self, flag};
 use crate::pattern::matches;
 use crate::query::{Output, Query, SourceQuery};
@@ -115,19 +116,104 @@ enum OnMissing {
 }
 
 impl ImageDigests {
-    pub(crate) const KEYS: &[&str] = &["dockerConfig", "registries", "registry", "staleFor"];
-    const REGISTRY_KEYS: &[&str] = &[
-        "plainHttp",
-        "platformOfSingle",
-        "proof",
-        "pullThrough",
-        "repositories",
-        "verify",
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "registries",
+            "the registries that may be asked, by host",
+            "required",
+        ),
+        Key::new(
+            "registry",
+            "the registry of images that name none",
+            "the only one there is",
+        ),
+        Key::new(
+            "dockerConfig",
+            "a file with credentials, or a list of files: of `docker login`, of podman, or keys of [image pull Secrets](appset-registries.md#credentials)",
+            "",
+        ),
+        Key::new(
+            "staleFor",
+            "how long the last digest of an image counts when its registry fails, such as `6h`; 24 hours at most",
+            "not at all",
+        ),
+    ];
+    pub(crate) const REGISTRY_KEYS: &[Key] = &[
+        Key::new(
+            "repositories",
+            "patterns of repositories that may be looked up there",
+            "all",
+        ),
+        Key::new("plainHttp", "`true`: http instead of https", "`false`"),
+        Key::new(
+            "proof",
+            "what proves that a tag is missing: [`authorized`, `tag-list` or `none`](appset-registries.md#what-proves-that-a-tag-is-missing)",
+            "by host",
+        ),
+        Key::new(
+            "pullThrough",
+            "`true`, or patterns of repositories that are fetched from another registry: nothing proves that a tag is missing there",
+            "none",
+        ),
+        Key::new(
+            "platformOfSingle",
+            "`check` reads the configuration of an image that is in no index, `trust` takes it for any platform",
+            "`check`",
+        ),
+        Key::new(
+            "verify",
+            "`child`: the registry has to have the image that an index names",
+            "`index`",
+        ),
+    ];
+    pub(crate) const PARAMETERS: &[Key] = &[
+        Key::new(
+            "images",
+            "up to 20: a name, and a repository or `{repository, tag, registry}`",
+            "required",
+        ),
+        Key::new("tag", "the tag of images that have none of their own", ""),
+        Key::new(
+            "registry",
+            "the registry of images that have none of their own",
+            "as configured",
+        ),
+        Key::new(
+            "layout",
+            "`columns`: one set with all images; `digests`: the same with the digests only; `rows`: a set for each",
+            "`columns`",
+        ),
+        Key::new(
+            "platform",
+            "such as `linux/amd64` or `linux/arm/v7`: the digest of that image, in an index or alone; a lower variant does",
+            "the index's own",
+        ),
+        Key::new(
+            "onMissing",
+            "an image is not there: `skip` the whole set, `omit` the image, or `error`",
+            "`skip`",
+        ),
+        Key::new(
+            "onMissingRepository",
+            "the repository is not there: `error`, or `missing` as the image, since nothing was pushed to it yet",
+            "`error`",
+        ),
+        Key::new(
+            "onInvalidTag",
+            "a tag that cannot be one: `error`, or `skip`: its image is missing, and no registry is asked",
+            "`error`",
+        ),
+        Key::new(
+            "digestPrefix",
+            "what the keys at the top begin with",
+            "`digest`",
+        ),
+        Key::new("outputKey", "another name for the key `image`", "`image`"),
     ];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
-        for (host, registry) in source.named_blocks("registries", Self::REGISTRY_KEYS)? {
+        for (host, registry) in source.named_blocks("registries", &names(Self::REGISTRY_KEYS))? {
             registries.insert(host.to_owned(), Registry::from_config(host, &registry)?);
         }
         if registries.is_empty() {
@@ -185,18 +271,7 @@ impl ImageDigests {
         given: &Value,
         allowed: Option<&[String]>,
     ) -> Result<Query, Failure> {
-        let keys = [
-            "digestPrefix",
-            "images",
-            "layout",
-            "onInvalidTag",
-            "onMissing",
-            "onMissingRepository",
-            "platform",
-            "registry",
-            "tag",
-        ];
-        let parameters = parameters::of_source(given, &keys)?;
+        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
 
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,

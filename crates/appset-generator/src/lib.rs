@@ -25,6 +25,7 @@ mod gloo_routes;
 mod gloo_workspaces;
 mod identity;
 mod image_digests;
+pub mod keys;
 mod labels;
 mod parameters;
 mod pattern;

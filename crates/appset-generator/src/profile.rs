@@ -12,6 +12,7 @@ use crate::clusters::{Clusters, Namespaces};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests;
+use crate::keys::{Key, names};
 use crate::query::Query;
 use crate::source::{Allowed, Source, Sources};
 use crate::tag_from::TagFrom;
@@ -42,16 +43,40 @@ pub(crate) struct Profile {
 }
 
 impl Profile {
-    pub(crate) const KEYS: &[&str] = &[
-        "clusters",
-        "defaults",
-        "fixed",
-        "images",
-        "namespaces",
-        "requestsWith",
-        "sources",
-        "tagFrom",
-        "tokens",
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new("tokens", "names of the tokens that may use it", "all"),
+        Key::new("sources", "names of the sources that it offers", "all"),
+        Key::new(
+            "images",
+            "patterns of images that it may look up, such as `ghcr.io/myorg/a-*`",
+            "all that the source allows",
+        ),
+        Key::new(
+            "clusters",
+            "names of the clusters that it may look into",
+            "all that the source allows",
+        ),
+        Key::new(
+            "namespaces",
+            "namespaces that it may look into, also for Workspaces",
+            "all that the source allows",
+        ),
+        Key::new("fixed", "parameters that a request cannot change", ""),
+        Key::new(
+            "defaults",
+            "parameters for requests that do not have them",
+            "",
+        ),
+        Key::new(
+            "tagFrom",
+            "[makes the tag](appset-sources.md#a-tag-from-a-branch) of images from another parameter",
+            "",
+        ),
+        Key::new(
+            "requestsWith",
+            "`{parameter: profile}`: that profile answers the requests with the parameter",
+            "",
+        ),
     ];
 
     /// One that restricts nothing.
@@ -109,7 +134,7 @@ impl Profile {
             tag_from: match profile.value("tagFrom") {
                 None => None,
                 Some(_) => {
-                    let block = profile.block("tagFrom", TagFrom::KEYS)?;
+                    let block = profile.block("tagFrom", &names(TagFrom::KEYS))?;
                     Some(TagFrom::from_config(&block)?)
                 }
             },

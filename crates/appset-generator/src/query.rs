@@ -6,6 +6,7 @@ use strict_json::{Block, Problem};
 
 use crate::answer::Guards;
 use crate::field::check_top_level;
+use crate::keys::Key;
 use crate::{
     Answer, Failure, ImageQuery, ParameterSet, RolloutQuery, RouteQuery, StaticQuery,
     WorkspaceQuery,
@@ -48,15 +49,17 @@ pub struct Output {
 
 impl Output {
     /// Parameters of every source.
-    pub(crate) const KEYS: [&'static str; 5] = [
-        "source",
-        "alias",
+    pub(crate) const KEYS: [Key; 5] = [
+        Key::new("source", "which source", "the only one there is"),
         Guards::KEYS[0],
         Guards::KEYS[1],
         Guards::KEYS[2],
+        Key::new(
+            "alias",
+            "further names: `{name: input.team}` puts what is there under a name at the top",
+            "",
+        ),
     ];
-    /// The parameter of every source that has one key at the top.
-    pub(crate) const OUTPUT_KEY: &'static str = "outputKey";
 
     /// `own` is the source's key at the top, if it has one; for `skips` see [`Guards::read`].
     pub(crate) fn read(
@@ -67,7 +70,7 @@ impl Output {
     ) -> Result<Self, Failure> {
         let mut rename = None;
         if let Some(own) = own
-            && let Some(key) = parameters.string(Self::OUTPUT_KEY)?
+            && let Some(key) = parameters.string("outputKey")?
         {
             check_top_level(key)?;
             rename = Some((own, key.to_owned()));

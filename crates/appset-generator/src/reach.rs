@@ -5,6 +5,7 @@ use strict_json::Block;
 use crate::Failure;
 use crate::clusters::{ALL, Clusters, Namespaces, Place};
 use crate::error::ConfigError;
+use crate::keys::Key;
 use crate::labels::LabelSelector;
 use crate::source::Allowed;
 
@@ -27,7 +28,23 @@ enum Scope {
 }
 
 impl Reach {
-    pub(crate) const KEYS: [&'static str; 3] = ["clusters", "namespaceSelector", "namespaces"];
+    pub(crate) const KEYS: [Key; 3] = [
+        Key::new(
+            "namespaces",
+            "the namespaces to look into: a list, or `\"*\"` for all",
+            "required, or `namespaceSelector`",
+        ),
+        Key::new(
+            "namespaceSelector",
+            "[namespaces with labels](appset-sources.md#namespaces) instead: `labels`, `matchExpressions`",
+            "",
+        ),
+        Key::new(
+            "clusters",
+            "names of the [clusters](appset-sources.md#several-clusters) to look into",
+            "all",
+        ),
+    ];
 
     /// One namespace of one cluster, as `key` of the configuration says.
     pub(crate) fn one(cluster: String, namespace: String, key: String) -> Self {
@@ -244,7 +261,7 @@ mod tests {
     }
 
     fn reach(source: &Value, clusters: &Clusters) -> Result<Reach, ConfigError> {
-        let block = Block::root(source, "the source", &Reach::KEYS).unwrap();
+        let block = Block::root(source, "the source", &crate::keys::names(&Reach::KEYS)).unwrap();
         Reach::from_config(&block, clusters)
     }
 

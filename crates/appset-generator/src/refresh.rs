@@ -5,6 +5,7 @@ use std::time::Duration;
 use strict_json::{Block, Problem};
 
 use crate::clusters::ClusterAccess;
+use crate::keys::Key;
 
 /// Least time between two refreshes of an ApplicationSet, unless the configuration has another one.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -21,11 +22,27 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    pub(crate) const KEYS: [&'static str; 4] = [
-        ClusterAccess::KEYS[0],
-        "interval",
-        ClusterAccess::KEYS[1],
-        "namespaces",
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "namespaces",
+            "the namespaces of the ApplicationSets; turns [push refresh](#push-refresh) on",
+            "required",
+        ),
+        Key::new(
+            "interval",
+            "least time between two refreshes of a set",
+            "`10s`",
+        ),
+        Key::new(
+            "kubeconfig",
+            "path of a kubeconfig for the cluster with the ApplicationSets",
+            "the cluster that the generator runs in",
+        ),
+        Key::new(
+            "context",
+            "context within the kubeconfig",
+            "its current one",
+        ),
     ];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {

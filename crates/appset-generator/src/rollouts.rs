@@ -16,6 +16,7 @@ use crate::clusters::{ByCluster, Clusters, Place};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
+use crate::keys::Key;
 use crate::labels::LabelSelector;
 use crate::parameters;
 use crate::query::{Output, Query, SourceQuery};
@@ -68,11 +69,39 @@ enum JoinError {
 }
 
 impl Rollouts {
-    pub(crate) const KEYS: &[&str] = &[
-        "destinationNamespaces",
+    pub(crate) const KEYS: &[Key] = &[
         Reach::KEYS[0],
         Reach::KEYS[1],
         Reach::KEYS[2],
+        Key::new(
+            "destinationNamespaces",
+            "as the router's flag `--allowed-destination-namespaces`",
+            "none",
+        ),
+    ];
+    pub(crate) const PARAMETERS: &[Key] = &[
+        Key::new("namespaces", "where to look", "all allowed namespaces"),
+        Key::new(
+            "selector",
+            "`labels` or `matchExpressions` of Rollouts",
+            "all",
+        ),
+        Key::new(
+            "pluginName",
+            "the name under `trafficRouting.plugins`",
+            "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as the router",
+        ),
+        Key::new(
+            "include",
+            "`weights`, `steps`: also what changes with every step",
+            "",
+        ),
+        Key::new("cluster", "as for `gloo-routes`", "all"),
+        Key::new(
+            "outputKey",
+            "another name for the key `rollout`",
+            "`rollout`",
+        ),
     ];
 
     pub(crate) fn from_config(
@@ -92,8 +121,7 @@ impl Rollouts {
 
     /// What a request to this source asks for.
     pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let keys = ["cluster", "include", "namespaces", "pluginName", "selector"];
-        let parameters = parameters::of_source(given, &keys)?;
+        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
         let asked = parameters.object_names("namespaces")?;
         let cluster = parameters.string("cluster")?;
         let places = self.reach.admit(cluster, &asked, allowed)?;

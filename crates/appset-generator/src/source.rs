@@ -10,6 +10,7 @@ use crate::error::ConfigError;
 use crate::gloo_routes::{self, GlooRoutes};
 use crate::gloo_workspaces::{self, GlooWorkspaces};
 use crate::image_digests::{self, ImageDigests};
+use crate::keys::Key;
 use crate::rollouts::{self, Rollouts};
 use crate::{Failure, Query, StaticSource};
 
@@ -87,12 +88,22 @@ impl Kind {
     }
 
     /// The keys below that.
-    pub(crate) const fn keys(self) -> &'static [&'static str] {
+    pub(crate) const fn keys(self) -> &'static [Key] {
         match self {
             Self::ImageDigests => ImageDigests::KEYS,
             Self::GlooRoutes => GlooRoutes::KEYS,
             Self::Rollouts => Rollouts::KEYS,
             Self::GlooWorkspaces => GlooWorkspaces::KEYS,
+        }
+    }
+
+    /// The parameters of a request to it, besides those of every source.
+    pub(crate) const fn parameters(self) -> &'static [Key] {
+        match self {
+            Self::ImageDigests => ImageDigests::PARAMETERS,
+            Self::GlooRoutes => GlooRoutes::PARAMETERS,
+            Self::Rollouts => Rollouts::PARAMETERS,
+            Self::GlooWorkspaces => GlooWorkspaces::PARAMETERS,
         }
     }
 

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 use strict_json::Block;
 
 use crate::error::ConfigError;
+use crate::keys::{Key, names};
 use crate::query::{Output, Query, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
@@ -28,7 +29,14 @@ pub struct StaticQuery {
 }
 
 impl StaticSource {
-    pub(crate) const KEYS: &[&str] = &["inputs", "sets"];
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new("sets", "a list of parameter sets", ""),
+        Key::new(
+            "inputs",
+            "parameters that a request may have besides those of every source, echoed under `input`",
+            "any",
+        ),
+    ];
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let inputs = match source.value("inputs") {
@@ -77,7 +85,10 @@ impl StaticSource {
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let inputs = self.inputs.iter().flatten().chain(echoed.keys());
-        let known: Vec<&str> = inputs.map(String::as_str).chain(Output::KEYS).collect();
+        let known: Vec<&str> = inputs
+            .map(String::as_str)
+            .chain(names(&Output::KEYS))
+            .collect();
         let parameters = Block::root(given, "the parameters", &known)?;
 
         let mut sets = self.sets.clone();
@@ -98,7 +109,7 @@ impl StaticSource {
     fn is_input(&self, key: &str) -> bool {
         match &self.inputs {
             Some(inputs) => inputs.iter().any(|input| input == key),
-            None => !strict_json::resembles(key, &Output::KEYS),
+            None => !strict_json::resembles(key, &names(&Output::KEYS)),
         }
     }
 }

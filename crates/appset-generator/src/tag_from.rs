@@ -9,6 +9,7 @@ use strict_json::{Block, Problem};
 use crate::Failure;
 use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
+use crate::keys::Key;
 
 /// The parameter that the source of image digests reads.
 const TAG: &str = "tag";
@@ -53,7 +54,20 @@ const DNS_LABEL: usize = 63;
 const ARGO_SLUG: usize = 50;
 
 impl TagFrom {
-    pub(crate) const KEYS: &[&str] = &["parameter", "prefix", "rule", "suffix"];
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "parameter",
+            "the parameter that becomes the tag; a request for images must have it, and no `tag`",
+            "required",
+        ),
+        Key::new(
+            "rule",
+            "what the build does with it: one of the [rules](appset-sources.md#a-tag-from-a-branch)",
+            "required",
+        ),
+        Key::new("prefix", "what the build puts in front of it", ""),
+        Key::new("suffix", "what the build puts behind it", ""),
+    ];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
         let parameter = block.string("parameter")?.unwrap_or_default();
@@ -236,7 +250,7 @@ mod tests {
         let mut config = json!({"parameter": "branch", "rule": "docker-metadata"});
         let object = config.as_object_mut().unwrap();
         object.extend(settings.as_object().unwrap().clone());
-        let block = Block::root(&config, "tagFrom", TagFrom::KEYS).unwrap();
+        let block = Block::root(&config, "tagFrom", &crate::keys::names(TagFrom::KEYS)).unwrap();
         let mut parameters = Map::from_iter([("branch".to_owned(), branch)]);
         let made = TagFrom::from_config(&block)
             .map_err(Failure::from)

@@ -119,42 +119,6 @@ fn the_page_shows_the_tag_that_each_rule_makes() {
     }
 }
 
-#[test]
-fn the_page_lists_parameters_that_there_are() {
-    let dir = tempfile::tempdir().unwrap();
-    let flag = format!("--objects-dir={}", dir.path().display());
-    let parts = [
-        "imageDigests:",
-        "glooRoutes:",
-        "rollouts:",
-        "glooWorkspaces:",
-    ];
-    let config = parts.map(|part| block("yaml", part)).concat();
-    let generator = Generator::start_with(&config, &[("argocd", "a")], &[&flag]);
-    let mut listed = BTreeSet::new();
-    for section in SOURCES.split("\nThe source `").skip(1) {
-        let (source, rest) = section.split_once('`').unwrap();
-        let (_, table) = rest
-            .split_once("| parameter | value | default |\n")
-            .unwrap();
-        for row in table.lines().skip(1).take_while(|row| row.starts_with('|')) {
-            let parameter = row.split('`').nth(1).unwrap();
-            // No parameter is a list of numbers.
-            let body = format!(
-                r#"{{"input":{{"parameters":{{"source":"{source}","{parameter}":[7]}}}}}}"#
-            );
-            let reply = generator.post("", Some("a"), &body);
-            assert_eq!(reply.status, 400, "{row}: {}", reply.body);
-            assert!(!reply.body.contains("unknown key"), "{row}: {}", reply.body);
-            listed.insert((source, parameter));
-        }
-    }
-    assert!(
-        listed.contains(&("gloo-workspaces", "expandNamespaces")),
-        "{listed:?}"
-    );
-}
-
 /// The blocks of YAML of a page that are configurations of the generator.
 fn configurations(page: &'static str) -> Vec<&'static str> {
     let blocks = page.split("```yaml\n").skip(1);
