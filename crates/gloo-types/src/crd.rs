@@ -5,7 +5,7 @@
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema};
 use serde_json::{Value, json};
 
 use crate::resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
@@ -37,11 +37,6 @@ pub fn workspace() -> Value {
 pub fn kubernetes_cluster() -> Value {
     let spec = structural_schema::<<KubernetesCluster as Resource>::Spec>();
     definition::<KubernetesCluster>(spec)
-}
-
-/// A number or a string of digits.
-pub(crate) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
 fn definition<K: Resource<Status: JsonSchema>>(spec: Schema) -> Value {

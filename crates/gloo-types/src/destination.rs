@@ -1,4 +1,4 @@
-//! Where a route sends its traffic.
+//! Where a route sends its traffic, how much each destination gets, and what selects destinations elsewhere in the API.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -105,6 +105,49 @@ pub struct PortSelector {
     pub name: Option<String>,
 }
 
+/// Selects objects of a workspace; an empty field selects any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct ObjectSelector {
+    /// Labels that must all be present.
+    pub labels: BTreeMap<String, String>,
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Cluster of the object.
+    pub cluster: String,
+    /// Workspace of the object.
+    pub workspace: String,
+}
+
+/// Selects workloads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct WorkloadSelector {
+    /// Which workloads.
+    pub selector: Option<ObjectSelector>,
+    /// `KUBE` or `VM`, as written.
+    pub kind: Option<String>,
+    /// Port of the workload.
+    pub port: Option<PortSelector>,
+}
+
+/// Selects destinations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(default)]
+pub struct DestinationSelector {
+    /// Which objects.
+    pub selector: Option<ObjectSelector>,
+    /// Kind of the objects, as written.
+    pub kind: Option<String>,
+    /// Port of the objects.
+    pub port: Option<PortSelector>,
+}
+
 /// A Lambda function of an AWS CloudProvider.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
@@ -131,4 +174,33 @@ pub struct LambdaOptions {
     pub response_transformation: Option<String>,
     /// `SYNC` or `ASYNC`.
     pub invocation_style: Option<String>,
+}
+
+/// The share of traffic, in percent, that each destination of a route gets.
+///
+/// A set weight is taken as it is. Destinations without one, or with 0 (proto3 cannot tell them apart), share what is
+/// left of 100 equally, rounded down, and get at least 1 each (Gloo API reference, `DestinationReference.weight`).
+/// The sum is 100 for a table that Gloo calls valid and whose remainder divides evenly.
+pub fn effective_weights(destinations: &[DestinationReference]) -> Vec<u32> {
+    let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
+    weight_shares(&weights)
+}
+
+/// [`effective_weights`] of destinations of which only the weights are known.
+pub fn weight_shares(weights: &[Option<u32>]) -> Vec<u32> {
+    let set = |weight: &Option<u32>| weight.filter(|weight| *weight > 0);
+    let sum: u64 = weights.iter().filter_map(set).map(u64::from).sum();
+    let unset = weights
+        .iter()
+        .filter(|weight| set(weight).is_none())
+        .count();
+    let remainder = u32::try_from(100_u64.saturating_sub(sum)).unwrap_or(0);
+    let share = u32::try_from(unset)
+        .ok()
+        .and_then(|unset| remainder.checked_div(unset))
+        .unwrap_or(0);
+    let weights = weights.iter();
+    weights
+        .map(|weight| set(weight).unwrap_or(share.max(1)))
+        .collect()
 }

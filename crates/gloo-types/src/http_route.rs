@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::destination::DestinationReference;
+use crate::destination::{DestinationReference, ObjectSelector};
 use crate::open_enum::open_enum;
-use crate::route_table::ObjectSelector;
 
 /// One entry of `spec.http`; the first that matches a request wins.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]

@@ -16,26 +16,24 @@ mod destination;
 mod document;
 mod http_route;
 mod l4_route;
-mod mirror_policy;
-mod object_key;
 mod open_enum;
 mod patch;
+mod policy;
 mod resource;
-mod retry_timeout_policy;
 mod route_table;
 mod selector;
 mod status;
 mod strict;
 mod validate;
-mod weight;
 mod workspace;
 
 pub use destination::{
-    AwsLambdaReference, DestinationKind, DestinationReference, LambdaOptions, ObjectReference,
-    PortSelector,
+    AwsLambdaReference, DestinationKind, DestinationReference, DestinationSelector, LambdaOptions,
+    ObjectReference, ObjectSelector, PortSelector, WorkloadSelector, effective_weights,
+    weight_shares,
 };
 pub use document::{
-    Document, DocumentError, MirrorPolicyDoc, RetryTimeoutPolicyDoc, RouteTableDoc,
+    Document, DocumentError, MirrorPolicyDoc, ObjectKey, RetryTimeoutPolicyDoc, RouteTableDoc,
 };
 pub use http_route::{
     DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
@@ -43,23 +41,18 @@ pub use http_route::{
     RedirectAction, RedirectCode, RegexRewrite, RouteFilter, SortMethod, StringMatch,
 };
 pub use l4_route::{TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute};
-pub use mirror_policy::{
-    MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, RouteLabelSelector,
-};
-pub use object_key::ObjectKey;
 pub use patch::patched;
+pub use policy::{
+    MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, Retries,
+    RetryTimeoutConfig, RetryTimeoutPolicySpec, RouteLabelSelector,
+};
 pub use resource::{
     KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
 };
-pub use retry_timeout_policy::{Retries, RetryTimeoutConfig, RetryTimeoutPolicySpec};
-pub use route_table::{
-    DestinationSelector, FailureMode, ObjectSelector, PortalMetadata, RouteTableSpec,
-    WorkloadSelector,
-};
+pub use route_table::{FailureMode, PortalMetadata, RouteTableSpec};
 pub use selector::{LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, broken_weight_rule, violations, weight_rule};
-pub use weight::{effective_weights, weight_shares};
 pub use workspace::{
     ClusterSelector, KubernetesClusterSpec, KubernetesClusterStatus, NamespaceSelector,
     WorkspaceSpec, WorkspaceStatus,

@@ -4,8 +4,7 @@ use std::fmt::Debug;
 
 use serde::de::DeserializeOwned;
 
-use crate::mirror_policy::{MirrorPolicySpec, MirrorPolicyStatus};
-use crate::retry_timeout_policy::RetryTimeoutPolicySpec;
+use crate::policy::{MirrorPolicySpec, MirrorPolicyStatus, RetryTimeoutPolicySpec};
 use crate::route_table::RouteTableSpec;
 use crate::status::RouteTableStatus;
 use crate::workspace::{

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::destination::{DestinationReference, ObjectReference, PortSelector};
+use crate::destination::{
+    DestinationReference, DestinationSelector, ObjectReference, WorkloadSelector,
+};
 use crate::http_route::HttpRoute;
 use crate::l4_route::{TcpRoute, TlsRoute};
 use crate::open_enum::open_enum;
@@ -63,49 +65,6 @@ open_enum! {
         /// The whole delegation tree keeps its last good configuration.
         FreezeConfig = "FREEZE_CONFIG",
     }
-}
-
-/// Selects objects of a workspace; an empty field selects any.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct ObjectSelector {
-    /// Labels that must all be present.
-    pub labels: BTreeMap<String, String>,
-    /// Name of the object.
-    pub name: String,
-    /// Namespace of the object.
-    pub namespace: String,
-    /// Cluster of the object.
-    pub cluster: String,
-    /// Workspace of the object.
-    pub workspace: String,
-}
-
-/// Selects workloads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct WorkloadSelector {
-    /// Which workloads.
-    pub selector: Option<ObjectSelector>,
-    /// `KUBE` or `VM`, as written.
-    pub kind: Option<String>,
-    /// Port of the workload.
-    pub port: Option<PortSelector>,
-}
-
-/// Selects destinations.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-#[serde(default)]
-pub struct DestinationSelector {
-    /// Which objects.
-    pub selector: Option<ObjectSelector>,
-    /// Kind of the objects, as written.
-    pub kind: Option<String>,
-    /// Port of the objects.
-    pub port: Option<PortSelector>,
 }
 
 /// What the developer portal shows about the table's API.

@@ -4,8 +4,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::document::RouteTableDoc;
-use crate::object_key::ObjectKey;
+use crate::document::{ObjectKey, RouteTableDoc};
 
 /// Selects RouteTables by name, by label, or both.
 ///

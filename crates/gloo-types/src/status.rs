@@ -49,7 +49,7 @@ pub struct CommonStatus {
 pub struct State {
     /// `metadata.generation` the verdict is about; a number or a string of digits in JSON.
     #[serde(deserialize_with = "number_or_string")]
-    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::int_or_string"))]
+    #[cfg_attr(feature = "crd", schemars(schema_with = "int_or_string"))]
     pub observed_generation: i64,
     /// The verdict.
     pub approval: Approval,
@@ -88,4 +88,10 @@ fn number_or_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D
             .parse()
             .map_err(|_| serde::de::Error::custom("expected an integer or a string of digits")),
     }
+}
+
+/// A number or a string of digits, as Kubernetes says it in a CustomResourceDefinition.
+#[cfg(feature = "crd")]
+fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({ "x-kubernetes-int-or-string": true })
 }

@@ -1,13 +1,14 @@
-//! `MirrorPolicy`: nothing in a RouteTable mirrors requests, this object does.
+//! `MirrorPolicy` and `RetryTimeoutPolicy`: a RouteTable has no mirrors, no timeouts and no retries. These objects select
+//! routes and add them.
 //!
-//! Field names follow the Gloo Platform API reference for `trafficcontrol.policy.gloo.solo.io/v2`.
+//! Field names follow the Gloo Platform API reference for `trafficcontrol.policy.gloo.solo.io/v2` and
+//! `resilience.policy.gloo.solo.io/v2`.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::destination::DestinationReference;
-use crate::route_table::DestinationSelector;
+use crate::destination::{DestinationReference, DestinationSelector};
 use crate::status::CommonStatus;
 
 /// `spec` of a MirrorPolicy.
@@ -85,6 +86,38 @@ pub struct MirrorPolicyStatus {
     pub common: Option<CommonStatus>,
     /// How many routes the policy applies to; with 0 it has no effect.
     pub num_selected_routes: Option<u32>,
+}
+
+/// `spec` of a RetryTimeoutPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryTimeoutPolicySpec {
+    /// The routes that the policy is for. Empty means every route of the workspace.
+    pub apply_to_routes: Vec<PolicyRouteSelector>,
+    /// Timeout and retries.
+    pub config: Option<RetryTimeoutConfig>,
+}
+
+/// `spec.config` of a RetryTimeoutPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RetryTimeoutConfig {
+    /// How long a request may take, with all retries, as a duration such as `0.5s`.
+    pub request_timeout: Option<String>,
+    /// When a request is sent again.
+    pub retries: Option<Retries>,
+}
+
+/// `spec.config.retries` of a RetryTimeoutPolicy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Retries {
+    /// How often a request is sent again.
+    pub attempts: Option<u32>,
+    /// How long each attempt may take, as a duration.
+    pub per_try_timeout: Option<String>,
+    /// Envoy's conditions, separated by commas.
+    pub retry_on: Option<String>,
 }
 
 #[cfg(test)]
