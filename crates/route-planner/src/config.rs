@@ -4,6 +4,7 @@ mod destinations;
 pub mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use gloo_types::{
     LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute,
@@ -13,7 +14,6 @@ use strict_json::{Problem, object_name};
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
 use crate::config_reader::{Block, root};
 use crate::error::{ConfigError, ConfigProblem};
-use crate::promotion::PromotionGuard;
 
 /// Names under which the plugin is registered, unless an administrator adds others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
@@ -30,6 +30,27 @@ pub struct PluginConfig {
     verify: VerifyMode,
     promotion_guard: PromotionGuard,
     allow_top_placement: bool,
+}
+
+/// `promotionGuard` of the plugin block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromotionGuard {
+    /// How long a promotion stays held after the endpoints are complete: the gateway hears of them later than the API.
+    pub settle: Duration,
+    /// How long a promotion is held at most if half of the canary's Pods are ready behind the stable Service.
+    pub timeout: Duration,
+    /// How long the canary has all traffic before the controller may promote it.
+    pub before: Duration,
+}
+
+impl Default for PromotionGuard {
+    fn default() -> Self {
+        Self {
+            settle: Duration::from_secs(5),
+            timeout: Duration::from_secs(2 * 60),
+            before: Duration::ZERO,
+        }
+    }
 }
 
 /// Which routes of a selected table take part.

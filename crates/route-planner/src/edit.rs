@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use gloo_types::{ObjectKey, RouteTableDoc, Rule};
+use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, Rule};
 use serde_json::Value;
 
 use crate::error::{PlanError, Refusal};
-use crate::mirror_policy::Policies;
-use crate::record::ANNOTATION;
+use crate::mirror_policy::{Policies, PolicyChange};
+use crate::ownership::ANNOTATION;
 
 /// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,22 @@ impl Plan {
     /// Whether nothing has to be written.
     pub fn is_noop(&self) -> bool {
         self.edits.is_empty()
+    }
+
+    /// Whether MirrorPolicies have to be read: [`Plan::policy_changes`] tells what changes then.
+    pub fn needs_policies(&self) -> bool {
+        self.policies.as_ref().is_some_and(Policies::is_needed)
+    }
+
+    /// What changes about the MirrorPolicies of this table's mirror routes, when `live` are those that there are.
+    ///
+    /// # Errors
+    /// When a policy of somebody else may also apply to a mirror route, or cannot be read.
+    pub fn policy_changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
+        match &self.policies {
+            Some(policies) => policies.changes(live),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Whether traffic moves. A plan may also change no more than our annotation.

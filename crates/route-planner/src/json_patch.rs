@@ -7,7 +7,7 @@ use json_patch::{
 use serde_json::{Value, json};
 
 use crate::edit::{DestinationChange, Edit, OtherAnnotations, Plan};
-use crate::record::ANNOTATION;
+use crate::ownership::ANNOTATION;
 
 impl Plan {
     /// The edits as RFC 6902 operations; empty for a plan without edits.

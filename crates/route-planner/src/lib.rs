@@ -24,7 +24,6 @@
 mod admissible;
 mod config;
 mod config_reader;
-mod copies;
 mod destinations;
 mod edit;
 mod error;
@@ -63,9 +62,8 @@ pub use intent::{
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
-pub use ownership::{fnv1a, mark, marked};
+pub use ownership::{ANNOTATION, fnv1a, mark, marked};
 pub use planning::is_rest;
-pub use record::ANNOTATION;
 pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::edit::{Edit, Plan};
 use crate::error::Refusal;
-use crate::record::ANNOTATION;
+use crate::ownership::ANNOTATION;
 use crate::survey::{Finding, Leads, Survey};
 
 /// All annotations of an object, keys and values (k8s.io/apimachinery `TotalAnnotationSizeLimitB`).

@@ -27,7 +27,7 @@ use std::collections::{BTreeSet, HashMap};
 use gloo_types::RouteTableDoc;
 use serde_json::{Map, Value, json};
 
-use self::list::List;
+use self::list::{Copy, List};
 use crate::config::HeaderRoutePlacement;
 use crate::destinations::{DestinationList, ListForm, Slot};
 use crate::edit::{Edit, Warning};
@@ -35,25 +35,9 @@ use crate::error::Refusal;
 use crate::intent::{Intent, ManagedRoute};
 use crate::matcher::{header_conditions, mirror_conditions, narrowed};
 use crate::mirror_policy::{Mirror, Policies, mirror_label};
-use crate::ownership::{Owner, Ownership, label_value};
+use crate::ownership::{Decided, Owner, Ownership, label_value};
 use crate::route::{Protocol, Route, raw_routes};
 use crate::survey::{Finding, Leads, Survey};
-
-/// Which managed routes of the Rollout a plan is about, by their label values.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decided {
-    All,
-    Named(Vec<String>),
-}
-
-impl Decided {
-    pub(crate) fn includes(&self, managed: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Named(names) => names.iter().any(|name| name == managed),
-        }
-    }
-}
 
 /// What changes about the managed routes of a table.
 #[derive(Default)]
@@ -195,16 +179,6 @@ fn sources<'s, 'a>(survey: &'s Survey<'a>) -> Result<Vec<Source<'s, 'a>>, Refusa
         });
     }
     Ok(sources)
-}
-
-/// A route to be in the table, made from a source.
-struct Copy {
-    /// Name of the managed route.
-    managed: String,
-    /// Position of the source.
-    source: usize,
-    route: Map<String, Value>,
-    mirror: Option<Mirror>,
 }
 
 /// A copy of each source for each of the `wanted` routes. `targets` are the lists that sources get, by their position.

@@ -10,11 +10,9 @@ use json_patch::Patch;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::edit::Plan;
 use crate::error::{PlanError, Refusal};
 use crate::intent::MirrorRoute;
-use crate::managed_routes::Decided;
-use crate::ownership::{Owner, PREFIX, fnv1a, label_value};
+use crate::ownership::{Decided, Owner, PREFIX, fnv1a, label_value};
 
 /// The MirrorPolicies that a plan asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,11 +136,11 @@ impl Policies {
         });
     }
 
-    fn is_needed(&self) -> bool {
+    pub(crate) fn is_needed(&self) -> bool {
         self.has_mirrors || !self.wanted.is_empty()
     }
 
-    fn changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
+    pub(crate) fn changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
         let refused = |refusal| PlanError::Refused {
             table: self.table.clone(),
             rollout: self.rollout.clone(),
@@ -228,24 +226,6 @@ impl Policies {
         match (by_label, by_destination) {
             (None, None) => true,
             (by_label, by_destination) => by_label == Some(true) || by_destination == Some(true),
-        }
-    }
-}
-
-impl Plan {
-    /// Whether MirrorPolicies have to be read: [`Plan::policy_changes`] tells what changes then.
-    pub fn needs_policies(&self) -> bool {
-        self.policies.as_ref().is_some_and(Policies::is_needed)
-    }
-
-    /// What changes about the MirrorPolicies of this table's mirror routes, when `live` are those that there are.
-    ///
-    /// # Errors
-    /// When a policy of somebody else may also apply to a mirror route, or cannot be read.
-    pub fn policy_changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
-        match &self.policies {
-            Some(policies) => policies.changes(live),
-            None => Ok(Vec::new()),
         }
     }
 }

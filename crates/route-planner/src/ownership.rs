@@ -8,6 +8,9 @@
 use gloo_types::ObjectKey;
 use serde_json::{Map, Value, json};
 
+/// Key of the annotation that holds what was changed. A table at rest has no such annotation.
+pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
+
 /// What starts the keys of our labels.
 pub(crate) const PREFIX: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const NAMESPACE: &str = "namespace";
@@ -49,6 +52,22 @@ pub(crate) struct Ownership {
     pub(crate) owner: Owner,
     /// The label value for the name of the managed route.
     pub(crate) managed: String,
+}
+
+/// Which managed routes of the Rollout a plan is about, by their label values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decided {
+    All,
+    Named(Vec<String>),
+}
+
+impl Decided {
+    pub(crate) fn includes(&self, managed: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.iter().any(|name| name == managed),
+        }
+    }
 }
 
 impl Owner {

@@ -19,32 +19,12 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config::PluginConfig;
+pub use crate::config::PromotionGuard;
 use crate::intent::{Intent, IntentKind};
 use crate::roles::Roles;
 
 /// How often a hold that outlasts its `timeout` is reported.
 const REPORT_EVERY: Duration = Duration::from_secs(5 * 60);
-
-/// `promotionGuard` of the plugin block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PromotionGuard {
-    /// How long a promotion stays held after the endpoints are complete: the gateway hears of them later than the API.
-    pub settle: Duration,
-    /// How long a promotion is held at most if half of the canary's Pods are ready behind the stable Service.
-    pub timeout: Duration,
-    /// How long the canary has all traffic before the controller may promote it.
-    pub before: Duration,
-}
-
-impl Default for PromotionGuard {
-    fn default() -> Self {
-        Self {
-            settle: Duration::from_secs(5),
-            timeout: Duration::from_secs(2 * 60),
-            before: Duration::ZERO,
-        }
-    }
-}
 
 /// One endpoint of an EndpointSlice. A Pod with addresses of two families has one in each of two slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,11 +28,8 @@ use serde_json::{Map, Value};
 use crate::destinations::{DestinationId, Distinction, ListForm, Slot};
 use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
-use crate::ownership::Fnv;
+use crate::ownership::{ANNOTATION, Fnv};
 use crate::route::{Protocol, Route};
-
-/// Key of the annotation that holds what was changed. A table at rest has no such annotation.
-pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
 const FORMAT: u32 = 2;
 

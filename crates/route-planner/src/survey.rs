@@ -9,14 +9,13 @@ use std::collections::HashMap;
 use gloo_types::{DocumentError, RouteTableDoc};
 
 use crate::config::PluginConfig;
-use crate::copies::Copies;
 use crate::destinations::{
     DestinationList, Distinction, Malformed, Reading, Slot, check_destination,
 };
 use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind};
-use crate::matching::{Candidate, matched};
+use crate::matching::{Candidate, Copies, matched};
 use crate::originals::{
     Recovered, additional_roles, recover, stable_from_canary, without_applied, without_canary,
 };

@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use super::Copy;
 use crate::edit::Edit;
 use crate::mirror_policy::Mirror;
 use crate::ownership::{Owner, Ownership, label_value};
@@ -27,6 +26,16 @@ pub(super) struct List<'a> {
     taken: HashSet<String>,
     /// For each managed route, the next number to try in a name.
     numbers: HashMap<String, usize>,
+}
+
+/// A route to be in the table, made from a source.
+pub(super) struct Copy {
+    /// Name of the managed route.
+    pub(super) managed: String,
+    /// Position of the source.
+    pub(super) source: usize,
+    pub(super) route: Map<String, Value>,
+    pub(super) mirror: Option<Mirror>,
 }
 
 /// A route that the table's owner wrote, and the managed routes in front of it.
