@@ -19,8 +19,7 @@ use tokio::sync::Notify;
 
 use crate::controller::{POD_HASH, Pass, Pod};
 use crate::history::{Edit, Fault, Target};
-use crate::owner::Table;
-use crate::trust::Status;
+use crate::owner::{Status, Table};
 
 /// `--call-timeout` of the plugin.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -11,28 +11,41 @@ use crate::documents::{
     owned, share, shares, weight,
 };
 use crate::history::{Attribute, Edit};
-use crate::oracle::is_split_by;
-use crate::owner::{Cut, Table, is_broken, is_plugins};
-use crate::trust::{Status, Trust};
+use crate::oracle::{broken_rules, is_split_by};
+use crate::owner::{Cut, Status, Table, Trust, is_broken, is_plugins};
 
 const ELSEWHERE: &str = "elsewhere";
 
-/// Makes an edit to the owner's document and to the `live` table, which is returned; `None` when it is not possible.
-pub(crate) fn make(
-    table: &mut Table,
-    edit: Edit,
-    live: Value,
-    statuses: &[Status],
-) -> Option<Value> {
-    let mut both = Both {
-        at: owned(&live),
-        live,
-        statuses,
-        table,
-    };
-    both.edit(edit)?;
-    both.doubt_full_weight();
-    Some(both.live)
+impl Table {
+    /// Makes an edit to the owner's document and to the `live` table, which is returned; `None` if it is not possible.
+    pub(crate) fn edit(
+        &mut self,
+        edit: Edit,
+        live: Option<Value>,
+        statuses: &[Status],
+    ) -> Option<Value> {
+        let Some(live) = live else {
+            // All that can be done with a table that is not there.
+            return match edit {
+                Edit::Recreate | Edit::Reapply => Some(self.recreate()),
+                _ => None,
+            };
+        };
+        let mut both = Both {
+            at: owned(&live),
+            live,
+            statuses,
+            table: &mut *self,
+        };
+        both.edit(edit)?;
+        both.doubt_full_weight();
+        let live = both.live;
+        self.was_invalid |= !broken_rules(&self.document).is_empty();
+        if let Some(cut) = &mut self.cut {
+            cut.is_forgotten |= !cut.is_recorded(&live);
+        }
+        Some(live)
+    }
 }
 
 /// The live table and the owner's document.

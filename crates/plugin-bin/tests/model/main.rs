@@ -18,7 +18,6 @@ mod history;
 mod oracle;
 mod owner;
 mod play;
-mod trust;
 
 use std::path::Path;
 use std::process::ExitCode;

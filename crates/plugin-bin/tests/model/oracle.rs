@@ -8,8 +8,7 @@ use crate::documents::{
     annotation, attributes, destinations, destinations_mut, frame, has_same_bytes, http, http_mut,
     id, is_managed, managed_for, name, owned, share, shares, weight, without_ours,
 };
-use crate::owner::{Table, is_broken};
-use crate::trust::Trust;
+use crate::owner::{Table, Trust, is_broken};
 
 /// That nothing but destinations, managed routes and the annotation differs from the owner's document.
 pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), String> {

@@ -1,16 +1,13 @@
 //! The owner's side of a table: the document as the owner means it, and what may be expected of each route.
 //!
 //! What the plugin restores must be that document. Where an edit destroys what the plugin remembered, the bytes cannot come
-//! back; [`Trust`] says what may be expected still.
+//! back; [`Trust`] says what can still be expected.
 
 use gloo_types::ObjectKey;
 use serde_json::Value;
 
+use crate::controller::{Controller, Roles};
 use crate::documents::{annotation, destinations, has_same_bytes, http, http_mut, id, owned};
-use crate::edit;
-use crate::history::Edit;
-use crate::oracle::broken_rules;
-use crate::trust::{Status, Trust};
 
 /// One RouteTable, as its owner sees it.
 #[derive(Debug)]
@@ -71,28 +68,6 @@ impl Table {
             cut: None,
             count: 0,
         }
-    }
-
-    /// Makes an edit, and returns the live table after it; `None` when it is not possible.
-    pub(crate) fn edit(
-        &mut self,
-        edit: Edit,
-        live: Option<Value>,
-        statuses: &[Status],
-    ) -> Option<Value> {
-        let Some(live) = live else {
-            // All that can be done with a table that is not there.
-            return match edit {
-                Edit::Recreate | Edit::Reapply => Some(self.recreate()),
-                _ => None,
-            };
-        };
-        let live = edit::make(self, edit, live, statuses)?;
-        self.was_invalid |= !broken_rules(&self.document).is_empty();
-        if let Some(cut) = &mut self.cut {
-            cut.is_forgotten |= !cut.is_recorded(&live);
-        }
-        Some(live)
     }
 
     pub(crate) fn recreate(&mut self) -> Value {
@@ -168,6 +143,50 @@ impl Table {
     /// Whether a route, or the table, is such that the plugin cannot read it.
     pub(crate) fn is_broken(&self) -> bool {
         !self.is_deleted && (self.is_spoiled || http(&self.document).iter().any(is_broken))
+    }
+}
+
+/// What may be expected of a route when it is handed back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The owner's document, byte for byte.
+    Bytes,
+    /// The same division of traffic: the record of the route was destroyed, but the live table told enough.
+    Traffic,
+    /// Nothing: nobody can tell the plugin's weights from the owner's.
+    Nothing,
+}
+
+/// What tells the plugin's weights from the owner's where the record is gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Status {
+    pub(crate) rollout: &'static str,
+    pub(crate) roles: Roles,
+    pub(crate) canary: i64,
+    pub(crate) max: i64,
+    pub(crate) has_experiment: bool,
+}
+
+impl Status {
+    pub(crate) fn of(controller: &Controller) -> Self {
+        Self {
+            rollout: controller.name(),
+            roles: controller.pass().roles,
+            canary: controller.told.canary.into(),
+            max: controller.max.into(),
+            has_experiment: !controller.told.additional.is_empty(),
+        }
+    }
+}
+
+impl Trust {
+    /// The lesser of two.
+    pub(crate) fn max_loss(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Nothing, _) | (_, Self::Nothing) => Self::Nothing,
+            (Self::Traffic, _) | (_, Self::Traffic) => Self::Traffic,
+            (Self::Bytes, Self::Bytes) => Self::Bytes,
+        }
     }
 }
 

@@ -16,8 +16,7 @@ use crate::controller::{Call, Controller, Pass, Pod, Roles, header_route, mirror
 use crate::documents::{annotation, http, owned, tables};
 use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
-use crate::owner::Table;
-use crate::trust::{Status, Trust};
+use crate::owner::{Status, Table, Trust};
 
 /// Passes of each Rollout until nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
