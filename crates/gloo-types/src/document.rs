@@ -106,7 +106,8 @@ impl<K: Resource> Document<K> {
     /// Takes an object as the API server returns it, or as a file holds it.
     ///
     /// # Errors
-    /// When `kind` is given and is another one, when name or namespace are absent, or when the metadata has a wrong type.
+    /// Returns `Err` if `kind` is given and is another one, if name or namespace are absent, or if the metadata has a
+    /// wrong type.
     pub fn from_value(raw: Value) -> Result<Self, DocumentError> {
         // Items of a list may come without `kind`.
         match raw.get("kind") {
@@ -172,7 +173,7 @@ impl<K: Resource> Document<K> {
     /// The typed view of `spec`.
     ///
     /// # Errors
-    /// When a field has a type that contradicts the API.
+    /// Returns `Err` if a field has a type that contradicts the API.
     pub fn spec(&self) -> Result<K::Spec, DocumentError> {
         read::<K, _>(&self.raw, "spec", &self.key)
     }
@@ -180,7 +181,7 @@ impl<K: Resource> Document<K> {
     /// The typed view of `status`; the default when there is none.
     ///
     /// # Errors
-    /// When a field has a type that contradicts the API.
+    /// Returns `Err` if a field has a type that contradicts the API.
     pub fn status(&self) -> Result<K::Status, DocumentError> {
         read::<K, _>(&self.raw, "status", &self.key)
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// person who reads the file it is not.
 ///
 /// # Errors
-/// When an operation cannot be carried out, or a `test` fails.
+/// Returns `Err` if an operation cannot be carried out, or a `test` fails.
 pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> {
     for operation in &patch.0 {
         let has_removed = match operation {

@@ -37,7 +37,7 @@ impl RouteTableSelector {
     /// Those of `tables` that are selected.
     ///
     /// # Errors
-    /// When a table selected by name is none of them; labels that match nothing are no error.
+    /// Returns `Err` if a table selected by name is none of them; labels that match nothing are no error.
     pub fn pick<T: Borrow<RouteTableDoc>>(
         &self,
         tables: impl IntoIterator<Item = T>,

@@ -2,7 +2,7 @@
 //!
 //! The controller computes a weight from facts that are not in the Rollout, such as which Pods are available, and the
 //! computation differs between its releases. What the Rollout does say is a set that contains every weight that it may ask
-//! for. A weight of earlier that is not in the set is out of date: somebody promoted, aborted or rolled back in between.
+//! for. An earlier weight that is not in the set is out of date: the Rollout was promoted, aborted or rolled back in between.
 //!
 //! Source: argo-rollouts `rollout/trafficrouting.go`, branches of `reconcileTrafficRouting`.
 

@@ -88,7 +88,7 @@ pub enum HeaderMatchMode {
     All,
 }
 
-/// Where header routes are put in.
+/// Where header routes are inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderRoutePlacement {
     /// Each right before the route it is made from, so that the owner's precedence stays.
@@ -129,7 +129,7 @@ impl PluginConfig {
     /// Finds the block of the first of the `accepted` plugin names in `plugins` (name to raw JSON) and parses it.
     ///
     /// # Errors
-    /// When no accepted name is there, and for everything [`PluginConfig::from_json`] refuses.
+    /// Returns `Err` if no accepted name is there, and for everything that [`PluginConfig::from_json`] refuses.
     pub fn for_rollout<N: AsRef<str>, B: AsRef<[u8]>>(
         plugins: &BTreeMap<String, B>,
         accepted: &[N],
@@ -154,7 +154,7 @@ impl PluginConfig {
     /// another namespace only if it is one of `allowed_namespaces`.
     ///
     /// # Errors
-    /// When a key is unknown, has the wrong type or a value that is not allowed, and when no table is selected.
+    /// Returns `Err` if a key is unknown, has the wrong type or a value that is not allowed, and if no table is selected.
     pub fn from_json(
         raw: &[u8],
         rollout: &ObjectKey,
@@ -181,7 +181,7 @@ impl PluginConfig {
         self.header_match
     }
 
-    /// Where header routes are put in.
+    /// Where header routes are inserted.
     pub fn header_route_placement(&self) -> HeaderRoutePlacement {
         self.header_route_placement
     }
@@ -264,7 +264,7 @@ fn parse(
     rollout: &ObjectKey,
     allowed: &[String],
 ) -> Result<PluginConfig, ConfigProblem> {
-    // The API server has checked them; whoever else speaks to the plugin has not.
+    // The API server has checked them, but not every peer gets its Rollouts from there.
     object_name(&rollout.namespace, "metadata.namespace".to_owned())?;
     object_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;

@@ -385,7 +385,7 @@ impl<'a> Slot<'a> {
             && (!by.subset || self.subset() == other.subset())
     }
 
-    /// Whether this leads to an object of the same name, in whatever cluster.
+    /// Whether this leads to an object of the same name and namespace, in the same cluster or another.
     pub(crate) fn is_named_as(&self, other: &Slot<'_>) -> bool {
         match (self.object, other.object) {
             (Some(one), Some(other)) => (one.name, one.namespace) == (other.name, other.namespace),

@@ -1,4 +1,4 @@
-//! What is to be changed, and what is left alone and why: the planner's answer as a value.
+//! The planner's answer as a value: the edits of a table, the routes that are skipped and why, and warnings.
 
 use std::fmt;
 
@@ -18,17 +18,17 @@ pub struct Plan {
     pub resource_version: Option<String>,
     /// The changes, in the order they are applied.
     pub edits: Vec<Edit>,
-    /// Routes that are left alone.
+    /// Routes that are skipped.
     pub skipped: Vec<Skip>,
     /// What the owner of the table should know.
     pub warnings: Vec<Warning>,
-    /// Whether this is the change after which nothing of any Rollout is left in the table: it is its owner's again.
+    /// Whether nothing of any Rollout is left in the table after this plan, so that the table is its owner's again.
     pub hands_back: bool,
     /// Whether something of the plan's Rollout is in the table after it: a record, or a managed route.
     pub leaves_marks: bool,
     /// The Rollout that the plan is made for.
     pub(crate) rollout: ObjectKey,
-    /// Why routes, records or managed routes are not as the intent asks, although the plan changes the others.
+    /// Why some routes, records or managed routes stay as they are although the intent asks for a change.
     pub(crate) left: Vec<Refusal>,
     /// Whether the canary or an experiment gets a larger share of any route.
     pub(crate) grows: bool,
@@ -82,15 +82,15 @@ impl Plan {
         self.edits.is_empty()
     }
 
-    /// Whether MirrorPolicies have to be read: [`Plan::policy_changes`] tells what changes then.
+    /// Whether MirrorPolicies have to be read, for [`Plan::policy_changes`].
     pub fn needs_policies(&self) -> bool {
         self.policies.as_ref().is_some_and(Policies::is_needed)
     }
 
-    /// What changes about the MirrorPolicies of this table's mirror routes, when `live` are those that there are.
+    /// The changes of the MirrorPolicies behind this table's mirror routes. `live` are those that exist.
     ///
     /// # Errors
-    /// When a policy of somebody else may also apply to a mirror route, or cannot be read.
+    /// Returns `Err` if a policy that the plugin did not make may also apply to a mirror route, or cannot be read.
     pub fn policy_changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
         match &self.policies {
             Some(policies) => policies.changes(live),
@@ -114,7 +114,7 @@ impl Edit {
 /// One change of a table, with what it expects to find.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
-    /// The destinations of one route change.
+    /// Changes the destinations of one route.
     Destinations {
         /// The route, for messages.
         route: String,
@@ -125,7 +125,7 @@ pub enum Edit {
         /// The changes. Indices count after the changes before.
         changes: Vec<DestinationChange>,
     },
-    /// A managed route is put in.
+    /// Inserts a managed route.
     InsertRoute {
         /// Position in `spec.http`, after the edits before.
         index: usize,
@@ -134,7 +134,7 @@ pub enum Edit {
         /// The whole route.
         value: Value,
     },
-    /// A managed route changes.
+    /// Replaces a managed route.
     ReplaceRoute {
         /// Position in `spec.http`, after the edits before.
         index: usize,
@@ -145,7 +145,7 @@ pub enum Edit {
         /// The whole new route.
         value: Value,
     },
-    /// A managed route is taken out.
+    /// Removes a managed route.
     RemoveRoute {
         /// Position in `spec.http`, after the edits before.
         index: usize,
@@ -154,7 +154,7 @@ pub enum Edit {
         /// The route that must be there.
         expect: Value,
     },
-    /// Our annotation changes.
+    /// Sets or removes our annotation.
     Annotation {
         /// The value that must be there.
         expect: Option<String>,
@@ -199,14 +199,14 @@ pub enum DestinationChange {
         /// The whole new destination.
         value: Value,
     },
-    /// Takes a destination out.
+    /// Removes a destination.
     Remove {
         /// Position in the list.
         index: usize,
         /// The destination, for messages.
         destination: String,
     },
-    /// Puts a destination in.
+    /// Inserts a destination.
     Insert {
         /// Position in the list.
         index: usize,
@@ -221,7 +221,7 @@ pub enum DestinationChange {
     RemoveList,
 }
 
-/// A route that is left alone.
+/// A route that is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
     /// The route.
@@ -230,12 +230,12 @@ pub struct Skip {
     pub reason: SkipReason,
 }
 
-/// Why a route is left alone.
+/// Why a route is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
     /// This key of the configuration does not select it.
     NotSelected(&'static str),
-    /// It does not lead to the stable Service, but there.
+    /// It leads to these destinations, not to the stable Service.
     LeadsTo(Vec<String>),
     /// It delegates to other tables, selected by name or labels.
     Delegates(Vec<String>),
@@ -262,7 +262,7 @@ pub enum Warning {
         /// The canary Service.
         canary: String,
     },
-    /// A route sends everything to the canary, and nothing tells whether its owner wants that: the record of the table is
+    /// A route sends everything to the canary, and it is unknown whether its owner wants that: the record of the table is
     /// lost, and other routes lead to stable.
     OnlyCanary {
         /// The route.
@@ -270,7 +270,7 @@ pub enum Warning {
         /// The canary Service.
         canary: String,
     },
-    /// The owner pointed a route elsewhere while it was split: nothing is put back.
+    /// The owner pointed a route elsewhere while it was split: nothing is restored.
     Repointed {
         /// The route.
         route: String,
@@ -302,9 +302,9 @@ impl fmt::Display for Edit {
                 }
                 Ok(())
             }
-            Self::InsertRoute { name, .. } => write!(f, "managed route {name} in"),
-            Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} made anew"),
-            Self::RemoveRoute { name, .. } => write!(f, "managed route {name} out"),
+            Self::InsertRoute { name, .. } => write!(f, "managed route {name} inserted"),
+            Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} replaced"),
+            Self::RemoveRoute { name, .. } => write!(f, "managed route {name} removed"),
             Self::Annotation { value: None, .. } => f.write_str("forget the originals"),
             Self::Annotation { .. } => f.write_str("remember the originals"),
         }
@@ -329,11 +329,15 @@ impl fmt::Display for DestinationChange {
                 )
             }
             Self::Replace { destination, .. } => write!(f, "{destination} replaced"),
-            Self::Remove { destination, .. } => write!(f, "{destination} out"),
+            Self::Remove { destination, .. } => write!(f, "{destination} removed"),
             Self::Insert {
                 destination, value, ..
             } => {
-                write!(f, "{destination} in at {}", weight(value.get("weight")))
+                write!(
+                    f,
+                    "{destination} inserted at {}",
+                    weight(value.get("weight"))
+                )
             }
             Self::CreateList(list) => {
                 write!(f, "{} destinations instead of the default", list.len())

@@ -211,7 +211,7 @@ pub enum Refusal {
         /// What it is.
         percentage: i32,
     },
-    /// A MirrorPolicy of somebody else may also apply to a mirror route.
+    /// A MirrorPolicy that the plugin did not make may also apply to a mirror route.
     #[error(
         "route {route} would be mirrored by MirrorPolicy {policy} too: let that policy select other routes, or remove the step"
     )]

@@ -86,7 +86,7 @@ pub enum IntentKind {
     SetWeight(WeightSplit),
     /// Treat certain requests in another way: send them to the canary, or copy them to it.
     SetManagedRoute(ManagedRoute),
-    /// Take out every route that was put in for the Rollout.
+    /// Remove every route that was inserted for the Rollout.
     RemoveManagedRoutes,
 }
 
@@ -95,7 +95,7 @@ pub enum IntentKind {
 pub struct ManagedRoutes {
     /// The names, the first takes precedence: `managedRoutes`, then names that only steps have.
     pub order: Vec<String>,
-    /// Those that the steps so far ask for. SetWeight brings lost ones back, and takes out others.
+    /// Those that the steps so far ask for. SetWeight inserts those that are missing, and removes others.
     pub in_force: Vec<ManagedRoute>,
     /// Whether the controller removes the routes in this pass: then SetWeight removes those that are left.
     pub is_ending: bool,

@@ -14,9 +14,9 @@
 //!
 //! [`plan`] answers with a [`Plan`], whose edits become a guarded JSON Patch, or with a typed refusal. The same input
 //! gives the same plan, and planning on a patched table gives the empty plan. What the owner wrote is remembered in one
-//! annotation of the table itself ([`ANNOTATION`]); SetWeight 0 puts it back byte for byte and removes the annotation.
-//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it? [`restore`] needs no
-//! configuration: it puts back a table of a Rollout that is gone. [`promotion`] decides when the stable Service of a promoted
+//! annotation of the table itself ([`ANNOTATION`]); SetWeight 0 restores it byte for byte and removes the annotation.
+//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it? [`restore`] restores the
+//! table of a Rollout that was deleted, and needs no configuration. [`promotion`] decides when the stable Service of a promoted
 //! Rollout may get its traffic back.
 //!
 //! The crate knows no clock, no file, no network and no Kubernetes client.

@@ -1,6 +1,6 @@
 //! The limits of the API server, checked before the first request is moved.
 //!
-//! A rollout that cannot be finished must not begin: a plan that makes a canary grow is refused if the table would exceed a
+//! A rollout that cannot be finished must not start: a plan that makes a canary grow is refused if the table would exceed a
 //! limit at this step or, as far as that can be foreseen, at a later one. A plan that moves traffic back to stable is never
 //! refused here.
 
@@ -20,7 +20,7 @@ const ANNOTATIONS: usize = 256 * 1024;
 const OPERATIONS: usize = 10_000;
 /// Bytes of a request body (k8s.io/apiserver `MaxRequestBodyBytes`).
 const REQUEST: usize = 3 * 1024 * 1024;
-/// What the record of a later step may need beside that of the first: another split for full weight, one for an experiment.
+/// Bytes that the record of a later step may need beyond that of the first: a split for full weight, and one for an experiment.
 const MARGIN: usize = 4 * 1024;
 
 /// Checks a plan that makes the canary grow.
@@ -88,7 +88,7 @@ pub(crate) fn check(survey: &Survey<'_>, plan: &Plan) -> Result<(), Refusal> {
     refuse("bytes of one request", request, REQUEST, count)
 }
 
-/// Tables with fewer split routes are not measured in bytes: 256 KiB of forwardTo are beyond what a table can hold.
+/// With fewer split routes the bytes are not counted: each `forwardTo` would need about 16 KiB to reach the limit.
 const SMALL: usize = 64;
 /// Bytes of an operation beside its value: `{"op":"replace","path":"/spec/http/1234/forwardTo/destinations/0/weight","value":}`.
 const PER_OPERATION: usize = 96;

@@ -1,8 +1,8 @@
 //! The routes a Rollout manages: copies of the routes that lead to it, each narrowed to the requests of a step.
 //!
-//! A header route sends its requests to the canary alone; a mirror route treats them as its source does, and a MirrorPolicy
-//! copies them to the canary ([`crate::mirror_policy`]). When two Rollouts split one source, a weight of the one reaches the
-//! mirror route of the other with the other's next SetWeight.
+//! A header route sends its requests to the canary alone; a mirror route sends them where its source does, and a MirrorPolicy
+//! copies them to the canary ([`crate::mirror_policy`]). If two Rollouts split one source, a new weight of the first one
+//! reaches the mirror route of the second one with the next SetWeight of the second one.
 //!
 //! As with weights, every call starts from what the owner wrote: the copies are computed from their sources, and the
 //! difference to the live routes becomes the edits. Labels alone mark what is ours ([`crate::ownership`]).
@@ -97,8 +97,8 @@ pub(crate) fn remove(intent: &Intent, table: &RouteTableDoc, route: Option<&str>
     decide(intent, table, decided, Vec::new(), false)
 }
 
-/// Decides what brings the Rollout's managed routes into line with the table and with the steps so far. `targets` are the
-/// lists that the routes of the survey get.
+/// Decides how the Rollout's managed routes follow the table and the steps so far. `targets` are the lists that the routes of
+/// the survey get.
 ///
 /// # Errors
 /// Returns `Err` if a step cannot be expressed on a route.
@@ -265,7 +265,7 @@ fn is_top(survey: &Survey<'_>) -> bool {
     survey.config.header_route_placement() == HeaderRoutePlacement::Top
 }
 
-/// Replaces the managed routes that are decided about by copies.
+/// Replaces the `decided` managed routes by `copies`.
 fn decide(
     intent: &Intent,
     table: &RouteTableDoc,

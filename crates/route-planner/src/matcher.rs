@@ -24,7 +24,7 @@ enum Text {
     Regex(String),
 }
 
-/// Two conditions on a path that only a request could tell to agree.
+/// Two conditions on a path of which nothing but a request can show whether both hold.
 const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix";
 const REWRITTEN: &str = "a path matched by regex cannot be rewritten with pathRewrite: match the path by exact or prefix";
 
@@ -88,10 +88,10 @@ pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, R
     conditions.collect()
 }
 
-/// The matchers of a source route, each narrowed to each of the `conditions`; pairs that no request meets are left out.
+/// The matchers of a source route, each narrowed to each of the `conditions`; pairs that no request can meet are dropped.
 ///
-/// Matchers of a route are alternatives, and what one matcher holds must all be met, so both conditions hold exactly for
-/// the product of the two lists. A source without matchers takes any request.
+/// A request must meet one matcher of a route, and all of the conditions in that matcher. So the requests that meet both the
+/// route and the conditions are those of the product of the two lists. A source without matchers takes any request.
 pub(crate) fn narrowed(
     source: &Map<String, Value>,
     conditions: &[Condition],
@@ -160,7 +160,7 @@ impl Text {
         let text = |key| uri.get(key).and_then(Value::as_str);
         let ignores_case = uri.get("ignoreCase").and_then(Value::as_bool) == Some(true);
         match (text("exact"), text("prefix"), self) {
-            // Every path begins so.
+            // Every path starts with `/`.
             (None, Some("/"), _) => Ok(Some(wanted)),
             _ if ignores_case => Err(PATHS),
             (None, Some(prefix), Self::Exact(path)) => {

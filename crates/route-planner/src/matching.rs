@@ -1,7 +1,16 @@
 //! Which route a record is about, after the owner renamed, moved, copied or edited routes.
 //!
-//! What only planning can have inserted counts first, together with the route's matchers. Name and position only decide
-//! between routes that are alike so far:
+//! [`matched`] goes from strong evidence to weak evidence. Each step pairs the records and the routes that are still free and
+//! have equal keys, so that the work grows with the number of routes:
+//!
+//! | a route must have | key |
+//! |---|---|
+//! | what planning inserted | name and matchers, then matchers, then name |
+//! | nothing | name and matchers |
+//! | a list that cannot be read | matchers, then name |
+//! | less weight than the record's share | name, then matchers |
+//! | what planning inserted | the destinations of others, with the name and the share or with less of that |
+//! | nothing | name, then matchers |
 //!
 //! ```text
 //! recorded                          live                              matched by
@@ -9,16 +18,16 @@
 //! two  at 1, matchers /b            uno  at 1, matchers /a, canary    canary and matchers
 //! ```
 //!
-//! A route that lost what was inserted has no canary to match by. Its own weights show what is missing, so it is matched by
-//! its name or its matchers alone, before any other route that has a canary could take its record:
+//! A route that lost what was inserted has no canary to match by. Its own weights show what is missing, so it goes before other
+//! routes with a canary, such as a mirror route that lost our labels:
 //!
 //! ```text
-//! recorded                          live                              matched by
-//! -    at 1, matchers /b, share 100  kept at 1, matchers /x, canary 30  nothing: not the route that was recorded
-//!                                    -    at 2, matchers /b, stable 70  matchers and the 30 that are missing
+//! recorded                            live                                matched by
+//! -    at 1, matchers /b, share 100   kept at 1, matchers /x, canary 30   nothing: no record is about it
+//!                                     -    at 2, matchers /b, stable 70   matchers and the 30 that are missing
 //! ```
 //!
-//! Each step pairs records and routes with equal keys, so that the work grows with the number of routes.
+//! A route without record may still be a copy of a split one: [`Copies`].
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash as StdHash;

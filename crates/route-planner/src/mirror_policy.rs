@@ -28,7 +28,7 @@ pub(crate) struct Policies {
     pub(crate) has_mirrors: bool,
 }
 
-/// A policy that is to be there, and the route that it is about.
+/// A policy that must exist, and the route that it is about.
 #[derive(Clone, Debug, PartialEq)]
 struct Wanted {
     policy: Value,
@@ -61,8 +61,8 @@ pub(crate) fn mirror_label() -> String {
 impl Mirror {
     /// The policy that copies requests of `route` in `table` to `canary`.
     ///
-    /// Over the wire an absent percentage cannot be told from 0, and what Argo Rollouts documents for the former holds: all
-    /// requests. Somebody who wants none has no use for the step.
+    /// On the wire an absent percentage looks like 0. Both mean what Argo Rollouts documents for an absent one: all requests.
+    /// A step that mirrors no request would be of no use.
     pub(crate) fn new(
         rollout: &ObjectKey,
         table: &ObjectKey,
@@ -183,7 +183,7 @@ impl Policies {
             && managed.is_some_and(|managed| self.decided.includes(managed))
     }
 
-    /// A policy of somebody else that may also apply to a route.
+    /// A policy that the plugin did not make and that may also apply to a route.
     fn other<'p>(
         &self,
         route: &HttpRoute,
@@ -230,7 +230,7 @@ impl Policies {
     }
 }
 
-/// Whether a policy was made for a Rollout: such policies go when its managed routes are removed.
+/// Whether a policy was made for a Rollout: such a policy is deleted with the managed routes of the Rollout.
 pub fn belongs_to(policy: &MirrorPolicyDoc, rollout: &ObjectKey) -> bool {
     let labels = Owner::new(rollout).own_labels();
     labels
@@ -245,7 +245,7 @@ fn is_named(policy: &MirrorPolicyDoc, object: &Value) -> bool {
     text("namespace") == Some(&key.namespace) && text("name") == Some(&key.name)
 }
 
-/// The patch that makes a policy what it should be, unless it means the same already.
+/// The patch that turns a policy into the wanted one; `None` if both mean the same.
 fn correction(live: &MirrorPolicyDoc, wanted: &Value) -> Result<Option<PolicyChange>, PlanError> {
     let wanted_spec = MirrorPolicyDoc::from_value(wanted.clone())?.spec()?;
     if live.spec()? == wanted_spec {

@@ -16,13 +16,13 @@ pub enum Observation {
         /// What is missing, in one line.
         reason: String,
     },
-    /// Gloo has refused this generation of the table. Asking again helps only once somebody has corrected the table.
+    /// Gloo has refused this generation of the table. Asking again helps only after the table is corrected.
     Refused {
         /// Gloo's own words, in one line.
         reason: String,
     },
-    /// Nothing is rolled out, and only Gloo's verdict is missing: nothing depends on the answer, and asking again every
-    /// ten seconds would never end.
+    /// Nothing is rolled out, and only Gloo's verdict is missing. Nothing depends on the answer, and the controller would ask
+    /// again every ten seconds without an end.
     NotApplicable {
         /// What is missing, in one line.
         reason: String,
@@ -74,7 +74,7 @@ enum Verdict {
     Accepted,
     /// Gloo may still accept it.
     Awaited(String),
-    /// Gloo has made up its mind.
+    /// Gloo has decided.
     Refused(String),
 }
 
@@ -92,7 +92,7 @@ impl Verdict {
             words => format!("Gloo says {}: {}", state.approval, words.join(" ")),
         };
         match state.approval {
-            // A warning does not keep Gloo from serving the table.
+            // Gloo serves a table with a warning.
             Approval::Accepted | Approval::Warning => Self::Accepted,
             Approval::Invalid | Approval::Failed | Approval::Unlicensed => Self::Refused(text),
             Approval::Pending | Approval::Other(_) => Self::Awaited(text),

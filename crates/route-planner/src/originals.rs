@@ -1,4 +1,28 @@
-//! Recovering what the owner of a table wrote: from the record or, when that is lost, from what is left in the list.
+//! Recovers what the owner of a table wrote: from the record or, if that is lost, from what is left in the list.
+//!
+//! With a record, [`recover`] removes what was inserted and gives the other destinations of the record their weights back. What
+//! the owner edited meanwhile stays:
+//!
+//! ```text
+//! record                    live                          recovered
+//! share 80                  reviews          60           reviews  80    the weight of the record
+//! reviews 80 at 0           reviews-canary   20           legacy   10    the owner's edit stays
+//! reviews-canary inserted   legacy           10
+//! legacy is foreign
+//! ```
+//!
+//! SetWeight divides 90 from then on. At rest `reviews` gets 90, since 80 and 10 are no longer 100.
+//!
+//! At full weight the stable destination is not in the list. It returns where the canary is:
+//!
+//! ```text
+//! reviews 80 at 0           reviews-canary   80           reviews  80
+//! reviews-canary inserted   legacy           20           legacy   20
+//! ```
+//!
+//! Without a record, the list itself is the evidence. [`without_applied`] takes weights for ours if they are those that the
+//! Rollout's status says were set, and [`stable_from_canary`] rebuilds the stable destination from the canary at full weight.
+//! [`without_canary`] gives up the owner's weights: it only moves the traffic to stable.
 
 use gloo_types::weight_shares;
 
@@ -36,7 +60,7 @@ pub(crate) fn recover<'a>(
     default: Option<&Slot<'a>>,
     reading: Reading<'a>,
 ) -> Recovered<'a> {
-    // What distinguished destinations when the record was written does so still, whatever the configuration says now.
+    // Distinguishes recorded destinations as when they were recorded: the configuration may have changed since.
     let then = Reading {
         by: split.by,
         ..reading
@@ -113,7 +137,7 @@ pub(crate) fn recover<'a>(
     }
     // Subsets of other versions, which a table from Git or an older record may bring back.
     slots.retain(|slot| !roles.stable.selects_pods(slot));
-    // As many as were foreign then, and those of them that are present again: their owner wrote them since.
+    // Destinations beyond those that were foreign then: their owner wrote them since.
     let mut present: Vec<String> = {
         let foreign = slots.iter().filter(|slot| !is_original(slot));
         foreign.map(Slot::place).collect()

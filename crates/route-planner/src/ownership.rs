@@ -1,4 +1,4 @@
-//! Which routes of a table are ours: three labels say for which Rollout a route was put in, and as which managed route.
+//! Which routes of a table are ours: three labels name the Rollout for which a route was inserted, and the managed route.
 //!
 //! In a management cluster the Rollouts of several clusters share the tables, and may have the same names. There a Rollout is
 //! marked with its cluster too: `shop/reviews@east` in records and messages, `reviews_east` in the label of its name. Neither
@@ -39,14 +39,14 @@ pub fn marked(mark: &ObjectKey) -> (ObjectKey, Option<&str>) {
     }
 }
 
-/// The Rollout a route was put in for, as its labels tell. Orders the routes of several Rollouts before one source.
+/// The Rollout for which a route was inserted, by its labels. Orders the routes of several Rollouts before one source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner {
     namespace: String,
     rollout: String,
 }
 
-/// What the labels of a route that was put in tell.
+/// What the labels of an inserted route say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ownership {
     pub(crate) owner: Owner,
@@ -79,12 +79,12 @@ impl Owner {
         }
     }
 
-    /// The same, as far as its labels tell: of a long name they hold a hash.
+    /// The name by which it [`mark`]s tables, as far as its labels hold it: of a long name they hold a hash.
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::new(&self.namespace, self.rollout.replacen('_', "@", 1))
     }
 
-    /// The labels that tell the Rollout.
+    /// The labels that name the Rollout.
     pub(crate) fn own_labels(&self) -> [(String, String); 2] {
         [(NAMESPACE, &self.namespace), (ROLLOUT, &self.rollout)]
             .map(|(key, value)| (format!("{PREFIX}/{key}"), value.clone()))
@@ -99,7 +99,7 @@ impl Owner {
 }
 
 impl Ownership {
-    /// `None` for a route that its owner wrote, which a value that no name has tells as well: an empty one, for example.
+    /// `None` for a route that its owner wrote. A label value that no name can have, such as an empty one, is the owner's too.
     pub(crate) fn of(route: &Value) -> Option<Self> {
         let labels = route.get("labels")?;
         let label = |key| {
@@ -116,7 +116,7 @@ impl Ownership {
     }
 }
 
-/// `text`, or what stands for it where it cannot be the value of a label.
+/// `text`, or a shorter text with its hash if `text` cannot be the value of a label.
 pub(crate) fn label_value(text: &str) -> String {
     let alphanumeric = |c: char| c.is_ascii_alphanumeric();
     let legal = |c: char| alphanumeric(c) || matches!(c, '-' | '_' | '.');
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(marked(&east), (reviews.clone(), Some("east")));
         assert_eq!(mark(&reviews, None), reviews);
         assert_eq!(marked(&reviews), (reviews.clone(), None));
-        // What its labels tell is the same.
+        // Its labels say the same.
         for mark in [&east, &reviews] {
             assert_eq!(Owner::new(mark).key(), *mark);
         }

@@ -1,8 +1,8 @@
 //! Whether a promotion is held: traffic stays on the canary Service until the stable Service leads to the new Pods.
 //!
 //! The controller turns the selector of the stable Service and asks for weight 0 in one reconcile. The Service's endpoints
-//! follow later, and the gateway hears of them later still. Until then a route to the stable Service meets the old Pods, or
-//! none. Both Services select the new Pods by now, so the canary Service can serve them meanwhile.
+//! follow later, and the gateway hears of them later still. Until then a route to the stable Service reaches the old Pods,
+//! or none. Both Services select the new Pods by now, so the canary Service can serve them meanwhile.
 //!
 //! ```text
 //! canary Service, ready              stable Service, ready           look

@@ -56,7 +56,7 @@ impl Default for Records {
 pub(crate) struct Record {
     pub(crate) splits: Vec<Split>,
     pub(crate) routes: Vec<RouteRecord>,
-    /// Hashes of routes that their owner led to the canary alone before the first split. They are not ours.
+    /// Hashes of routes that their owner had pointed to the canary alone before the first split. They are not ours.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) owners: Vec<Hash>,
 }
@@ -196,8 +196,8 @@ impl Records {
         Ok(record)
     }
 
-    /// The edit that replaces the record of one Rollout; `None` when it stays as it is. The second part tells whether any
-    /// record is left then.
+    /// The edit that replaces the record of one Rollout, `None` if the record stays as it is, and whether the table has a
+    /// record of any Rollout afterwards.
     pub(crate) fn replace(
         &self,
         table: &RouteTableDoc,
@@ -330,7 +330,7 @@ impl<'a> RecordBuilder<'a> {
         Some(index)
     }
 
-    /// A route is split, so it is no longer one that its owner led to the canary.
+    /// Notes that a route is split, so it no longer is one that its owner pointed to the canary.
     pub(crate) fn is_split(&mut self, route: impl FnOnce() -> Hash) {
         if !self.new.owners.is_empty() {
             let route = route();

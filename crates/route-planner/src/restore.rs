@@ -1,4 +1,4 @@
-//! Putting a table back for a Rollout that can no longer say how it was configured: the record and the labels suffice.
+//! Restores a table for a Rollout whose configuration is no longer known: the record and the labels are enough.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,11 +13,11 @@ use crate::intent::{Intent, IntentKind, ManagedRoutes, ServicePair, WeightSplit}
 use crate::ownership::Ownership;
 use crate::record::Records;
 
-/// Decides how `table` gets rid of everything a Rollout has put in, and gets back what its owner wrote. What other
+/// Decides how `table` loses everything that a Rollout inserted, and gets back what its owner wrote. What other
 /// Rollouts have changed stays.
 ///
 /// # Errors
-/// When the table, or what is remembered of it, cannot be read.
+/// Returns `Err` if the table or its record cannot be read.
 pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanError> {
     let split = WeightSplit {
         desired: 0,
@@ -58,10 +58,10 @@ impl Plan {
     }
 }
 
-/// `table` as its owner wrote it: without what any Rollout has changed or put in.
+/// `table` as its owner wrote it: without what any Rollout changed or inserted.
 ///
 /// # Errors
-/// When the table, or what is remembered of it, cannot be read.
+/// Returns `Err` if the table or its record cannot be read.
 pub fn at_rest(table: &RouteTableDoc) -> Result<Cow<'_, RouteTableDoc>, PlanError> {
     let mut rest = Cow::Borrowed(table);
     for rollout in involved(table)? {
@@ -73,10 +73,10 @@ pub fn at_rest(table: &RouteTableDoc) -> Result<Cow<'_, RouteTableDoc>, PlanErro
     Ok(rest)
 }
 
-/// The Rollouts that have changed something in `table`, or have put routes in.
+/// The Rollouts that have changed something in `table`, or have inserted routes.
 ///
 /// # Errors
-/// When what is remembered of the table cannot be read.
+/// Returns `Err` if the record of the table cannot be read.
 pub fn involved(table: &RouteTableDoc) -> Result<BTreeSet<ObjectKey>, PlanError> {
     let records = Records::read(table);
     let records = records.map_err(|refusal| PlanError::Refused {
@@ -94,7 +94,7 @@ pub fn involved(table: &RouteTableDoc) -> Result<BTreeSet<ObjectKey>, PlanError>
     Ok(changed.chain(put_in).collect())
 }
 
-/// The Rollout that a route of `spec.http` was put in for, as its labels tell; `None` for one that its owner wrote.
+/// The Rollout that a route of `spec.http` was inserted for, by its labels; `None` for one that its owner wrote.
 pub fn managed_by(route: &Value) -> Option<ObjectKey> {
     Ownership::of(route).map(|ownership| ownership.owner.key())
 }

@@ -33,7 +33,7 @@ pub(crate) struct Role<'a> {
     by: Distinction,
     /// The port of a destination made in this role, where it is not that of the owner's destination.
     port_when_made: Option<Port>,
-    /// The copy made last, since the routes of a table are mostly alike.
+    /// The last copy, as a cache: most routes of a table have the same stable destination.
     last_copy: RefCell<Option<(Slot<'a>, Slot<'a>)>>,
 }
 
@@ -110,8 +110,8 @@ impl<'a> Roles<'a> {
         })
     }
 
-    /// The role of an experiment's Service, whose port is `made_port` where the controller made it with another one than the
-    /// stable destination has.
+    /// The role of an experiment's Service. `made_port` is its port if the controller made it with another one than the stable
+    /// destination has.
     pub(crate) fn additional(&self, service: &'a str, made_port: Option<u32>) -> Role<'a> {
         let Pattern { cluster, port, .. } = self.stable.pattern;
         let pattern = Pattern {
@@ -196,7 +196,7 @@ impl<'a> Roles<'a> {
         self.stable.is_owners(slot) || (self.are_exchanged && self.canary.is_owners(slot))
     }
 
-    /// Whether a destination is the stable one or, where the two exchange their roles, was that or will be.
+    /// Whether a destination is the stable one or, with ping-pong, was or will be the stable one.
     pub(crate) fn is_or_was_stable(&self, slot: &Slot<'_>) -> bool {
         self.stable.is(slot) || (self.are_exchanged && self.canary.is(slot))
     }
@@ -229,7 +229,7 @@ impl<'a> Role<'a> {
     /// The destination of a list that is in this role.
     ///
     /// # Errors
-    /// When there are several.
+    /// Returns `Err` if there are several.
     pub(crate) fn find_only<'l, 'd>(
         &self,
         route: &Route<'_>,
@@ -303,7 +303,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// The copy, whether it may be used or not: what it leads to is known in any case.
+    /// The copy without the checks of [`Self::made_from`], to know what it would lead to.
     pub(crate) fn copy_of(&self, anchor: &Slot<'a>) -> Slot<'a> {
         let mut last = self.last_copy.borrow_mut();
         match &*last {
@@ -347,7 +347,7 @@ impl<'a> Role<'a> {
         anchor.leading_to(object, port, subset.as_ref())
     }
 
-    /// Whether a destination of the Service selects Pods of one version, which only planning asks for.
+    /// Whether a destination of the Service selects Pods of one version. Only planning inserts such a destination.
     pub(crate) fn selects_pods(&self, slot: &Slot<'_>) -> bool {
         let label = self.pattern.pods.map(|(label, _)| label);
         label.is_some_and(|label| self.is_owners(slot) && slot.subset_label(label).is_some())

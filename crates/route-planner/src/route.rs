@@ -52,8 +52,8 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    /// The routes of a table that its owner wrote, all but managed ones: HTTP, then TCP, then TLS. A route of which not even
-    /// the name and the labels can be read comes with the reason.
+    /// The routes of a table that its owner wrote, all but managed ones: HTTP, then TCP, then TLS. If not even the
+    /// name and the labels of a route can be read, it comes with the reason.
     pub(crate) fn all(
         table: &'a RouteTableDoc,
         selector: &RouteSelector,
@@ -88,7 +88,8 @@ impl<'a> Route<'a> {
         routes
     }
 
-    /// The routes of a list without names. Those that `is_selected` cannot read count as selected; without `is_selected` none is.
+    /// The routes of a list without names. A route that `is_selected` cannot read counts as selected. Without
+    /// `is_selected`, no route is selected.
     fn unnamed_all(
         table: &'a RouteTableDoc,
         protocol: Protocol,

@@ -121,7 +121,7 @@ impl<'a> Weights<'a> {
     ) -> Option<DestinationList<'a>> {
         let mut keep = |surveyed: &Surveyed<'a>| match (surveyed.record, surveyed.split) {
             (Some(found), _) => record.keep(found),
-            // A copy is told by the weights of its source, which may change now.
+            // A copy is recognised by the weights of its source, which may change now.
             (None, Some(split)) => {
                 let (name, at) = (surveyed.route.own_name(), surveyed.route.at);
                 record.add(name.to_owned(), at, surveyed.matchers, split.clone());
@@ -129,11 +129,11 @@ impl<'a> Weights<'a> {
             (None, None) => {}
         };
         let (live, leads) = match &surveyed.finding {
-            // A route that no longer forwards has lost what was remembered of it.
+            // The record of a route that no longer forwards is dropped.
             Finding::Other(_) => return None,
             Finding::Unknown(refusal) => {
                 keep(surveyed);
-                // Whether a route without a record is meant cannot be known from one that is not selected.
+                // Nobody asked for a route that is neither selected nor recorded.
                 if surveyed.route.is_selected || surveyed.record.is_some() {
                     self.left.push(refusal.clone());
                     self.grows |= !wish.is_rest();
@@ -219,7 +219,7 @@ impl<'a> Weights<'a> {
             let name = route.own_name();
             let matchers = surveyed.matchers;
             let at = match surveyed.record {
-                // A position that only others have changed is no reason to write.
+                // Moving other routes is no reason to write.
                 Some(old) if old.0 == name && old.2 == matchers => old.1,
                 _ => route.at,
             };
@@ -324,7 +324,7 @@ impl<'w, 'a> Wish<'w, 'a> {
             let service = extra.service.as_str();
             let weight = checked(service, extra.weight)?;
             if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
-                // Stable gets whatever nobody else asks for.
+                // Stable gets what is left.
             } else if roles.is_service(&roles.canary, service) {
                 desired = desired.saturating_add(weight);
             } else if let Some((_, sum)) = additional
@@ -551,15 +551,15 @@ impl<'w, 'a> Wish<'w, 'a> {
             slots,
             form: ListForm::Listed,
         };
-        // While roles are exchanged the record is also what says that the route is split. Where the owner lists the canary
-        // with these very weights, it says that they are the owner's.
+        // While ping and pong are exchanged, only the record says that the route is split. If the owner lists the canary with
+        // exactly these weights, the record says that they are the owner's.
         let mut others = ours.iter().filter(|(_, mine, _)| !mine.is_same(anchor));
         let lists_canary = others.any(|(_, mine, _)| owners.holds(mine));
         if list.equals(owners) && self.roles.stable.is(anchor) && !lists_canary {
             return Ok(Target { list, split: None });
         }
         let changed = Changed {
-            // Later on the owner may give others more or less; what counts is what the originals were written for.
+            // The owner may give others more or less later. The record keeps the share for which the originals were written.
             share: match surveyed.split {
                 Some(old) if old.originals.len() == originals.len() => old.share,
                 _ => share,
@@ -596,7 +596,7 @@ struct Changed<'s, 'a> {
 }
 
 impl Changed<'_, '_> {
-    /// Whether `old` says the same, but for what other Rollouts changed in the route, which is no reason to write.
+    /// Whether `old` says the same. What other Rollouts changed in the route does not count: it is no reason to write.
     fn is_recorded(&self, old: &Split) -> bool {
         let same = |slots: &[(usize, &Slot<'_>)], recorded: &[Original]| {
             slots.len() == recorded.len()

@@ -1,8 +1,21 @@
-//! What a table holds for one Rollout: read once for each call, so that weights and managed routes are decided on the same
+//! What a table holds for one Rollout. Each call reads it once, so that weights and managed routes are decided on the same
 //! facts.
 //!
-//! For each route that its owner wrote, the survey tells which record is about it, what its owner's list of destinations is,
-//! and whether that leads to the Rollout. A route that cannot be understood carries its reason and stops no other.
+//! For each route that its owner wrote, the survey says which record is about it, what its owner's list of destinations is,
+//! and whether that list leads to the Rollout. A route that cannot be understood carries the reason and stops no other route.
+//!
+//! ```text
+//! table, while the canary has 25 %               survey
+//! health  directResponse                         Other
+//! list    reviews 60, reviews-canary 20,         Forward, record 0, Here: owner's list is reviews 80, legacy 20,
+//!         legacy 20                              its anchor is reviews
+//! hdr     managed route                          not in the survey: its owner is the Rollout
+//! ratings ratings                                Forward, no record, Elsewhere
+//! odd     destinations: 5                        Unknown, with the path of the value
+//! ```
+//!
+//! [`matched`] finds the records, [`recover`] the owner's lists. From the survey, `set_weight` decides the list that each route
+//! gets and `managed_routes` decides the copies of routes; neither reads the table or the record again.
 
 use std::collections::HashMap;
 
@@ -89,7 +102,7 @@ pub(crate) enum Leads<'a> {
     /// Its owner replaced the stable destination while it was split.
     Replaced {
         owners: DestinationList<'a>,
-        /// What the owner put in its place.
+        /// What replaced it.
         by: Box<Slot<'a>>,
         refusal: Refusal,
     },
@@ -247,7 +260,7 @@ impl<'a> Survey<'a> {
                 let found = found.and_then(|found| record.routes.get(found));
                 let split = match (found, &it.list) {
                     (Some(found), Ok(Some(live))) => {
-                        // What Git has restored, for example, may be brought to rest.
+                        // A route that Git restored, for example, may be brought to rest.
                         let split = record.split_of(found);
                         split.filter(|split| !is_rest || !is_restored(live, split))
                     }
@@ -373,8 +386,8 @@ impl<'a> Survey<'a> {
         live.clone().materialised(default)
     }
 
-    /// Leads routes that send everything to the canary to the Rollout when nothing else does: the annotation was lost at
-    /// full weight.
+    /// Takes routes that send everything to the canary for routes of the Rollout if no other route leads to it: the annotation
+    /// was lost at full weight.
     fn rebuild_full(&mut self) {
         let is_full = match (&self.intent.applied, &self.intent.hashes) {
             (Some(applied), _) => i64::from(applied.canary) == applied.total(),
@@ -403,7 +416,7 @@ impl<'a> Survey<'a> {
                 continue;
             };
             if is_led_to {
-                // Made from Git, for example: then the owner wrote the weight.
+                // The table was created from Git, for example: the owner wrote the weight.
                 self.warnings.push(Warning::OnlyCanary {
                     route: it.route.label(),
                     canary: self.roles.canary.name().to_owned(),
@@ -417,7 +430,7 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// What the routes lead to instead, for the refusal of a table that leads nothing to the Rollout.
+    /// Where the routes lead, for the refusal of a table in which none leads to the Rollout.
     pub(crate) fn found(&self) -> String {
         const SHOWN: usize = 5;
         let skipped: Vec<String> = self.skipped().map(|skip| skip.to_string()).collect();

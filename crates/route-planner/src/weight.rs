@@ -1,6 +1,6 @@
-//! Splitting a share of traffic between stable, canary and the Services of an experiment.
+//! Splits a share of traffic between stable, canary and the Services of an experiment.
 
-/// What each gets of the managed share. The parts always sum to that share.
+/// What each gets of the managed share, in percent of the route's traffic. The sum is always that share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) stable: u32,
@@ -11,9 +11,15 @@ pub(crate) struct Shares {
 
 /// Splits `managed` (percent of a route's traffic) as `desired` and `additional` out of `max` ask for.
 ///
-/// The canary and each additional Service are rounded half up, the stable Service gets the rest. Whoever is wanted keeps
-/// at least 1, as long as `managed` suffices for that. When more is wanted than `max`, stable gets nothing and the others
-/// share in proportion: the controller does not rule that out for experiments.
+/// The canary and each additional Service are rounded half up, the stable Service gets the rest. A destination
+/// with a weight keeps at least 1 as long as `managed` is enough for that. If more than `max` is wanted, stable gets nothing
+/// and the others share in proportion: the controller does not rule that out for experiments.
+///
+/// ```text
+/// managed 80, canary 25 of 100                    canary 20, stable 60
+/// managed 80, canary 25, experiment 25 of 100     canary 20, experiment 20, stable 40
+/// managed 20, canary 1 of 100                     canary 1 (0.2 rounded up), stable 19
+/// ```
 pub(crate) fn split(managed: u32, desired: u32, max: u32, additional: &[u32]) -> Shares {
     let desired = desired.min(max);
     let wanted: Vec<u64> = std::iter::once(desired)

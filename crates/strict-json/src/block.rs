@@ -9,7 +9,7 @@ use crate::problem::{Problem, type_name};
 
 /// A JSON object whose keys are all known. `null` counts as absent.
 ///
-/// Whatever reads a key fails when the key holds something else.
+/// Each method that reads a key returns `Err` if the key holds a value of another type.
 #[derive(Debug)]
 pub struct Block<'a> {
     /// What the document is called where there is no path.
@@ -22,7 +22,7 @@ impl<'a> Block<'a> {
     /// A whole document, which complaints call `whole`.
     ///
     /// # Errors
-    /// When it is no object or has a key that is not `known`; likewise for the blocks inside.
+    /// Returns `Err` if it is no object or has a key that is not `known`; likewise for the blocks inside.
     pub fn root(value: &'a Value, whole: &'static str, known: &[&str]) -> Result<Self, Problem> {
         Self::new(whole, String::new(), Some(value), known)
     }
@@ -81,7 +81,7 @@ impl<'a> Block<'a> {
     /// One of the `allowed` words.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn one_of(&self, key: &str, allowed: &[&str]) -> Result<Option<&'a str>, Problem> {
         match self.string(key)? {
             Some(value) if !allowed.contains(&value) => Err(Problem::Value {
@@ -96,7 +96,7 @@ impl<'a> Block<'a> {
     /// A list of the `allowed` words; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn words(&self, key: &str, allowed: &[&str]) -> Result<Vec<&'a str>, Problem> {
         let words = self.array(key)?.iter().enumerate().map(|(index, value)| {
             let path = || format!("{}[{index}]", self.path(key));
@@ -115,7 +115,7 @@ impl<'a> Block<'a> {
     /// Text.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn string(&self, key: &str) -> Result<Option<&'a str>, Problem> {
         self.value(key)
             .map(|value| as_string(value, || self.path(key)))
@@ -125,7 +125,7 @@ impl<'a> Block<'a> {
     /// A list of texts; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn strings(&self, key: &str) -> Result<Vec<String>, Problem> {
         let strings = self.array(key)?.iter().enumerate().map(|(index, value)| {
             as_string(value, || format!("{}[{index}]", self.path(key))).map(str::to_owned)
@@ -136,7 +136,7 @@ impl<'a> Block<'a> {
     /// Texts by name; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn texts(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
         let texts = self.object(key)?.into_iter().flatten();
         let texts = texts.map(|(name, value)| {
@@ -146,10 +146,10 @@ impl<'a> Block<'a> {
         texts.collect()
     }
 
-    /// A list of whatever; empty when absent.
+    /// A list of any values; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn array(&self, key: &str) -> Result<&'a [Value], Problem> {
         match self.value(key) {
             None => Ok(&[]),
@@ -161,7 +161,7 @@ impl<'a> Block<'a> {
     /// An object with keys that only the caller knows.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn object(&self, key: &str) -> Result<Option<&'a Map<String, Value>>, Problem> {
         match self.value(key) {
             None => Ok(None),
@@ -173,7 +173,7 @@ impl<'a> Block<'a> {
     /// The object under `key`; one without keys when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn block(&self, key: &str, known: &[&str]) -> Result<Self, Problem> {
         Self::new(self.whole, self.path(key), self.value(key), known)
     }
@@ -181,7 +181,7 @@ impl<'a> Block<'a> {
     /// The object `value` that was found at `path`, where there may be something else, too.
     ///
     /// # Errors
-    /// When it is no object, or has a key that is not `known`.
+    /// Returns `Err` if it is no object, or has a key that is not `known`.
     pub fn nested(&self, path: String, value: &'a Value, known: &[&str]) -> Result<Self, Problem> {
         Self::new(self.whole, path, Some(value), known)
     }
@@ -189,7 +189,7 @@ impl<'a> Block<'a> {
     /// The objects in the list under `key`.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn blocks(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, Problem> {
         let blocks = self.array(key)?.iter().enumerate().map(|(index, value)| {
             Self::new(
@@ -205,7 +205,7 @@ impl<'a> Block<'a> {
     /// The objects under `key`, each with the name that the document gives it.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn named_blocks(&self, key: &str, known: &[&str]) -> Result<Vec<(&'a str, Self)>, Problem> {
         let named = self
             .object(key)?
@@ -224,7 +224,7 @@ impl<'a> Block<'a> {
     /// The name of a Kubernetes object; an empty one counts as absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn object_name(&self, key: &str) -> Result<Option<String>, Problem> {
         match self.string(key)? {
             None | Some("") => Ok(None),
@@ -234,7 +234,7 @@ impl<'a> Block<'a> {
 
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn object_names(&self, key: &str) -> Result<Vec<String>, Problem> {
         let names = self.strings(key)?.into_iter().enumerate();
         names
@@ -245,7 +245,7 @@ impl<'a> Block<'a> {
     /// The number of a port.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn port(&self, key: &str) -> Result<Option<u32>, Problem> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -266,7 +266,7 @@ impl<'a> Block<'a> {
     /// A span of time as Go writes it: whole numbers with the units `h`, `m`, `s` and `ms`, for example `1m30s`.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>, Problem> {
         let Some(text) = self.string(key)? else {
             return Ok(None);
@@ -282,7 +282,7 @@ impl<'a> Block<'a> {
     /// What a label or its value is made of.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn label_text(&self, key: &str) -> Result<Option<String>, Problem> {
         self.string(key)?
             .map(|text| checked_label(text, self.path(key)))
@@ -292,7 +292,7 @@ impl<'a> Block<'a> {
     /// A list of such texts; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn label_texts(&self, key: &str) -> Result<Vec<String>, Problem> {
         let texts = self.strings(key)?.into_iter().enumerate();
         texts
@@ -303,7 +303,7 @@ impl<'a> Block<'a> {
     /// Labels and their values; empty when absent.
     ///
     /// # Errors
-    /// When the key holds something else.
+    /// Returns `Err` if the key holds a value of another type.
     pub fn labels(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
         let pairs = self
             .object(key)?
@@ -336,7 +336,7 @@ fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, Problem> 
 /// Names go into paths of the API, where a slash would lead elsewhere.
 ///
 /// # Errors
-/// When it is none.
+/// Returns `Err` if it is none.
 pub fn object_name(name: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edges = name.starts_with(['-', '.']) || name.ends_with(['-', '.']);

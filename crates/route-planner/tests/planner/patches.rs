@@ -115,17 +115,17 @@ fn edits_read_as_a_sentence() {
         [edits, skipped].concat().join("\n")
     };
     assert_snapshot!(sentence(&mut table, 25), @r"
-route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary in at 20
+route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20
 remember the originals
 route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 100), @r"
-route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews out
+route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed
 remember the originals
 route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 0), @r"
-route r: SERVICE shop/reviews-canary out, SERVICE shop/reviews in at 80
+route r: SERVICE shop/reviews-canary removed, SERVICE shop/reviews inserted at 80
 forget the originals
 route x leads to SERVICE shop/ratings
 ");
