@@ -1,4 +1,5 @@
-// Package prometheus holds the alerts, the dashboard and the queries of deploy/observability against Prometheus itself.
+// Package prometheus holds the alerts, the dashboards and the queries of deploy/observability and of the generator's chart
+// against Prometheus itself.
 package prometheus
 
 import (
@@ -14,7 +15,46 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-const deploy = "../../../deploy/observability"
+// product is one of the two programs that have alerts and a dashboard.
+type product struct {
+	name string
+	// The rules: an object for Prometheus' operator, or its groups alone.
+	rules     string
+	dashboard string
+	// The page that describes the metrics.
+	page string
+	// Tests of the alerts, for promtool.
+	alerts string
+}
+
+var products = []product{
+	{
+		"plugin", "../../../deploy/observability/objects/prometheus-rule.yaml", "../../../deploy/observability/objects/dashboard.json",
+		"../../../docs/observability.md", "testdata/alerts.yaml",
+	},
+	{
+		"generator", "../../../deploy/appset-generator/chart/files/rules.yaml", "../../../deploy/appset-generator/chart/files/dashboard.json",
+		"../../../docs/appset.md", "testdata/generator-alerts.yaml",
+	},
+}
+
+// groups are those of the rules.
+func (p product) groups(t *testing.T) *yaml.Node {
+	t.Helper()
+	var object struct {
+		Spec   yaml.Node
+		Groups yaml.Node
+	}
+	decode(t, p.rules, &object)
+	if object.Groups.IsZero() {
+		var spec struct{ Groups yaml.Node }
+		if err := object.Spec.Decode(&spec); err != nil {
+			t.Fatal(err)
+		}
+		return &spec.Groups
+	}
+	return &object.Groups
+}
 
 // promtool runs the tool of this module's version in dir.
 func promtool(t *testing.T, dir string, args ...string) string {
@@ -51,14 +91,10 @@ func decode(t *testing.T, path string, into any) {
 	}
 }
 
-// rules writes the groups of the PrometheusRule as a file of rules, as the operator does.
-func rules(t *testing.T) (dir string, alerts []string) {
+// write writes the groups of the rules as a file, as the operator does.
+func (p product) write(t *testing.T) (dir string, alerts []string) {
 	t.Helper()
-	var object struct {
-		Spec yaml.Node
-	}
-	decode(t, filepath.Join(deploy, "objects/prometheus-rule.yaml"), &object)
-	text, err := yaml.Marshal(&object.Spec)
+	text, err := yaml.Marshal(map[string]*yaml.Node{"groups": p.groups(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +109,14 @@ func rules(t *testing.T) (dir string, alerts []string) {
 }
 
 func TestEachAlertFiresAndEnds(t *testing.T) {
-	dir, alerts := rules(t)
-	tests, err := os.ReadFile("testdata/alerts.yaml")
+	for _, p := range products {
+		t.Run(p.name, p.alertsFireAndEnd)
+	}
+}
+
+func (p product) alertsFireAndEnd(t *testing.T) {
+	dir, alerts := p.write(t)
+	tests, err := os.ReadFile(p.alerts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +134,7 @@ func TestEachAlertFiresAndEnds(t *testing.T) {
 			} `yaml:"alert_rule_test"`
 		}
 	}
-	decode(t, "testdata/alerts.yaml", &file)
+	decode(t, p.alerts, &file)
 	if len(alerts) == 0 {
 		t.Fatal("there are no alerts")
 	}
@@ -112,9 +154,9 @@ func TestEachAlertFiresAndEnds(t *testing.T) {
 }
 
 // metrics are those that the reference describes.
-func metrics(t *testing.T) map[string]bool {
+func (p product) metrics(t *testing.T) map[string]bool {
 	t.Helper()
-	page, err := os.ReadFile("../../../docs/observability.md")
+	page, err := os.ReadFile(p.page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,23 +190,27 @@ func checkQuery(t *testing.T, where, query string, known map[string]bool) {
 	}
 }
 
-func TestAlertsAndDashboardAskForMetricsThatAreThere(t *testing.T) {
-	known := metrics(t)
-	var object struct {
-		Spec struct {
-			Groups []struct {
-				Rules []struct{ Alert, Expr string }
-			}
-		}
+func TestAlertsAndDashboardsAskForMetricsThatAreThere(t *testing.T) {
+	for _, p := range products {
+		t.Run(p.name, p.asksForMetricsThatAreThere)
 	}
-	decode(t, filepath.Join(deploy, "objects/prometheus-rule.yaml"), &object)
-	for _, group := range object.Spec.Groups {
+}
+
+func (p product) asksForMetricsThatAreThere(t *testing.T) {
+	known := p.metrics(t)
+	var groups []struct {
+		Rules []struct{ Alert, Expr string }
+	}
+	if err := p.groups(t).Decode(&groups); err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range groups {
 		for _, rule := range group.Rules {
 			checkQuery(t, rule.Alert, rule.Expr, known)
 		}
 	}
 
-	text, err := os.ReadFile(filepath.Join(deploy, "objects/dashboard.json"))
+	text, err := os.ReadFile(p.dashboard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,6 +61,53 @@ fn the_page_lists_every_code() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), known);
 }
 
+/// Alerts and the dashboard are checked against this table, by `tests/go/prometheus`.
+#[test]
+fn the_page_lists_every_metric() {
+    let generator = Generator::start(block("yaml", "hello:"), &[("argocd", "a")]);
+    let metrics = generator.ops("/metrics").body;
+    let known = metrics.lines().filter_map(|line| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        Some((format!("{name}{suffix}"), kind))
+    });
+    let known: BTreeSet<_> = known.collect();
+    let listed = PAGE.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("| `gloo_appset_")?.split_once("` | ")?;
+        let (kind, _) = rest.split_once(" | ")?;
+        Some((format!("gloo_appset_{name}"), kind))
+    });
+    assert_eq!(listed.collect::<BTreeSet<_>>(), known);
+}
+
+/// What differs between registries is told for each kind that has a recorded conversation.
+#[test]
+fn the_page_has_a_section_for_each_kind_of_registry() {
+    let kinds = [
+        "Docker Hub",
+        "GHCR",
+        "GitLab",
+        "Quay",
+        "Harbor",
+        "ECR",
+        "Artifact Registry",
+        "ACR",
+        "Nexus",
+        "Artifactory",
+        "zot",
+        "CNCF distribution",
+    ];
+    let (_, sections) = REGISTRIES.split_once("## Each kind of registry\n").unwrap();
+    let (sections, _) = sections.split_once("\n## ").unwrap();
+    let headings = sections
+        .lines()
+        .filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(headings.collect::<Vec<_>>(), kinds);
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/registries");
+    let recorded = std::fs::read_dir(directory).unwrap().count();
+    assert!(recorded >= kinds.len(), "{recorded} conversations");
+}
+
 #[test]
 fn the_page_shows_the_help() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gloo-appset-generator"));
