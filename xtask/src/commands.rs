@@ -2,13 +2,15 @@
 
 use xshell::Shell;
 
-use crate::{bench, book, demo, deny, dist, fuzz, go, record, soak, test, tidy};
+use crate::{bench, book, check, demo, deny, dist, fuzz, go, record, soak, test, tidy};
 
 /// Build, test and demo commands of this repository.
 #[derive(clap::Parser)]
 #[command(name = "cargo xtask", disable_help_subcommand = true)]
 pub(crate) enum Command {
-    /// Run all tests; a tier that cannot run is a failure.
+    /// Check a change in about a minute: formatting, clippy, documents, and the tests of the crates that changed.
+    Check(check::Args),
+    /// Run all tests, or those of some tiers; a tier that cannot run is a failure.
     Test(test::Args),
     /// Check everything that the documents promise: the picture of the crates, pure crates, lints, formatting, links.
     Tidy,
@@ -39,9 +41,10 @@ impl Command {
     /// Runs the command in a shell whose directory is the repository's root.
     ///
     /// # Errors
-    /// Returns `Err` if a a build or a test fails.
+    /// Returns `Err` if a check, a build or a test fails.
     pub(crate) fn run(self, sh: &Shell) -> anyhow::Result<()> {
         match self {
+            Self::Check(args) => check::run(sh, &args),
             Self::Demo(args) => demo::run(sh, &args),
             Self::Dist(args) => dist::run(sh, &args),
             Self::Test(args) => test::run(sh, &args),

@@ -2,6 +2,7 @@
 
 mod bench;
 mod book;
+mod check;
 mod commands;
 mod demo;
 mod deny;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every tier of the testing ladder, least powerful first.
+//! `cargo xtask test`: the tiers of the testing ladder, least powerful first.
 
 use std::path::PathBuf;
 
@@ -14,49 +14,87 @@ use crate::{
 /// Flags of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only the tiers that need no Go; says which it left out.
+    /// The tiers to run; all of them by default.
+    #[arg(value_enum)]
+    tiers: Vec<Tier>,
+    /// Run only tests that need no Go, and say which were left out.
     #[arg(long)]
     no_go: bool,
-    /// The host tests against every release of the controller, not only the oldest and the two newest.
+    /// Run the host tests with every release of the controller, not only with the oldest and the two newest.
     #[arg(long)]
     matrix: bool,
 }
 
-/// Runs the tiers; a tier that cannot run is a failed tier.
+/// A group of tests with the same needs.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Tier {
+    /// What the documents promise, lints, dependencies, the site.
+    Tidy,
+    /// Unit, property, golden and wire tests, scenarios, the model, counts of allocations.
+    Rust,
+    /// Every fuzz target for some seconds. Needs a C++ compiler.
+    Fuzz,
+    /// The client packages of controllers, of Argo CD and of Prometheus. Needs Go.
+    Host,
+    /// Released controllers on etcd and kube-apiserver. Needs Go.
+    Cluster,
+    /// Requests through a real Envoy, and the demo's page in Chromium. Needs Go for the released controllers.
+    Traffic,
+    /// The demo.
+    Demo,
+}
+
+/// Runs the tiers.
 ///
 /// # Errors
-/// When the pinned toolchain cannot be installed, or any tier failed.
+/// Returns `Err` if the pinned toolchain cannot be installed, if a tier fails, or if it cannot run.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, tidy::LINTERS)?;
     if sh.var_os("CI").is_some() {
         // A clean checkout is built once, so nobody would read what incremental compilation keeps.
         sh.set_var("CARGO_INCREMENTAL", "0");
     }
+    let asked = |tier| args.tiers.is_empty() || args.tiers.contains(&tier);
+    let with_go = |tier| asked(tier) && !args.no_go;
     let mut report = Report::default();
-    tidy::steps(sh, &mut report);
-    report.step("dependencies: bans, licences, sources", || {
-        deny::offline(sh)
-    });
-    report.step("docs: the book builds", || book::build(sh));
-    report.step("rust: unit, property, golden, wire", || {
-        Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
-    });
-    report.step("fuzz: one minute", || fuzz::smoke(sh));
+    if asked(Tier::Tidy) {
+        tidy::steps(sh, &mut report);
+        report.step("dependencies: bans, licences, sources", || {
+            deny::offline(sh)
+        });
+        report.step("docs: the book builds", || book::build(sh));
+    }
+    if asked(Tier::Rust) {
+        report.step("rust: unit, property, golden, wire", || {
+            Ok(cmd!(sh, "cargo test --locked --quiet --all-features").run()?)
+        });
+    }
+    if asked(Tier::Fuzz) {
+        report.step("fuzz: one minute", || fuzz::smoke(sh));
+    }
+
     let mut plugin: Option<PathBuf> = None;
-    report.step("build: the static plugin", || {
-        plugin = Some(plugin::build(sh)?);
-        Ok(())
-    });
+    if with_go(Tier::Host) || with_go(Tier::Cluster) || asked(Tier::Traffic) {
+        report.step("build: the static plugin", || {
+            plugin = Some(plugin::build(sh)?);
+            Ok(())
+        });
+    }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
     if args.no_go {
         say(
             "left out: host tests, cluster tests, and traffic tests with a controller, which need Go",
         );
-    } else {
+    }
+    if with_go(Tier::Host) {
         report.step("host: Go's gob", || go::gob_tests(sh));
+    }
+    if with_go(Tier::Cluster) || with_go(Tier::Traffic) {
         report.step("build: etcd, kube-apiserver, controllers, plugin", || {
             go::build(sh)
         });
+    }
+    if with_go(Tier::Host) {
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)
         });
@@ -67,27 +105,34 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             go::prometheus_tests(sh)
         });
         report.step("host: Argo CD's own packages", || go::argo_cd_tests(sh));
+    }
+    if with_go(Tier::Cluster) {
         report.step("cluster: the released controllers", || {
             go::cluster_tests(sh, plugin()?)
         });
     }
-    let mut envoy: Option<PathBuf> = None;
-    report.step("build: Envoy", || {
-        envoy = Some(envoy::installed(sh)?);
-        Ok(())
-    });
-    let envoy = || envoy.as_deref().context("there is no Envoy to test with");
-    report.step("traffic: the plugin's tables in Envoy", || {
-        traffic::split_tests(sh, envoy()?, plugin()?)
-    });
-    report.step("traffic: the page of the demo in Chromium", || {
-        traffic::page_tests(sh, envoy()?, plugin()?)
-    });
-    if !args.no_go {
-        report.step("traffic: the released controllers", || {
-            traffic::promotion_tests(sh, envoy()?, plugin()?)
+
+    if asked(Tier::Traffic) {
+        let mut envoy: Option<PathBuf> = None;
+        report.step("build: Envoy", || {
+            envoy = Some(envoy::installed(sh)?);
+            Ok(())
         });
+        let envoy = || envoy.as_deref().context("there is no Envoy to test with");
+        report.step("traffic: the plugin's tables in Envoy", || {
+            traffic::split_tests(sh, envoy()?, plugin()?)
+        });
+        report.step("traffic: the page of the demo in Chromium", || {
+            traffic::page_tests(sh, envoy()?, plugin()?)
+        });
+        if !args.no_go {
+            report.step("traffic: the released controllers", || {
+                traffic::promotion_tests(sh, envoy()?, plugin()?)
+            });
+        }
     }
-    report.step("demo", || crate::demo::walk(sh));
+    if asked(Tier::Demo) {
+        report.step("demo", || crate::demo::walk(sh));
+    }
     report.finish("tests")
 }

@@ -25,6 +25,13 @@ pub(crate) struct Package {
     pub(crate) tests_know: BTreeSet<String>,
 }
 
+impl Package {
+    /// Whether its tests need more than cargo: a cluster, an Envoy, Go.
+    pub(crate) fn needs_more_than_cargo(&self) -> bool {
+        self.folder == "tests"
+    }
+}
+
 impl Workspace {
     /// Asks cargo.
     ///
@@ -66,6 +73,15 @@ impl Workspace {
     pub(crate) fn in_folder(&self, folder: &str) -> Option<&Package> {
         self.packages.iter().find(|it| it.folder == folder)
     }
+
+    /// The package that a file belongs to: the one in the nearest folder above it.
+    pub(crate) fn owner(&self, file: &Path) -> Option<&Package> {
+        let owners = self
+            .packages
+            .iter()
+            .filter(|it| file.starts_with(&it.folder));
+        owners.max_by_key(|it| it.folder.len())
+    }
 }
 
 #[cfg(test)]
@@ -100,5 +116,13 @@ pub(crate) mod tests {
             [list(&package.knows), list(&package.tests_know)]
         });
         assert_eq!(known, [["crates/b", ""], ["", "crates/c"], ["", ""]]);
+    }
+
+    #[test]
+    fn a_file_belongs_to_the_nearest_package() {
+        let owner = |file: &str| workspace().owner(Path::new(file)).map(|it| it.name.clone());
+        assert_eq!(owner("crates/b/src/lib.rs").as_deref(), Some("b"));
+        assert_eq!(owner("crates/bb/src/lib.rs"), None);
+        assert_eq!(owner("README.md"), None);
     }
 }
