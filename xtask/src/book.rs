@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: the pages of `docs` as a site.
+//! `cargo xtask docs`: builds a site from the pages of `docs`.
 
 use std::path::Path;
 
@@ -12,15 +12,15 @@ use crate::{
 };
 
 const MDBOOK: &str = "0.5.4";
-/// The page of the demo, and where its script is named. `docs/live` has the recording, which mdBook copies.
+/// The page of the demo, and the place of its script. `docs/live` has the recording, which mdBook copies.
 const PAGE: &str = "examples/traffic/page/index.html";
 const SCRIPT: &str = r#"<script src="app.js" defer></script>"#;
 const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
 
-/// Writes the reference, checks what the pages say and builds the site.
+/// Writes the generated parts of the pages, checks the pages and builds the site.
 ///
 /// # Errors
-/// When one of these fails.
+/// Returns `Err` if one of these fails.
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     let mut report = Report::default();
     report.step("docs: reference", || {
@@ -40,7 +40,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 /// Builds the site, into `target/book`.
 ///
 /// # Errors
-/// When mdBook cannot be had or has something to complain about.
+/// Returns `Err` if mdBook cannot be installed or prints a warning or an error.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     // Without its server.
     let flags = ["--no-default-features", "--features", "search"];

@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: only dependencies that `deny.toml` lets in.
+//! `cargo xtask deny`: checks that `deny.toml` allows all dependencies.
 
 use xshell::{Shell, cmd};
 
@@ -9,15 +9,15 @@ const CARGO_DENY: &str = "0.20.2";
 /// Flags of `cargo xtask deny`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Look for known vulnerabilities instead; needs the RustSec database, which is on github.com.
+    /// Look for known vulnerabilities instead. Needs the RustSec database on github.com.
     #[arg(long)]
     advisories: bool,
 }
 
-/// Checks what the flags ask for.
+/// Runs the checks that the flags choose.
 ///
 /// # Errors
-/// When `deny.toml` does not let something in.
+/// Returns `Err` if `deny.toml` does not allow a dependency.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if args.advisories {
         check(sh, &["advisories"])
@@ -26,7 +26,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Checks what needs no database.
+/// Runs the checks that need no database.
 ///
 /// # Errors
 /// As [`run`].

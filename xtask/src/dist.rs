@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: the files of a release.
 //!
-//! The libraries that write them take as long to compile as the rest of xtask, so they are compiled with this command only.
+//! The libraries that write them take as long to compile as the rest of xtask, so only this command compiles them.
 
 #[cfg(feature = "dist")]
 mod files;
@@ -12,30 +12,30 @@ use xshell::Shell;
 /// Flags of `cargo xtask dist`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the files go.
+    /// The directory for the files.
     #[arg(long, value_name = "DIR", default_value = "dist")]
     out: PathBuf,
-    /// Where the files will be downloaded from, for the manifests. Left out, that is left to whoever applies them.
+    /// The URL from which users download the files, for the manifests. Without it, users fill it in.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Builds everything a second time, in a clone elsewhere, and compares the files.
+    /// Build everything a second time, in another clone, and compare the files.
     #[arg(long)]
     again: bool,
 }
 
-/// Writes the files of a release into a directory; files of other names in there are left alone.
+/// Writes the files of a release into a directory. Files with other names in the directory stay.
 ///
 /// # Errors
-/// When one of them cannot be made as it should be. The others are written all the same.
+/// Returns `Err` if a file cannot be built as specified. The other files are written.
 #[cfg(feature = "dist")]
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     files::write(sh, args)
 }
 
-/// Runs the same command again, in an xtask that has the libraries.
+/// Runs the same command with an xtask that has the libraries.
 ///
 /// # Errors
-/// When that xtask does not compile, or fails.
+/// Returns `Err` if that xtask does not compile, or fails.
 #[cfg(not(feature = "dist"))]
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let Args { out, url, again } = args;

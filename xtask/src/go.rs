@@ -1,4 +1,4 @@
-//! What needs Go: the controller's own client packages, the controller itself, etcd and kube-apiserver.
+//! Builds and tests that need Go: the controller's client packages, the controller, etcd and kube-apiserver.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,17 @@ use crate::{
     plugin::{self, PLUGIN, target_dir},
 };
 
-/// The module whose `go.mod` names the Go programs and packages the tests use.
+/// The module whose `go.mod` lists the Go programs and packages of the tests.
 pub(crate) const MODULE: &str = "tests/go/rollouts";
-/// The module that needs nothing but Go: its gob against ours.
+/// The module that compares Go's gob with ours.
 const GOB: &str = "tests/go/gob";
-/// The module that names the Argo CD whose packages ask our generator.
+/// The module that pins the Argo CD whose packages call our generator.
 const ARGO_CD: &str = "tests/go/argocd";
-/// The module that names the Helm that renders the generator's chart.
+/// The module that pins the Helm that renders the generator's chart.
 const HELM: &str = "tests/go/helm";
-/// The module that names the Prometheus that checks alerts, dashboard and queries.
+/// The module that pins the Prometheus that checks alerts, dashboard and queries.
 const PROMETHEUS: &str = "tests/go/prometheus";
-/// The package and the program that Argo CD asks.
+/// The package and the program of the generator.
 pub(crate) const GENERATOR: &str = "gloo-appset-generator";
 
 /// Programs of the cluster tests, as import paths; the binary of each is named by [`build`].
@@ -35,7 +35,7 @@ const STRIPPED: &str = "-s -w";
 /// Builds etcd, kube-apiserver, kustomize, Helm, three releases of the Rollouts controller and a plugin in Go into `target/go/bin`.
 ///
 /// # Errors
-/// When Go is not installed or a build fails.
+/// Returns `Err` if Go is not installed or a build fails.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     if cmd!(sh, "go version").quiet().run().is_err() {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
@@ -69,7 +69,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
 /// Builds the program that measures Go's own decoder, and returns its path.
 ///
 /// # Errors
-/// When the build fails.
+/// Returns `Err` if the build fails.
 pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
     let output = target_dir(sh).join("go/bin/decode");
     go(sh, cmd!(sh, "go -C {MODULE} build -o {output} ./decode")).run()?;
@@ -79,7 +79,7 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// Builds a minimal router in Go, and prints what a host in Go measures of it and of the one at `ours`, in one run.
 ///
 /// # Errors
-/// When a build or the measuring fails.
+/// Returns `Err` if a build or the measuring fails.
 pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
     let bin = target_dir(sh).join("go/bin");
     for (output, package) in [("minimal-router", "./minimal"), ("compare", "./compare")] {
@@ -96,10 +96,10 @@ pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
     Ok(cmd!(sh, "{bin}/compare {rust} {go}").run()?)
 }
 
-/// Prints what the host tests measure on the plugin at `plugin`.
+/// Prints the measurements of the host tests with the plugin at `plugin`.
 ///
 /// # Errors
-/// When the measuring fails.
+/// Returns `Err` if the measuring fails.
 pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let figures = cmd!(sh, "go -C {MODULE} test -count=1 -run ^TestFigures$");
     Ok(go(sh, figures)
@@ -108,14 +108,14 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// The programs that the tests start, but for the plugin as it ships.
+/// The programs that the tests start, except the plugin as it ships.
 pub(crate) struct Programs(PathBuf);
 
 impl Programs {
     /// Builds them with the features that `cargo test --all-features` has built their dependencies with.
     ///
     /// # Errors
-    /// When the build fails.
+    /// Returns `Err` if the build fails.
     pub(crate) fn build(sh: &Shell) -> anyhow::Result<Self> {
         cmd!(sh, "cargo build --locked --all-features --bins --examples").run()?;
         Ok(Self(target_dir(sh).join("debug")))
@@ -139,7 +139,7 @@ impl Programs {
 /// Runs the tests of a host that speaks gRPC, against a plugin that is built with it.
 ///
 /// # Errors
-/// When a build or a test fails.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
     Ok(go(sh, cmd!(sh, "go -C {MODULE} test -count=1 ./grpc"))
         .env("PLUGIN_BINARY", Programs::build(sh)?.plugin())
@@ -149,7 +149,7 @@ pub(crate) fn grpc_tests(sh: &Shell) -> anyhow::Result<()> {
 /// Runs the differential test of the gob codec.
 ///
 /// # Errors
-/// When a build or the test fails.
+/// Returns `Err` if a build or the test fails.
 pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {GOB} vet")).run()?;
     Ok(go(sh, cmd!(sh, "go -C {GOB} test -count=1"))
@@ -160,19 +160,19 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
 /// Runs Argo CD's own generators, templates and reconciler against our generator.
 ///
 /// # Errors
-/// When a build or a test fails.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
     Ok(go(sh, cmd!(sh, "go -C {ARGO_CD} test -count=1"))
         .env("GENERATOR_BINARY", Programs::build(sh)?.generator())
         .run()?)
 }
 
-/// Runs the alerts on recorded series, has Prometheus read every query of `deploy/observability`, and draws its dashboard.
+/// Tests the alerts on recorded series, parses every query of `deploy/observability` with Prometheus, and draws the dashboard.
 ///
 /// # Errors
-/// When a build or a test fails.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
-    // Without vet: it would read all of Prometheus again.
+    // Without vet, which would compile all of Prometheus again.
     let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1 ./...");
     Ok(go(sh, tests).run()?)
 }
@@ -180,7 +180,7 @@ pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
 /// Runs the cluster tests against the plugin at `plugin`, the plugins among the examples and the generator.
 ///
 /// # Errors
-/// When a build or a test fails.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let programs = Programs::build(sh)?;
     // Without those that need an Envoy, which are a tier of their own.
@@ -194,7 +194,7 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     in_cluster(sh, tests, plugin)
 }
 
-/// What goes wrong, beside the disturbances that one cluster can have again and again.
+/// Tests of failures that need a cluster of their own.
 const CHAOS: [&str; 7] = [
     "cluster_faults",
     "cluster_informers",
@@ -205,11 +205,10 @@ const CHAOS: [&str; 7] = [
     "cluster_resident",
 ];
 
-/// Plays the disturbances of one cluster again and again, and then each of those that need a cluster of their own, against
-/// the plugin as it ships.
+/// Repeats the disturbances of one cluster for a given time, and then runs the tests of [`CHAOS`], with the plugin as it ships.
 ///
 /// # Errors
-/// When a build fails, or a disturbance leaves something behind.
+/// Returns `Err` if a build fails, or a table is not restored after a disturbance.
 pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
     let plugin = plugin::build(sh)?;
     build(sh)?;
@@ -229,7 +228,7 @@ pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.
 ///
 /// # Errors
-/// When a build fails or the cluster does not come up.
+/// Returns `Err` if a build fails or the cluster does not come up.
 pub(crate) fn cluster(sh: &Shell) -> anyhow::Result<()> {
     let plugin = plugin::build(sh)?;
     build(sh)?;
@@ -250,20 +249,20 @@ fn in_cluster(sh: &Shell, command: Cmd<'_>, plugin: &Path) -> anyhow::Result<()>
 /// Runs a command that finds the programs of [`build`] in `GO_BIN_DIR`.
 ///
 /// # Errors
-/// When the command fails.
+/// Returns `Err` if the command fails.
 pub(crate) fn with_programs(sh: &Shell, command: Cmd<'_>) -> anyhow::Result<()> {
     let bin = target_dir(sh).join("go/bin");
     Ok(command.env("GO_BIN_DIR", bin).run()?)
 }
 
-/// Go's compiler output lives with cargo's, so that one cache holds both.
+/// Runs Go with a cache in cargo's target directory, so that CI caches both together.
 pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
     command
         .env("GOCACHE", target_dir(sh).join("go/cache"))
         .env("CGO_ENABLED", "0")
 }
 
-/// Strips the programs, and tells them the versions they report: those of the modules they are built from.
+/// The linker flags that strip the programs and set the versions that they report.
 fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
     let version = |module: &str| {
         let mut requirements = go_mod

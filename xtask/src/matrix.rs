@@ -19,9 +19,9 @@ pub(crate) struct Release {
     pub(crate) version: &'static str,
     /// Within [`MODULE`]; it pins the release and what it was built with.
     pub(crate) go_mod: &'static str,
-    /// Leaves out the tests of what the release has not got.
+    /// Build tags that exclude tests of features that the release does not have.
     pub(crate) tags: &'static str,
-    /// Whether every run tests it, also in a cluster: the oldest and the two newest.
+    /// Whether every run tests it, also in a cluster. True for the oldest and the two newest.
     pub(crate) always: bool,
 }
 
@@ -53,10 +53,10 @@ impl Release {
     }
 }
 
-/// Runs the host tests of all releases, or of those that every run tests, side by side: each is idle for 80 s.
+/// Runs the host tests of all releases, or of those that every run tests, in parallel: each is idle for 80 s.
 ///
 /// # Errors
-/// When a build or a test fails.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn host_tests(sh: &Shell, plugin: &Path, all: bool) -> anyhow::Result<()> {
     go(sh, cmd!(sh, "go -C {MODULE} vet ./...")).run()?;
     let examples = go::Programs::build(sh)?.examples();

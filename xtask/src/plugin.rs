@@ -1,4 +1,4 @@
-//! Builds the plugin the way it ships: release profile, static.
+//! Builds the plugin as it ships: release profile, static.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use crate::toolchain;
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// The linker that comes with Rust: the same everywhere.
+/// The linker of the Rust toolchain, which is the same on every machine.
 pub(crate) const LINKER: &str = "rust-lld";
 
-/// Functions with the same code become one, and the relocations of a binary that may be loaded anywhere take a bit each.
+/// Merge functions with the same code, and pack the relocations of the position-independent binary.
 pub(crate) const LINK_FLAGS: [&str; 2] =
     ["-Clink-arg=--icf=all", "-Clink-arg=-zpack-relative-relocs"];
 
 /// Builds the static release binary and returns its absolute path.
 ///
 /// # Errors
-/// When the target cannot be installed, or cargo fails.
+/// Returns `Err` if the target cannot be installed, or cargo fails.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     toolchain::add_target(sh, &target)?;
@@ -31,7 +31,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
     Ok(target_dir(sh).join(target).join("release").join(PLUGIN))
 }
 
-/// Where cargo puts what it builds.
+/// The target directory of cargo.
 pub(crate) fn target_dir(sh: &Shell) -> PathBuf {
     let dir = sh
         .var_os("CARGO_TARGET_DIR")

@@ -1,10 +1,10 @@
-//! Runs named steps, and says at the end what passed, what failed and how long it took.
+//! Runs named steps, and prints at the end which passed, which failed and how long each took.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
-/// Runs steps one after another; a failed step does not stop the next one.
+/// Runs steps one after another. A failed step does not stop the next one.
 #[derive(Default)]
 pub(crate) struct Report {
     steps: Vec<Step>,
@@ -17,7 +17,7 @@ struct Step {
 }
 
 impl Report {
-    /// Runs `step` and remembers how it ended.
+    /// Runs `step` and stores its result.
     pub(crate) fn step(&mut self, name: &str, step: impl FnOnce() -> anyhow::Result<()>) {
         say(&format!("==> {name}"));
         let started = Instant::now();
@@ -35,7 +35,7 @@ impl Report {
     /// Prints one line per step.
     ///
     /// # Errors
-    /// When any step failed; the message names them.
+    /// Returns `Err` if any step failed; the message names them.
     pub(crate) fn finish(self, what: &str) -> anyhow::Result<()> {
         say("");
         for step in &self.steps {
@@ -64,7 +64,7 @@ impl Report {
 /// Prints an error and its causes in one line.
 #[expect(
     clippy::print_stderr,
-    reason = "xtask talks to a person, not to a host"
+    reason = "the output is for a person at a terminal"
 )]
 pub(crate) fn complain(error: &anyhow::Error) {
     eprintln!("error: {error:#}");
@@ -73,7 +73,7 @@ pub(crate) fn complain(error: &anyhow::Error) {
 /// Prints a line for the person at the terminal.
 #[expect(
     clippy::print_stdout,
-    reason = "xtask talks to a person, not to a host"
+    reason = "the output is for a person at a terminal"
 )]
 pub(crate) fn say(line: &str) {
     println!("{line}");

@@ -1,19 +1,19 @@
-//! Starts this program anew, without what `cargo run` tells it of its own package.
+//! Starts this program again, without the variables that `cargo run` sets for the package xtask.
 //!
-//! The build script of ring reads these variables, so ring and all that needs it would be built anew each time that cargo
-//! is run from here and by hand in turns.
+//! The build script of ring reads these variables. With them, ring and its dependents would be built again whenever cargo runs
+//! from here after it ran by hand, and the other way round.
 
 use std::{env, os::unix::process::CommandExt as _, process::Command};
 
 const PREFIXES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
 
-/// The cargo that runs this program: of another toolchain, perhaps, than the one that is pinned.
+/// The cargo that runs this program. It may be of another toolchain than the pinned one.
 const CARGO: &str = "CARGO";
 
-/// Returns only when there is nothing to leave out.
+/// Returns only if none of the variables is set.
 ///
 /// # Errors
-/// When the program cannot be started.
+/// Returns `Err` if the program cannot be started.
 pub(crate) fn without_own_variables() -> anyhow::Result<()> {
     let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let own =

@@ -1,6 +1,6 @@
-//! `cargo xtask tidy`: every sentence of the documents that a machine can check, checked.
+//! `cargo xtask tidy`: checks every sentence of the documents that a machine can check.
 //!
-//! Each check is a plain function from text to violations, so each has a test that plants one.
+//! Each check is a plain function from text to violations, and has a test that plants a violation.
 
 mod circles;
 mod links;
@@ -24,13 +24,13 @@ use crate::{
     workspace::Workspace,
 };
 
-/// The components of the toolchain that the checks run.
+/// Components of the toolchain that the checks need.
 pub(crate) const LINTERS: &[&str] = &["rustfmt", "clippy"];
 
-/// Runs all checks and fails when one found something.
+/// Runs all checks.
 ///
 /// # Errors
-/// When a check fails or a tool it needs cannot run.
+/// Returns `Err` if a check fails or a tool it needs cannot run.
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     toolchain::pin(sh, LINTERS)?;
     let mut report = Report::default();
@@ -111,7 +111,7 @@ fn alone(sh: &Shell) -> anyhow::Result<()> {
     )
 }
 
-/// Adds the checks of what the documents link to, quote and name.
+/// Adds the checks of links, quoted messages and named tests.
 pub(crate) fn documents(sh: &Shell, report: &mut Report) {
     report.step("tidy: links", || refuse(links::check(sh)?));
     report.step("tidy: messages that the docs quote", || {
@@ -128,7 +128,7 @@ struct SourceFile {
     text: String,
 }
 
-/// What a check found, and where.
+/// A finding of a check, with its place.
 #[derive(Debug, PartialEq, Eq)]
 struct Violation {
     place: String,
@@ -154,7 +154,7 @@ fn refuse(violations: Vec<Violation>) -> anyhow::Result<()> {
     }
 }
 
-/// The files git knows or would add, whose path ends with `suffix`.
+/// Files whose path ends with `suffix`, without those that git ignores.
 fn files(sh: &Shell, suffix: &str) -> anyhow::Result<Vec<SourceFile>> {
     let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard")
         .quiet()

@@ -1,4 +1,4 @@
-//! The Rust toolchain: the exact one that tests and releases use, and the targets that a build asks for.
+//! The Rust toolchain: the exact version of tests and releases, and the targets that a build needs.
 //!
 //! The workspace builds with every stable Rust from `rust-version` on. Formatting, lints and the bytes of a release depend on
 //! the exact version, so the commands that check or make these use [`PINNED`]. rustup installs what is missing, also where it
@@ -17,9 +17,9 @@ const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
 /// # Errors
 /// Returns `Err` if something is missing and rustup cannot install it.
 pub(crate) fn pin(sh: &Shell, components: &[&'static str]) -> anyhow::Result<()> {
-    // rustup would print nothing while it downloads, and would take more than the minimal profile.
+    // By itself rustup would print nothing while it downloads, and would install more than the minimal profile.
     sh.set_var("RUSTUP_AUTO_INSTALL", "0");
-    // Whoever has the version under another name, such as `stable`, need not download it again.
+    // The version may be installed under another name, such as `stable`.
     if !Part::Compiler.is_there(sh) {
         sh.set_var("RUSTUP_TOOLCHAIN", PINNED);
     }
@@ -28,7 +28,7 @@ pub(crate) fn pin(sh: &Shell, components: &[&'static str]) -> anyhow::Result<()>
     components.try_for_each(|component| component.provide(sh))
 }
 
-/// Makes sure that the toolchain in use can build for `target`.
+/// Installs `target` for the current toolchain if it is missing.
 ///
 /// # Errors
 /// As [`pin`].
@@ -36,7 +36,7 @@ pub(crate) fn add_target(sh: &Shell, target: &str) -> anyhow::Result<()> {
     Part::Target(target).provide(sh)
 }
 
-/// What rustup installs.
+/// A part that rustup installs.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     /// rustc and cargo, of the pinned version.
@@ -65,7 +65,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Asks the programs themselves, as there may be a Rust without rustup.
+    /// Asks the programs, because Rust may be installed without rustup.
     fn is_there(self, sh: &Shell) -> bool {
         let prints = |command: xshell::Cmd<'_>| command.quiet().ignore_stderr().read().ok();
         match self {

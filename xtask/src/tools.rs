@@ -1,4 +1,4 @@
-//! Programs from crates.io that a command needs: installed when it first does, each at a pinned version.
+//! Programs from crates.io that a command needs. Each is installed on first use, at a pinned version.
 
 use std::path::PathBuf;
 
@@ -6,13 +6,12 @@ use xshell::{Shell, cmd};
 
 use crate::plugin::target_dir;
 
-/// The program of the package `name`, which `cargo install` builds with `flags` if it is not there.
+/// The path of the program of package `name`. `cargo install` builds it with `flags` if it is missing.
 ///
-/// It has no influence on what is shipped, and lives in `target/tools`. It is built without optimisation, which takes a
-/// fraction of the time, and runs for seconds.
+/// It does not influence what is shipped. It is in `target/tools`, and is built without optimisation because it runs for seconds.
 ///
 /// # Errors
-/// When it cannot be built.
+/// Returns `Err` if it cannot be built.
 pub(crate) fn installed(
     sh: &Shell,
     name: &str,
