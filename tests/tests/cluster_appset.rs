@@ -2,7 +2,7 @@
 //! they change, and while the API server is gone.
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::{Cluster, Generator, appset_kustomization, apply, delete, eventually, parse};
+use e2e_tests::{Cluster, Generator, apply, appset_kustomization, delete, eventually, parse};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
@@ -232,8 +232,11 @@ fn rights() -> Result<Vec<DynamicObject>> {
         "RoleBinding",
     ];
     let mut objects = appset_kustomization(&["kubernetes", "namespaces", "refresh"])?;
-    let is_right =
-        |it: &DynamicObject| it.types.as_ref().is_some_and(|it| KINDS.contains(&it.kind.as_str()));
+    let is_right = |it: &DynamicObject| {
+        it.types
+            .as_ref()
+            .is_some_and(|it| KINDS.contains(&it.kind.as_str()))
+    };
     objects.retain(is_right);
     Ok(objects)
 }
@@ -318,7 +321,9 @@ refresh: {{namespaces: [argocd], interval: 1s, kubeconfig: {}}}
 
 async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     let client = cluster.client();
-    installed.come_to("409 source gloo-routes found nothing").await?;
+    installed
+        .come_to("409 source gloo-routes found nothing")
+        .await?;
     let team = json!({"team": "shop"});
     apply(client, &[namespace("shop", &team)?]).await?;
     installed.come_to("in-cluster/shop/web/a").await?;

@@ -243,7 +243,8 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "config": "static: {hello: {sets: [{key1: val1}]}}",
             "tokens": { "secret": NAME, "key": "team-a" },
             "registries": { "secret": "logins" },
-            "kubernetes": { "namespaces": ["*"] },
+            "kubernetes": { "namespaces": ["*"], "watchNamespaces": true },
+            "refresh": { "namespaces": [NAMESPACE] },
             "tls": { "secret": "certificate" },
             "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" } },
             "networkPolicy": { "metricsFrom": [{ "podSelector": { "matchLabels": { "app": "prometheus" } } }] },
@@ -295,15 +296,25 @@ fn the_chart_is_the_kustomization() -> Result<()> {
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME },
         "subjects": [{ "kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE }],
     });
-    let without = appset_kustomization(&[])?;
-    let mut with = appset_kustomization(&["kubernetes"])?;
-    with.push(serde_json::from_value(binding)?);
-    let none: [&str; 0] = [];
-    for (namespaces, kustomization) in [(none.as_slice(), without), (&["shop"], with)] {
-        let chart = by_name(appset_chart(&json!({
-            "image": { "repository": "registry.example.com/gloo-appset-generator" },
-            "kubernetes": { "namespaces": namespaces },
-        }))?)?;
+    let image = json!({ "repository": "registry.example.com/gloo-appset-generator" });
+    let kubernetes = json!({ "namespaces": ["shop"] });
+    let all = json!({ "namespaces": ["shop"], "watchNamespaces": true });
+    for (components, values) in [
+        (&[][..], json!({ "image": image })),
+        (
+            &["kubernetes"],
+            json!({ "image": image, "kubernetes": kubernetes }),
+        ),
+        (
+            &["kubernetes", "namespaces", "refresh"],
+            json!({ "image": image, "kubernetes": all, "refresh": { "namespaces": [NAMESPACE] } }),
+        ),
+    ] {
+        let chart = by_name(appset_chart(&values)?)?;
+        let mut kustomization = appset_kustomization(components)?;
+        if !components.is_empty() {
+            kustomization.push(serde_json::from_value(binding.clone())?);
+        }
         let kustomization = by_name(kustomization)?;
         ensure!(
             chart.keys().eq(kustomization.keys()),
