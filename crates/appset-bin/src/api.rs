@@ -1,4 +1,6 @@
 //! One call over HTTP: bounded, counted, logged, and answered in one buffer.
+//!
+//! A handler takes a [`Caller`], and without a known token there is none, so no handler can run.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -7,7 +9,8 @@ use std::time::Instant;
 use appset_generator::{Answer, Failure, Request, SourceQuery};
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +19,6 @@ use futures::FutureExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
 
-use crate::caller::Caller;
 use crate::service::Service;
 
 /// What Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
@@ -68,6 +70,43 @@ async fn execute(
         service.answered(profile.as_deref(), &caller.token, &request, &answer);
     }
     Ok(Answered { source, answer })
+}
+
+/// The bearer of a known token.
+pub(crate) struct Caller {
+    /// The token's name.
+    pub(crate) token: String,
+}
+
+impl FromRequestParts<Arc<Service>> for Caller {
+    type Rejection = Refused;
+
+    async fn from_request_parts(
+        parts: &mut Parts,
+        service: &Arc<Service>,
+    ) -> Result<Self, Self::Rejection> {
+        let sent = parts
+            .headers
+            .get(header::AUTHORIZATION)
+            .ok_or(Failure::NoToken)?;
+        let sent = bearer(sent.as_bytes()).ok_or(Failure::NoToken)?;
+        match service.tokens()?.name_of(sent) {
+            Some(token) => Ok(Self {
+                token: token.to_owned(),
+            }),
+            // A key that its Secret does not have is sent as it stands in the ConfigMap: `$key` or `$secret:key`.
+            None if sent.starts_with(b"$") => Err(Failure::TokenReference.into()),
+            None => Err(Failure::WrongToken.into()),
+        }
+    }
+}
+
+/// The token of an Authorization header. The scheme's case does not matter (RFC 9110, 11.1).
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    const SCHEME: &[u8] = b"bearer";
+    let (scheme, token) = header.split_at_checked(SCHEME.len())?;
+    let token = token.strip_prefix(b" ")?.trim_ascii();
+    (scheme.eq_ignore_ascii_case(SCHEME) && !token.is_empty()).then_some(token)
 }
 
 async fn read(body: Body) -> Result<Vec<u8>, Failure> {

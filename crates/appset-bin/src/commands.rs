@@ -1,4 +1,4 @@
-//! Commands for people and CI: ask without a server, and check a configuration.
+//! The command line, and the commands for people and CI: ask without a server, and check a configuration.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use appset_generator::{Config, Failure, Request};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use tokio::time::{Instant, sleep};
 
 use crate::Flags;
@@ -19,6 +19,24 @@ const EXIT_CODES: &str = "Exit codes: 0 answered, or the configuration is right;
 2 the command line is wrong; 3 an input cannot be read.";
 /// How long to wait before looking again whether a cluster's objects are known.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers the plugin generators of Argo CD's ApplicationSets.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    version = crate::VERSION,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    disable_help_subcommand = true
+)]
+pub struct CommandLine {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+
+    /// How to serve.
+    #[command(flatten)]
+    pub(crate) flags: Option<Flags>,
+}
 
 /// What to do instead of serving.
 #[derive(Debug, Clone, Subcommand)]
@@ -155,4 +173,22 @@ async fn answer(service: &Service, profile: Option<&str>, body: &[u8]) -> Result
 
 fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
+    #[test]
+    fn every_flag_has_a_variable_named_after_it() {
+        CommandLine::command().debug_assert();
+        for flag in CommandLine::command().get_arguments() {
+            let name = flag.get_long().unwrap().to_uppercase().replace('-', "_");
+            let variable = format!("GLOO_APPSET_{name}");
+            assert_eq!(flag.get_env().unwrap(), variable.as_str());
+        }
+    }
 }

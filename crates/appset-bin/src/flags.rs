@@ -1,4 +1,4 @@
-//! The command line.
+//! The flags of the server.
 
 use std::{
     net::SocketAddr,
@@ -6,28 +6,8 @@ use std::{
     time::Duration,
 };
 
-use clap::{ArgGroup, Args, Parser};
+use clap::{ArgGroup, Args};
 use tracing::level_filters::LevelFilter;
-
-use crate::commands::Command;
-
-/// Answers the plugin generators of Argo CD's ApplicationSets.
-#[derive(Debug, Clone, Parser)]
-#[command(
-    version = crate::VERSION,
-    args_conflicts_with_subcommands = true,
-    subcommand_negates_reqs = true,
-    disable_help_subcommand = true
-)]
-pub struct CommandLine {
-    /// What to do instead of serving.
-    #[command(subcommand)]
-    pub(crate) command: Option<Command>,
-
-    /// How to serve.
-    #[command(flatten)]
-    pub(crate) flags: Option<Flags>,
-}
 
 /// How to serve.
 #[derive(Debug, Clone, Args)]
@@ -165,22 +145,4 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     seconds
         .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok())
         .ok_or_else(|| "expected a number of seconds".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory as _;
-
-    use super::*;
-
-    /// `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
-    #[test]
-    fn every_flag_has_a_variable_named_after_it() {
-        CommandLine::command().debug_assert();
-        for flag in CommandLine::command().get_arguments() {
-            let name = flag.get_long().unwrap().to_uppercase().replace('-', "_");
-            let variable = format!("GLOO_APPSET_{name}");
-            assert_eq!(flag.get_env().unwrap(), variable.as_str());
-        }
-    }
 }

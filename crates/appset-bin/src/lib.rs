@@ -1,15 +1,15 @@
 //! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
 //!
 //! ```text
-//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged -> caller: the token
+//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged
 //!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
 //! ```
 
 mod api;
-mod caller;
 mod commands;
 mod connection;
 mod flags;
+mod ledger;
 mod live;
 mod metrics;
 mod objects;
@@ -26,7 +26,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-pub use flags::{CommandLine, Flags};
+pub use commands::CommandLine;
+pub use flags::Flags;
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};

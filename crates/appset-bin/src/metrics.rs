@@ -11,8 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::ledger::Outcome;
 use crate::objects::Report;
-use crate::refresh::Outcome;
 
 /// Everything that is counted. Labels hold what the configuration names, never what a request makes up.
 pub(crate) struct Metrics {

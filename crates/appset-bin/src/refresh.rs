@@ -8,22 +8,19 @@
 //! Each replica remembers what it answered. The value of the annotation is a hash of the new answers, so two replicas that see
 //! the same change write the same annotation, and the next change writes another one.
 
-mod ledger;
-
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use appset_generator::{Answer, Config, Refresh, Request};
+use appset_generator::{Config, Refresh};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
-pub(crate) use self::ledger::Call;
-use self::ledger::{Due, Ledger};
+use crate::ledger::{Due, Outcome};
 use crate::service::Service;
 
 const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
@@ -31,51 +28,6 @@ const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
 const OFF: Duration = Duration::from_secs(5);
 /// How long one request to the API server may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What was answered to whom.
-#[derive(Default)]
-pub(crate) struct Refresher {
-    ledger: Mutex<Ledger>,
-}
-
-/// What became of the annotation of one set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It was written.
-    Requested,
-    /// There is no such set in the namespaces of the configuration.
-    Unknown,
-    /// The API server refused, or did not answer.
-    Failed,
-}
-
-impl Refresher {
-    /// Remembers an answer that an ApplicationSet got, if the configuration wants its set to be refreshed.
-    pub(crate) fn answered(
-        &self,
-        config: &Config,
-        profile: Option<&str>,
-        token: &str,
-        request: &Request,
-        answer: &Answer,
-    ) {
-        if config.refresh().is_none() || request.object_name().is_none() {
-            return;
-        }
-        let Ok(body) = answer.to_body() else { return };
-        let call = Call::new(profile, token, request);
-        self.lock().answered(call, &body, Instant::now());
-    }
-
-    /// Number of requests that are remembered.
-    pub(crate) fn len(&self) -> usize {
-        self.lock().len()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Makes rounds until the task is dropped.
 pub(crate) async fn run(service: Arc<Service>) {
@@ -91,40 +43,38 @@ pub(crate) async fn run(service: Arc<Service>) {
         sleep(refresh.interval).await;
         let is_same = seen.as_ref().is_some_and(|seen| Arc::ptr_eq(seen, &config));
         let has_changed = service.have_objects_changed() || !is_same;
-        if has_changed || is_open {
-            if sets.as_ref().is_none_or(|it| it.refresh != *refresh) {
-                sets = Some(ApplicationSets::new(refresh.clone()));
-            }
-            if let Some(sets) = &sets {
-                is_open = round(&service, sets).await;
-            }
+        if sets.as_ref().is_none_or(|it| it.refresh != *refresh) {
+            sets = Some(ApplicationSets::new(refresh.clone()));
+        }
+        if let Some(sets) = &sets {
+            is_open = round(&service, sets, has_changed || is_open).await;
         }
         seen = Some(config);
     }
 }
 
-/// Whether something is left to do in the next round, though nothing may change until then.
-async fn round(service: &Service, sets: &ApplicationSets) -> bool {
-    let refresher = &service.refresher;
-    let calls = refresher.lock().calls(Instant::now());
+/// Compares `all` answers, or those that were not compared yet, and annotates. Returns whether all have to be compared in the next
+/// round, whether or not an object changes until then.
+async fn round(service: &Service, sets: &ApplicationSets, all: bool) -> bool {
+    let calls = service.ledger().calls(all, Instant::now());
     let mut is_open = false;
     for call in calls {
         // A failure now is no reason to ask: the answer before would be kept.
         match service.answer_again(&call).await {
-            Some(body) => refresher.lock().would_answer(&call, &body),
+            Some(body) => service.ledger().would_answer(&call, &body),
+            // It is compared when it can be answered again.
             None => is_open = true,
         }
         // Calls of Argo CD go first.
         tokio::task::yield_now().await;
     }
-    let (due, is_more_due) = refresher.lock().due(Instant::now());
+    let (due, is_more_due) = service.ledger().due(Instant::now());
     for set in due {
         let outcome = sets.annotate(&set).await;
         service.metrics.refreshed(outcome);
         let interval = sets.refresh.interval;
-        refresher
-            .lock()
-            .settle(&set, outcome, interval, Instant::now());
+        let now = Instant::now();
+        service.ledger().settle(&set, outcome, interval, now);
         is_open |= outcome == Outcome::Failed;
     }
     is_open || is_more_due

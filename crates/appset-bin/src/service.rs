@@ -1,18 +1,19 @@
 //! What every request needs: the configuration, the tokens, the limits, the figures.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use appset_generator::{Answer, Config, Failure, Query, Request, SourceQuery};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 use crate::Flags;
+use crate::ledger::{Call, Ledger};
 use crate::live::Live;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
-use crate::refresh::{Call, Refresher};
 use crate::registries::{Deadline, Registries};
 use crate::tokens::Tokens;
 
@@ -28,7 +29,7 @@ pub(crate) struct Service {
     pub(crate) metrics: Metrics,
     registries: Registries,
     objects: Objects,
-    pub(crate) refresher: Refresher,
+    ledger: Mutex<Ledger>,
     /// Whether all objects that were to be followed have been seen once.
     caught_up: AtomicBool,
 }
@@ -42,7 +43,7 @@ impl Service {
         let metrics = Metrics::new();
         let service = Self {
             objects: Objects::new(flags),
-            refresher: Refresher::default(),
+            ledger: Mutex::default(),
             caught_up: AtomicBool::new(false),
             registries: Registries::new(metrics.registries("image-digests"))?,
             config,
@@ -134,7 +135,7 @@ impl Service {
         query.output.answer(sets)
     }
 
-    /// Remembers that an ApplicationSet got this answer.
+    /// Remembers an answer that an ApplicationSet got, if the configuration wants its set to be refreshed.
     pub(crate) fn answered(
         &self,
         profile: Option<&str>,
@@ -142,9 +143,19 @@ impl Service {
         request: &Request,
         answer: &Answer,
     ) {
-        let config = self.config.current();
-        self.refresher
-            .answered(&config, profile, token, request, answer);
+        let is_wanted = self.config.current().refresh().is_some();
+        if !is_wanted || request.object_name().is_none() {
+            return;
+        }
+        if let Ok(body) = answer.to_body() {
+            let call = Call::new(profile, token, request);
+            self.ledger().answered(call, &body, Instant::now());
+        }
+    }
+
+    /// What was answered to whom.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The body that a remembered call would be answered with; `None` while it would be refused. Registries are not asked
@@ -195,7 +206,7 @@ impl Service {
     /// The figures, in the text format of OpenMetrics.
     pub(crate) fn figures(&self) -> String {
         self.config();
-        self.metrics.remembered(self.refresher.len());
+        self.metrics.remembered(self.ledger().len());
         self.metrics
             .to_text(self.config.is_good(), self.objects.report())
     }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use gloo_types::Document;
 use strict_json::{Block, Problem};
 
-use crate::Failure;
 use crate::error::ConfigError;
 use crate::keys::{Key, names};
 use crate::labels::LabelSelector;
+use crate::{Failure, ParameterSet};
 
 /// What Argo CD calls the cluster it runs in.
 const IN_CLUSTER: &str = "in-cluster";
@@ -133,6 +133,25 @@ impl ClusterAccess {
             context: block.string("context")?.map(str::to_owned),
         })
     }
+}
+
+/// The sets of all `clusters`, each as `sets_of` finds them, by key. A failure names its cluster where there are several.
+pub(crate) fn in_each<'c>(
+    clusters: impl ExactSizeIterator<Item = &'c String>,
+    sets_of: impl Fn(&str) -> Result<BTreeMap<String, ParameterSet>, Failure>,
+) -> Result<Vec<ParameterSet>, Failure> {
+    let are_several = clusters.len() > 1;
+    let mut sets = BTreeMap::new();
+    for cluster in clusters {
+        sets.extend(sets_of(cluster).map_err(|failure| {
+            if are_several {
+                failure.in_cluster(cluster)
+            } else {
+                failure
+            }
+        })?);
+    }
+    Ok(sets.into_values().collect())
 }
 
 impl Place {

@@ -17,16 +17,14 @@ use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Place};
 use self::destinations::Destinations;
-use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces};
+use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces, in_each};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
 use crate::keys::Key;
 use crate::labels::LabelSelector;
-use crate::parameters;
-use crate::query::{Output, Query, SourceQuery};
-use crate::reach::Reach;
-use crate::source::Allowed;
+use crate::output::Output;
+use crate::reach::{Allowed, Reach};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -107,8 +105,12 @@ impl GlooRoutes {
     }
 
     /// What a request to this source asks for.
-    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
+    pub(crate) fn query(
+        &self,
+        given: &Value,
+        allowed: &Allowed<'_>,
+    ) -> Result<(RouteQuery, Output), Failure> {
+        let parameters = Output::parameters(given, Self::PARAMETERS)?;
 
         let cluster = parameters.string("cluster")?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
@@ -129,10 +131,7 @@ impl GlooRoutes {
             destinations: Destinations::read(&parameters, by_table)?,
             by_table,
         };
-        Ok(Query {
-            source: SourceQuery::GlooRoutes(query),
-            output: Output::read(NAME, &parameters, Some(OWN), false)?,
-        })
+        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
     }
 }
 
@@ -149,26 +148,19 @@ impl RouteQuery {
     /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
     /// table that is selected contradicts the API.
     pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
-        let mut sets = BTreeMap::new();
-        for (cluster, selector) in &self.tables {
+        in_each(self.tables.keys(), |cluster| {
             let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            let of_cluster = self.sets_of(cluster, selector, tables);
-            sets.extend(of_cluster.map_err(|failure| match self.tables.len() {
-                1 => failure,
-                _ => failure.in_cluster(cluster),
-            })?);
-        }
-        Ok(sets.into_values().collect())
+            self.sets_of(cluster, tables)
+        })
     }
 
     /// The sets of one cluster, by key.
     fn sets_of(
         &self,
         cluster: &str,
-        selector: &RouteTableSelector,
         tables: &[Arc<RouteTableDoc>],
     ) -> Result<BTreeMap<String, ParameterSet>, Failure> {
-        let mut selector = selector.clone();
+        let mut selector = self.tables.get(cluster).cloned().unwrap_or_default();
         if selector.namespaces == [ALL] && !tables.is_empty() {
             let namespaces = tables.iter().map(|table| table.key().namespace.clone());
             selector.namespaces = namespaces.collect::<BTreeSet<_>>().into_iter().collect();

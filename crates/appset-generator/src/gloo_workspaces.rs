@@ -14,11 +14,10 @@ use crate::error::ConfigError;
 use crate::identity::Identity;
 use crate::keys::Key;
 use crate::labels::{LabelSelector, has_all};
-use crate::parameters::{self, flag};
+use crate::output::Output;
+use crate::parameters::flag;
 use crate::pattern::{is_pattern, matches};
-use crate::query::{Output, Query, SourceQuery};
-use crate::reach::Reach;
-use crate::source::Allowed;
+use crate::reach::{Allowed, Reach};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -122,8 +121,12 @@ impl GlooWorkspaces {
     }
 
     /// What a request to this source asks for.
-    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
+    pub(crate) fn query(
+        &self,
+        given: &Value,
+        allowed: &Allowed<'_>,
+    ) -> Result<(WorkspaceQuery, Output), Failure> {
+        let parameters = Output::parameters(given, Self::PARAMETERS)?;
         let places = self.reach.admit(None, &[], allowed)?;
         let query = WorkspaceQuery {
             // There is one, or the profile does not allow it, which is refused.
@@ -134,10 +137,7 @@ impl GlooWorkspaces {
             cluster_map: self.cluster_map.clone(),
             by_namespace: flag(&parameters, "expandNamespaces")?.unwrap_or_default(),
         };
-        Ok(Query {
-            source: SourceQuery::GlooWorkspaces(query),
-            output: Output::read(NAME, &parameters, Some(OWN), false)?,
-        })
+        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
     }
 }
 

@@ -25,9 +25,9 @@ pub(crate) use self::reference::{is_tag, is_tag_character};
 use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::keys::{Key, names};
-use crate::parameters::{self, flag};
+use crate::output::Output;
+use crate::parameters::flag;
 use crate::pattern::matches;
-use crate::query::{Output, Query, SourceQuery};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -270,8 +270,8 @@ impl ImageDigests {
         &self,
         given: &Value,
         allowed: Option<&[String]>,
-    ) -> Result<Query, Failure> {
-        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
+    ) -> Result<(ImageQuery, Output), Failure> {
+        let parameters = Output::parameters(given, Self::PARAMETERS)?;
 
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
@@ -322,10 +322,10 @@ impl ImageDigests {
                 .to_owned(),
             on_missing,
         };
-        Ok(Query {
-            source: SourceQuery::ImageDigests(query),
-            output: Output::read(NAME, &parameters, Some(OWN), on_missing == OnMissing::Skip)?,
-        })
+        Ok((
+            query,
+            Output::read(NAME, &parameters, Some(OWN), on_missing == OnMissing::Skip)?,
+        ))
     }
 
     /// What one entry of `images` means: a repository, or an object that has more.

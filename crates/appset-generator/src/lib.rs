@@ -25,13 +25,14 @@ mod gloo_routes;
 mod gloo_workspaces;
 mod identity;
 mod image_digests;
-pub mod keys;
+mod keys;
 mod labels;
+mod output;
 mod parameters;
 mod pattern;
 mod profile;
-mod query;
 mod reach;
+pub mod reference;
 mod refresh;
 mod request;
 mod rollouts;
@@ -57,10 +58,12 @@ pub use image_digests::{
     Keychain, KeychainError, Platform, Proof, Reference, RegistryError, Token, Unknown,
     check_manifest, choose, is_tag_list, platform_of, unknown,
 };
-pub use query::{Output, Query, SourceQuery};
+pub use keys::Key;
+pub use output::Output;
 pub use refresh::Refresh;
 pub use request::Request;
 pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};
 pub use set::ParameterSet;
+pub use source::{Query, SourceQuery};
 pub use static_sets::{StaticQuery, StaticSource};

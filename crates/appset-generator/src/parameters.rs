@@ -3,18 +3,6 @@
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
-use crate::keys::{Key, names};
-use crate::query::Output;
-
-/// The parameters of a source that has one key at the top, those of every source and its `own`.
-pub(crate) fn of_source<'a>(given: &'a Value, own: &[Key]) -> Result<Block<'a>, Problem> {
-    Block::root(
-        given,
-        "the parameters",
-        &names(&[&Output::KEYS, own].concat()),
-    )
-}
-
 /// A count, as a number or as its text.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
     let read = |value: &Value| match value {

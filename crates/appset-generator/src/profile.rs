@@ -13,8 +13,8 @@ use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests;
 use crate::keys::{Key, names};
-use crate::query::Query;
-use crate::source::{Allowed, Source, Sources};
+use crate::reach::Allowed;
+use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
 

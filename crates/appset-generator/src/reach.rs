@@ -7,7 +7,29 @@ use crate::clusters::{ALL, Clusters, Namespaces, Place};
 use crate::error::ConfigError;
 use crate::keys::Key;
 use crate::labels::LabelSelector;
-use crate::source::Allowed;
+
+/// What a profile restricts a request to, and what is known of the namespaces of clusters.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed<'a> {
+    /// Patterns of images.
+    pub(crate) images: Option<&'a [String]>,
+    pub(crate) clusters: Option<&'a [String]>,
+    pub(crate) namespaces: Option<&'a [String]>,
+    pub(crate) known: &'a Namespaces,
+}
+
+/// Everything is allowed, and no namespace is known.
+impl Default for Allowed<'_> {
+    fn default() -> Self {
+        static NONE: Namespaces = Namespaces::NONE;
+        Self {
+            images: None,
+            clusters: None,
+            namespaces: None,
+            known: &NONE,
+        }
+    }
+}
 
 /// The clusters and the namespaces that a source may look into.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,16 +12,14 @@ use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{ByCluster, Clusters, Place};
+use crate::clusters::{ByCluster, Clusters, Place, in_each};
 use crate::error::ConfigError;
 use crate::field::hosts;
 use crate::identity::Identity;
 use crate::keys::Key;
 use crate::labels::LabelSelector;
-use crate::parameters;
-use crate::query::{Output, Query, SourceQuery};
-use crate::reach::Reach;
-use crate::source::Allowed;
+use crate::output::Output;
+use crate::reach::{Allowed, Reach};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -120,8 +118,12 @@ impl Rollouts {
     }
 
     /// What a request to this source asks for.
-    pub(crate) fn query(&self, given: &Value, allowed: &Allowed<'_>) -> Result<Query, Failure> {
-        let parameters = parameters::of_source(given, Self::PARAMETERS)?;
+    pub(crate) fn query(
+        &self,
+        given: &Value,
+        allowed: &Allowed<'_>,
+    ) -> Result<(RolloutQuery, Output), Failure> {
+        let parameters = Output::parameters(given, Self::PARAMETERS)?;
         let asked = parameters.object_names("namespaces")?;
         let cluster = parameters.string("cluster")?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
@@ -138,10 +140,7 @@ impl Rollouts {
             weights: include.contains(&"weights"),
             steps: include.contains(&"steps"),
         };
-        Ok(Query {
-            source: SourceQuery::Rollouts(query),
-            output: Output::read(NAME, &parameters, Some(OWN), false)?,
-        })
+        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
     }
 }
 
@@ -167,17 +166,11 @@ impl RolloutQuery {
         rollouts: &ByCluster<Rollout>,
         tables: &ByCluster<RouteTable>,
     ) -> Result<Vec<ParameterSet>, Failure> {
-        let mut sets = BTreeMap::new();
-        for Place { cluster, .. } in &self.places {
+        in_each(self.places.iter().map(|place| &place.cluster), |cluster| {
             let rollouts = rollouts.get(cluster).map(Vec::as_slice).unwrap_or_default();
             let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            let of_cluster = self.sets_of(cluster, rollouts, tables);
-            sets.extend(of_cluster.map_err(|failure| match self.places.len() {
-                1 => failure,
-                _ => failure.in_cluster(cluster),
-            })?);
-        }
-        Ok(sets.into_values().collect())
+            self.sets_of(cluster, rollouts, tables)
+        })
     }
 
     /// The sets of one cluster, by key.

@@ -7,12 +7,38 @@ use strict_json::Block;
 
 use crate::clusters::{Clusters, Namespaces, Place, Watched};
 use crate::error::ConfigError;
-use crate::gloo_routes::{self, GlooRoutes};
-use crate::gloo_workspaces::{self, GlooWorkspaces};
-use crate::image_digests::{self, ImageDigests};
+use crate::gloo_routes::{self, GlooRoutes, RouteQuery};
+use crate::gloo_workspaces::{self, GlooWorkspaces, WorkspaceQuery};
+use crate::image_digests::{self, ImageDigests, ImageQuery};
 use crate::keys::Key;
-use crate::rollouts::{self, Rollouts};
-use crate::{Failure, Query, StaticSource};
+use crate::reach::Allowed;
+use crate::rollouts::{self, RolloutQuery, Rollouts};
+use crate::static_sets::{StaticQuery, StaticSource};
+use crate::{Failure, Output};
+
+/// What to look up, and what to make of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Query {
+    /// What to look up.
+    pub source: SourceQuery,
+    /// What to make of it.
+    pub output: Output,
+}
+
+/// What to look up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceQuery {
+    /// Nothing: the configuration has it.
+    Static(StaticQuery),
+    /// Digests of tags, from registries.
+    ImageDigests(ImageQuery),
+    /// Routes of Gloo's RouteTables.
+    GlooRoutes(RouteQuery),
+    /// Rollouts, and the RouteTables that they select.
+    Rollouts(RolloutQuery),
+    /// Workspaces of Gloo, and the clusters that they are in.
+    GlooWorkspaces(WorkspaceQuery),
+}
 
 /// Every source that is configured, by the name that requests choose it by.
 pub(crate) type Sources = BTreeMap<String, Source>;
@@ -34,29 +60,6 @@ pub(crate) enum Kind {
     GlooRoutes,
     Rollouts,
     GlooWorkspaces,
-}
-
-/// What a profile restricts a request to, and what is known of the namespaces of clusters.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Allowed<'a> {
-    /// Patterns of images.
-    pub(crate) images: Option<&'a [String]>,
-    pub(crate) clusters: Option<&'a [String]>,
-    pub(crate) namespaces: Option<&'a [String]>,
-    pub(crate) known: &'a Namespaces,
-}
-
-/// Everything is allowed, and no namespace is known.
-impl Default for Allowed<'_> {
-    fn default() -> Self {
-        static NONE: Namespaces = Namespaces::NONE;
-        Self {
-            images: None,
-            clusters: None,
-            namespaces: None,
-            known: &NONE,
-        }
-    }
 }
 
 impl Kind {
@@ -132,13 +135,29 @@ impl Source {
         given: &Value,
         allowed: Allowed<'_>,
     ) -> Result<Query, Failure> {
-        match self {
-            Self::Static(source) => source.query(name, given),
-            Self::ImageDigests(source) => source.query(given, allowed.images),
-            Self::GlooRoutes(source) => source.query(given, &allowed),
-            Self::Rollouts(source) => source.query(given, &allowed),
-            Self::GlooWorkspaces(source) => source.query(given, &allowed),
-        }
+        let (source, output) = match self {
+            Self::Static(source) => {
+                let (query, output) = source.query(name, given)?;
+                (SourceQuery::Static(query), output)
+            }
+            Self::ImageDigests(source) => {
+                let (query, output) = source.query(given, allowed.images)?;
+                (SourceQuery::ImageDigests(query), output)
+            }
+            Self::GlooRoutes(source) => {
+                let (query, output) = source.query(given, &allowed)?;
+                (SourceQuery::GlooRoutes(query), output)
+            }
+            Self::Rollouts(source) => {
+                let (query, output) = source.query(given, &allowed)?;
+                (SourceQuery::Rollouts(query), output)
+            }
+            Self::GlooWorkspaces(source) => {
+                let (query, output) = source.query(given, &allowed)?;
+                (SourceQuery::GlooWorkspaces(query), output)
+            }
+        };
+        Ok(Query { source, output })
     }
 
     /// Adds the objects that it looks at, by cluster.

@@ -5,7 +5,7 @@ use strict_json::Block;
 
 use crate::error::ConfigError;
 use crate::keys::{Key, names};
-use crate::query::{Output, Query, SourceQuery};
+use crate::output::Output;
 use crate::{Failure, Field, ParameterSet};
 
 /// Where the inputs of a request stand in its answer.
@@ -76,7 +76,11 @@ impl StaticSource {
     }
 
     /// What a request to this source, called `name`, asks for.
-    pub(crate) fn query(&self, name: &str, given: &Value) -> Result<Query, Failure> {
+    pub(crate) fn query(
+        &self,
+        name: &str,
+        given: &Value,
+    ) -> Result<(StaticQuery, Output), Failure> {
         let echoed: Map<String, Value> = given
             .as_object()
             .into_iter()
@@ -98,10 +102,10 @@ impl StaticSource {
                 set.insert(INPUT, echo.clone())?;
             }
         }
-        Ok(Query {
-            source: SourceQuery::Static(StaticQuery { sets }),
-            output: Output::read(name, &parameters, None, false)?,
-        })
+        Ok((
+            StaticQuery { sets },
+            Output::read(name, &parameters, None, false)?,
+        ))
     }
 
     /// Whether the sets echo a parameter. Without a list it is anything but the misspelt name of a guard, which would do

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -14,6 +14,22 @@ use tempfile::TempDir;
 
 /// No measure of anything: a test that waits longer has found a fault.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Writes a kubeconfig, without a login, for the API server at `host`.
+pub(crate) fn kubeconfig(dir: &Path, host: &str) -> PathBuf {
+    let file = dir.join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1
+kind: Config
+current-context: any
+contexts: [{{name: any, context: {{cluster: any, user: any}}}}]
+clusters: [{{name: any, cluster: {{server: 'http://{host}'}}}}]
+users: [{{name: any, user: {{}}}}]
+"
+    );
+    fs::write(&file, text).unwrap();
+    file
+}
 
 /// A running generator; it ends with this value.
 pub(crate) struct Generator {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 
-use crate::generator::Generator;
+use crate::generator::{Generator, kubeconfig};
 
 const CONFIG: &str = "
 static: {hello: {sets: [{key1: val1}]}}
@@ -13,21 +13,11 @@ glooRoutes: {namespaces: [shop]}
 const ROUTES: &str =
     r#"{"input":{"parameters":{"source":"gloo-routes","routeTableSelector":{"name":"web"}}}}"#;
 
-/// A kubeconfig for an API server that listens no more.
-fn kubeconfig(dir: &tempfile::TempDir) -> String {
+/// A flag for an API server that listens no more.
+fn unanswered(dir: &tempfile::TempDir) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let file = dir.path().join("kubeconfig");
-    let text = format!(
-        "apiVersion: v1
-kind: Config
-current-context: any
-contexts: [{{name: any, context: {{cluster: any, user: any}}}}]
-clusters: [{{name: any, cluster: {{server: 'http://{address}'}}}}]
-users: [{{name: any, user: {{}}}}]
-"
-    );
-    fs::write(&file, text).unwrap();
+    let file = kubeconfig(dir.path(), &address.to_string());
     format!("--kubeconfig={}", file.display())
 }
 
@@ -40,7 +30,7 @@ clusters: {east: {context: any}, west: {context: none}}
 glooRoutes: {namespaceSelector: {labels: {team: shop}}}
 rollouts: {namespaces: '*', clusters: [west]}
 ";
-    let generator = Generator::start_with(config, &[("argocd", "t")], &[&kubeconfig(&dir)]);
+    let generator = Generator::start_with(config, &[("argocd", "t")], &[&unanswered(&dir)]);
     generator.wait_until("/readyz", "cluster east: Namespaces are not known: ");
     generator
         .wait_for(r#"gloo_appset_watch_synced{cluster="west",kind="Namespace",namespace="*"} 0"#);
@@ -62,7 +52,7 @@ rollouts: {namespaces: '*', clusters: [west]}
 #[test]
 fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
     let dir = tempfile::tempdir().unwrap();
-    let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&kubeconfig(&dir)]);
+    let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &[&unanswered(&dir)]);
     generator.wait_until("/readyz", "cannot list routetables");
     generator.wait_for(
         r#"gloo_appset_watch_synced{cluster="in-cluster",kind="RouteTable",namespace="shop"} 0"#,

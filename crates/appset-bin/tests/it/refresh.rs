@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::generator::Generator;
+use crate::generator::{Generator, kubeconfig};
 use crate::registry::Registry;
 
 const BODY: &str = r#"{"applicationSetName":"shop","input":{"parameters":{"source":"hello"}}}"#;
@@ -32,18 +32,7 @@ impl World {
             Some((status, vec![("connection", "close".to_owned())], body))
         });
         let dir = tempfile::tempdir().unwrap();
-        let kubeconfig = dir.path().join("kubeconfig");
-        let text = format!(
-            "apiVersion: v1
-kind: Config
-current-context: any
-contexts: [{{name: any, context: {{cluster: any, user: any}}}}]
-clusters: [{{name: any, cluster: {{server: 'http://{}'}}}}]
-users: [{{name: any, user: {{}}}}]
-",
-            api.host
-        );
-        fs::write(&kubeconfig, text).unwrap();
+        let kubeconfig = kubeconfig(dir.path(), &api.host);
         let refresh = format!(
             "refresh: {{namespaces: [argocd], interval: 1s, kubeconfig: '{}'}}\n",
             kubeconfig.display()

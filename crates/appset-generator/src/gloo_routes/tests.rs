@@ -5,6 +5,7 @@ use route_planner::{Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair
 use serde_json::json;
 
 use super::*;
+use crate::SourceQuery;
 use crate::testing::{found, query, refused};
 
 const CONFIG: &str = "

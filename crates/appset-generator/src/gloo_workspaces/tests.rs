@@ -7,6 +7,7 @@ use proptest::{collection, option, prelude::*, sample};
 use serde_json::json;
 
 use super::*;
+use crate::SourceQuery;
 use crate::testing::{query, refused};
 
 const CONFIG: &str = "

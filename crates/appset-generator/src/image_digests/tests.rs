@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample;
 
 use super::*;
-use crate::{Config, Request};
+use crate::{Config, Request, SourceQuery};
 
 const CONFIG: &str = "
 imageDigests:
@@ -208,16 +208,22 @@ fn an_impossible_tag_is_missing_if_the_request_says_so() {
         assert_eq!(answered, r#"{"output":{"parameters":[]}}"#);
         let error = tag(bad, &format!(r#"{skip},"onMissing":"error""#));
         refused("default", &error, "is not there");
-        let config = Config::from_yaml(CONFIG).unwrap();
-        let body = format!(r#"{{"input":{{"parameters":{}}}}}"#, tag(bad, skip));
-        let request = Request::from_body(body.as_bytes()).unwrap();
-        let query = config
-            .query(None, Some("t"), &request, &crate::Namespaces::default())
-            .unwrap();
-        let SourceQuery::ImageDigests(images) = query.source else {
-            panic!("another source");
-        };
-        assert_eq!(images.references().count(), 0);
+        let asked = asked(CONFIG, &tag(bad, skip));
+        assert_eq!(asked.references().count(), 0);
+    }
+}
+
+/// The images that a request with `parameters`, JSON, is about.
+#[track_caller]
+fn asked(config: &str, parameters: &str) -> ImageQuery {
+    let config = Config::from_yaml(config).unwrap();
+    let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
+    let request = Request::from_body(body.as_bytes()).unwrap();
+    let known = crate::Namespaces::default();
+    let query = config.query(None, Some("t"), &request, &known).unwrap();
+    match query.source {
+        SourceQuery::ImageDigests(images) => images,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -225,16 +231,8 @@ fn an_impossible_tag_is_missing_if_the_request_says_so() {
 #[track_caller]
 fn settings(registry: &str, repository: &str) -> Reference {
     let config = format!("imageDigests: {{registries: {{{registry}}}}}");
-    let config = Config::from_yaml(&config).unwrap();
-    let body =
-        format!(r#"{{"input":{{"parameters":{{"tag":"v1","images":{{"a":"{repository}"}}}}}}}}"#);
-    let request = Request::from_body(body.as_bytes()).unwrap();
-    let query = config
-        .query(None, Some("t"), &request, &crate::Namespaces::default())
-        .unwrap();
-    let SourceQuery::ImageDigests(images) = query.source else {
-        panic!("another source");
-    };
+    let parameters = format!(r#"{{"tag":"v1","images":{{"a":"{repository}"}}}}"#);
+    let images = asked(&config, &parameters);
     let (_, reference) = images.references().next().unwrap();
     reference.clone()
 }

@@ -6,6 +6,7 @@ use proptest::{collection, option, prelude::*, sample};
 use serde_json::json;
 
 use super::*;
+use crate::SourceQuery;
 use crate::testing::{found, query, refused};
 
 const CONFIG: &str = "

@@ -8,8 +8,6 @@ use ring::digest::{SHA256, digest};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Outcome;
-
 /// How many requests are remembered. One more replaces the one that was asked for longest ago.
 const MOST_CALLS: usize = 1000;
 /// A request with longer parameters is not remembered, in bytes.
@@ -31,6 +29,17 @@ pub(crate) struct Call {
     parameters: String,
 }
 
+/// What became of the annotation of one set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was written.
+    Requested,
+    /// There is no such set in the namespaces of the configuration.
+    Unknown,
+    /// The API server refused, or did not answer.
+    Failed,
+}
+
 /// The hash of an answer.
 type Hash = [u8; 32];
 
@@ -40,11 +49,13 @@ struct Entry {
     answered: Hash,
     /// What it would get.
     now: Hash,
+    /// Whether it was compared since the set got it: an object may have changed while it was being answered.
+    is_compared: bool,
 }
 
 /// What was answered to whom.
 #[derive(Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     entries: BTreeMap<Call, Entry>,
     /// Sets that are not annotated before.
     resting: BTreeMap<String, Instant>,
@@ -52,14 +63,14 @@ pub(super) struct Ledger {
 
 /// A set whose answers have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Due {
+pub(crate) struct Due {
     application_set: String,
     value: String,
     changed: BTreeMap<Call, Hash>,
 }
 
 impl Call {
-    pub(super) fn new(profile: Option<&str>, token: &str, request: &Request) -> Self {
+    pub(crate) fn new(profile: Option<&str>, token: &str, request: &Request) -> Self {
         Self {
             application_set: request.application_set.clone(),
             profile: profile.map(str::to_owned),
@@ -89,23 +100,23 @@ impl Call {
 }
 
 impl Due {
-    pub(super) fn application_set(&self) -> &str {
+    pub(crate) fn application_set(&self) -> &str {
         &self.application_set
     }
 
     /// The value of the annotation: the same for the same answers.
-    pub(super) fn value(&self) -> &str {
+    pub(crate) fn value(&self) -> &str {
         &self.value
     }
 }
 
 impl Ledger {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// A set got an answer.
-    pub(super) fn answered(&mut self, call: Call, body: &[u8], now: Instant) {
+    pub(crate) fn answered(&mut self, call: Call, body: &[u8], now: Instant) {
         if call.parameters.len() > LONGEST {
             return;
         }
@@ -120,28 +131,32 @@ impl Ledger {
             asked: now,
             answered: hash,
             now: hash,
+            is_compared: false,
         };
         self.entries.insert(call, entry);
     }
 
-    /// The requests to answer again.
-    pub(super) fn calls(&mut self, now: Instant) -> Vec<Call> {
+    /// The requests to answer again: `all`, or those that were not compared yet.
+    pub(crate) fn calls(&mut self, all: bool, now: Instant) -> Vec<Call> {
         let is_recent = |_: &Call, entry: &mut Entry| {
             now.saturating_duration_since(entry.asked) < FORGOTTEN_AFTER
         };
         self.entries.retain(is_recent);
-        self.entries.keys().cloned().collect()
+        let entries = self.entries.iter();
+        let open = entries.filter(|(_, entry)| all || !entry.is_compared);
+        open.map(|(call, _)| call.clone()).collect()
     }
 
     /// A request would get an answer now.
-    pub(super) fn would_answer(&mut self, call: &Call, body: &[u8]) {
+    pub(crate) fn would_answer(&mut self, call: &Call, body: &[u8]) {
         if let Some(entry) = self.entries.get_mut(call) {
             entry.now = hash(body);
+            entry.is_compared = true;
         }
     }
 
     /// The sets to annotate, and whether there are more which have to wait.
-    pub(super) fn due(&mut self, now: Instant) -> (Vec<Due>, bool) {
+    pub(crate) fn due(&mut self, now: Instant) -> (Vec<Due>, bool) {
         self.resting.retain(|_, until| *until > now);
         let mut sets: BTreeMap<&str, BTreeMap<Call, Hash>> = BTreeMap::new();
         let entries = self.entries.iter();
@@ -166,7 +181,7 @@ impl Ledger {
     }
 
     /// A set was annotated, or could not be.
-    pub(super) fn settle(&mut self, due: &Due, outcome: Outcome, rest: Duration, now: Instant) {
+    pub(crate) fn settle(&mut self, due: &Due, outcome: Outcome, rest: Duration, now: Instant) {
         let set = due.application_set.clone();
         match outcome {
             Outcome::Requested => {
@@ -231,7 +246,7 @@ mod tests {
 
         /// Every request of a set would get this now.
         fn becomes(&mut self, set: &str, body: &str) {
-            for call in self.ledger.calls(self.now) {
+            for call in self.ledger.calls(true, self.now) {
                 if call.application_set == set {
                     self.ledger.would_answer(&call, body.as_bytes());
                 }
@@ -270,6 +285,19 @@ mod tests {
         assert!(book.round(Outcome::Requested).is_empty());
         book.becomes("one", "3");
         assert_eq!(book.round(Outcome::Requested), ["one"]);
+    }
+
+    #[test]
+    fn an_answer_is_compared_once_though_nothing_changes_after_it() {
+        let mut book = Book::new();
+        book.answer("one", "x", "1");
+        assert_eq!(book.ledger.calls(false, book.now).len(), 1);
+        // An object changed while it was being answered.
+        book.becomes("one", "2");
+        assert!(book.ledger.calls(false, book.now).is_empty());
+        assert_eq!(book.round(Outcome::Requested), ["one"]);
+        book.answer("one", "x", "2");
+        assert_eq!(book.ledger.calls(false, book.now).len(), 1);
     }
 
     #[test]
@@ -336,7 +364,7 @@ mod tests {
         assert_eq!(book.round(Outcome::Requested).len(), MOST_SETS);
         assert_eq!(book.round(Outcome::Requested).len(), 9);
         book.now += FORGOTTEN_AFTER;
-        assert!(book.ledger.calls(book.now).is_empty());
+        assert!(book.ledger.calls(true, book.now).is_empty());
     }
 
     #[test]

@@ -1,40 +1,14 @@
-//! A request that has been understood: what to look up, and what to make of it.
+//! What every source has in common: parameters of a request, and what becomes of the sets that are found.
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use crate::answer::Guards;
 use crate::field::check_top_level;
-use crate::keys::Key;
-use crate::{
-    Answer, Failure, ImageQuery, ParameterSet, RolloutQuery, RouteQuery, StaticQuery,
-    WorkspaceQuery,
-};
-
-/// What to look up, and what to make of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
-    /// What to look up.
-    pub source: SourceQuery,
-    /// What to make of it.
-    pub output: Output,
-}
-
-/// What to look up.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SourceQuery {
-    /// Nothing: the configuration has it.
-    Static(StaticQuery),
-    /// Digests of tags, from registries.
-    ImageDigests(ImageQuery),
-    /// Routes of Gloo's RouteTables.
-    GlooRoutes(RouteQuery),
-    /// Rollouts, and the RouteTables that they select.
-    Rollouts(RolloutQuery),
-    /// Workspaces of Gloo, and the clusters that they are in.
-    GlooWorkspaces(WorkspaceQuery),
-}
+use crate::keys::{Key, names};
+use crate::{Answer, Failure, ParameterSet};
 
 /// What to make of what a source found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +34,15 @@ impl Output {
             "",
         ),
     ];
+
+    /// The parameters of a source: its `own`, and those of every source.
+    pub(crate) fn parameters<'a>(given: &'a Value, own: &[Key]) -> Result<Block<'a>, Problem> {
+        Block::root(
+            given,
+            "the parameters",
+            &names(&[&Self::KEYS, own].concat()),
+        )
+    }
 
     /// `own` is the source's key at the top, if it has one; for `skips` see [`Guards::read`].
     pub(crate) fn read(
