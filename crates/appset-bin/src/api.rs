@@ -164,7 +164,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Runs a call within its bounds, and tells the log and the figures what became of it.
+/// Runs a call within its bounds, and writes its outcome to the log and the metrics.
 async fn account(
     State(service): State<Arc<Service>>,
     request: axum::extract::Request,
@@ -226,7 +226,7 @@ async fn account(
     response
 }
 
-/// What an answer means that is neither an [`Answered`] nor a [`Refused`]: axum made it, of a path that is no text.
+/// The failure behind a response that is neither an [`Answered`] nor a [`Refused`]: axum rejected a path that is not UTF-8.
 fn by_axum(response: &Response) -> Failure {
     if response.status().is_client_error() {
         Failure::UnknownPath

@@ -56,7 +56,7 @@ pub(crate) struct Ask {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// The profile that is asked, whoever may use it.
+    /// The profile to ask, whichever tokens it is for.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 
@@ -107,7 +107,7 @@ pub(crate) fn run(command: &Command) -> ExitCode {
     match found {
         Ok(Found::Yes(text)) => {
             let mut stdout = std::io::stdout();
-            // Nobody reads it any more.
+            // The reader may have closed the pipe.
             let _ = stdout
                 .write_all(&text)
                 .and_then(|()| stdout.write_all(b"\n"));

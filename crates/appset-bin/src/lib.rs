@@ -44,7 +44,7 @@ const VERSION: &str = match option_env!("RELEASE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Carries out a command, or serves until SIGTERM or SIGINT, and then until what was asked is answered.
+/// Runs a command, or serves until SIGTERM or SIGINT, and then until running calls have ended.
 pub fn run(line: &CommandLine) -> ExitCode {
     let served = match (&line.command, &line.flags) {
         (Some(command), _) => return commands::run(command),
@@ -78,7 +78,7 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
         .with(
             Targets::new()
                 .with_default(LevelFilter::TRACE)
-                // It tells of every failed try to reach the API server; the informers tell why.
+                // It logs every failed request; the informers log the reason once.
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
@@ -116,8 +116,8 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Connections that wait to be accepted. Of one more the client hears nothing, and tries again after a second, and then after
-/// three; Linux has 4,096 at most unless `net.core.somaxconn` says otherwise.
+/// Number of connections that wait to be accepted. The kernel drops the packet of one more, and the client tries again after one
+/// second, then after three. Linux allows 4,096 at most unless `net.core.somaxconn` is larger.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {

@@ -1,22 +1,22 @@
 //! Files that may change while they are in use.
 //!
-//! They are read whenever someone needs what is in them, and parsed when their bytes are others than before. So a change
-//! counts at once, however it was made (a mounted ConfigMap changes by a swap of symbolic links), and there is no watcher
-//! that could miss it. Readiness probes need them too, so a bad file shows within seconds.
+//! They are read at each use, and parsed when their bytes have changed. So a change counts at once, however it was made (a mounted
+//! ConfigMap changes by a swap of symbolic links), and no watcher can miss it. Readiness probes read them too, so an invalid file
+//! is reported within seconds.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{fs, path::PathBuf};
 
 use anyhow::Context as _;
 
-/// What was last read from some files that could be used.
+/// The value of the last valid content of some files.
 pub(crate) struct Live<T> {
     files: Vec<PathBuf>,
     parse: Parse<T>,
     state: Mutex<State<T>>,
 }
 
-/// Makes a value of what is in the files, in their order.
+/// Parses the contents of the files, in their order.
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
 struct State<T> {
@@ -49,7 +49,7 @@ impl<T> Live<T> {
         })
     }
 
-    /// What is in the files now, or was when they were last good.
+    /// The value of the files as they are, or as they were when they were last valid.
     pub(crate) fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let problem = match read(&self.files) {
@@ -67,7 +67,7 @@ impl<T> Live<T> {
                 }
             }
             Err(error) => {
-                // Whatever comes back is to be judged.
+                // The next content is parsed, even if it is the same.
                 state.seen.clear();
                 Some(format!("{error:#}"))
             }
@@ -83,7 +83,7 @@ impl<T> Live<T> {
         Arc::clone(&state.value)
     }
 
-    /// Whether the files as they are now are in use.
+    /// Whether the current content of the files is valid, and so in use.
     pub(crate) fn is_good(&self) -> bool {
         self.current();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((*live.current(), live.is_good()), (1, false));
         write("2");
         assert_eq!((*live.current(), live.is_good()), (2, true));
-        // Good again by going back to what is in use.
+        // The content that is in use makes it valid again.
         fs::remove_file(&file).unwrap();
         assert!(!live.is_good());
         write("2");

@@ -1,4 +1,4 @@
-//! Figures for Prometheus.
+//! Metrics for Prometheus.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,7 +14,7 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::ledger::Outcome;
 use crate::objects::Report;
 
-/// Everything that is counted. Labels hold what the configuration names, never what a request makes up.
+/// All metrics. Labels hold names of the configuration, never values of a request.
 pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,

@@ -19,7 +19,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
-/// A configuration that was changed for the worse is no reason to fall silent: the one before still counts.
+/// A configuration that became invalid does not make it unready: the one before is still in use.
 async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
     match service.unready() {
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -29,5 +29,8 @@ async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
 
 async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
     const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, OPEN_METRICS)], service.figures())
+    (
+        [(header::CONTENT_TYPE, OPEN_METRICS)],
+        service.metrics_text(),
+    )
 }

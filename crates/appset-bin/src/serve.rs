@@ -108,7 +108,7 @@ impl Server {
 
     /// Accepts no more, closes what is idle and waits for the answers to what was asked.
     pub(crate) async fn finish(self) {
-        // Nobody listens only if accepting has ended already.
+        // There is no receiver only if accepting has ended already.
         let _ = self.stop.send(());
         if let Err(error) = self.serving.await {
             tracing::error!(%error, "accepting connections ended");
@@ -133,7 +133,7 @@ struct Connection {
 
 impl Open {
     /// A place for one more connection. If there is none, the oldest connection that has no answer to come makes room: a
-    /// client that still wants it connects again, while one that was turned away would have failed.
+    /// client that still wants it connects again, while one that was refused would have failed.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             if let Ok(place) = Arc::clone(&self.permits).try_acquire_owned() {

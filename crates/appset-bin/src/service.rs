@@ -1,4 +1,4 @@
-//! What every request needs: the configuration, the tokens, the limits, the figures.
+//! What every request needs: configuration, tokens, limits and metrics.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Warns if nobody can ask.
+    /// Warns if there is no token, so that every call will be refused.
     pub(crate) fn check_tokens(&self) -> anyhow::Result<()> {
         if self.tokens()?.is_empty() {
             let path = self.tokens.display().to_string();
@@ -74,7 +74,7 @@ impl Service {
         config
     }
 
-    /// The tokens as they are now.
+    /// The tokens, read anew.
     pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
         Tokens::read(&self.tokens).map_err(|error| {
             let path = self.tokens.display().to_string();
@@ -83,7 +83,7 @@ impl Service {
         })
     }
 
-    /// Leave to run one more call.
+    /// The permit for one more call.
     pub(crate) fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
         let permit = self.permits.try_acquire();
         permit.map_err(|_| Failure::Busy(self.max_concurrent))
@@ -182,9 +182,9 @@ impl Service {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Why Argo CD should ask another replica, if it should.
+    /// Why the replica is not ready, if it is not.
     ///
-    /// A watch that fails later, or that a changed configuration asks for, is no reason: other sources still answer.
+    /// A watch that fails later, or that a changed configuration adds, does not make it unready: other sources still answer.
     pub(crate) fn unready(&self) -> Option<String> {
         if self.is_draining() {
             return Some("draining".to_owned());
@@ -203,8 +203,8 @@ impl Service {
         unseen
     }
 
-    /// The figures, in the text format of OpenMetrics.
-    pub(crate) fn figures(&self) -> String {
+    /// The metrics, in the text format of OpenMetrics.
+    pub(crate) fn metrics_text(&self) -> String {
         self.config();
         self.metrics.remembered(self.ledger().len());
         self.metrics

@@ -10,8 +10,8 @@ use subtle::ConstantTimeEq as _;
 
 /// The tokens as they are now. Each file is one; its name is the token's.
 ///
-/// They are read anew for every request, so that two are valid while one replaces the other, without a restart. Only their
-/// hashes are kept: equally long, so a comparison takes as long for every token.
+/// They are read for every request, so two are valid during a rotation, without a restart. Only hashes are kept: they have one
+/// length, so a comparison takes the same time for every token.
 pub(crate) struct Tokens(Vec<(String, Digest)>);
 
 impl Tokens {

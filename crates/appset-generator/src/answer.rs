@@ -7,7 +7,7 @@ use crate::keys::Key;
 use crate::parameters::count;
 use crate::{Failure, ParameterSet};
 
-/// Leave to answer with an empty list, which deletes every Application of the ApplicationSet.
+/// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
 /// Only [`OnEmpty`] holds one, and that is read from the input of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,8 +50,7 @@ impl Guards {
         Key::new("maxItems", "more sets are an error", ""),
     ];
 
-    /// Reads the keys. `skips` tells that by its other parameters the request takes nothing found for an answer, unless
-    /// `onEmpty` says otherwise.
+    /// Reads the keys. `skips`: by its other parameters the request accepts an empty answer, unless `onEmpty` says otherwise.
     pub(crate) fn read(parameters: &Block<'_>, skips: bool) -> Result<Self, Problem> {
         let min = count(parameters, "minItems")?.unwrap_or_default();
         let asked = parameters.one_of("onEmpty", &["allow", "error"])?;
@@ -83,7 +82,7 @@ impl Guards {
         })
     }
 
-    /// Lets `sets` pass, or says why not. `source` is what was asked.
+    /// Makes an answer of `sets`, or refuses them. `source` is the name for messages.
     pub(crate) fn admit(&self, sets: Vec<ParameterSet>, source: &str) -> Result<Answer, Failure> {
         let found = sets.len();
         let mut sets = sets.into_iter();
@@ -177,7 +176,7 @@ mod tests {
     const ONE: Result<&str, &str> = Ok(r#"{"output":{"parameters":[{}]}}"#);
 
     #[test]
-    fn an_empty_list_takes_leave() {
+    fn an_empty_list_needs_a_permission() {
         check(json!({}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "error"}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "allow"}), false, 0, EMPTY);
@@ -199,7 +198,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was found, a body has the envelope and all sets, and an empty list takes leave.
+        /// Whatever was found, a body has the envelope and all sets, and an empty list needs the permission.
         #[test]
         fn a_body_is_never_read_as_nothing(sets in sets(), allow: bool, min in 0_usize..4) {
             let on_empty = if allow { OnEmpty::Allow(EmptyAllowed(())) } else { OnEmpty::Refuse };

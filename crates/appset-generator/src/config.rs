@@ -135,7 +135,7 @@ impl Config {
     }
 
     /// What `request` asks for, sent by the bearer of `token` to the path of a profile or, without one, to the path that names
-    /// none. Without a token nobody is turned away: that is for whoever runs the generator. `known` are the namespaces of the
+    /// none. Without a token every profile may be used: that is for the commands. `known` are the namespaces of the
     /// clusters that [`watched`](Self::watched) has with `namespaces`.
     ///
     /// # Errors

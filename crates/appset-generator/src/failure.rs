@@ -13,7 +13,7 @@ const MAX_VALUE: usize = 64;
 /// A call that is answered with an error. The controller then keeps every Application of the set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The body is none that the controller sends.
+    /// The controller never sends such a body.
     #[error("the body is no request for parameters: {0}")]
     Body(String),
     /// A parameter is unknown, or holds what it must not.
@@ -46,7 +46,7 @@ pub enum Failure {
     /// The request has no token.
     #[error("no token was sent: the Secret key behind the ConfigMap's token is empty")]
     NoToken,
-    /// The token is none of ours.
+    /// The token is not one of the configured tokens.
     #[error(
         "the token is not known here: compare the Secret behind the ConfigMap's token with the generator's"
     )]
@@ -119,10 +119,10 @@ pub enum Failure {
     /// Too many calls run already.
     #[error("{0} calls are running already: try again, or raise --max-concurrent")]
     Busy(usize),
-    /// A fault of ours.
+    /// A bug of the generator.
     #[error("the generator failed: its log has more under this requestId")]
     Internal,
-    /// Whoever knows the answer did not give it.
+    /// What a source reads from did not give the answer.
     #[error("{0}")]
     Upstream(String),
     /// A registry did not give the digest of an image.
@@ -226,7 +226,7 @@ impl Failure {
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// What a log may have of it: nothing that a request sent. Whoever sent it has the rest, with the same request ID.
+    /// The text for the log, without anything that the request sent. The caller gets the whole message, with the same request ID.
     #[must_use]
     pub fn to_log(&self) -> String {
         match self {

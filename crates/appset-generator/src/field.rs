@@ -1,4 +1,4 @@
-//! What templates may see: values that both template languages of Argo CD print as they were written.
+//! Values that both template languages of Argo CD print as they were written.
 
 use std::collections::BTreeMap;
 

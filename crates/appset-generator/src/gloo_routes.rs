@@ -1,8 +1,8 @@
 //! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
 //!
 //! Which sets there are depends on what the owners of tables wrote, not on where a canary is.
-//! The routes that the plugin puts in come and go, and an Application made of them would come and go with them, so there is no
-//! set of one. Weights and destinations change while a canary walks, so they are in a set only where a request asks for them.
+//! Routes that the plugin inserts come and go, and so would an Application of one, so they have no sets. Weights and destinations
+//! change while a canary walks, so a set has them only if the request asks for them.
 
 mod delegation;
 mod destinations;
@@ -186,7 +186,7 @@ impl RouteQuery {
         Ok(sets)
     }
 
-    /// The routes of a table that are meant, all of them their owner's.
+    /// The owner's routes of a table that the request selects.
     fn found<'s>(
         &self,
         table: &RouteTableDoc,
@@ -257,7 +257,7 @@ impl RouteQuery {
     }
 }
 
-/// A route, and what tells it from the others of its table.
+/// A route, and what identifies it within its table.
 struct Row<'s> {
     id: String,
     route: &'s HttpRoute,
@@ -265,8 +265,8 @@ struct Row<'s> {
     problem: Option<&'static str>,
 }
 
-/// `routes` of a table. One without a name of its own is told by its place among the owner's routes, and says so: its set may
-/// become another one's when the table changes.
+/// Rows of the `routes` of a table. A route without a unique name is identified by its position among the owner's routes, and its
+/// row has an error: after a change of the table the row may describe another route.
 fn rows<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,
@@ -353,7 +353,7 @@ fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     })
 }
 
-/// The HTTP routes of a table but those that the plugin has put in, which do not move them.
+/// The HTTP routes of a table, without those that the plugin inserted.
 fn owners<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,

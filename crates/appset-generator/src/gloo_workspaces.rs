@@ -24,7 +24,7 @@ use crate::{Failure, Field, ParameterSet};
 pub(crate) const NAME: &str = "gloo-workspaces";
 /// The source's key at the top.
 const OWN: &str = "gloo";
-/// Where Gloo's management plane has Workspaces and KubernetesClusters unless it is told otherwise.
+/// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
 const NAMESPACE: &str = "gloo-mesh";
 
 /// Where Workspaces are, and what Argo CD calls their clusters.

@@ -1,11 +1,11 @@
-//! What tells one set from the others of an answer.
+//! What identifies a set within an answer.
 
 use crate::Field;
 
 /// Longest slug. An Application's name has it, and something of its own.
 const MAX_SLUG: usize = 40;
 
-/// A key, and a part of a DNS name that is another one for each key.
+/// A unique key, and a unique part of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) key: String,
@@ -13,7 +13,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// That of the object which `parts` name together.
+    /// The identity of the object that `parts` name together.
     pub(crate) fn of(parts: &[&str]) -> Self {
         Self {
             key: parts.join("/"),
@@ -21,7 +21,7 @@ impl Identity {
         }
     }
 
-    /// As every set has it.
+    /// The fields of a set.
     pub(crate) fn fields(&self) -> [(&'static str, Field); 2] {
         [
             ("key", self.key.as_str().into()),
@@ -30,7 +30,7 @@ impl Identity {
     }
 }
 
-/// `parts` as part of a DNS name. Where others could have the same slug, a hash of them follows.
+/// `parts` as part of a DNS name. Where other parts could have the same slug, a hash is appended.
 fn slug(parts: &[&str]) -> String {
     let plain = |part: &&str| {
         let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

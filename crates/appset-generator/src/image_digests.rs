@@ -83,7 +83,7 @@ impl From<Digest> for Found {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageQuery {
     images: BTreeMap<String, Reference>,
-    /// Images whose tag cannot be one: they are not there, and nobody is asked.
+    /// Images whose tag is illegal: they count as missing, and no registry is asked.
     impossible: BTreeSet<String>,
     /// Whether each image tells if it is stale.
     tells_stale: bool,

@@ -8,10 +8,10 @@
 //!
 //! To the controller an empty list with status 200 means that every Application of the set is to be deleted, while any
 //! error keeps them all (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
-//! sets takes an [`EmptyAllowed`], which only the input of a request brings forth; everything else is a [`Failure`].
+//! sets needs an [`EmptyAllowed`], which only the input of a request can create; everything else is a [`Failure`].
 //!
-//! Templates see what is in a set, in two languages of which neither copes with every JSON value. So a set holds
-//! [`Field`]s: texts, booleans, lists and maps of them. There is no number and no null.
+//! Templates read a set in two languages, and neither can print every JSON value. So a set holds [`Field`]s: texts, booleans,
+//! lists and maps of them, but no numbers and no nulls.
 //!
 //! The crate knows no clock, no file, no network and no Kubernetes client.
 

@@ -9,7 +9,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some(text) = text.strip_prefix(start) else {
         return false;
     };
-    // What is found first leaves most for what follows.
+    // The first match leaves the longest rest for the next part.
     let after = middle.split('*').try_fold(text, |text, part| {
         let (_, after) = text.split_once(part)?;
         Some(after)

@@ -1,6 +1,6 @@
-//! What a caller may ask for, and what is asked for on its behalf.
+//! Profiles: what a caller may ask for, and the parameters that are added to its requests.
 //!
-//! Whoever writes ApplicationSets cannot edit the ConfigMap that holds `baseUrl` and `token`. So the profile in the path and
+//! The author of an ApplicationSet cannot edit the ConfigMap that holds `baseUrl` and `token`. So the profile in the path and
 //! the token are the boundary between tenants; the name of the ApplicationSet is not.
 
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ impl Profile {
         ),
     ];
 
-    /// One that restricts nothing.
+    /// A profile that restricts nothing.
     pub(crate) fn open(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -198,7 +198,7 @@ impl Profile {
         }
     }
 
-    /// The parameters that count.
+    /// The parameters after defaults and fixed values.
     fn parameters(&self, request: &Request) -> Result<Map<String, Value>, Failure> {
         let mut parameters = self.defaults.clone();
         for (key, value) in &request.parameters {
@@ -463,7 +463,7 @@ profiles:
     proptest! {
         /// What the design rests on: without sets, every Application of the ApplicationSet would go.
         #[test]
-        fn an_answer_without_sets_takes_the_word_of_the_request(parameters in parameters()) {
+        fn an_answer_without_sets_needs_on_empty_in_the_request(parameters in parameters()) {
             let config = Config::from_yaml(CONFIG).unwrap();
             let body = json!({"input": {"parameters": parameters}}).to_string();
             let answer = Request::from_body(body.as_bytes()).and_then(|request| {

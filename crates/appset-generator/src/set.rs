@@ -12,7 +12,7 @@ use crate::field::{Field, FieldError, check_key, check_top_level};
 pub struct ParameterSet(BTreeMap<String, Field>);
 
 impl ParameterSet {
-    /// Puts `field` at the top of the set.
+    /// Inserts `field` at the top of the set.
     ///
     /// # Errors
     /// When `key` may not stand there.
@@ -42,14 +42,14 @@ impl ParameterSet {
         })
     }
 
-    /// Puts `field` at the top under a key that the request chose: a merge takes the name that the other generator uses.
+    /// Inserts `field` at the top under a key that the request chose: a merge needs the name that the other generator uses.
     pub(crate) fn alias(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_key(key)?;
         self.0.insert(key.to_owned(), field);
         Ok(())
     }
 
-    /// Gives the value under `from` another key.
+    /// Renames the key `from`.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), FieldError> {
         match self.0.remove(from) {
             Some(field) => self.insert(to, field),

@@ -1,6 +1,6 @@
 //! Makes the tag of an image from a parameter such as a branch, by the rule that the build uses.
 //!
-//! Whoever calls may only know the branch, while the build pushes a tag that it derived from it. Each [`Rule`] is what one
+//! A caller may only know the branch, while the build pushes a tag that it derived from it. Each [`Rule`] is what one
 //! widespread tool does, so that both arrive at the same tag.
 
 use serde_json::{Map, Value};
@@ -101,7 +101,7 @@ impl TagFrom {
     }
 
     /// Replaces the parameter in `parameters` with the tag. With `onInvalidTag: skip` a text that makes no tag becomes an
-    /// impossible one, whose image is missing: whoever names a branch must not be able to stop a whole set.
+    /// illegal one, whose image is missing: the author of a branch must not be able to stop a whole set.
     ///
     /// # Errors
     /// When there is a tag already, or none can be made of the parameter.

@@ -15,7 +15,7 @@ use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Tran
 
 /// How long a challenge is remembered. One that is out of date is found out by the 401 to its token.
 const CHALLENGE: Duration = Duration::from_secs(3600);
-/// How long refused credentials are not sent again: some registries ban whoever does that.
+/// How long refused credentials are not sent again: some registries ban clients that repeat them.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// Whom to ask, and as whom.
@@ -102,7 +102,7 @@ pub(super) fn challenge(headers: &HeaderMap) -> Option<Access> {
 
 impl Asker<'_> {
     /// What the repository wants. Found out by one request for `url` without credentials, since some registries never
-    /// challenge whoever sends some; of many calls one asks. Its answer comes with it if there was no challenge.
+    /// challenge a client that sends credentials; one of many calls asks. Without a challenge the answer is returned as well.
     pub(super) async fn access(&self, url: &str) -> Result<(Access, Option<Answer>), Stop> {
         if let Some(Credentials::Registry(_)) = self.credentials {
             return Ok((Access::Open, None));
@@ -321,7 +321,7 @@ impl Asker<'_> {
         }
     }
 
-    /// The repository as the registry's API calls it. Docker Hub's own images have a folder that nobody writes.
+    /// The repository as the registry's API calls it. Docker Hub's own images are in a folder that their short names leave out.
     pub(super) fn repository(&self) -> String {
         let repository = &self.image.repository;
         if self.image.registry == "docker.io" && !repository.contains('/') {

@@ -204,7 +204,7 @@ impl Lookup<'_> {
                     .ask(Method::GET, "tags/list?n=1", "waiting for its tags", SHORT)
                     .await;
                 let tags = match tags {
-                    // What is to be read here is another right than that to the manifest.
+                    // Reading a blob may need another permission than reading the manifest.
                     Err(Stop::Refused(_)) => {
                         return Err(self.unlisted("a token for them is refused"));
                     }

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_led_into_the_network() {
+    fn private_addresses_are_not_asked() {
         let check = |registry: &str, plain_http, url: &str, expect: bool| {
             let config = format!(
                 "imageDigests: {{registries: {{'{registry}': {{plainHttp: {plain_http}}}}}}}"

@@ -57,7 +57,7 @@ pub(super) struct Path {
 
 impl<'t> Delegation<'t> {
     pub(super) fn new(tables: impl Iterator<Item = &'t RouteTableDoc>) -> Self {
-        // One that cannot be read delegates to nobody knows whom; Gloo's status of the child tells that it is missing.
+        // It is unknown what an unreadable table delegates to; Gloo's status of the child shows that a parent is missing.
         Self(
             tables
                 .filter_map(|table| Some((table, table.spec().ok()?)))

@@ -18,7 +18,7 @@ pub struct Bearer {
     pub realm: String,
     /// Whom the token is for.
     pub service: Option<String>,
-    /// What it has to allow; what the registry leaves out is the right to pull.
+    /// What the token has to allow; if the registry does not say, it is the permission to pull.
     pub scope: Option<String>,
     /// Why the token that was sent does not do.
     pub error: Option<String>,

@@ -64,7 +64,7 @@ pub enum KeychainError {
     /// An entry cannot be read. Its text is in no message.
     #[error("the entry for {0} is not base64 of user:password")]
     Auth(String),
-    /// The credentials are with a program on the machine of whoever wrote the file.
+    /// The credentials are kept by a program on the machine where the file was written.
     #[error(
         "dockerConfig names a credential helper for {0}, and no program is started for a lookup: let External Secrets write a dockerconfigjson Secret, by its generator ECRAuthorizationToken, GCRAccessToken or ACRAccessToken"
     )]

@@ -31,7 +31,7 @@ pub struct Reference {
 /// What proves that a tag is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The 404: the registry judges the right to read before it looks, and looks in itself only.
+    /// The 404: the registry checks the permission to read before it looks, and looks in its own storage only.
     Authorized,
     /// The 404, and a list of tags that can be read: a stranger may get the same 404.
     TagList,
