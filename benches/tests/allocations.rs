@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::{env, fs};
 
 use allocation_counter::AllocationInfo;
-use appset_generator::{Config, Request, SourceQuery};
+use appset_generator::{ByCluster, Config, Namespaces, Request, SourceQuery};
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::testing::{CallStream, Recording, recordings};
@@ -124,14 +124,17 @@ fn measure() -> Vec<(String, Counts)> {
         black_box(serde_json::to_vec(&planned.to_json_patch()).expect("JSON"));
     });
 
-    let tables = [Arc::new(split)];
+    let tables = ByCluster::from([("c1".to_owned(), vec![Arc::new(split)])]);
+    let namespaces = Namespaces::default();
     let generator = Config::from_yaml("cluster: c1\nglooRoutes: {namespaces: [shop]}\n")
         .expect("a configuration");
     let body = json!({"input": {"parameters": {"source": "gloo-routes", "routeTableSelector": {"name": "shop"}}}})
         .to_string();
     add("answer a request with 1,000 sets", &mut || {
         let request = Request::from_body(body.as_bytes()).expect("a request");
-        let query = generator.query(None, Some("t"), &request).expect("a query");
+        let query = generator
+            .query(None, Some("t"), &request, &namespaces)
+            .expect("a query");
         let SourceQuery::GlooRoutes(routes) = &query.source else {
             panic!("another source");
         };
