@@ -191,7 +191,7 @@ impl<K: Resource> Document<K> {
         &self.raw
     }
 
-    /// The object without the record of who wrote which field, which may be longer than the rest; for those who only read.
+    /// The object without `metadata.managedFields`, which may be longer than the rest; for readers only.
     #[must_use]
     pub fn without_managed_fields(mut self) -> Self {
         let metadata = self.raw.get_mut("metadata");

@@ -1,4 +1,4 @@
-//! TCP and TLS routes. They have neither names nor labels: a port or an SNI host tells them apart.
+//! TCP and TLS routes. They have neither names nor labels: a port or an SNI host distinguishes them.
 
 use serde::Deserialize;
 

@@ -1,12 +1,12 @@
-//! Applying a JSON Patch to a document.
+//! Applies a JSON Patch to a document.
 
 use json_patch::{Patch, PatchError, PatchOperation, RemoveOperation};
 use serde_json::{Map, Value};
 
 /// `document` with the changes of `patch`. The fields that stay keep their order.
 ///
-/// The library moves the last field of an object to the place of one that it removes, which is the same object to JSON. To a
-/// person who reads the file it is not.
+/// The library moves the last field of an object to the place of one that it removes. That is the same object to JSON, but not
+/// to a person who reads the file.
 ///
 /// # Errors
 /// Returns `Err` if an operation cannot be carried out, or a `test` fails.

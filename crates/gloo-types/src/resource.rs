@@ -1,4 +1,4 @@
-//! What tells one kind of Gloo object from another.
+//! The kinds of Gloo objects: group, version, kind and typed views.
 
 use std::fmt::Debug;
 

@@ -1,4 +1,4 @@
-//! Which RouteTables a Rollout means.
+//! Selects the RouteTables of a Rollout.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl RouteTableSelector {
         }
     }
 
-    /// What to say when the table `name` is in none of the namespaces.
+    /// The error for a table `name` that is in none of the namespaces.
     pub fn absent(&self, name: &str) -> NoSuchTable {
         let namespaces = self.namespaces.iter();
         let keys = namespaces.map(|namespace| format!("{namespace}/{name}"));
@@ -107,7 +107,7 @@ impl fmt::Display for RouteTableSelector {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} not found: create it or correct routeTableSelector")]
 pub struct NoSuchTable {
-    /// Where it was looked for: `RouteTable edge/web or shop/web`.
+    /// The places that were searched: `RouteTable edge/web or shop/web`.
     pub what: String,
 }
 

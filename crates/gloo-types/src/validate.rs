@@ -37,7 +37,7 @@ pub enum Rule {
     /// The weights of a route do not sum to 100.
     #[error("weights of a route must sum to 100, found {0}")]
     WeightSum(u64),
-    /// Destinations without weight, or with 0, find too little of 100 left for 1 each.
+    /// The other weights leave too little of 100 for at least 1 for each destination without weight or with 0.
     #[error("{unset} destinations without weight share {remainder}, at least 1 each is needed")]
     NoRemainder {
         /// How many have no weight.
@@ -174,7 +174,7 @@ impl Found {
     }
 }
 
-/// The rule that the weights of one route break, if any. An empty list breaks none.
+/// The rule that the weights of one route break, if any. An empty list breaks no rule.
 pub fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
     let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
     broken_weight_rule(&weights)

@@ -55,8 +55,8 @@ impl Default for PromotionGuard {
 
 /// Which routes of a selected table take part.
 ///
-/// Of the HTTP routes those with one of the names or with all of the labels, or all when neither is given; of the TCP and
-/// TLS routes, which have neither, only those that are asked for.
+/// HTTP routes take part if they have one of the names or all of the labels; without names and labels, all take part. TCP and
+/// TLS routes have neither: only those that are listed take part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSelector {
     /// Names of HTTP routes.
@@ -69,7 +69,7 @@ pub struct RouteSelector {
     pub tls: Vec<TlsSelector>,
 }
 
-/// Selects TLS routes; what is given must match.
+/// Selects TLS routes; all that is set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSelector {
     /// All server names of one matcher, in any order; empty selects any.
@@ -91,7 +91,7 @@ pub enum HeaderMatchMode {
 /// Where header routes are inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderRoutePlacement {
-    /// Each right before the route it is made from, so that the owner's precedence stays.
+    /// Each right before its source, so that the owner's precedence stays.
     #[default]
     BeforeSource,
     /// In front of all routes.

@@ -1,4 +1,4 @@
-//! Reading the plugin block by the table of its keys.
+//! Reads the plugin block by the table of its keys.
 
 use std::ops::Deref;
 

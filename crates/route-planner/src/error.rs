@@ -52,7 +52,7 @@ pub enum PlanError {
     /// The document contradicts the API.
     #[error(transparent)]
     Document(#[from] DocumentError),
-    /// The wish cannot be granted on this table.
+    /// The request is refused for this table.
     #[error("RouteTable {table}: {refusal} (Rollout {rollout})")]
     Refused {
         /// The table.
@@ -65,13 +65,13 @@ pub enum PlanError {
 }
 
 impl PlanError {
-    /// Whether no route of the table leads to the Rollout. Among several tables that can be as meant.
+    /// Whether no route of the table leads to the Rollout. With several tables that may be intended.
     pub fn is_without_route(&self) -> bool {
         matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes | Refusal::NoRequest(_)))
     }
 }
 
-/// Why a wish cannot be granted, and what to do.
+/// Why a request is refused, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The Rollout does not name a Service.

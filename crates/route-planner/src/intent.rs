@@ -1,4 +1,4 @@
-//! What the controller wants, in the planner's words.
+//! What the controller asks for.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 
 use crate::error::{PlanError, Refusal};
 
-/// One wish of one Rollout.
+/// One request for one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
     /// The Rollout under the name that it [`mark`](crate::mark)s tables with; Services are looked for in its namespace.
@@ -17,14 +17,14 @@ pub struct Intent {
     pub hashes: Option<PodHashes>,
     /// The weights that the controller recorded as set last (`status.canary.weights`); `None` before the first.
     pub applied: Option<AppliedWeights>,
-    /// The wish.
+    /// The request.
     pub kind: IntentKind,
     /// The routes the Rollout manages.
     pub managed: ManagedRoutes,
 }
 
 impl Intent {
-    /// The error for a table on which this intent cannot be granted.
+    /// The error for a table on which this intent is refused.
     pub(crate) fn refused(&self, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
         PlanError::Refused {
             table: table.key().clone(),
@@ -34,7 +34,7 @@ impl Intent {
     }
 }
 
-/// Pod template hashes of both versions; empty when not known. Equal hashes say that there is one version only.
+/// Pod template hashes of both versions; empty when not known. Equal hashes mean that there is only one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHashes {
     /// Hash of the version that is in use.
@@ -79,10 +79,10 @@ pub struct ServicePair {
     pub ping_pong: bool,
 }
 
-/// The kinds of wishes.
+/// The kinds of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IntentKind {
-    /// Split the traffic that goes to the stable Service, and see to it that the managed routes are in force.
+    /// Split the traffic that goes to the stable Service, and bring the managed routes into force.
     SetWeight(WeightSplit),
     /// Treat certain requests in another way: send them to the canary, or copy them to it.
     SetManagedRoute(ManagedRoute),

@@ -13,7 +13,7 @@ use regex_syntax::ast::{
 /// RE2's limit on counted repetitions, nested ones multiplied (`re2/parse.cc`, `maximum_repeat_count`).
 const MOST_REPEATED: u32 = 1000;
 
-/// Fails with what is wrong, in one line.
+/// Returns `Err` with what is wrong, in one line.
 pub(crate) fn check(pattern: &str) -> Result<(), String> {
     let ast = Parser::new()
         .parse(pattern)

@@ -1,4 +1,4 @@
-//! One object of a document, and everything that may be read from it.
+//! One object of a document, and methods that read its keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,14 +12,14 @@ use crate::problem::{Problem, type_name};
 /// Each method that reads a key returns `Err` if the key holds a value of another type.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// What the document is called where there is no path.
+    /// The name of the document in messages without a path.
     whole: &'static str,
     path: String,
     keys: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Block<'a> {
-    /// A whole document, which complaints call `whole`.
+    /// A whole document, which messages call `whole`.
     ///
     /// # Errors
     /// Returns `Err` if it is no object or has a key that is not `known`; likewise for the blocks inside.
@@ -69,7 +69,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Complains that none of the `needed` keys is set.
+    /// The problem that none of the `needed` keys is set.
     #[must_use]
     pub fn empty(&self, needed: &'static str) -> Problem {
         Problem::Empty {
@@ -178,7 +178,7 @@ impl<'a> Block<'a> {
         Self::new(self.whole, self.path(key), self.value(key), known)
     }
 
-    /// The object `value` that was found at `path`, where there may be something else, too.
+    /// The object `value` at `path`, where other types may be allowed too.
     ///
     /// # Errors
     /// Returns `Err` if it is no object, or has a key that is not `known`.
@@ -279,7 +279,7 @@ impl<'a> Block<'a> {
         Ok(Some(duration))
     }
 
-    /// What a label or its value is made of.
+    /// The key or the value of a label.
     ///
     /// # Errors
     /// Returns `Err` if the key holds a value of another type.
@@ -318,7 +318,7 @@ impl<'a> Block<'a> {
         pairs.collect()
     }
 
-    /// Whatever is under `key`.
+    /// The value under `key`, of any type.
     #[must_use]
     pub fn value(&self, key: &str) -> Option<&'a Value> {
         self.keys?.get(key).filter(|value| !value.is_null())

@@ -1,5 +1,5 @@
-//! Reads JSON that a person wrote, strictly: every complaint names the path of the key, and an unknown key the nearest
-//! known one.
+//! Reads JSON that a person wrote, strictly. Every error names the path of the key; for an unknown key it also names the most
+//! similar known key.
 //!
 //! ```
 //! use serde_json::json;

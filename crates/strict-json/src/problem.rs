@@ -12,7 +12,7 @@ pub enum Problem {
     Type {
         /// Path of the key.
         path: String,
-        /// What belongs there.
+        /// What is expected there.
         expected: &'static str,
         /// What is there.
         found: &'static str,
@@ -67,7 +67,7 @@ impl Problem {
     }
 }
 
-/// What a person calls the type of a value.
+/// The type of a value in messages.
 #[must_use]
 pub const fn type_name(value: &Value) -> &'static str {
     match value {

@@ -39,15 +39,15 @@ struct Shared {
     killed: Notify,
 }
 
-/// Everything but the plugin, and what is about to happen to it.
+/// Everything but the plugin, and the events to come.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) tables: Vec<Table>,
-    /// What the Rollouts' status tells.
+    /// The Rollouts' status.
     pub(crate) statuses: Vec<Status>,
     faults: Vec<(Target, Fault, u8)>,
     events: Vec<(u8, Event)>,
-    /// What a call has met.
+    /// What happened during the current call.
     pub(crate) met: Met,
 }
 
@@ -60,10 +60,10 @@ pub(crate) enum Event {
     Late(Box<Pass>),
 }
 
-/// What happened during a call besides.
+/// What happened during a call besides the call itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Met {
-    /// Tables that somebody else changed.
+    /// Tables that their owner or another process changed.
     pub(crate) changed: BTreeSet<usize>,
     /// Tables that could not be written.
     pub(crate) failed: BTreeSet<usize>,
@@ -154,7 +154,7 @@ impl Api {
         self.world().faults.push((on, fault, times));
     }
 
-    /// No request fails any more, and nothing is about to happen.
+    /// Drops all faults and all events to come.
     pub(crate) fn heal(&self) {
         self.world().faults.clear();
     }
@@ -163,13 +163,13 @@ impl Api {
         self.world().events.clear();
     }
 
-    /// Whether the next calls meet nothing but what is there.
+    /// Whether no fault and no event is to come.
     pub(crate) fn is_calm(&self) -> bool {
         let world = self.world();
         world.faults.is_empty() && world.events.is_empty()
     }
 
-    /// Lets something happen before the request after `when` others.
+    /// Schedules an event before the request after `when` others.
     pub(crate) fn schedule(&self, when: u8, event: Event) {
         self.world().events.push((when, event));
     }
@@ -200,7 +200,7 @@ impl Api {
         }
     }
 
-    /// The status of a Rollout tells another weight: a table that is not selected may still show the one before.
+    /// Notes that the status of a Rollout has another weight: a table that is not selected may still show the earlier one.
     pub(crate) fn miss_status(&self) {
         let tables = self.world().tables.len();
         for index in 0..tables {
@@ -222,7 +222,7 @@ impl Api {
             live.iter().for_each(|live| table.meet_another_status(live));
         }
         self.world().met.changed.extend(everything.clone());
-        // Whoever asked for it is gone.
+        // The process that asked for it is gone.
         let _ = router
             .update_hash(&pass.rollout, &pass.hashes, &pass.additional)
             .await;
@@ -236,7 +236,7 @@ impl Api {
         }
     }
 
-    /// One request: lets happen what is due, and fails if it is to fail.
+    /// One request: plays the events that are due, and fails if a fault is set.
     async fn request(
         &self,
         target: Target,

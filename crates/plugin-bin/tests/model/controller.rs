@@ -14,7 +14,7 @@ use crate::history::{Services, Setup, Steps};
 pub(crate) const EXPERIMENT: &str = "experiment";
 pub(crate) const HEADER_ROUTE: &str = "hdr";
 pub(crate) const MIRROR_ROUTE: &str = "mir";
-/// The label that tells pods apart where subsets do.
+/// The label that distinguishes Pods where subsets are used.
 pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
 
 /// Passes after which some, and all, pods of a new version are available.
@@ -42,7 +42,7 @@ pub(crate) struct Pass {
     pub(crate) additional: Vec<WeightDestination>,
     pub(crate) calls: Vec<Call>,
     pub(crate) roles: Roles,
-    /// The managed routes that are to be there after SetWeight; `None` while those of before are kept.
+    /// The managed routes that must be there after SetWeight; `None` while the earlier ones are kept.
     pub(crate) managed: Option<Managed>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Managed {
     pub(crate) mirror: bool,
 }
 
-/// A destination by name and, where subsets tell versions apart, by pod hash.
+/// A destination by name and, where subsets distinguish the versions, by Pod hash.
 pub(crate) type Id = (String, Option<String>);
 
 /// The destinations of a Rollout, as the controller means them now.
@@ -90,7 +90,7 @@ enum Experiment {
     Over,
 }
 
-/// What `status.canary.weights` tells.
+/// `status.canary.weights`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Told {
     pub(crate) canary: i32,
@@ -294,7 +294,7 @@ impl Controller {
         self.is_pong
     }
 
-    // What people do.
+    // Commands of people.
 
     pub(crate) fn update(&mut self) {
         self.newest += 1;
@@ -552,7 +552,7 @@ impl Controller {
         }
     }
 
-    // What the plugin is shown.
+    // What the plugin sees.
 
     fn stable_service(&self) -> String {
         match (self.services, self.is_pong) {
@@ -590,7 +590,7 @@ impl Controller {
         }
     }
 
-    /// The Pods that the stable and the canary Service select; `None` unless two Services tell the versions apart.
+    /// The Pods that the stable and the canary Service select; `None` unless two Services distinguish the versions.
     pub(crate) fn selected_pods(&self) -> Option<[(String, Vec<Pod>); 2]> {
         if self.services != Services::Pair {
             return None;

@@ -1,6 +1,6 @@
 //! RouteTables of the model as JSON: routes, destinations, and how traffic divides between them.
 //!
-//! This reads documents on its own, without the planner's code: what it says is what the planner is held against.
+//! This reads documents without the planner's code, since the planner is checked against it.
 
 use serde_json::{Map, Value, json};
 
@@ -103,8 +103,8 @@ pub(crate) fn owned(table: &Value) -> Vec<usize> {
         .collect()
 }
 
-/// The table without the plugin's annotation, and without the version that the API server counts. Metadata are maps to the
-/// API server: the order of their keys is nobody's.
+/// The table without the plugin's annotation, and without the version that the API server counts. The API server
+/// does not keep the order of keys in metadata.
 pub(crate) fn without_ours(table: &Value) -> Value {
     let mut table = table.clone();
     if let Some(metadata) = table["metadata"].as_object_mut() {

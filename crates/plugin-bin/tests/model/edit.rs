@@ -25,7 +25,7 @@ impl Table {
         statuses: &[Status],
     ) -> Option<Value> {
         let Some(live) = live else {
-            // All that can be done with a table that is not there.
+            // The only edits of a table that does not exist.
             return match edit {
                 Edit::Recreate | Edit::Reapply => Some(self.recreate()),
                 _ => None,
@@ -79,7 +79,7 @@ impl Both<'_> {
             Edit::Cut(route) => {
                 let route = self.wrap(route)?;
                 let trust = self.table.trust[route];
-                // The record may be taken for that of a copy which has none yet.
+                // The record may be matched to a copy that has none yet.
                 let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
                 let (live, owners) = self.remove(route)?;
                 let mut cut = Cut {
@@ -150,7 +150,7 @@ impl Both<'_> {
                 };
                 let list = destinations(&http(&self.live)[self.at[at]]);
                 if list.iter().any(is_of_another_version) {
-                    // The next call would have moved it: nobody can tell what the owner means to replace.
+                    // The next call would have moved it: what the owner means to replace is unknown.
                     return None;
                 }
                 if is_split && status.has_experiment {
@@ -237,14 +237,14 @@ impl Both<'_> {
                 })?;
                 let at = self.wrap(route)?;
                 if self.table.trust[at] == Trust::Traffic {
-                    // What the record does not tell cannot be read either.
+                    // What is not in the record cannot be read from the route either.
                     self.take_over(at);
                 }
                 Some(())
             }
             Edit::Mend => {
                 if self.table.is_spoiled {
-                    // The error asks for it.
+                    // The error text asks owners to remove it.
                     self.table.is_spoiled = false;
                     drop_annotation(self.live["metadata"].as_object_mut()?);
                 }
@@ -283,7 +283,7 @@ impl Both<'_> {
                 self.table.trust.insert(before, Trust::Nothing);
                 Some(())
             }
-            // Without the record nobody can tell which of two Rollouts has split a route.
+            // Without the record it is unknown which of two Rollouts split a route.
             Edit::NoAnnotation | Edit::SpoilAnnotation | Edit::NothingOfOurs
                 if self.are_rivals() =>
             {
@@ -324,7 +324,7 @@ impl Both<'_> {
             Edit::Reapply => {
                 // `kubectl apply` of a document without our annotation leaves that as it is.
                 self.live["spec"] = self.table.document["spec"].clone();
-                // A record that was rebuilt tells other bytes than the document.
+                // A rebuilt record holds other bytes than the document.
                 if annotation(&self.live).is_none() {
                     self.table.in_step();
                 }
@@ -362,13 +362,13 @@ impl Both<'_> {
     }
 
     fn wrap(&self, route: usize) -> Option<usize> {
-        // Whatever lost or added a route is reported as a violation of its own.
+        // A lost or added route is reported as a violation of its own.
         let routes = self.at.len().min(self.table.trust.len());
         route.checked_rem(routes)
     }
 
-    /// A route is about to lose what tells which record is about it, unless one of those known `is_left`. What the plugin
-    /// inserted is left then, which other routes have too.
+    /// Notes that a route loses its name or its matchers, by which its record is found, unless one that the plugin knows
+    /// `is_left`. Then only what the plugin inserted identifies it, and other routes have that too.
     fn lose_identity(
         &mut self,
         route: usize,
@@ -399,7 +399,7 @@ impl Both<'_> {
         Some(())
     }
 
-    /// The Rollout that an owner's route leads to.
+    /// The Rollout to which an owner's route leads.
     fn leads_to(&self, owners: &Value) -> Option<&Status> {
         let leads = |status: &&Status| {
             destinations(owners)
@@ -475,13 +475,13 @@ impl Both<'_> {
         let live = copy(&http(&self.live)[self.at[at]]);
         let owners = copy(&http(&self.table.document)[at]);
         if let Some(cut) = &mut self.table.cut {
-            // Its record may be taken for the copy's.
+            // Its record may be matched to the copy.
             cut.is_forgotten = true;
         }
         let trust = if self.is_split(at) {
             let trust = self.trust_without_record(&live, &owners);
             let trust = trust.max_loss(self.table.trust[at]);
-            // The one record may be taken for the copy's.
+            // The only record may be matched to the copy.
             self.table.trust[at] = self.table.trust[at].max_loss(trust);
             trust
         } else {
@@ -531,12 +531,12 @@ impl Both<'_> {
         if to.is_none() && before.is_none() {
             return None;
         }
-        // The live route tells no difference, so the weight of stable does not follow.
+        // The live route shows no difference, so the weight of stable does not follow.
         let is_as_much = before.flatten().unwrap_or(0) == to.unwrap_or(0);
         if is_split && (before == Some(to) || self.table.was_invalid && is_as_much) {
             return None;
         }
-        // Applied again over a split that the record still tells: nobody can tell whether the plugin has taken it out.
+        // Applied again over a split that is still recorded: it is unknown whether the plugin removed it.
         if before == Some(Some(0)) && !is_split && annotation(&self.live).is_some() {
             return None;
         }
@@ -643,7 +643,7 @@ impl Both<'_> {
         }
     }
 
-    /// What is there is the owner's text from now on, whoever wrote it.
+    /// The live text counts as the owner's from now on, even if the plugin wrote it.
     fn take_over(&mut self, route: usize) {
         http_mut(&mut self.table.document)[route] = http(&self.live)[self.at[route]].clone();
         self.table.trust[route] = Trust::Nothing;
@@ -694,7 +694,7 @@ impl Both<'_> {
             (Some(_), Some(canary)) => {
                 let told = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;
-                // The share of the others is what tells how much was divided.
+                // The share of the others shows how much was divided.
                 let is_told = (told - there).abs() <= status.max
                     && shares(list).iter().sum::<i64>() == 100
                     && status.canary > 0

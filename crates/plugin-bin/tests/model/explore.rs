@@ -1,4 +1,4 @@
-//! Random histories: how many are played, from which seed, and how one that fails is shortened and printed.
+//! Plays random histories: how many, from which seed, and how a failing one is shortened and printed.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -26,7 +26,7 @@ const ORDINARY_SEED: u64 = 1;
 /// Plays random histories: a number of them, up to the first that fails, or for a time.
 pub(crate) fn explore() -> Result<()> {
     let minutes = number("MODEL_MINUTES")?;
-    // An ordinary run tells the same of a change each time; a soak looks for what is not known yet.
+    // An ordinary run is the same each time; a soak looks for unknown violations.
     let fresh = || minutes.map_or(ORDINARY_SEED, |_| fastrand::u64(..));
     let seed = number("MODEL_SEED")?.unwrap_or_else(fresh);
     let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
@@ -97,7 +97,7 @@ fn explore_some(seed: u64, count: &mut Count) -> Result<bool> {
     }
 }
 
-/// Drops every action without which the history fails still. Shrinking tries each only once.
+/// Drops every action without which the history still fails. Shrinking tries each only once.
 fn shortest(mut history: History) -> History {
     let mut index = 0;
     while index < history.actions.len() {

@@ -38,7 +38,7 @@ pub(crate) struct Setup {
     pub(crate) second: Second,
 }
 
-/// How pods of the two versions are told apart.
+/// How Pods of the two versions are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Services {
@@ -184,9 +184,9 @@ pub(crate) enum Edit {
     /// A destination that cannot be read is added.
     Break(usize),
     Mend,
-    /// The destinations that the plugin added go.
+    /// The destinations that the plugin added are removed.
     NoCanary(usize),
-    /// A route that the plugin added goes.
+    /// A route that the plugin added is removed.
     NoManaged,
     /// A route that the plugin added loses the plugin's labels.
     NoLabels,
@@ -195,7 +195,7 @@ pub(crate) enum Edit {
     SpoilAnnotation,
     /// `NoCanary` for all routes, `NoManaged` and `NoAnnotation`.
     NothingOfOurs,
-    /// A label, an annotation and a field of the spec that are none of the plugin's business.
+    /// A label, an annotation and a field of the spec that the plugin does not read.
     Metadata,
     /// The owner's document is applied over what is there.
     Reapply,

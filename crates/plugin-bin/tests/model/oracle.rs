@@ -1,4 +1,4 @@
-//! What must hold of a live table: against the owner's document, and against what the controller asked for.
+//! Checks a live table against the owner's document, and against what the controller asked for.
 
 use gloo_types::{RouteTableDoc, violations};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::documents::{
 };
 use crate::owner::{Table, Trust, is_broken};
 
-/// That nothing but destinations, managed routes and the annotation differs from the owner's document.
+/// Checks that nothing but destinations, managed routes and the annotation differs from the owner's document.
 pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), String> {
     let at = owned(live);
     let routes = http(&table.document);
@@ -34,7 +34,7 @@ pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), 
     same("table", &rest(live), &rest(&table.document))
 }
 
-/// That the table is the owner's document, byte for byte.
+/// Checks that the table is the owner's document, byte for byte.
 pub(crate) fn is_handed_back(table: &Table, live: &Value) -> Result<(), String> {
     if let Some(text) = annotation(live) {
         return Err(format!(
@@ -113,7 +113,7 @@ pub(crate) fn wrong_routes(
             ));
             continue;
         }
-        // What another Rollout has changed is for that one to see to.
+        // What another Rollout changed is checked with that Rollout.
         let is_changed = !is_split_by(there, &pass.roles) && !has_same_bytes(there, owners);
         let of_another = others.iter().any(|roles| {
             is_split_by(there, roles)
@@ -129,7 +129,7 @@ pub(crate) fn wrong_routes(
     wrong
 }
 
-/// Whether the owner's text is to be there as it is.
+/// Whether the owner's text must be there as it is.
 pub(crate) fn is_rest(owners: &Value, pass: &Pass) -> bool {
     let is_down = is_down(pass);
     let stable = &pass.roles.stable.0;
@@ -138,7 +138,7 @@ pub(crate) fn is_rest(owners: &Value, pass: &Pass) -> bool {
     is_down && pass.roles.is_one_version && is_owners
 }
 
-/// Whether all traffic is to go to stable.
+/// Whether all traffic must go to stable.
 pub(crate) fn is_down(pass: &Pass) -> bool {
     pass.desired.value == 0 && pass.additional.iter().all(|it| it.weight == 0)
 }
@@ -160,7 +160,7 @@ fn check_route(owners: &Value, live: &Value, trust: Trust, pass: &Pass) -> Resul
     is_divided(live, owners, trust, pass)
 }
 
-/// That a route sends the shares to stable, canary and experiment that a pass asks for, and others what their owner gave.
+/// Checks that stable, canary and experiment get the shares that a pass asks for, and others what their owner gave.
 fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result<(), String> {
     let roles = &pass.roles;
     let list = destinations(live);
@@ -210,7 +210,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     for (id, weight) in wanted {
         let found = share(list, |it| crate::documents::id(it) == id);
         let exact = share_of_ours * weight;
-        // Rounded, and none that is wanted goes empty.
+        // Rounded, and at least 1 if any is wanted.
         let is_right = if weight == 0 || weight == total {
             found * total == exact
         } else {
@@ -245,7 +245,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     Ok(())
 }
 
-/// That the same destinations get the same traffic, whatever their weights are written like.
+/// Checks that the same destinations get the same traffic, however their weights are written.
 fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), String> {
     let traffic = |route: &Value| {
         let list = destinations(route);
@@ -279,7 +279,7 @@ fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), Strin
     }
 }
 
-/// That the managed routes of a Rollout are those of the pass.
+/// Checks that the managed routes of a Rollout are those of the pass.
 pub(crate) fn managed_routes(
     table: &Table,
     live: &Value,
@@ -330,7 +330,7 @@ pub(crate) fn managed_routes(
     Ok(())
 }
 
-/// That a call for one Rollout changed nothing that belongs to others.
+/// Checks that a call for one Rollout changed nothing that belongs to others.
 pub(crate) fn keeps_out(
     table: &Table,
     before: &Value,
@@ -351,7 +351,7 @@ pub(crate) fn keeps_out(
             table.key
         ));
     }
-    // Without the annotation nobody can tell who splits a route.
+    // Without the annotation it is unknown who splits a route.
     let is_recorded = annotation(before).is_some();
     let routes = owned(before).into_iter().zip(owned(after)).enumerate();
     for (route, (before_at, after_at)) in routes {

@@ -83,14 +83,14 @@ impl Table {
     /// The live routes are those of the document.
     pub(crate) fn in_step(&mut self) {
         for (route, trust) in http(&self.document).iter().zip(&mut self.trust) {
-            // Weights that nobody could tell apart have become the owner's own text.
+            // Weights that might have been the plugin's have become the owner's text.
             if !destinations(route).iter().any(is_plugins) {
                 *trust = Trust::Bytes;
             }
         }
     }
 
-    /// The table has been handed back: what is there is what the owner has from now on.
+    /// Notes that the table was restored: what is there is the owner's from now on.
     pub(crate) fn adopt(&mut self, route: usize, live: &Value) {
         let trust = &mut self.trust[route];
         if *trust != Trust::Bytes && !destinations(live).iter().any(is_plugins) {
@@ -99,7 +99,7 @@ impl Table {
         }
     }
 
-    /// Takes notice of the live table after a call.
+    /// Notes the live table after a call.
     pub(crate) fn see(&mut self, live: &Value) {
         let recorded = annotation(live).map(str::to_owned);
         if recorded.is_none() || recorded != self.recorded {
@@ -112,7 +112,7 @@ impl Table {
             cut.is_forgotten |= !cut.is_recorded(live);
         }
         if self.is_spoiled {
-            // What is written now is remembered nowhere.
+            // What is written now is not recorded.
             let routes = http(&self.document).iter().zip(owned(live));
             for ((owners, at), trust) in routes.zip(&mut self.trust) {
                 // A route to the canary alone could be one that was split at 100 %.
@@ -125,8 +125,8 @@ impl Table {
         }
     }
 
-    /// Where the record is lost, weights that the status does not tell are taken for the owner's: it may be older, or the
-    /// table was not selected when it changed.
+    /// Without the record, weights that are not those of the status count as the owner's: the status may be older, or the table
+    /// was not selected when it changed.
     pub(crate) fn meet_another_status(&mut self, live: &Value) {
         if annotation(live).is_some() {
             return;
@@ -153,11 +153,11 @@ pub(crate) enum Trust {
     Bytes,
     /// The same division of traffic: the record of the route was destroyed, but the live table told enough.
     Traffic,
-    /// Nothing: nobody can tell the plugin's weights from the owner's.
+    /// Nothing: the plugin's weights cannot be distinguished from the owner's.
     Nothing,
 }
 
-/// What tells the plugin's weights from the owner's where the record is gone.
+/// What distinguishes the plugin's weights from the owner's if the record is gone.
 #[derive(Clone, Debug)]
 pub(crate) struct Status {
     pub(crate) rollout: &'static str,

@@ -18,13 +18,13 @@ use crate::history::{Action, Edit, History, Second, Services, Setup, Who};
 use crate::oracle;
 use crate::owner::{Status, Table, Trust};
 
-/// Passes of each Rollout until nothing may be left to do.
+/// Passes of each Rollout after which nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
 
 /// Plays a history. `seen` is told of every action that is played.
 ///
 /// # Errors
-/// What does not hold, and after which action; also when the plugin panics.
+/// Returns `Err` with what does not hold and after which action, also if the plugin panics.
 pub(crate) fn play(history: &History, seen: &dyn Fn()) -> Result<(), String> {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play_all(history, seen)));
     outcome.unwrap_or_else(|panic| {
@@ -71,7 +71,7 @@ struct Play {
     passes: Vec<Vec<Pass>>,
     /// Tables on which this process set a weight, by Rollout.
     known: BTreeSet<(Who, usize)>,
-    /// Tables that somebody else changed since the pass began.
+    /// Tables that others changed since the pass began.
     changed: BTreeSet<usize>,
     /// Whether tables can be selected and deselected.
     by_label: bool,
@@ -115,7 +115,7 @@ impl Play {
             Second::Neighbour => {
                 controllers.push(Controller::second("ratings", "ratings", setup, plain));
             }
-            // Subsets are told by one label, whoever splits.
+            // All Rollouts distinguish subsets by the same label.
             Second::Rival if setup.services == Services::Subsets => {}
             Second::Rival => controllers.push(Controller::second("rival", anchor, setup, plain)),
         }
@@ -140,7 +140,7 @@ impl Play {
         play
     }
 
-    /// What was selected some passes ago is what the endpoints are now.
+    /// The endpoints are the Pods that were selected some passes ago.
     fn move_endpoints(&mut self, who: Who) {
         let Some(lag) = self.lag else { return };
         let selected = &mut self.selected[who];
@@ -153,7 +153,7 @@ impl Play {
         }
     }
 
-    /// Shows the Rollouts to everybody.
+    /// Shows the Rollouts to the plugin and to the owners.
     fn tell(&self) {
         self.api.world().statuses = self.controllers.iter().map(Status::of).collect();
         for controller in &self.controllers {
@@ -298,13 +298,13 @@ impl Play {
         let is_answered = outcome != Outcome::Killed;
         if was_calm && is_answered && (asks_for_writes || self.api.writes() > writes) {
             if matches!(outcome, Outcome::Refused(_)) {
-                // What one part of a call has to wait for, another part of it may have done.
+                // One part of a call may have done what another part was waiting for.
                 self.ask(pass, call).await;
             }
             let writes = self.api.writes();
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
-            // What was handed back once leads to the Rollout no longer, which is refused from then on.
+            // A restored table may no longer lead to the Rollout, which is refused from then on.
             let leads_nowhere = {
                 let live = self.live();
                 let world = self.api.world();
@@ -446,7 +446,7 @@ impl Play {
                 continue;
             }
             let (wrong, is_held) = wrong_routes(table, live, pass, &others, self.lag.is_some());
-            // At rest there is nothing to remember.
+            // At rest nothing is recorded.
             if !oracle::is_down(pass) || is_held {
                 self.known.insert((who, index));
             }
@@ -494,7 +494,7 @@ impl Play {
             || met.policies_failed
             || !met.failed.is_empty()
             || !met.changed.is_empty()
-            // One that is selected no longer may wait to be handed back.
+            // A table that is no longer selected may wait to be restored.
             || world.tables.iter().any(|table| !table.is_selected)
             || selected().any(|(_, table)| is_unplannable(table) || table.trust.iter().any(|trust| *trust != Trust::Bytes))
             || self.is_disputed(pass, &others);
@@ -561,7 +561,7 @@ impl Play {
         })
     }
 
-    /// Brings the world to rest: everybody mends what is broken, and nothing is rolled out.
+    /// Brings the world to rest: owners mend what is broken, and nothing is rolled out.
     async fn rest(&mut self) -> Result<(), String> {
         self.api.heal();
         self.api.forget_events();
@@ -704,7 +704,7 @@ fn held(pass: &Pass) -> Option<Pass> {
     is_promotion.then_some(pass)
 }
 
-/// The pass that hands a table back.
+/// The pass that restores a table.
 fn resting(pass: &Pass) -> Pass {
     let mut pass = pass.clone();
     pass.desired.value = 0;

@@ -1,4 +1,4 @@
-//! The keys that say what the Rollout's destinations look like, when that is not simply a Service of its own namespace.
+//! The keys that describe the Rollout's destinations if they are not simply Services of its own namespace.
 
 use std::collections::BTreeMap;
 
@@ -13,12 +13,12 @@ use crate::error::ConfigProblem;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DestinationConfig {
     pub(crate) stable: RoleConfig,
-    /// Filled up from `stable`, except for name and subset.
+    /// Unset fields inherit from `stable`, except for name and subset.
     pub(crate) canary: RoleConfig,
     pub(crate) pods: Option<PodSubset>,
 }
 
-/// What is said about the destination in one role; what is absent is not compared and stays as the owner wrote it.
+/// The destination in one role. An unset field is not compared, and stays as the owner wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RoleConfig {
     /// `SERVICE` when absent.
@@ -32,7 +32,7 @@ pub(crate) struct RoleConfig {
     pub(crate) subset: Option<BTreeMap<String, String>>,
 }
 
-/// One Service for both roles: a subset by the hash of their pods tells them apart.
+/// One Service for both roles, which are distinguished by a subset with the hash of their Pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodSubset {
     pub(crate) service: String,
@@ -146,7 +146,7 @@ impl RoleConfig {
         })
     }
 
-    /// What is not said here is as in `other`, except what makes a destination that destination: its name and subset.
+    /// Unset fields inherit from `other`, except for name and subset.
     fn or(self, other: &Self) -> Self {
         Self {
             kind: self.kind.or_else(|| other.kind.clone()),
@@ -169,7 +169,7 @@ impl PodSubset {
             (None, Some(_)) => Err(subset.empty("service")),
             (Some(service), label) => Ok(Some(Self {
                 service,
-                // The label Argo Rollouts puts on every pod.
+                // The label that Argo Rollouts sets on every Pod.
                 label: label.unwrap_or_else(|| "rollouts-pod-template-hash".to_owned()),
             })),
         }

@@ -3,11 +3,11 @@
 /// A key of the plugin block, or of an object in it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
-    /// As it is written.
+    /// The key as written.
     pub name: &'static str,
-    /// What may stand there.
+    /// What it may hold.
     pub value: Shape,
-    /// What counts when it is left out, in words.
+    /// The default, in words.
     pub default: &'static str,
     /// What it is for: Markdown, one line.
     pub about: &'static str,

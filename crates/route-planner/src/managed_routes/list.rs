@@ -1,4 +1,4 @@
-//! The list of routes after a change: where managed routes are, what they are called, and the edits that lead there.
+//! The list of routes after a change: positions and names of managed routes, and the edits that lead to the list.
 //!
 //! Everything is done in one pass over the routes with maps beside it, so that a header step of ten thousand routes takes
 //! ten times as long as one of a thousand.
@@ -65,7 +65,7 @@ enum Entry {
 }
 
 impl<'a> List<'a> {
-    /// Reads `http` but for those managed routes of `owner` that `is_replaced` is about.
+    /// Reads `http` without those managed routes of `owner` that `is_replaced` names.
     pub(super) fn read(
         http: &'a [Value],
         owner: &'a Owner,
@@ -177,7 +177,7 @@ impl<'a> List<'a> {
         self.groups.iter().any(|group| !group.ours.is_empty())
     }
 
-    /// The edits that lead to the list; `None` when nothing would be left in it.
+    /// The edits that lead to the list; `None` if it would be empty.
     pub(super) fn edits(self) -> Option<Vec<Edit>> {
         let http = self.http;
         let target = self.entries();
