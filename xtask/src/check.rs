@@ -1,4 +1,4 @@
-//! `cargo xtask check`: what takes seconds, for every change before it is committed.
+//! `cargo xtask check`: the checks and tests of a change, before its commit.
 
 use std::path::PathBuf;
 
