@@ -19,7 +19,7 @@ use table::{Table, header_route, mirror_route};
 mod table;
 
 /// The Rollout that scenarios merge into.
-const BASE: &str = include_str!("../../crates/plugin-bin/src/testing/base.yaml");
+const BASE: &str = include_str!("../../crates/plugin-scenarios/src/base.yaml");
 
 const KEYS: &[&str] = &[
     "setWeight",

@@ -14,7 +14,7 @@ use k8s_openapi::api::rbac::v1::Subject;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client, ResourceExt as _};
-use plugin_bin::testing::{Place, play, scenarios};
+use plugin_scenarios::{Place, play, scenarios};
 use route_store::KubeRouteStore;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;

@@ -17,7 +17,6 @@ mod trial;
 mod validate;
 mod world;
 
-#[cfg(feature = "testing")]
 pub use doctor::{Permission, permissions};
 
 use std::process::ExitCode;

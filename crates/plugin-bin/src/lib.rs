@@ -10,8 +10,6 @@ mod from_rpc;
 mod metrics;
 mod resident;
 mod router;
-#[cfg(feature = "testing")]
-pub mod testing;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -28,7 +26,7 @@ use route_store::{
     CachedRouteStore, Clusters, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
 };
 
-pub use commands::CommandLine;
+pub use commands::{CommandLine, Permission, permissions};
 pub use error::{Failure, Failures, ShiftError};
 use events::Events;
 use flags::Protocol;

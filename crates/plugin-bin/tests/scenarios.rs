@@ -1,4 +1,4 @@
-//! Every routing case over the memory store. `plugin_bin::testing` says how to read and write the files.
+//! Every routing case over the memory store. `plugin_scenarios` says how to read and write the files.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use gloo_types::ObjectKey;
 use libtest_mimic::{Arguments, Trial};
-use plugin_bin::testing::{Place, play, scenarios};
+use plugin_scenarios::{Place, play, scenarios};
 use route_store::{MemoryRouteStore, RouteStore as _};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;

@@ -6,7 +6,6 @@ mod argo_cd;
 mod config_map;
 mod rights;
 
-#[cfg(feature = "testing")]
 pub use rights::{Permission, permissions};
 
 use std::collections::BTreeSet;

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use libtest_mimic::{Arguments, Failed, Trial};
-use plugin_bin::testing::scenarios;
+use plugin_scenarios::scenarios;
 
 use crate::explore::explore;
 use crate::history::History;

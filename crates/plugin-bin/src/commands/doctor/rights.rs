@@ -123,8 +123,7 @@ const EVENTS: [Need; 2] = [
     },
 ];
 
-/// One of the permissions that are asked for, for the test that takes each of them away.
-#[cfg(feature = "testing")]
+/// A permission that the plugin uses, and that `doctor` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
     /// As RBAC rules call it.
@@ -137,8 +136,7 @@ pub struct Permission {
     pub without: &'static str,
 }
 
-/// All permissions that are asked for.
-#[cfg(feature = "testing")]
+/// All permissions that the plugin uses, and that `doctor` asks for.
 #[must_use]
 pub fn permissions() -> Vec<Permission> {
     let needs = in_tables_cluster(true).into_iter();

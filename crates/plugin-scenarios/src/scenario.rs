@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use gloo_types::{ObjectKey, Resource as _, RouteTable};
 use json_patch::{Patch, merge};
+use plugin_bin::DEFAULT_PLUGIN_NAMES;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-
-use crate::DEFAULT_PLUGIN_NAMES;
 
 /// The Rollout that files merge into.
 const BASE: &str = include_str!("base.yaml");

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use gloo_types::{ObjectKey, RouteTableDoc, violations};
 use serde_json::{Map, Value, json};
 
-use super::scenario::{Call, key};
+use crate::scenario::{Call, key};
 
 /// What starts the keys of labels and annotations that the plugin puts on.
 const OURS: &str = "rollouts-plugin-trafficrouter-glooplatform/";

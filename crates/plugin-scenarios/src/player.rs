@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use gloo_types::ObjectKey;
+use plugin_bin::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
 use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute};
 use rollouts_rpc::testing::MemoryHost;
@@ -13,10 +14,9 @@ use route_store::{PolicyStore as _, RouteStore as _, Store, StoreError};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::expect::{self, Tables};
-use super::place::{Place, Watched};
-use super::scenario::{Action, Call, Scenario, key};
-use crate::{DEFAULT_PLUGIN_NAMES, GlooRouter, Policy};
+use crate::expect::{self, Tables};
+use crate::place::{Place, Watched};
+use crate::scenario::{Action, Call, Scenario, key};
 
 pub(super) async fn play(scenario: &Scenario, place: &impl Place) -> Result<()> {
     let mut player = Player::start(scenario, place).await?;

@@ -1,11 +1,11 @@
 //! Scenarios: the routing behaviour of the plugin, written as YAML files.
 //!
 //! A scenario creates RouteTables, calls the plugin as the controller does, edits the tables as their owners do, and says
-//! after each call what the tables must be. A new case is a new file in `tests/scenarios`; it needs no Rust.
+//! after each call what the tables must be. A new case is a new file; it needs no Rust.
 //!
-//! Every file is played over a store in memory (`tests/scenarios.rs` of this crate) and over a real API server
+//! Every file of `crates/plugin-bin/tests/scenarios` is played over a store in memory (`tests/scenarios.rs` beside it) and over a real API server
 //! (`tests/tests/cluster_scenarios.rs`). The calls go through a connection of the plugin protocol into a
-//! [`GlooRouter`](crate::GlooRouter), which works on the store of a [`Place`].
+//! [`GlooRouter`](plugin_bin::GlooRouter), which works on the store of a [`Place`].
 //!
 //! # Example
 //!
@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The table `shop` in namespace `shop` has one route `r`, which leads to the Service `reviews`. The Rollout is the one in
-//! `testing/base.yaml`: its stable Service is `reviews`, its canary Service `reviews-canary`. The controller sets weight 25,
+//! `base.yaml`: its stable Service is `reviews`, its canary Service `reviews-canary`. The controller sets weight 25,
 //! and route `r` must have these two destinations. Then the owner adds a destination with a JSON Patch. With the next
 //! weight the three must sum to 100.
 //!
@@ -39,7 +39,7 @@
 //! | `labels` | labels of tables, by `namespace/name` |
 //! | `plugin` | the plugin block of the Rollout; by default it selects the first table |
 //! | `flags` | the administrator's `routeTableNamespaces` and `destinationNamespaces` |
-//! | `rollout` | merged into the Rollout of `testing/base.yaml`; `null` removes a field |
+//! | `rollout` | merged into the Rollout of `base.yaml`; `null` removes a field |
 //! | `calls` | what happens, in this order; required |
 //!
 //! # What a call does
@@ -99,7 +99,6 @@ mod place;
 mod player;
 mod scenario;
 
-pub use crate::commands::{Permission, permissions};
 pub use place::Place;
 
 use std::{fs, path::Path};
