@@ -7,8 +7,6 @@ use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
 use route_store::StoreError;
 
-use crate::resident::standing::Outdated;
-
 /// Why a call could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ShiftError {
@@ -103,6 +101,45 @@ pub enum Failure {
         #[source]
         source: Box<Self>,
     },
+}
+
+/// Why what a SetWeight asks for no longer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outdated {
+    /// There is no such Rollout, or one with another uid.
+    Gone,
+    /// `metadata.deletionTimestamp` is set.
+    Deleting,
+    /// Another version is stable.
+    StableVersion,
+    /// Another version is rolled out.
+    CurrentVersion,
+    /// Aborted, or an abort was taken back.
+    Abort,
+    /// A full promotion was asked for, or is over.
+    FullPromotion,
+    /// Another experiment runs, or none.
+    Experiment,
+    /// `spec.strategy` was changed.
+    Strategy,
+    /// The controller would ask for another weight.
+    Weight,
+}
+
+impl fmt::Display for Outdated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gone => "it was deleted",
+            Self::Deleting => "it is being deleted",
+            Self::StableVersion => "its stable version changed",
+            Self::CurrentVersion => "its version changed",
+            Self::Abort => "it was aborted or retried",
+            Self::FullPromotion => "a full promotion began or ended",
+            Self::Experiment => "an experiment began or ended",
+            Self::Strategy => "its strategy changed",
+            Self::Weight => "its status asks for another weight",
+        })
+    }
 }
 
 /// What a call left undone. One line, short enough for an event: long reasons are cut off so that the name of every object

@@ -17,8 +17,7 @@ use route_store::RolloutFacts;
 
 pub(crate) use managed::{has_mirrors, is_ending};
 
-use crate::error::ShiftError;
-use crate::resident::standing::Outdated;
+use crate::error::{Outdated, ShiftError};
 
 /// What a router may do, whoever asks. Set by the administrator with flags.
 #[derive(Debug, Clone, Default)]

@@ -2,14 +2,18 @@
 //!
 //! Decisions are `route-planner`'s, access is `route-store`'s, the protocol is `rollouts-rpc`'s.
 
+mod collect;
 mod commands;
 mod error;
 mod events;
+mod fights;
 mod flags;
 mod from_rpc;
 mod metrics;
+mod report;
 mod resident;
 mod router;
+mod standing;
 
 use std::{process::ExitCode, sync::Arc};
 

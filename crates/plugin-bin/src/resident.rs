@@ -3,15 +3,11 @@
 //!
 //! Everything ends with the session: another controller may be the leader afterwards.
 
-pub(crate) mod collect;
-pub(crate) mod fights;
 pub(crate) mod garbage;
 pub(crate) mod guard;
 pub(crate) mod leadership;
 pub(crate) mod repair;
-pub(crate) mod report;
 pub(crate) mod reporter;
-pub(crate) mod standing;
 pub(crate) mod watched;
 
 use std::sync::Arc;
@@ -23,8 +19,8 @@ use route_store::Store;
 use self::garbage::GarbageCollector;
 use self::guard::PromotionGuard;
 use self::repair::Repairer;
-use self::report::Observer;
 use self::watched::Watched;
+use crate::report::Observer;
 use crate::router::{Fence, GlooRouter};
 
 /// What is done between the calls.

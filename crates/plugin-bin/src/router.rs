@@ -49,10 +49,8 @@ use crate::{
     error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
     metrics::calls::confirming,
-    resident::{
-        report::{About, Observer, Report},
-        standing::Standing,
-    },
+    report::{About, Observer, Report},
+    standing::Standing,
 };
 
 /// Whether a call about managed routes is the controller's, or that of SetWeight after what the controller's left.

@@ -421,6 +421,7 @@ mod endpoints;
 mod events;
 mod gate;
 mod informer;
+mod keep;
 mod retry;
 mod send;
 mod versions;
@@ -430,9 +431,8 @@ pub use budget::RequestLimits;
 use connect::connect;
 pub use connect::{ConnectError, KubeAccess};
 use gate::Gate;
-pub use informer::{
-    Change, ChangeKind, Informer, InformerStatus, Keep, Kept, ScopeStatus, Unknown, WholeDocuments,
-};
+pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
+pub use keep::{Keep, Kept, WholeDocuments};
 use send::Answered;
 pub(crate) use versions::compare;
 

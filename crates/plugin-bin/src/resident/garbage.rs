@@ -10,9 +10,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::collect::{Brake, Collector, Part, Review, Rollouts};
-use super::report::{About, Observer, Orphanage, Report};
 use super::watched::Watched;
+use crate::collect::{Brake, Collector, Part, Review, Rollouts};
+use crate::report::{About, Observer, Orphanage, Report};
 use crate::router::{Collected, Fence, GlooRouter};
 
 /// How often marks and Rollouts are compared, at most.

@@ -25,8 +25,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
-use super::report::HoldEnd;
 use super::watched::Watched;
+use crate::report::HoldEnd;
 use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, look_at};
 
 /// The longest time of a release.

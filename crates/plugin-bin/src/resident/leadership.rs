@@ -6,7 +6,7 @@ use std::time::Duration;
 use route_store::{Controller, Leadership, LeaseReader, Priority, RequestContext, with_context};
 use tracing::{debug, info};
 
-use super::report::{Observer, Report};
+use crate::report::{Observer, Report};
 use crate::router::Fence;
 
 /// Reads the controller's Lease before each write.

@@ -29,10 +29,10 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tracing::debug;
 
-use super::collect::Part;
-use super::fights::FieldManager;
-use super::report::{About, Observer, RepairOutcome, Report};
 use super::watched::Watched;
+use crate::collect::Part;
+use crate::fights::FieldManager;
+use crate::report::{About, Observer, RepairOutcome, Report};
 use crate::router::{Drift, Fence, GlooRouter, Repaired};
 
 /// How long to wait before a repair: somebody may be about to write more.

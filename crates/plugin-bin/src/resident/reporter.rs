@@ -7,9 +7,9 @@ use rollouts_rpc::Rollout;
 use route_store::event_sink::EventObject;
 use tracing::{info, warn};
 
-use super::report::{About, HoldEnd, Observer, RepairOutcome, Report};
 use crate::events::{Events, Reason};
 use crate::metrics::Metrics;
+use crate::report::{About, HoldEnd, Observer, RepairOutcome, Report};
 
 /// Counts reports, and posts those that someone should know of.
 pub(crate) struct Reporter {
@@ -118,8 +118,8 @@ mod tests {
     use route_store::event_sink::{EventSink, EventWriter};
     use serde_json::Value;
 
-    use super::super::report::Orphanage;
     use super::*;
+    use crate::report::Orphanage;
 
     /// Keeps the Events: cluster, object, type and reason.
     #[derive(Clone, Default)]

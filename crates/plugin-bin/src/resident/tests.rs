@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
-use super::collect::{Marked, Rollouts};
-use super::report::{About, RepairOutcome, Report};
 use super::*;
+use crate::collect::{Marked, Rollouts};
 use crate::from_rpc::Policy;
+use crate::report::{About, RepairOutcome, Report};
 
 const PLUGIN: &str = "solo-io/glooplatform";
 /// The Rollout's cluster, as a management cluster knows it.

@@ -4,8 +4,8 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use route_store::{CachedRouteStore, Change, FRESH};
 use tokio::sync::broadcast::Receiver;
 
-use super::collect::Marked;
-use super::report::About;
+use crate::collect::Marked;
+use crate::report::About;
 
 /// Tables and Rollouts that are followed.
 pub(crate) trait Watched: Send + Sync + 'static {

@@ -18,12 +18,12 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all, write::moves};
+use crate::collect::{Part, Rollouts};
 use crate::error::Failure;
+use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
-use crate::resident::collect::{Part, Rollouts};
-use crate::resident::fights::Fights;
-use crate::resident::report::{About, Orphanage, RepairOutcome};
-use crate::resident::standing::{Standing, StandingIntents};
+use crate::report::{About, Orphanage, RepairOutcome};
+use crate::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table switches off its repairs.
 const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";

@@ -35,7 +35,7 @@ use tracing::{debug, info, warn};
 use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, selected::Selected};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
-use crate::resident::report::{About, HoldEnd, Report};
+use crate::report::{About, HoldEnd, Report};
 
 /// A hold that no call has asked about for this long belongs to a Rollout that is gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);

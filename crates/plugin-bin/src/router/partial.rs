@@ -1,9 +1,9 @@
 //! What a partial failure means: traffic returns to stable table by table, and moves to the canary in all tables or in none.
 
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc};
-use route_planner::{IntentKind, Plan, PlanError, plan, plan_toward_stable};
+use route_planner::{IntentKind, Plan, PlanError, plan};
 
-use super::write::Write;
+use super::write::{Write, plan_again_toward_stable};
 use crate::{error::Failure, from_rpc::Request};
 
 /// The MirrorPolicies that there are; `None` when they could not be read.
@@ -99,15 +99,6 @@ pub(super) fn toward_stable(
     let plan = plan_again_toward_stable(request, table)?;
     let with_policies = matches!(check_policies(plan.clone(), live), Ok(Some(_)));
     Ok(Write::restrained(plan, with_policies))
-}
-
-/// The same for a table that was changed by somebody else in the meantime.
-pub(super) fn plan_again_toward_stable(
-    request: &Request,
-    table: &RouteTableDoc,
-) -> Result<Plan, PlanError> {
-    let request = request.without_new_routes();
-    plan_toward_stable(&request.config, &request.intent, table)
 }
 
 /// Whether a plan is to send more requests to the canary, or copies of some.

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
-use route_planner::{Plan, PlanError, PolicyChange, plan};
+use route_planner::{Plan, PlanError, PolicyChange, plan, plan_toward_stable};
 use route_store::{Priority, RouteStore, Store, StoreError, with_context};
 use tracing::{debug, info, warn};
 
-use super::{GlooRouter, deadline::Deadline, memory::Urgency, partial::plan_again_toward_stable};
+use super::{GlooRouter, deadline::Deadline, memory::Urgency};
 use crate::{error::Failure, from_rpc::Request};
 
 /// How often one table is written before a conflict becomes an error.
@@ -35,6 +35,15 @@ pub(super) enum Tries {
     Many,
     /// Once, and not at all while a call is writing it.
     One,
+}
+
+/// A plan that moves no traffic to the canary.
+pub(super) fn plan_again_toward_stable(
+    request: &Request,
+    table: &RouteTableDoc,
+) -> Result<Plan, PlanError> {
+    let request = request.without_new_routes();
+    plan_toward_stable(&request.config, &request.intent, table)
 }
 
 /// Whether traffic moves with a plan, or copies of it, when `live` are the MirrorPolicies that there are.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 
-use super::informer::{Keep, Kept as _};
+use super::keep::{Keep, Kept as _};
 use super::send::Answered;
 use super::{Call, KubeRouteStore, resource};
 use crate::{Outcome, Priority, RequestContext, StoreError, with_context};

@@ -10,7 +10,7 @@ use gloo_types::ObjectKey;
 use rollouts_rpc::Rollout;
 use tokio::time::Instant;
 
-use super::report::Orphanage;
+use crate::report::Orphanage;
 
 /// How much longer a table waits whose Rollout this process has never seen: it may have been renamed, or be in another
 /// cluster.

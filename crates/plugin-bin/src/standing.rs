@@ -4,7 +4,6 @@
 //! the controller is about to ask for something else.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fmt;
 use std::sync::Arc;
 
 use gloo_types::ObjectKey;
@@ -12,6 +11,7 @@ use rollouts_rpc::rollout::RolloutStrategy;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
 use route_planner::fnv1a;
 
+use crate::error::Outdated;
 use crate::from_rpc::{Request, admissible, key};
 
 /// What the last SetWeight of a Rollout asked for.
@@ -42,45 +42,6 @@ struct Asked {
     is_aborted: bool,
     is_promoted_fully: bool,
     experiment: String,
-}
-
-/// Why what a SetWeight asks for no longer holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outdated {
-    /// There is no such Rollout, or one with another uid.
-    Gone,
-    /// `metadata.deletionTimestamp` is set.
-    Deleting,
-    /// Another version is stable.
-    StableVersion,
-    /// Another version is rolled out.
-    CurrentVersion,
-    /// Aborted, or an abort was taken back.
-    Abort,
-    /// A full promotion was asked for, or is over.
-    FullPromotion,
-    /// Another experiment runs, or none.
-    Experiment,
-    /// `spec.strategy` was changed.
-    Strategy,
-    /// The controller would ask for another weight.
-    Weight,
-}
-
-impl fmt::Display for Outdated {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Gone => "it was deleted",
-            Self::Deleting => "it is being deleted",
-            Self::StableVersion => "its stable version changed",
-            Self::CurrentVersion => "its version changed",
-            Self::Abort => "it was aborted or retried",
-            Self::FullPromotion => "a full promotion began or ended",
-            Self::Experiment => "an experiment began or ended",
-            Self::Strategy => "its strategy changed",
-            Self::Weight => "its status asks for another weight",
-        })
-    }
 }
 
 impl Standing {

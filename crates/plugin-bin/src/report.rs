@@ -8,7 +8,7 @@ use gloo_types::{Document, ObjectKey, Resource};
 use rollouts_rpc::Rollout;
 use serde_json::Value;
 
-use super::fights::FieldManager;
+use crate::fights::FieldManager;
 use crate::from_rpc;
 
 /// Is told what was done between the calls. It returns at once.
