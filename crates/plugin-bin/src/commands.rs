@@ -24,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 
+use crate::error::flags;
 use crate::flags::Flags;
 
 /// What a person is told who ran the plugin as the controller does.
@@ -97,6 +98,10 @@ fn one_line(error: &anyhow::Error) -> String {
             text += if text.is_empty() { "" } else { ": " };
             text += line;
         }
+    }
+    let mut causes = error.chain();
+    if let Some(flags) = causes.find_map(|cause| cause.downcast_ref().and_then(flags)) {
+        text += &format!(" ({flags})");
     }
     text
 }

@@ -5,7 +5,7 @@ use std::{error::Error, fmt};
 use gloo_types::ObjectKey;
 use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
-use route_store::StoreError;
+use route_store::{ConnectError, StoreError};
 
 /// Why a call could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -147,6 +147,51 @@ impl fmt::Display for Outdated {
 #[derive(Debug)]
 pub struct Failures(Vec<Failure>);
 
+impl Failure {
+    /// The error and its causes in one line, and the flags that the remedy is about.
+    fn line(&self) -> String {
+        let line = error_chain(self);
+        match self.store_error().and_then(flags) {
+            Some(flags) => format!("{line} ({flags})"),
+            None => line,
+        }
+    }
+
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Read { source, .. } | Self::Policies { source, .. } => Some(source),
+            Self::NotRestored { source, .. } => source.store_error(),
+            Self::Plan(_)
+            | Self::NotWritten(_)
+            | Self::NotRead(_)
+            | Self::NotAccepted(_)
+            | Self::Outdated { .. }
+            | Self::NothingSelected { .. } => None,
+        }
+    }
+}
+
+/// The flags of this program that the remedy of an error is about.
+pub(crate) fn flags(error: &StoreError) -> Option<&'static str> {
+    match error {
+        StoreError::Timeout { .. } => Some("--request-timeout"),
+        StoreError::CallEnded { .. } => Some("--call-timeout"),
+        StoreError::Throttled { .. } => Some("--qps, --burst"),
+        StoreError::Unreachable { source, .. } => match source.downcast_ref() {
+            Some(ConnectError::Infer(_)) => Some("--kubeconfig"),
+            Some(ConnectError::Kubeconfig { .. }) => Some("--kubeconfig, --context"),
+            Some(ConnectError::Proxy { .. } | ConnectError::Client(_)) | None => None,
+        },
+        StoreError::NotFound { .. }
+        | StoreError::Conflict(_)
+        | StoreError::Rejected { .. }
+        | StoreError::Forbidden { .. }
+        | StoreError::Failing { .. }
+        | StoreError::Unreadable { .. } => None,
+    }
+}
+
 impl Failures {
     /// Returns `Err` if there are any `failures`.
     pub(crate) fn check(failures: Vec<Failure>) -> Result<(), Self> {
@@ -168,7 +213,7 @@ impl fmt::Display for Failures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown: Vec<String> = Vec::new();
         for failure in &self.0 {
-            let text = error_chain(failure);
+            let text = failure.line();
             // A table that was planned twice says the same twice.
             if !shown.contains(&text) {
                 shown.push(text);
@@ -244,6 +289,32 @@ mod tests {
         assert!(all <= MAX_ERROR);
         let shown: Vec<usize> = shown.iter().map(|text| text.chars().count()).collect();
         assert_eq!((&*shown, left_out), (expect, more));
+    }
+
+    #[test]
+    fn the_flags_of_a_limit_are_named() {
+        let timeout = || StoreError::Timeout {
+            verb: "get",
+            what: "RouteTable mesh/web".into(),
+            after: std::time::Duration::from_secs(3),
+        };
+        let line = "no answer to get RouteTable mesh/web within 3 s: check the API server or raise the limit";
+        let failures = Failures::from(Failure::Store(timeout()));
+        assert_eq!(failures.to_string(), format!("{line} (--request-timeout)"));
+        let table = ObjectKey::new("mesh", "old");
+        let source = Box::new(Failure::Store(timeout()));
+        let failures = Failures::from(Failure::NotRestored { table, source });
+        let text = failures.to_string();
+        assert!(
+            text.ends_with(&format!("{line} (--request-timeout)")),
+            "{text}"
+        );
+        let conflict = Failure::Store(StoreError::Conflict("RouteTable mesh/web".into()));
+        let text = Failures::from(conflict).to_string();
+        assert_eq!(
+            text,
+            "RouteTable mesh/web changed while it was being written: try again"
+        );
     }
 
     #[test]

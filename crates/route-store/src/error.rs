@@ -40,7 +40,7 @@ pub enum StoreError {
         reason: String,
     },
     /// No answer within the request's deadline.
-    #[error("no answer to {verb} {what} within {} s: check the API server or raise --request-timeout", after.as_secs_f32())]
+    #[error("no answer to {verb} {what} within {} s: check the API server or raise the limit", after.as_secs_f32())]
     Timeout {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
@@ -51,7 +51,7 @@ pub enum StoreError {
     },
     /// No answer before whoever asked stops waiting, which is sooner than the request's deadline.
     #[error(
-        "no answer to {verb} {what} before the end of the call: check the API server or raise --call-timeout"
+        "no answer to {verb} {what} before the end of the call: check the API server or give calls more time"
     )]
     CallEnded {
         /// `get`, `list`, `create`, `patch` or `delete`.
@@ -73,7 +73,7 @@ pub enum StoreError {
     },
     /// The request was not sent, because more urgent ones use up what the API server may be asked until the deadline.
     #[error(
-        "cannot {verb} {what} in time: more requests wait than --qps and --burst allow, raise them"
+        "cannot {verb} {what} in time: more requests wait than the limits of the API server allow, raise them"
     )]
     Throttled {
         /// `get`, `list`, `create`, `patch` or `delete`.

@@ -9,7 +9,7 @@ pub trait Observer: fmt::Debug + Send + Sync + 'static {
     /// A request was sent and ended. A request that is sent three times is reported three times.
     fn request(&self, _request: &SentRequest) {}
 
-    /// A request waited this long for its share of the budget (`--qps`, `--burst`), whether it was sent then or not. A
+    /// A request waited this long for its share of the budget, whether it was sent then or not. A
     /// request that did not wait is not reported.
     fn waited(&self, _time: Duration) {}
 

@@ -42,12 +42,10 @@ impl fmt::Display for KubeAccess {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No usable configuration.
-    #[error(
-        "no usable cluster configuration: run inside a cluster or name a file with --kubeconfig"
-    )]
+    #[error("no usable cluster configuration: run inside a cluster or name a kubeconfig")]
     Infer(#[source] Box<kube::config::InferConfigError>),
     /// The kubeconfig cannot be used.
-    #[error("kubeconfig {path} cannot be used: correct the file or --context")]
+    #[error("kubeconfig {path} cannot be used: correct it, or name another context")]
     Kubeconfig {
         /// The file, or `from the environment`.
         path: String,

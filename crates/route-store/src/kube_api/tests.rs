@@ -310,28 +310,26 @@ async fn an_api_server_that_is_not_there_is_unreachable() {
     );
 }
 
+/// The error of reading a table.
+async fn refused(store: &KubeRouteStore) -> String {
+    let table = ObjectKey::new("mesh", "web");
+    store.read(&table).await.unwrap_err().to_string()
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_never_answers_ends_at_the_deadline() {
     let store = silent(Duration::from_secs(2));
-    let error = store
-        .read(&ObjectKey::new("mesh", "web"))
-        .await
-        .unwrap_err();
     assert_eq!(
-        error.to_string(),
-        "no answer to get RouteTable mesh/web within 2 s: check the API server or raise --request-timeout"
+        refused(&store).await,
+        "no answer to get RouteTable mesh/web within 2 s: check the API server or raise the limit"
     );
 }
 
 #[tokio::test]
 async fn a_document_that_is_no_route_table_is_named() {
     let (store, _) = store(vec![(200, json!({"kind": "RouteTable", "metadata": "?"}))]);
-    let error = store
-        .read(&ObjectKey::new("mesh", "web"))
-        .await
-        .unwrap_err();
     assert_eq!(
-        error.to_string(),
+        refused(&store).await,
         "RouteTable mesh/web cannot be read as a RouteTable: correct it"
     );
 }
@@ -351,7 +349,7 @@ async fn a_missing_kubeconfig_is_named() {
     let source = std::error::Error::source(&error).unwrap();
     assert_eq!(
         source.to_string(),
-        "kubeconfig /nowhere/config cannot be used: correct the file or --context"
+        "kubeconfig /nowhere/config cannot be used: correct it, or name another context"
     );
 }
 

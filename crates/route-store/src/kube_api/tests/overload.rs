@@ -399,7 +399,7 @@ async fn a_fifth_of_the_burst_is_left_for_an_abort() {
     let error = read(&store).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "cannot get RouteTable mesh/web in time: more requests wait than --qps and --burst allow, raise them"
+        "cannot get RouteTable mesh/web in time: more requests wait than the limits of the API server allow, raise them"
     );
     for _ in 0..2 {
         read_as(&store, Priority::TowardStable).await.unwrap();
