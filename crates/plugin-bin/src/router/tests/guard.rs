@@ -163,12 +163,18 @@ async fn a_promotion_waits_until_the_endpoints_have_settled() {
     }
 }
 
-/// The gateway may not have heard yet what the API server says already.
-#[tokio::test(start_paused = true)]
-async fn complete_endpoints_settle_too() {
+/// After the first call of a promotion whose stable Service leads to the new Pods already.
+async fn settling() -> Fixture {
     let fixture = at(100).await;
     fixture.endpoints("web", &["a", "b"]);
     fixture.set_weight(&promoted(), 0).await.unwrap();
+    fixture
+}
+
+/// The gateway may not have heard yet what the API server says already.
+#[tokio::test(start_paused = true)]
+async fn complete_endpoints_settle_too() {
+    let fixture = settling().await;
     fixture.is_held();
     sleep(5.0).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
@@ -178,9 +184,7 @@ async fn complete_endpoints_settle_too() {
 /// D-32
 #[tokio::test(start_paused = true)]
 async fn a_restart_changes_nothing_but_the_timer() {
-    let fixture = at(100).await;
-    fixture.endpoints("web", &["a", "b"]);
-    fixture.set_weight(&promoted(), 0).await.unwrap();
+    let fixture = settling().await;
     sleep(4.0).await;
     let fixture = fixture.restarted();
     for seconds in [4.0, 1.0] {
@@ -194,9 +198,7 @@ async fn a_restart_changes_nothing_but_the_timer() {
 
 #[tokio::test(start_paused = true)]
 async fn what_was_promoted_next_is_held_from_its_own_begin() {
-    let fixture = at(100).await;
-    fixture.endpoints("web", &["a", "b"]);
-    fixture.set_weight(&promoted(), 0).await.unwrap();
+    let fixture = settling().await;
     sleep(4.0).await;
     // Another Rollout of that name.
     let mut recreated = promoted();
@@ -298,9 +300,7 @@ async fn without_endpoints_nothing_is_held() {
 
 #[tokio::test(start_paused = true)]
 async fn at_rest_nobody_looks_at_endpoints() {
-    let fixture = at(100).await;
-    fixture.endpoints("web", &["a", "b"]);
-    fixture.set_weight(&promoted(), 0).await.unwrap();
+    let fixture = settling().await;
     sleep(5.0).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
     let before = fixture.store.endpoints_read();

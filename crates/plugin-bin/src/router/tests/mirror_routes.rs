@@ -143,17 +143,19 @@ async fn a_policy_of_another_rollout_or_of_somebody_else_stays() {
     assert_eq!((before, left), (3, vec!["theirs"]));
 }
 
+/// The error of a mirror step, which SetWeight reports (T-20).
+async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String {
+    let route = mirror(30);
+    router.set_mirror_route(rollout, &route).await.unwrap();
+    text(router.set_weight(rollout, desired(25), &[]).await)
+}
+
 #[tokio::test]
 async fn missing_rights_are_an_error_and_nothing_is_written() {
     let (store, router) = store_and_router();
     store.fail("list policies", Fault::Forbidden);
     let rollout = mirror_rollout(select_shop());
-    // T-20
-    router
-        .set_mirror_route(&rollout, &mirror(30))
-        .await
-        .unwrap();
-    let error = text(router.set_weight(&rollout, desired(25), &[]).await);
+    let error = refused(&router, &rollout).await;
     assert!(
         error.starts_with("Rollout shop/web: mirror routes need MirrorPolicies: "),
         "{error}"
@@ -169,12 +171,7 @@ async fn a_policy_of_somebody_else_is_named_before_anything_is_written() {
     let (store, router) = store_and_router();
     let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
     store.put_policy(theirs).unwrap();
-    let rollout = mirror_rollout(select_shop());
-    router
-        .set_mirror_route(&rollout, &mirror(30))
-        .await
-        .unwrap();
-    let error = text(router.set_weight(&rollout, desired(25), &[]).await);
+    let error = refused(&router, &mirror_rollout(select_shop())).await;
     assert!(
         error.contains("would be mirrored by MirrorPolicy mesh/theirs too"),
         "{error}"
