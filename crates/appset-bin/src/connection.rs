@@ -92,7 +92,7 @@ impl Phase {
         self.enter(Step::Asked);
     }
 
-    /// The answer is made, and is to be written.
+    /// The answer is complete and not written yet.
     pub(crate) fn answered(&self, is_success: bool) {
         let mut state = self.state();
         // The limit of the answer covers both steps.

@@ -200,7 +200,7 @@ impl Metrics {
         }
     }
 
-    /// What counts the connections of `port` that are closed early.
+    /// The counters of connections of `port` that are closed early.
     pub(crate) fn closed(&self, port: &'static str) -> Closed {
         let counter = |reason| {
             let labels = ClosedLabels { port, reason };

@@ -31,7 +31,7 @@ mod wire;
 /// How long an answer counts. Argo CD asks again at once after a change it made itself, and for many ApplicationSets at the
 /// same time after a webhook.
 const TTL: Duration = Duration::from_secs(15);
-/// How long a failure counts: a registry that is down must not get every call of every set.
+/// How long a failure is remembered: a registry that is down must not get a request for each call of each set.
 const FAILED: Duration = Duration::from_secs(5);
 /// Most images that are remembered.
 const CAPACITY: u64 = 10_000;

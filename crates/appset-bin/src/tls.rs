@@ -27,7 +27,7 @@ impl Certificate {
         Ok(Some(Self(live)))
     }
 
-    /// What the next connection is to be accepted with.
+    /// The configuration for the next connection.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.0.current().into()
     }

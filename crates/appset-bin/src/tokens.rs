@@ -1,4 +1,4 @@
-//! Who may ask: bearer tokens, each a file.
+//! The bearer tokens of callers, one per file.
 
 use std::{
     fs, io,

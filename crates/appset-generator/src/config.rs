@@ -123,8 +123,8 @@ impl Config {
         self.refresh.as_ref()
     }
 
-    /// Which objects have to be known to answer whatever may be asked, by cluster; where namespaces are selected by labels, in
-    /// those that are `known`.
+    /// The objects that the sources need, by cluster. Where namespaces are selected by labels, these are the namespaces that are
+    /// `known`.
     #[must_use]
     pub fn watched(&self, known: &Namespaces) -> BTreeMap<String, Watched> {
         let mut watched = BTreeMap::new();

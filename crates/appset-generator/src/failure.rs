@@ -285,7 +285,7 @@ impl From<Problem> for Failure {
     }
 }
 
-/// `text`, which a request sent, as far as a message may have it.
+/// The part of `text`, which a request sent, that a message may show.
 pub(crate) fn shown(text: &str) -> String {
     limited(text, MAX_VALUE)
 }

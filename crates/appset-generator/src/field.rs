@@ -76,7 +76,7 @@ impl Field {
             .collect()
     }
 
-    /// Reads what stands at `path` of a document. In a map null counts as absent.
+    /// Reads the value at `path` of a document. In a map, null is the same as absent.
     ///
     /// # Errors
     /// When a template would not see it as it was written.

@@ -250,7 +250,7 @@ impl Share<'_> {
 
 /// What a Workspace has of each cluster, by Gloo's name of the cluster.
 ///
-/// A cluster that is not registered counts where it is named: its row must not come and go with the registration.
+/// A cluster that is named has a row even if it is not registered: the row must not come and go with the registration.
 fn shares<'a>(
     selectors: &'a [ClusterSelector],
     clusters: &'a [Arc<Document<KubernetesCluster>>],

@@ -2,7 +2,7 @@
 
 use crate::Field;
 
-/// Longest slug. An Application's name has it, and something of its own.
+/// Longest slug: the name of an Application is the slug and some text of the template.
 const MAX_SLUG: usize = 40;
 
 /// A unique key, and a unique part of a DNS name.

@@ -85,9 +85,9 @@ pub struct ImageQuery {
     images: BTreeMap<String, Reference>,
     /// Images whose tag is illegal: they count as missing, and no registry is asked.
     impossible: BTreeSet<String>,
-    /// Whether each image tells if it is stale.
+    /// Whether each image has the key `stale`.
     tells_stale: bool,
-    /// The tag that counts for all that name none.
+    /// The tag of images that have none of their own.
     tag: Option<String>,
     layout: Layout,
     digest_prefix: String,
@@ -259,7 +259,7 @@ impl ImageDigests {
         &self.docker_config
     }
 
-    /// How long the last digest of an image counts when its registry fails.
+    /// How long the last digest of an image is served when its registry fails.
     #[must_use]
     pub const fn stale_for(&self) -> Option<Duration> {
         self.stale_for

@@ -179,7 +179,7 @@ impl Profile {
         }
     }
 
-    /// The profile that `requestsWith` has for `request`. Of several parameters the first by name counts.
+    /// The profile that `requestsWith` names for `request`. If several of its parameters are set, the first one by name decides.
     pub(crate) fn hands_over(&self, request: &Request) -> Option<&str> {
         let mut targets = self.requests_with.iter();
         let target = targets.find(|(parameter, _)| request.parameters.contains_key(*parameter));

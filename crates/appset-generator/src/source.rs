@@ -28,7 +28,7 @@ pub struct Query {
 /// What to look up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceQuery {
-    /// Nothing: the configuration has it.
+    /// Sets of the configuration; nothing is looked up.
     Static(StaticQuery),
     /// Digests of tags, from registries.
     ImageDigests(ImageQuery),
@@ -53,7 +53,7 @@ pub(crate) enum Source {
     GlooWorkspaces(GlooWorkspaces),
 }
 
-/// The sources of which there is one each, with a key of its own in the configuration.
+/// The sources that exist once each, with a key of their own in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     ImageDigests,

@@ -44,7 +44,7 @@ impl From<Failure> for Stop {
 /// What has to be sent to a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Nothing, as far as is known.
+    /// No credentials, as far as is known.
     Open,
     /// The credentials.
     Basic,

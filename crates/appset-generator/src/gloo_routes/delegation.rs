@@ -21,7 +21,7 @@ const MOST_PATHS: usize = 256;
 /// Most ways that lead to a table.
 const MOST_WAYS: usize = 256;
 
-/// All tables that may be read, as far as they can be.
+/// All readable tables without those that contradict the API.
 pub(super) struct Delegation<'t>(Vec<(&'t RouteTableDoc, RouteTableSpec)>);
 
 /// Where a table is served.

@@ -20,7 +20,7 @@ const DOCKER_HUB: [&str; 4] = [
 /// The keys that tell `config.json` from the older `.dockercfg`, which has registries at its top.
 const CONFIG_KEYS: [&str; 4] = ["auths", "credHelpers", "credsStore", "HttpHeaders"];
 
-/// What proves who asks.
+/// The credentials of a client.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum Credentials {
     /// A user and a password.

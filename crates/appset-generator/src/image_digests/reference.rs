@@ -12,7 +12,7 @@ pub struct Reference {
     pub registry: String,
     /// Whether the registry speaks http, not https.
     pub plain_http: bool,
-    /// Path of the repository, as OCI's distribution specification has it.
+    /// Path of the repository, in the form of OCI's distribution specification.
     pub repository: String,
     /// The tag.
     pub tag: String,
@@ -20,7 +20,7 @@ pub struct Reference {
     pub platform: Option<Platform>,
     /// What proves that the tag is not there.
     pub proof: Proof,
-    /// Whether a missing repository counts as a missing image: it has never been pushed to.
+    /// Whether a missing repository is treated as a missing image: nothing was pushed to it yet.
     pub may_lack_repository: bool,
     /// Whether an image that is in no index is taken for any platform, without a look into its configuration.
     pub trusts_single: bool,
