@@ -102,7 +102,7 @@ impl Objects {
         if !by_label.is_empty() {
             let mut known = Namespaces::default();
             for name in by_label {
-                // However old: a namespace is left only when the API server says so.
+                // However old: a namespace is followed until the API server reports that it is gone.
                 let labels = clusters.get(&name).map(|it| it.namespaces.last_known());
                 known.insert(&name, Ok(labels_by_name(labels.unwrap_or_default())));
             }
@@ -534,11 +534,20 @@ fn labels_by_name(namespaces: Vec<Arc<LabelledNamespace>>) -> NamespaceLabels {
 mod tests {
     use route_store::fake_api::FakeApi;
     use serde_json::json;
+    use tokio::time::timeout;
 
     use super::*;
 
+    /// No measure of anything: a test that waits longer has found a fault.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     /// Waits until the namespaces are these, each as `name team`.
     async fn become_these(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
+        let waited = timeout(PATIENCE, until_they_are(namespaces, expect)).await;
+        assert!(waited.is_ok(), "they never became {expect:?}");
+    }
+
+    async fn until_they_are(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
         let all = [ALL.to_owned()];
         loop {
             if let Ok(known) = namespaces.all(&all).await {

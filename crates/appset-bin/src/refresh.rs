@@ -8,12 +8,14 @@
 //! Each replica remembers what it answered. The value of the annotation is a hash of the new answers, so two replicas that see
 //! the same change write the same annotation, and the next change writes another one.
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use appset_generator::{Config, Refresh};
+use appset_generator::{Config, Failure, Refresh};
+use futures::FutureExt as _;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
 use route_store::{KubeAccess, KubeRouteStore, RequestLimits};
@@ -47,7 +49,14 @@ pub(crate) async fn run(service: Arc<Service>) {
             sets = Some(ApplicationSets::new(refresh.clone()));
         }
         if let Some(sets) = &sets {
-            is_open = round(&service, sets, has_changed || is_open).await;
+            let round = round(&service, sets, has_changed || is_open);
+            is_open = AssertUnwindSafe(round)
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|_panic| {
+                    tracing::error!("comparing answers panicked: please report it");
+                    false
+                });
         }
         seen = Some(config);
     }
@@ -59,11 +68,12 @@ async fn round(service: &Service, sets: &ApplicationSets, all: bool) -> bool {
     let calls = service.ledger().calls(all, Instant::now());
     let mut is_open = false;
     for call in calls {
-        // A failure now is no reason to ask: the answer before would be kept.
         match service.answer_again(&call).await {
-            Some(body) => service.ledger().would_answer(&call, &body),
-            // It is compared when it can be answered again.
-            None => is_open = true,
+            Ok(body) => service.ledger().would_answer(&call, &body),
+            // The objects may become known again without a change.
+            Err(Failure::NotReady(_)) => is_open = true,
+            // Argo CD would keep the answer before.
+            Err(_) => {}
         }
         // Calls of Argo CD go first.
         tokio::task::yield_now().await;

@@ -158,13 +158,16 @@ impl Service {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body that a remembered call would be answered with; `None` while it would be refused. Registries are not asked
-    /// again: they tell nobody what has changed.
-    pub(crate) async fn answer_again(&self, call: &Call) -> Option<Vec<u8>> {
-        let request = call.request()?;
+    /// The body that a remembered call would be answered with. Registries are not asked again, since they do not announce
+    /// changes.
+    pub(crate) async fn answer_again(&self, call: &Call) -> Result<Vec<u8>, Failure> {
+        let request = call.request().ok_or(Failure::Internal)?;
         let query = self.query(call.profile(), Some(call.token()), &request);
-        let query = query.await.ok()?;
-        self.answer(query).await.ok()?.to_body().ok()
+        let query = query.await?;
+        if matches!(query.source, SourceQuery::ImageDigests(_)) {
+            return Err(Failure::Internal);
+        }
+        self.answer(query).await?.to_body()
     }
 
     /// Whether an object has changed since this was last asked.
