@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The recording, and the call in it: one that came after others of its kind.
-const RECORDING: &str = "crates/rollouts-rpc/tests/data/router-1.9.1";
+const RECORDING: &str = "crates/rollouts-rpc/tests/data/router-1.10.1";
 const METHOD: &str = "SetWeight";
 
 /// Each round runs every candidate once, so that a slow spell of the machine meets all of them.

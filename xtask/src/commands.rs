@@ -22,8 +22,8 @@ pub(crate) enum Command {
     /// Measure decoding (beside Go and gobwire), planning and the plugin's process; with --cluster, the plugin with an API
     /// server. Needs Go.
     Bench(bench::Args),
-    /// Record the bytes that each release of the controller writes to plugins, which tests replay. Needs Go.
-    Record,
+    /// Record the bytes that the oldest and the newest controller write to plugins, which tests replay. Needs Go.
+    Record(record::Args),
     /// Run the fuzz targets.
     Fuzz(fuzz::Args),
     /// Play random histories of a controller, of owners and of failures against the plugin for a given time; or promote under
@@ -49,7 +49,7 @@ impl Command {
             Self::Dist(args) => dist::run(sh, &args),
             Self::Test(args) => test::run(sh, &args),
             Self::Bench(args) => bench::run(sh, &args),
-            Self::Record => record::run(sh),
+            Self::Record(args) => record::run(sh, &args),
             Self::Fuzz(args) => fuzz::run(sh, &args),
             Self::Soak(args) => soak::run(sh, &args),
             Self::Tidy => tidy::run(sh),

@@ -1,4 +1,6 @@
-//! `cargo xtask record`: the bytes that each release of the controller writes, for tests that replay them.
+//! `cargo xtask record`: the bytes that releases of the controller write, for tests that replay them.
+
+use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
@@ -7,17 +9,33 @@ use crate::{
     matrix::RELEASES,
 };
 
+/// Holds the recordings of the oldest and of the newest release.
 const DATA: &str = "crates/rollouts-rpc/tests/data";
 
-/// Records every release, and writes down what it was done with.
+/// Flags of `cargo xtask record`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Record every release into this directory, instead of the oldest and the newest into the tests' data.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Records releases, and writes down what it was done with.
 ///
 /// # Errors
-/// When a recorder cannot be built or run.
-pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
-    let data = sh.current_dir().join(DATA);
+/// If a recorder cannot be built or run.
+pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    let (releases, data) = match &args.out {
+        Some(directory) => (RELEASES.iter().collect(), std::path::absolute(directory)?),
+        None => {
+            let ends = RELEASES.first().into_iter().chain(RELEASES.last());
+            (ends.collect::<Vec<_>>(), sh.current_dir().join(DATA))
+        }
+    };
+    sh.create_dir(&data)?;
     let mut manifest =
         "Written by `cargo xtask record`, that is tests/go/rollouts/record.\n".to_owned();
-    for release in RELEASES {
+    for release in releases {
         let (go_mod, tags) = (release.go_mod, release.tags);
         let record = cmd!(
             sh,

@@ -298,20 +298,16 @@ pub(crate) fn config(
 #[cfg(test)]
 mod tests {
     use rollouts_rpc::RouterCall;
-    use rollouts_rpc::testing::CallStream;
+    use rollouts_rpc::goplugin::handshake::PluginKind;
+    use rollouts_rpc::testing::{CallStream, recordings};
 
     use super::*;
 
-    /// What each release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
+    /// What a release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
     #[test]
     fn every_released_controllers_status_admits_the_weights_around_its_step() {
-        macro_rules! recorded {
-            ($($version:literal)*) => {
-                [$(include_bytes!(concat!("../../rollouts-rpc/tests/data/router-", $version, ".gob")).as_slice()),*]
-            };
-        }
-        for stream in recorded!["1.5.1" "1.6.6" "1.7.2" "1.8.4" "1.9.1" "1.10.1"] {
-            let calls = CallStream::default().decode(stream).unwrap();
+        for recording in recordings(PluginKind::TrafficRouter) {
+            let calls = CallStream::default().decode(recording.stream).unwrap();
             let rollout = calls.into_iter().find_map(|call| match call {
                 RouterCall::SetWeight(rollout, ..) => Some(rollout),
                 _ => None,

@@ -1,7 +1,7 @@
 //! A dispensed plugin as a net/rpc service: what all three kinds have in common.
 
 mod metric;
-#[cfg(test)]
+#[cfg(all(test, feature = "testing"))]
 mod recorded;
 mod router;
 mod step;

@@ -1,47 +1,34 @@
-//! What released client packages wrote to metric providers and steps (`tests/data/MANIFEST`) is read call by call.
+//! Tests that decode the recorded calls to metric providers and steps; `tests/wire_bytes` has those to routers.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use super::{Answers, Method as _, MetricCall, Metrics, PluginService, Step, StepCall};
 use crate::error::PluginError;
+use crate::goplugin::handshake::PluginKind;
 use crate::metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
 };
 use crate::netrpc::codec::CallDecoder;
 use crate::rollout::{CanaryStep, Rollout};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
+use crate::testing::{Recording, recordings};
 use crate::wire::LIMITS;
 
-/// A version, what was written, and a line for each call: its method, and where it ends.
-type Recording = (&'static str, &'static [u8], &'static str);
-
-macro_rules! recordings {
-    ($kind:literal: $($version:literal),+) => {
-        [$((
-            $version,
-            include_bytes!(concat!("../../tests/data/", $kind, "-", $version, ".gob")),
-            include_str!(concat!("../../tests/data/", $kind, "-", $version, ".calls")),
-        )),+]
-    };
-}
-
 /// Checks the methods on the way, and returns the calls.
-fn replay<P: Answers>((version, stream, calls): Recording) -> Vec<P::Call> {
+fn replay<P: Answers>(recording: &Recording) -> Vec<P::Call> {
     let mut decoder = CallDecoder::new(LIMITS);
-    let mut begin = 0;
     let mut decoded = Vec::new();
-    for line in calls.lines() {
-        let (method, end) = line.split_once(' ').unwrap();
-        let end = end.parse().unwrap();
-        decoder.handle_input(&stream[begin..end]).unwrap();
-        begin = end;
+    let mut bytes = 0;
+    for (method, call) in recording.calls() {
+        bytes += call.len();
+        decoder.handle_input(call).unwrap();
         let incoming = decoder.poll_call::<PluginService<P>>().unwrap().unwrap();
         let call = incoming.call.unwrap();
-        assert_eq!(P::method(&call).name(), method, "{version}");
+        assert_eq!(P::method(&call).name(), method, "{}", recording.version);
         decoded.push(call);
     }
-    assert_eq!(begin, stream.len(), "{version}");
+    assert_eq!(bytes, recording.stream.len(), "{}", recording.version);
     decoded
 }
 
@@ -156,15 +143,9 @@ fn every_released_controllers_calls_reach_a_metric_provider() {
             MetricCall::GetMetadata(metric()),
         ]);
     }
-    for recording in recordings!("metric": "1.5.1", "1.6.6", "1.7.2", "1.8.4", "1.9.1", "1.10.1")
-        as [Recording; 6]
-    {
-        assert_eq!(
-            replay::<Metrics<Nobody>>(recording),
-            expected,
-            "{}",
-            recording.0
-        );
+    for recording in recordings(PluginKind::MetricProvider) {
+        let calls = replay::<Metrics<Nobody>>(recording);
+        assert_eq!(calls, expected, "{}", recording.version);
     }
 }
 
@@ -184,10 +165,10 @@ fn every_released_controllers_calls_reach_a_step() {
     );
     let another = ("bank/another".to_owned(), vec![Some(0)], context("", ""));
     let expected = [vec![demo; 3], vec![another; 3]].concat();
-    for recording in recordings!("step": "1.8.4", "1.9.1", "1.10.1") as [Recording; 3] {
+    for recording in recordings(PluginKind::Step) {
         let calls = replay::<Step<Nobody>>(recording);
         let seen: Vec<_> = calls.iter().filter_map(arguments).collect();
-        assert_eq!(seen, expected, "{}", recording.0);
+        assert_eq!(seen, expected, "{}", recording.version);
     }
 }
 

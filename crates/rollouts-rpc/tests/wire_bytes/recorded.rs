@@ -1,48 +1,18 @@
-//! What the client package of each released controller wrote (`tests/data/MANIFEST`) is read call by call.
+//! Replays what released controllers have sent to a router, byte by byte.
 
 use gob::{Decoder, Limits};
+use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::rollout::{
     CanaryStep, HeaderRoutingMatch, RawJson, RolloutSpec, RolloutStrategy, RouteMatch,
     SetHeaderRoute, SetMirrorRoute, StringMatch,
 };
+use rollouts_rpc::testing::{Recording, recordings};
 use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, RouterCall, WeightDestination};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 
 use crate::raw_host::RawHost;
-
-/// A recording.
-struct Release {
-    version: &'static str,
-    /// What it has that earlier ones have not.
-    max_traffic_weight: bool,
-    step_plugins: bool,
-    stream: &'static [u8],
-    /// A line for each call: its method, and where it ends in the stream.
-    calls: &'static str,
-}
-
-macro_rules! release {
-    ($version:literal, $max_traffic_weight:literal, $step_plugins:literal) => {
-        Release {
-            version: $version,
-            max_traffic_weight: $max_traffic_weight,
-            step_plugins: $step_plugins,
-            stream: include_bytes!(concat!("../data/router-", $version, ".gob")),
-            calls: include_str!(concat!("../data/router-", $version, ".calls")),
-        }
-    };
-}
-
-const RELEASES: [Release; 6] = [
-    release!("1.5.1", false, false),
-    release!("1.6.6", false, false),
-    release!("1.7.2", true, false),
-    release!("1.8.4", true, true),
-    release!("1.9.1", true, true),
-    release!("1.10.1", true, true),
-];
 
 gob::gob_struct! {
     struct Response as "Response" {
@@ -52,25 +22,11 @@ gob::gob_struct! {
     }
 }
 
-impl Release {
-    /// The methods in the order they were called, each with its bytes.
-    fn recorded(&self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
-        let (stream, mut begin) = (self.stream, 0);
-        self.calls.lines().map(move |line| {
-            let (method, end) = line.split_once(' ').unwrap();
-            let end = end.parse().unwrap();
-            let bytes = &stream[begin..end];
-            begin = end;
-            (method, bytes)
-        })
-    }
-}
-
 /// Sends the recording in pieces of this length and returns the calls that reach the router.
-async fn replay(release: &Release, piece: usize) -> Vec<RouterCall> {
+async fn replay(recording: &Recording, piece: usize) -> Vec<RouterCall> {
     let mut host = RawHost::with_router().await;
     let mut replies = Decoder::new(LIMITS);
-    for (seq, (method, bytes)) in release.recorded().enumerate() {
+    for (seq, (method, bytes)) in recording.calls().enumerate() {
         for piece in bytes.chunks(piece) {
             host.send(7, piece).await;
         }
@@ -105,8 +61,8 @@ const LIMITS: Limits = Limits::STRICT
     .with_elements(10);
 
 /// What the recorder called, in its order.
-fn expected(release: &Release) -> Vec<RouterCall> {
-    let whole = demo(release);
+fn expected(recording: &Recording) -> Vec<RouterCall> {
+    let whole = demo(recording);
     let hashes = || PodHashes {
         canary: "6d4f8b7c5".into(),
         stable: "7c9d6b5f4".into(),
@@ -155,7 +111,9 @@ fn another() -> Rollout {
 }
 
 /// `tests/go/rollouts/fixture/rollout.yaml` as a release knows it, without the annotation that holds it once more.
-fn demo(release: &Release) -> Rollout {
+fn demo(recording: &Recording) -> Rollout {
+    // Of what the fixture has, the oldest release does not know a maximum weight, `scaleDown` and step plugins.
+    let is_new = recording.version != "1.5.1";
     let rollout = json!({
         "metadata": {
             "name": "demo",
@@ -197,7 +155,7 @@ fn demo(release: &Release) -> Rollout {
             ],
             "trafficRouting": {
                 "managedRoutes": [{"name": "header-canary"}, {"name": "mirror-canary"}],
-                "maxTrafficWeight": release.max_traffic_weight.then_some(100),
+                "maxTrafficWeight": is_new.then_some(100),
             },
         }}},
         "status": {
@@ -238,7 +196,7 @@ fn demo(release: &Release) -> Rollout {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "name": "demo",
-            "scaleDown": release.max_traffic_weight.then_some("progressively"),
+            "scaleDown": is_new.then_some("progressively"),
         },
         "strategy": {"blueGreen": {"activeService": "demo-active", "previewService": "demo-preview"}},
     });
@@ -254,7 +212,7 @@ fn demo(release: &Release) -> Rollout {
     let canary = rollout.spec.strategy.canary.as_mut().unwrap();
     canary.steps[3].set_header_route = Some(header_route());
     canary.steps[4].set_mirror_route = Some(mirror_route());
-    let is_known = |step: &CanaryStep| release.step_plugins || step.plugin.is_none();
+    let is_known = |step: &CanaryStep| is_new || step.plugin.is_none();
     canary.steps.retain(is_known);
     // YAML 1.1: the key `on` is a boolean.
     let plugins = [
@@ -324,9 +282,9 @@ fn destination(weight: i32, service_name: &str, pod_template_hash: &str) -> Weig
 /// However the bytes are cut. The first calls bring 245 types with them, the later ones none.
 #[tokio::test(start_paused = true)]
 async fn every_released_controllers_calls_arrive_as_they_were_made() {
-    for release in &RELEASES {
+    for recording in recordings(PluginKind::TrafficRouter) {
         for piece in [1000, usize::MAX] {
-            let mut calls = replay(release, piece).await;
+            let mut calls = replay(recording, piece).await;
             let applied: Vec<bool> = calls
                 .iter_mut()
                 .map(|call| applied(rollout(call)))
@@ -334,7 +292,7 @@ async fn every_released_controllers_calls_arrive_as_they_were_made() {
             // As the recorder left it in the calls of SetWeight.
             let set_weight = |call: &RouterCall| matches!(call, RouterCall::SetWeight(..));
             assert_eq!(applied, calls.iter().map(set_weight).collect::<Vec<_>>());
-            assert_eq!(calls, expected(release), "{}", release.version);
+            assert_eq!(calls, expected(recording), "{}", recording.version);
         }
     }
 }
@@ -388,8 +346,8 @@ struct Container {
 
 #[tokio::test(start_paused = true)]
 async fn every_field_that_a_controller_sends_can_be_read() {
-    for release in &RELEASES {
-        let mut calls = replay(release, usize::MAX).await;
+    for recording in recordings(PluginKind::TrafficRouter) {
+        let mut calls = replay(recording, usize::MAX).await;
         let set_weight = calls
             .iter_mut()
             .find(|call| matches!(call, RouterCall::SetWeight(..)));
@@ -399,7 +357,7 @@ async fn every_field_that_a_controller_sends_can_be_read() {
         assert_eq!(
             template.spec.containers[0].image, "registry.example.com/demo:1.2.3",
             "{}",
-            release.version
+            recording.version
         );
         assert!(raw.read::<String>().unwrap().is_err());
     }
