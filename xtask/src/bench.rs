@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: figures for a person to read. Nothing here passes or fails by its speed.
+//! `cargo xtask bench`: measurements for a person to read. Nothing here passes or fails by its speed.
 
 use std::path::PathBuf;
 
@@ -63,7 +63,9 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if args.routers {
         return routers(sh);
     }
-    let rust = target_dir(sh).join("release/examples/decode_call");
+    // As the plugin is built: its target, its linker, its allocator and its optimisation levels.
+    let shipped = plugin::build_example(sh, "decode_time")?;
+    let counted = target_dir(sh).join("release/examples/decode_call");
     let go = go::build_decoder(sh)?;
     cmd!(sh, "cargo build --locked --release --package rollouts-rpc --features testing --example decode_call").run()?;
 
@@ -75,25 +77,29 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     ];
     let (mut ours, mut gobwire, mut theirs) = (vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
-        let rust = cmd!(sh, "{rust} {arguments...}").quiet().read()?;
-        let mut lines = rust.lines().map(figures);
-        ours.push(lines.next().context("no figures")??);
-        gobwire.push(lines.next().context("no second figures")??);
-        theirs.push(figures(&cmd!(sh, "{go} {arguments...}").quiet().read()?)?);
+        let nanoseconds = cmd!(sh, "{shipped} {arguments...}").quiet().read()?;
+        let counted = cmd!(sh, "{counted} {arguments...}").quiet().read()?;
+        let mut lines = counted.lines();
+        let allocations = lines.next().context("no allocations")?;
+        ours.push(measured(&format!("{nanoseconds} {allocations}"))?);
+        gobwire.push(measured(
+            lines.next().context("no measurement of gobwire")?,
+        )?);
+        theirs.push(measured(&cmd!(sh, "{go} {arguments...}").quiet().read()?)?);
     }
     let (ours, gobwire, theirs) = (median(ours)?, median(gobwire)?, median(theirs)?);
     say(&format!(
         "decode of a later {METHOD}, {} bytes, median of {ROUNDS} alternating rounds:",
         end - begin
     ));
-    for (name, figures) in [("gob", ours), ("gobwire", gobwire), ("Go", theirs)] {
-        let times = figures.nanoseconds as f64 / ours.nanoseconds as f64;
-        let allocations = figures
+    for (name, measurement) in [("gob", ours), ("gobwire", gobwire), ("Go", theirs)] {
+        let times = measurement.nanoseconds as f64 / ours.nanoseconds as f64;
+        let allocations = measurement
             .allocations
             .map_or(String::new(), |count| format!(", {count} allocations"));
         say(&format!(
             "  {name:<8} {:>8} ns, {times:>5.1} times ours{allocations}",
-            figures.nanoseconds
+            measurement.nanoseconds
         ));
     }
     say("planning, median of 5 rounds:");
@@ -119,7 +125,7 @@ fn routers(sh: &Shell) -> anyhow::Result<()> {
 
 /// The program that measures is in `tests`, where the cluster is.
 fn cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    // The shell is at the repository's root, whoever types may be elsewhere.
+    // The shell is at the repository's root; the working directory of the user may be another.
     let plugins = args.plugins.iter().map(std::path::absolute);
     let mut plugins = plugins.collect::<Result<Vec<PathBuf>, _>>()?;
     if plugins.is_empty() {
@@ -143,26 +149,26 @@ fn cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Figures {
+struct Measured {
     nanoseconds: u64,
     allocations: Option<u64>,
 }
 
 /// A line with nanoseconds, and allocations where the language lets them be counted.
-fn figures(line: &str) -> anyhow::Result<Figures> {
+fn measured(line: &str) -> anyhow::Result<Measured> {
     let mut numbers = line.split_whitespace().map(str::parse);
-    Ok(Figures {
-        nanoseconds: numbers.next().context("no figure")??,
+    Ok(Measured {
+        nanoseconds: numbers.next().context("no number")??,
         allocations: numbers.next().transpose()?,
     })
 }
 
-fn median(mut figures: Vec<Figures>) -> anyhow::Result<Figures> {
-    figures.sort();
-    figures
-        .get(figures.len() / 2)
+fn median(mut rounds: Vec<Measured>) -> anyhow::Result<Measured> {
+    rounds.sort();
+    rounds
+        .get(rounds.len() / 2)
         .copied()
-        .context("no figures")
+        .context("no measurement")
 }
 
 /// Where the last call of the method begins and ends.
@@ -193,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_median_round_counts() {
-        let rounds = ["9", "2 7", "3 8"].map(|line| figures(line).unwrap());
-        assert_eq!(median(rounds.into()).unwrap(), figures("3 8").unwrap());
+        let rounds = ["9", "2 7", "3 8"].map(|line| measured(line).unwrap());
+        assert_eq!(median(rounds.into()).unwrap(), measured("3 8").unwrap());
     }
 }

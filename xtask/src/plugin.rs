@@ -21,14 +21,27 @@ pub(crate) const LINK_FLAGS: [&str; 2] =
 /// # Errors
 /// Returns `Err` if the target cannot be installed, or cargo fails.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
+    Ok(built(sh, "--bin", PLUGIN)?.join(PLUGIN))
+}
+
+/// Builds an example of the plugin's package as the plugin itself is built, and returns its absolute path.
+///
+/// # Errors
+/// As [`build`].
+pub(crate) fn build_example(sh: &Shell, name: &str) -> anyhow::Result<PathBuf> {
+    Ok(built(sh, "--example", name)?.join("examples").join(name))
+}
+
+/// The directory of what was built.
+fn built(sh: &Shell, kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     toolchain::add_target(sh, &target)?;
     cmd!(
         sh,
-        "cargo rustc --locked --release --package {PLUGIN} --bin {PLUGIN} --target {target} -- -Clinker={LINKER} {LINK_FLAGS...}"
+        "cargo rustc --locked --release --package {PLUGIN} {kind} {name} --target {target} -- -Clinker={LINKER} {LINK_FLAGS...}"
     )
     .run()?;
-    Ok(target_dir(sh).join(target).join("release").join(PLUGIN))
+    Ok(target_dir(sh).join(target).join("release"))
 }
 
 /// The target directory of cargo.

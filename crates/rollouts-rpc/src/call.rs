@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use gob::{Decoder, Limits};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 use tracing::{Instrument as _, Span, error, error_span, field};
 
 use crate::error::PluginError;
@@ -107,18 +107,16 @@ plugins!(Router: TrafficRouter, Metrics: MetricProvider, Step: StepPlugin);
 pub(crate) trait Answers: Send + Sync + 'static {
     const KIND: PluginKind;
     type Method: Method;
-    /// The argument of every method, a Go `any`.
-    type Args: DeserializeOwned;
     /// A call with the argument that belongs to its method.
     type Call: Send + 'static;
     type Reply: Body + Send + Sync + 'static;
 
-    /// `None` is Go's nil.
+    /// Reads the argument of a call. `None` means that more bytes are needed.
     ///
     /// # Errors
     ///
-    /// [`Fault::Argument`] for the argument of another method.
-    fn call(method: Self::Method, args: Option<Self::Args>) -> Result<Self::Call, Fault>;
+    /// Of the stream; [`Fault::Argument`] for the argument of another method.
+    fn decode(method: Self::Method, stream: &mut Decoder) -> Decoded<Self::Call>;
 
     fn method(call: &Self::Call) -> Self::Method;
 
@@ -211,8 +209,7 @@ impl<P: Answers> netrpc::Service for PluginService<P> {
             let skipped = stream.poll_value()?;
             return Ok(skipped.map(|IgnoredAny| Err(Fault::not_found(method, &["Plugin"]))));
         };
-        let args = stream.poll_value::<Option<P::Args>>()?;
-        Ok(args.map(|args| P::call(known, args)))
+        P::decode(known, stream)
     }
 
     async fn stop(&self) {

@@ -3,24 +3,32 @@
 mod metric;
 mod step;
 
-pub(crate) use metric::metric_call;
-pub(crate) use step::step_call;
+pub(crate) use metric::decode_metric_call;
+pub(crate) use step::decode_step_call;
 
-use gob::WithRaw;
+use gob::{Decoder, WithRaw};
 
 use crate::call::{RouterCall, RouterMethod, other_argument};
-use crate::netrpc::Fault;
+use crate::netrpc::{Decoded, Fault};
 use crate::rollout::{RawRollout, Rollout, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes};
 use crate::wire::{self, RouterArgs};
 
-/// A call with the argument that belongs to its method. `None` is Go's nil.
-pub(crate) fn router_call(
+/// Reads the argument of a call.
+///
+/// Not generic, so that it is compiled with the optimisation level of this crate and not with that of the program.
+pub(crate) fn decode_router_call(
     method: RouterMethod,
-    args: Option<RouterArgs>,
-) -> Result<RouterCall, Fault> {
+    stream: &mut Decoder,
+) -> Decoded<RouterCall> {
+    let args = stream.poll_value()?;
+    Ok(args.map(|args| router_call(method, args)))
+}
+
+/// A call with the argument that belongs to its method. `None` is Go's nil.
+fn router_call(method: RouterMethod, args: Option<RouterArgs>) -> Result<RouterCall, Fault> {
     match (method, args) {
-        // Both take an argument that says nothing.
+        // Both ignore their argument.
         (RouterMethod::InitPlugin, _) => Ok(RouterCall::InitPlugin),
         (RouterMethod::Type, _) => Ok(RouterCall::Type),
         (RouterMethod::UpdateHash, Some(RouterArgs::UpdateHash(args))) => {

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use gob::{EncodeError, Encoder};
+use gob::{Decoder, EncodeError, Encoder};
 
 use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
 use crate::metric_provider::{AnalysisRun, Measurement, Metric, MetricProvider};
-use crate::netrpc::{Body, Fault};
+use crate::netrpc::{Body, Decoded, Fault};
 use crate::to_wire;
-use crate::wire::{self, MetricArgs};
+use crate::wire;
 
 methods! {
     /// `metricproviders/plugin/rpc/rpc.go` in Argo Rollouts.
@@ -54,12 +54,11 @@ pub struct Metrics<P>(pub P);
 impl<P: MetricProvider> Answers for Metrics<P> {
     const KIND: PluginKind = PluginKind::MetricProvider;
     type Method = MetricMethod;
-    type Args = MetricArgs;
     type Call = MetricCall;
     type Reply = MetricReply;
 
-    fn call(method: MetricMethod, args: Option<MetricArgs>) -> Result<MetricCall, Fault> {
-        from_wire::metric_call(method, args)
+    fn decode(method: MetricMethod, stream: &mut Decoder) -> Decoded<MetricCall> {
+        from_wire::decode_metric_call(method, stream)
     }
 
     fn method(call: &MetricCall) -> MetricMethod {

@@ -1,17 +1,17 @@
 //! A traffic router's methods, and how each reaches the router.
 
-use gob::{EncodeError, Encoder};
+use gob::{Decoder, EncodeError, Encoder};
 use tracing::error;
 
 use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
-use crate::netrpc::{Body, Fault};
+use crate::netrpc::{Body, Decoded, Fault};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::to_wire::error_chain;
 use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
-use crate::wire::{self, RouterArgs};
+use crate::wire;
 
 methods! {
     /// `rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts.
@@ -65,12 +65,11 @@ pub struct Router<R>(pub R);
 impl<R: TrafficRouter> Answers for Router<R> {
     const KIND: PluginKind = PluginKind::TrafficRouter;
     type Method = RouterMethod;
-    type Args = RouterArgs;
     type Call = RouterCall;
     type Reply = RouterReply;
 
-    fn call(method: RouterMethod, args: Option<RouterArgs>) -> Result<RouterCall, Fault> {
-        from_wire::router_call(method, args)
+    fn decode(method: RouterMethod, stream: &mut Decoder) -> Decoded<RouterCall> {
+        from_wire::decode_router_call(method, stream)
     }
 
     fn method(call: &RouterCall) -> RouterMethod {

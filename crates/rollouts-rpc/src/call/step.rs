@@ -1,15 +1,15 @@
 //! A step plugin's methods, and how each reaches the plugin.
 
-use gob::{EncodeError, Encoder};
+use gob::{Decoder, EncodeError, Encoder};
 
 use super::{Answers, methods};
 use crate::error::PluginError;
 use crate::from_wire;
 use crate::goplugin::handshake::PluginKind;
-use crate::netrpc::{Body, Fault};
+use crate::netrpc::{Body, Decoded, Fault};
 use crate::rollout::Rollout;
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
-use crate::wire::{self, StepCallArgs};
+use crate::wire;
 
 methods! {
     /// `rollout/steps/plugin/rpc/rpc.go` in Argo Rollouts.
@@ -41,12 +41,11 @@ pub struct Step<P>(pub P);
 impl<P: StepPlugin> Answers for Step<P> {
     const KIND: PluginKind = PluginKind::Step;
     type Method = StepMethod;
-    type Args = StepCallArgs;
     type Call = StepCall;
     type Reply = StepReply;
 
-    fn call(method: StepMethod, args: Option<StepCallArgs>) -> Result<StepCall, Fault> {
-        from_wire::step_call(method, args)
+    fn decode(method: StepMethod, stream: &mut Decoder) -> Decoded<StepCall> {
+        from_wire::decode_step_call(method, stream)
     }
 
     fn method(call: &StepCall) -> StepMethod {

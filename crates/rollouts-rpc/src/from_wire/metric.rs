@@ -2,21 +2,29 @@
 
 use std::time::{Duration, SystemTime};
 
+use gob::Decoder;
+
 use crate::call::{MetricCall, MetricMethod, other_argument};
 use crate::metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricResult,
 };
-use crate::netrpc::Fault;
+use crate::netrpc::{Decoded, Fault};
 use crate::wire::{self, MetricArgs};
 
-/// A call with the argument that belongs to its method. `None` is Go's nil.
-pub(crate) fn metric_call(
+/// See [`decode_router_call`](super::decode_router_call).
+pub(crate) fn decode_metric_call(
     method: MetricMethod,
-    args: Option<MetricArgs>,
-) -> Result<MetricCall, Fault> {
+    stream: &mut Decoder,
+) -> Decoded<MetricCall> {
+    let args = stream.poll_value()?;
+    Ok(args.map(|args| metric_call(method, args)))
+}
+
+/// A call with the argument that belongs to its method. `None` is Go's nil.
+fn metric_call(method: MetricMethod, args: Option<MetricArgs>) -> Result<MetricCall, Fault> {
     use MetricMethod::{GarbageCollect, GetMetadata, InitPlugin, Resume, Run, Terminate, Type};
     Ok(match (method, args) {
-        // Both take an argument that says nothing.
+        // Both ignore their argument.
         (InitPlugin, _) => MetricCall::InitPlugin,
         (Type, _) => MetricCall::Type,
         (Run, Some(MetricArgs::Run(args))) => {

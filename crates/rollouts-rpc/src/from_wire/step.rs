@@ -3,19 +3,27 @@
 #[cfg(feature = "host")]
 use std::time::Duration;
 
+use gob::Decoder;
+
 use super::boxed;
 use crate::call::{StepCall, StepMethod, other_argument};
-use crate::netrpc::Fault;
+use crate::netrpc::{Decoded, Fault};
 use crate::step_plugin::StepContext;
 #[cfg(feature = "host")]
 use crate::step_plugin::{StepPhase, StepResult};
 use crate::wire::{self, StepCallArgs};
 
+/// See [`decode_router_call`](super::decode_router_call).
+pub(crate) fn decode_step_call(method: StepMethod, stream: &mut Decoder) -> Decoded<StepCall> {
+    let args = stream.poll_value()?;
+    Ok(args.map(|args| step_call(method, args)))
+}
+
 /// A call with the argument that belongs to its method. `None` is Go's nil.
-pub(crate) fn step_call(method: StepMethod, args: Option<StepCallArgs>) -> Result<StepCall, Fault> {
+fn step_call(method: StepMethod, args: Option<StepCallArgs>) -> Result<StepCall, Fault> {
     use StepMethod::{Abort, InitPlugin, Run, Terminate, Type};
     Ok(match (method, args) {
-        // Both take an argument that says nothing.
+        // Both ignore their argument.
         (InitPlugin, _) => StepCall::InitPlugin,
         (Type, _) => StepCall::Type,
         (Run, Some(StepCallArgs::Run(args))) => {

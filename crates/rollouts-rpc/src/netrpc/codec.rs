@@ -60,17 +60,8 @@ impl CallDecoder {
     pub(crate) fn poll_call<S: Service>(
         &mut self,
     ) -> Result<Option<Incoming<S::Call>>, DecodeError> {
-        let header = match self.header.take() {
-            Some(header) => header,
-            // A header of another type means that bodies and headers are out of step.
-            None => match self.gob.poll_value::<Request>()? {
-                Some(mut header) => {
-                    let name = &mut header.service_method;
-                    name.truncate(name.floor_char_boundary(MAX_METHOD_NAME));
-                    header
-                }
-                None => return Ok(None),
-            },
+        let Some(header) = self.poll_header()? else {
+            return Ok(None);
         };
         match S::decode(&header.service_method, &mut self.gob) {
             Ok(Some(call)) => Ok(Some(self.incoming(header, call))),
@@ -87,6 +78,19 @@ impl CallDecoder {
                 Ok(Some(self.incoming(header, Err(fault))))
             }
         }
+    }
+
+    /// The header whose body comes next.
+    fn poll_header(&mut self) -> Result<Option<Request>, DecodeError> {
+        if let Some(header) = self.header.take() {
+            return Ok(Some(header));
+        }
+        // A header of another type means that bodies and headers are out of step.
+        let mut header = self.gob.poll_value::<Request>()?;
+        if let Some(Request { service_method, .. }) = &mut header {
+            service_method.truncate(service_method.floor_char_boundary(MAX_METHOD_NAME));
+        }
+        Ok(header)
     }
 
     fn incoming<C>(&mut self, header: Request, call: Result<C, Fault>) -> Incoming<C> {
