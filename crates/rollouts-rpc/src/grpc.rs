@@ -49,13 +49,14 @@ mod server;
 
 use std::io;
 
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use crate::call::{PluginService, Router};
 use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{PluginKind, Protocol};
-use crate::goplugin::serve::{ServeConfig, ServeError, serve_process};
+use crate::goplugin::serve::{Announced, ServeConfig, ServeError, Signals};
 use crate::goplugin::session::Shutdown;
 use crate::traffic_router::TrafficRouter;
 use calls::Calls;
@@ -83,17 +84,14 @@ pub async fn serve<R: TrafficRouter>(
 ) -> Result<Shutdown, ServeError> {
     let kind = PluginKind::TrafficRouter;
     let service = PluginService::new(router, config.deadline(kind));
-    serve_process(
-        env,
-        (kind, Protocol::Grpc),
-        announce,
-        async |listener, acceptor| {
-            let quit = CancellationToken::new();
-            let services = services(service, &quit).await?;
-            server::serve(listener, acceptor, services, &quit, config.session_timeout).await
-        },
-    )
-    .await
+    let signals = Signals::handle()?;
+    let announced = Announced::new(env, (kind, Protocol::Grpc), announce)?;
+    let serve = async |listener: &UnixListener, acceptor| {
+        let quit = CancellationToken::new();
+        let services = services(service, &quit).await?;
+        server::serve(listener, acceptor, services, &quit, config.session_timeout).await
+    };
+    announced.serve(signals, serve).await
 }
 
 async fn services<R: TrafficRouter>(

@@ -3,14 +3,17 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use tokio::runtime::Builder;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, warn};
 
 use crate::call::Plugin;
 use crate::goplugin::env::PluginEnv;
-use crate::goplugin::handshake::HandshakeError;
+use crate::goplugin::handshake::{HandshakeError, Protocol};
 use crate::goplugin::log::{self, LogFormat};
-use crate::goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve};
+use crate::goplugin::serve::{
+    Announced, ServeConfig, ServeError, Signals, announce_on_stdout, serve_announced,
+};
 use crate::to_wire::error_chain;
 
 /// How much a plugin logs: `off`, `error`, `warn`, `info` (unless it is set), `debug` or `trace`.
@@ -20,7 +23,7 @@ pub const LOG_LEVEL_VARIABLE: &str = "ROLLOUTS_PLUGIN_LOG_LEVEL";
 ///
 /// It logs in the host's format to stderr, as much as [`LOG_LEVEL_VARIABLE`] says, and serves the controller that started
 /// the process until one of them ends. A person who starts the program by hand is told where it belongs. A program that
-/// needs flags, a runtime or a log of its own calls [`serve`] instead.
+/// needs flags, a runtime or a log of its own calls [`serve`](crate::serve) instead.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -67,20 +70,26 @@ pub fn main(plugin: impl Plugin) -> ExitCode {
 
 #[derive(Debug, thiserror::Error)]
 enum ProgramError {
-    #[error("cannot start the worker threads")]
+    #[error("cannot start the runtime")]
     Runtime(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-fn run(plugin: impl Plugin, env: &PluginEnv) -> Result<(), ProgramError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(ProgramError::Runtime)?;
+fn run<P: Plugin>(plugin: P, env: &PluginEnv) -> Result<(), ProgramError> {
     let config = ServeConfig::new();
-    let serving = serve(&config, env, announce_on_stdout, plugin);
-    runtime.block_on(serving)?;
+    // The controller waits for the handshake line, so worker threads are started behind it. Signals are handled before it, which takes
+    // a runtime but no thread: whichever runtime runs later passes them on.
+    let first = Builder::new_current_thread().enable_io().build();
+    let signals = {
+        let first = first.map_err(ProgramError::Runtime)?;
+        let _entered = first.enter();
+        Signals::handle()?
+    };
+    let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce_on_stdout)?;
+    let runtime = Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.map_err(ProgramError::Runtime)?;
+    runtime.block_on(serve_announced(&config, signals, announced, plugin))?;
     // A call that blocks its thread must not keep the process.
     runtime.shutdown_background();
     Ok(())

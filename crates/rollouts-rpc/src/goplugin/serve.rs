@@ -14,7 +14,7 @@ use rustix::fs::Mode;
 use tempfile::NamedTempFile;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
@@ -131,7 +131,7 @@ pub enum ServeError {
 
 /// Serves a plugin to the host that started this process, until one of them ends.
 ///
-/// In order: check the cookie and negotiate, ignore SIGINT, listen on a private socket, `announce`
+/// In order: ignore SIGINT, check the cookie and negotiate, listen on a private socket, `announce`
 /// the handshake line, serve one session. `announce` gets the line with its newline; a process
 /// passes [`announce_on_stdout`]. The socket is gone when this function returns.
 ///
@@ -146,58 +146,93 @@ pub async fn serve<P: Plugin>(
     announce: impl FnOnce(&str) -> io::Result<()>,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    let service = plugin.into_service(config.deadline(P::KIND));
-    serve_process(
-        env,
-        (P::KIND, Protocol::NetRpc),
-        announce,
-        async |listener, acceptor| {
-            let first = first_session(listener, acceptor);
-            let session = match timeout(config.session_timeout, first).await {
-                Ok(session) => session.map_err(ServeError::Accept)?,
-                Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
-            };
-            debug!("the host has opened its session");
-            tokio::select! {
-                ended = session.run(P::KIND, service.0) => Ok(ended?),
-                never = refuse_others(listener) => match never {},
-            }
-        },
-    )
-    .await
+    // The handlers are there before the host knows of this process.
+    let signals = Signals::handle()?;
+    let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce)?;
+    serve_announced(config, signals, announced, plugin).await
 }
 
-/// What a process does in either protocol, around serving the connections on its socket.
-pub(crate) async fn serve_process(
-    env: &PluginEnv,
-    (kind, protocol): (PluginKind, Protocol),
-    announce: impl FnOnce(&str) -> io::Result<()>,
-    serve: impl AsyncFnOnce(&UnixListener, Acceptor) -> Result<Shutdown, ServeError>,
+/// [`serve`] from the handshake line on.
+pub(crate) async fn serve_announced<P: Plugin>(
+    config: &ServeConfig,
+    signals: Signals,
+    announced: Announced,
+    plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    let negotiated = negotiate(&HandshakeConfig::of(kind), env)?;
-    for version in &negotiated.ignored_versions {
-        warn!(
-            version,
-            "PLUGIN_PROTOCOL_VERSIONS has an entry that is not a number"
-        );
-    }
-    let (acceptor, certificate) = acceptor(env)?;
-    // A Ctrl-C reaches the whole process group, and the host ends its plugins itself. The handler
-    // stays in force when this value is gone.
-    let _ignored = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
-
-    let socket = listen(env)?;
-    announce(&negotiated.handshake_line(socket.path(), protocol, &certificate))
-        .map_err(ServeError::Announce)?;
-    debug!(socket = %socket.path().display(), "listening");
-
-    let shutdown = tokio::select! {
-        ended = serve(socket.as_file(), acceptor) => ended?,
-        _ = terminate.recv() => Shutdown::Terminated,
+    let service = plugin.into_service(config.deadline(P::KIND));
+    let serve = async |listener: &UnixListener, acceptor| {
+        let first = first_session(listener, acceptor);
+        let session = match timeout(config.session_timeout, first).await {
+            Ok(session) => session.map_err(ServeError::Accept)?,
+            Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
+        };
+        debug!("the host has opened its session");
+        tokio::select! {
+            ended = session.run(P::KIND, service.0) => Ok(ended?),
+            never = refuse_others(listener) => match never {},
+        }
     };
-    info!(reason = ?shutdown, "ending");
-    Ok(shutdown)
+    announced.serve(signals, serve).await
+}
+
+/// Handlers of SIGINT and SIGTERM, set up within any runtime.
+pub(crate) struct Signals {
+    terminate: Signal,
+}
+
+impl Signals {
+    pub(crate) fn handle() -> Result<Self, ServeError> {
+        // A Ctrl-C reaches the whole process group, and the host ends its plugins itself. The handler
+        // stays in force when this value is gone.
+        let _ignored = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+        let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+        Ok(Self { terminate })
+    }
+}
+
+/// A process that listens on its socket and has written the handshake line. It needs no runtime yet.
+pub(crate) struct Announced {
+    socket: NamedTempFile<StdUnixListener>,
+    acceptor: Acceptor,
+}
+
+impl Announced {
+    /// Checks the environment, listens, and tells the host.
+    pub(crate) fn new(
+        env: &PluginEnv,
+        (kind, protocol): (PluginKind, Protocol),
+        announce: impl FnOnce(&str) -> io::Result<()>,
+    ) -> Result<Self, ServeError> {
+        let negotiated = negotiate(&HandshakeConfig::of(kind), env)?;
+        for version in &negotiated.ignored_versions {
+            warn!(
+                version,
+                "PLUGIN_PROTOCOL_VERSIONS has an entry that is not a number"
+            );
+        }
+        let (acceptor, certificate) = acceptor(env)?;
+        let socket = listen(env)?;
+        announce(&negotiated.handshake_line(socket.path(), protocol, &certificate))
+            .map_err(ServeError::Announce)?;
+        debug!(socket = %socket.path().display(), "listening");
+        Ok(Self { socket, acceptor })
+    }
+
+    /// Serves connections until the host or a signal ends the process.
+    pub(crate) async fn serve(
+        self,
+        mut signals: Signals,
+        serve: impl AsyncFnOnce(&UnixListener, Acceptor) -> Result<Shutdown, ServeError>,
+    ) -> Result<Shutdown, ServeError> {
+        let (listener, _removed_at_the_end) = self.socket.into_parts();
+        let listener = UnixListener::from_std(listener).map_err(ServeError::Accept)?;
+        let shutdown = tokio::select! {
+            ended = serve(&listener, self.acceptor) => ended?,
+            _ = signals.terminate.recv() => Shutdown::Terminated,
+        };
+        info!(reason = ?shutdown, "ending");
+        Ok(shutdown)
+    }
 }
 
 /// TLS if the host asks for it, and the certificate to announce then.
@@ -249,7 +284,7 @@ pub fn announce_on_stdout(line: &str) -> io::Result<()> {
 
 /// A socket that only this user, or the group the host names, may connect to. Dropping it removes
 /// the file.
-fn listen(env: &PluginEnv) -> Result<NamedTempFile<UnixListener>, ServeError> {
+fn listen(env: &PluginEnv) -> Result<NamedTempFile<StdUnixListener>, ServeError> {
     let dir = env.socket_dir();
     let socket = tempfile::Builder::new()
         .prefix("plugin")
@@ -265,13 +300,13 @@ fn listen(env: &PluginEnv) -> Result<NamedTempFile<UnixListener>, ServeError> {
 }
 
 /// Binds with a mask instead of changing the mode afterwards: the socket is never open to others.
-fn bind_private(path: &Path) -> io::Result<UnixListener> {
+fn bind_private(path: &Path) -> io::Result<StdUnixListener> {
     let before = rustix::process::umask(Mode::from_bits_truncate(0o177));
     let bound = StdUnixListener::bind(path);
     rustix::process::umask(before);
     let listener = bound?;
     listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
+    Ok(listener)
 }
 
 fn share_with(path: &Path, group: &str) -> io::Result<()> {
@@ -323,7 +358,7 @@ async fn first_session(
     }
 }
 
-/// Hangs up on whoever connects beside the host; only the first time it is worth a warning.
+/// Closes every connection that is not the host's session; only the first one is logged as a warning.
 async fn refuse_others(listener: &UnixListener) -> Infallible {
     let mut refused = 0_u64;
     while let Ok((connection, _)) = listener.accept().await {
@@ -370,8 +405,8 @@ mod tests {
         check_group("", None);
     }
 
-    #[tokio::test]
-    async fn the_socket_is_private_and_goes_away() {
+    #[test]
+    fn the_socket_is_private_and_goes_away() {
         let dir = tempfile::tempdir().unwrap();
         let env = PluginEnv {
             temp_dir: Some(dir.path().to_owned()),
@@ -394,8 +429,8 @@ mod tests {
         assert!(!path.exists());
     }
 
-    #[tokio::test]
-    async fn the_hosts_group_may_connect() {
+    #[test]
+    fn the_hosts_group_may_connect() {
         let dir = tempfile::tempdir().unwrap();
         let group = rustix::process::getgid().as_raw().to_string();
         let env = PluginEnv {
@@ -414,8 +449,8 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_group_nobody_has_is_an_error() {
+    #[test]
+    fn an_unknown_group_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let env = PluginEnv {
             temp_dir: Some(dir.path().to_owned()),
