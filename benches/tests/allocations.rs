@@ -156,15 +156,15 @@ fn measure() -> Vec<(String, Counts)> {
 fn last_call(recording: &Recording, method: &str) -> (&'static [u8], &'static [u8]) {
     let mut begin = 0;
     let mut found = None;
-    for (name, end) in recording.calls() {
+    for (name, call) in recording.calls() {
         if name == method {
-            found = Some((begin, end));
+            found = Some((begin, call));
         }
-        begin = end;
+        begin += call.len();
     }
-    let (begin, end) = found.expect("the method was recorded");
-    let (before, rest) = recording.stream.split_at(begin);
-    (before, rest.split_at(end - begin).0)
+    let (begin, call) = found.expect("the method was recorded");
+    let (before, _) = recording.stream.split_at(begin);
+    (before, call)
 }
 
 fn table() -> Value {
