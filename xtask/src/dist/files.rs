@@ -88,6 +88,9 @@ pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.step("manifests of the plugin", || dist.manifests(url));
     report.step("manifests of the generator", || dist.appset_manifests());
     report.step("crates, built as they are packed", || dist.crates());
+    report.step("crates, with the API that their version promises", || {
+        crates::check_versions(sh)
+    });
     if args.again {
         report.step("again, elsewhere", || again::compare(sh, &dist.out, url));
     }

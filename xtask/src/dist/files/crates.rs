@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::plugin::target_dir;
+use crate::{plugin::target_dir, report::say, tools};
+
+const CARGO_SEMVER_CHECKS: &str = "0.51.0";
 
 /// Those that depend on each other and on crates of others only.
 pub(super) const NAMES: [&str; 7] = [
@@ -29,4 +31,25 @@ pub(super) fn pack(sh: &Shell) -> anyhow::Result<Vec<PathBuf>> {
     let directory = target_dir(sh).join("package");
     let packed = NAMES.map(|name| directory.join(format!("{name}-{version}.crate")));
     Ok(packed.into())
+}
+
+/// Compares the public API with that of the release before: a breaking change needs another version.
+///
+/// # Errors
+/// If the version does not allow what changed.
+pub(super) fn check_versions(sh: &Shell) -> anyhow::Result<()> {
+    // The commit of a release has a tag of its own.
+    let tag = cmd!(sh, "git describe --tags --abbrev=0 --match v* HEAD^");
+    let Ok(tag) = tag.quiet().ignore_stderr().read() else {
+        say("    skipped: there is no tag of an earlier release to compare with");
+        return Ok(());
+    };
+    let program = tools::installed(sh, "cargo-semver-checks", CARGO_SEMVER_CHECKS, &[])?;
+    let packages = NAMES.iter().flat_map(|name| ["--package", *name]);
+    cmd!(
+        sh,
+        "{program} semver-checks --baseline-rev {tag} {packages...}"
+    )
+    .run()?;
+    Ok(())
 }
