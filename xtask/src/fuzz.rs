@@ -51,13 +51,13 @@ const TARGETS: &[Target] = &[
     Target {
         name: "yamux_session",
         dictionary: "gob",
-        seeds: &[],
+        seeds: &["fuzz/seeds/yamux_session"],
         max_len: 4096,
     },
     Target {
         name: "handshake_env",
         dictionary: "environment",
-        seeds: &[],
+        seeds: &["fuzz/seeds/handshake_env"],
         max_len: 4096,
     },
     Target {
@@ -69,7 +69,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "plugin_config",
         dictionary: "document",
-        seeds: &[],
+        seeds: &["fuzz/seeds/plugin_config"],
         max_len: 4096,
     },
 ];
@@ -156,5 +156,31 @@ impl<'s> Fuzzer<'s> {
             say(&format!("    {line}"));
         }
         bail!("{name} failed; add what it found to the tests of the crate")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_target_has_seeds_that_it_reads_whole() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        for target in TARGETS {
+            let folders = target.seeds.iter().map(|folder| root.join(folder));
+            let files = folders.flat_map(|folder| fs::read_dir(folder).unwrap());
+            let lengths = files.map(|file| file.unwrap().metadata().unwrap().len());
+            let whole = lengths.filter(|length| *length <= target.max_len as u64);
+            assert!(whole.count() >= 3, "{}", target.name);
+        }
+        let mut targets = fs::read_dir(root.join("fuzz/fuzz_targets")).unwrap();
+        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        assert!(targets.all(|file| {
+            let path = file.unwrap().path();
+            names.contains(&path.file_stem().unwrap().to_str().unwrap())
+        }));
     }
 }
