@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use anyhow::Context as _;
 use dlmalloc::GlobalDlmalloc;
 use rollouts_rpc::RouterCall;
 use rollouts_rpc::testing::CallStream;
@@ -18,11 +19,7 @@ const TIMES: u32 = 5000;
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let mut argument = || {
-        arguments
-            .next()
-            .ok_or(anyhow::anyhow!("three arguments are needed"))
-    };
+    let mut argument = || arguments.next().context("three arguments are needed");
     let stream = std::fs::read(argument()?)?;
     let (begin, end) = (argument()?.parse::<usize>()?, argument()?.parse()?);
     let (Some(before), Some(call)) = (stream.get(..begin), stream.get(begin..end)) else {
