@@ -1,4 +1,6 @@
-//! Links between the documents lead somewhere, and so do the pages of the book once it is a site.
+//! Links between the documents lead to files and headings, and links of the book to other pages of the book.
+//!
+//! mdBook checks included files when it builds the book.
 
 use std::{
     collections::BTreeMap,
@@ -77,12 +79,6 @@ fn compare(pages: &[SourceFile], read: &dyn Fn(&Path) -> Option<String>) -> Vec<
                 );
             }
         }
-        for (line, file) in includes(&page.text) {
-            let path = join(folder, file);
-            if read(&path).is_none() {
-                refuse(line, format!("there is no file {}", path.display()));
-            }
-        }
     }
     violations
 }
@@ -147,15 +143,6 @@ fn fragment(heading: &str) -> String {
         c => c.is_alphanumeric().then(|| c.to_ascii_lowercase()),
     });
     kept.collect()
-}
-
-/// Line and file of everything that mdBook is to include, always as a whole.
-fn includes(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    text.lines().enumerate().filter_map(|(index, line)| {
-        let (_, rest) = line.split_once("{{#include ")?;
-        let (file, _) = rest.split_once("}}")?;
-        Some((index + 1, file))
-    })
 }
 
 /// `folder/link` without `..`, which is not asked of the file system.
@@ -263,15 +250,6 @@ mod tests {
         check(
             "[x](maintainers/table.md)\n",
             &["docs/a.md:1: maintainers/table.md is not on the site: name it in backticks"],
-        );
-    }
-
-    #[test]
-    fn an_include_that_is_there_and_planted_one_that_is_not() {
-        check("{{#include ../src/lib.rs}}\n", &[]);
-        check(
-            "{{#include ../src/gone.rs}}\n",
-            &["docs/a.md:1: there is no file src/gone.rs"],
         );
     }
 }
