@@ -1,5 +1,4 @@
-//! The end of a session, in a process of the plugin: the API server hears nothing after it, and what was under way changes
-//! nothing.
+//! The end of a session, in a process of the plugin: no request is sent after it, and what was under way does not go on.
 //!
 //! The test is the host, and its fake API server keeps a request of a repair until the session has ended.
 
@@ -148,6 +147,7 @@ impl Api {
     }
 }
 
+const PATCH: &str = "PATCH ";
 const DESTINATIONS: &str = "/spec/http/0/forwardTo/destinations";
 const DRIFT: [u64; 2] = [40, 60];
 
@@ -230,7 +230,10 @@ async fn check(kept: Option<&'static str>) {
         log.lock().unwrap()
     );
     assert_eq!(api.take_requests(), [""; 0], "{kept:?}");
-    assert_eq!(api.shares(), DRIFT, "{kept:?}");
+    // A PATCH may be carried out before the API server notices that its client has hung up.
+    if kept != Some(PATCH) {
+        assert_eq!(api.shares(), DRIFT, "{kept:?}");
+    }
 }
 
 /// D-19: the requests of a repair in their order, and the watch.
@@ -240,7 +243,7 @@ async fn nothing_is_sent_after_quit_and_what_is_under_way_is_cancelled() {
         None,
         Some("/rollouts/reviews"),
         Some("/leases/"),
-        Some("PATCH "),
+        Some(PATCH),
     ] {
         check(kept).await;
     }
