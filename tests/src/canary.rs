@@ -84,7 +84,7 @@ impl Canary {
     }
 
     /// The same with a RouteTable of this name in another cluster than the Rollout. The methods use that one; there is another
-    /// one of the same name in the Rollout's own cluster, which is nobody's business.
+    /// one of the same name in the Rollout's own cluster, which no Rollout uses.
     ///
     /// # Errors
     /// As for [`Canary::deploy`].

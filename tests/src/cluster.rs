@@ -1,6 +1,6 @@
 //! A cluster on loopback: etcd, kube-apiserver, the released Rollouts controller with the plugin, a stand-in kubelet.
 //!
-//! The controller has the rights that its release gives it and `deploy` adds, and no others.
+//! The controller has the permissions of its release and of `deploy`, and no others.
 
 mod controller;
 mod credentials;
@@ -47,7 +47,7 @@ pub(crate) const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
 /// Where the API server is among the processes: after etcd.
 const API_SERVER: usize = 1;
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
-/// What the plugin adds to the rights of the controller.
+/// What the plugin adds to the permissions of the controller.
 const RIGHTS: [&str; 2] = [
     include_str!("../../deploy/kustomize/rights/cluster-role.yaml"),
     include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml"),
@@ -136,12 +136,12 @@ impl Cluster {
         &self.credentials.admin_kubeconfig
     }
 
-    /// A kubeconfig with the rights of the controller, and so of a plugin.
+    /// A kubeconfig with the permissions of the controller, and so of a plugin.
     pub fn controller_kubeconfig(&self) -> &Path {
         &self.credentials.controller_kubeconfig
     }
 
-    /// A client with the rights of the controller, and so of the plugin.
+    /// A client with the permissions of the controller, and so of the plugin.
     ///
     /// # Errors
     /// There are no such credentials.
@@ -149,7 +149,7 @@ impl Cluster {
         client(&self.credentials.controller_kubeconfig, None).await
     }
 
-    /// A client with the rights of `user`: none, unless a binding gives it some.
+    /// A client with the permissions of `user`: none, unless a binding grants some.
     ///
     /// # Errors
     /// The credentials cannot be used.
@@ -444,7 +444,7 @@ fn etcd(directory: &Path, clients: u16, peers: u16) -> Result<Process> {
         .arg(format!("--listen-peer-urls={peers}"))
         .arg(format!("--initial-advertise-peer-urls={peers}"))
         .arg(format!("--initial-cluster=default={peers}"))
-        // Nobody misses the data after a power cut.
+        // The data need not survive a power cut.
         .arg("--unsafe-no-fsync");
     Process::start("etcd", directory, &mut command)
 }

@@ -56,7 +56,7 @@ pub fn plugin_binary() -> Result<PathBuf> {
     Ok(plugin)
 }
 
-/// Runs a command of the shipped binary as whoever the kubeconfig names.
+/// Runs a command of the shipped binary as the user of the kubeconfig.
 ///
 /// # Errors
 /// It cannot be started, or does not print text.
@@ -64,7 +64,7 @@ pub async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
     run_with(kubeconfig, line, Stdio::null()).await
 }
 
-/// As [`run`], for somebody at a terminal who types.
+/// As [`run`], in a terminal with typed input.
 ///
 /// # Errors
 /// As for [`run`], or there is no further pseudo-terminal.

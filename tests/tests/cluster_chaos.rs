@@ -326,8 +326,8 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what a test leaves behind: nobody else does so in a cluster without kube-controller-manager, and the controller
-/// would be busy with it for the rest of the time.
+/// Deletes what a test leaves behind. There is no kube-controller-manager that would do so, and the controller would be busy
+/// with it for the rest of the time.
 async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
     for (group, version, kind) in [
         ("argoproj.io", "v1alpha1", "Rollout"),

@@ -1,4 +1,4 @@
-//! The commands for people over a real API server, with the rights of the controller and no others.
+//! The commands for people over a real API server, with the permissions of the controller and no others.
 
 use std::env;
 use std::fs;
@@ -18,7 +18,7 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A kubeconfig for a user without any rights.
+/// A kubeconfig for a user without any permission.
 fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
     let mut config: Value = serde_json::from_str(&fs::read_to_string(cluster.kubeconfig())?)?;
     let user = config
@@ -326,7 +326,7 @@ async fn doctor_names_what_is_missing(cluster: &Cluster) -> Result<()> {
     )?;
     ensure!(!well.stdout.contains("problem"), "{}", well.stdout);
 
-    // Somebody who may not ask for the rights of others is told of their own.
+    // Without permission to impersonate, doctor checks the caller's own permissions.
     run(cluster.controller_kubeconfig(), "doctor")
         .await?
         .check(0, &["you may do all"])?;

@@ -1,5 +1,5 @@
 //! What `deploy` has for an administrator: rendered over a release's own installation, applied to a real API server, and
-//! run by the released controller with the rights, the Deployment and the ConfigMap that are then in the cluster.
+//! run by the released controller with the permissions, the Deployment and the ConfigMap that are then in the cluster.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, a_promoted_canary_returns_the_table};
@@ -103,7 +103,7 @@ async fn install_applications(cluster: &Cluster) -> Result<()> {
         .await
 }
 
-/// The doctor has the identity of the controller, whose rights are therefore the least for which it has nothing to say.
+/// The doctor has the identity of the controller, whose permissions are therefore the least with which it reports nothing.
 async fn the_doctor_names_each_right_that_is_taken_away(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "mirrored").await?;
     let mirror = json!({ "name": "header-canary", "match": [{ "path": { "prefix": "/" } }] });

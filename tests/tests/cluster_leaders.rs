@@ -1,5 +1,5 @@
-//! Two controllers of which one is the leader, and two processes of the plugin: whoever is not the leader writes nothing between
-//! the calls, and what the leader began goes on with the next one.
+//! Two controllers of which one is the leader, and two processes of the plugin: only the leader's writes between the calls, and the
+//! next leader continues what the last one began.
 //!
 //! All processes share a host name here, as with `hostNetwork`: the holder that a plugin saw first tells its controller from another.
 

@@ -1,4 +1,4 @@
-//! Every routing case of the plugin's own scenarios, against a real API server with the plugin's own rights.
+//! Every routing case of the plugin's own scenarios, against a real API server with the plugin's own permissions.
 //!
 //! The files are those of `crates/plugin-bin/tests/scenarios`. They take turns, because all use the same namespaces.
 
@@ -32,7 +32,7 @@ calls:
 - {setWeight: 25, error: 'is forbidden: User \"reader\" cannot patch'}
 ";
 
-/// An API server, in which the plugin has the rights of `plugin`.
+/// An API server, in which the plugin has the permissions of `plugin`.
 struct ApiServer {
     owner: Client,
     plugin: Client,

@@ -1,4 +1,4 @@
-//! Garbage collection: which tables have parts of Rollouts that nobody looks after, and when they are restored.
+//! Garbage collection: which tables have parts of Rollouts that are gone or do not use the plugin, and when they are restored.
 //!
 //! The controller tells a plugin nothing when a Rollout is deleted, or when it no longer uses the plugin. The marks in the
 //! tables tell, together with the Rollouts that there are. Time is an argument.
@@ -15,7 +15,7 @@ use crate::report::Orphanage;
 /// How much longer a table waits whose Rollout this process has never seen: it may have been renamed, or be in another
 /// cluster.
 const NEVER_SEEN: u32 = 20;
-/// More tables than that, and more than one of [`ONE_OF`], do not become orphans at once: somebody lost the Rollouts.
+/// More tables than that, and more than one of [`ONE_OF`], do not become orphans at once: the Rollouts were lost.
 const MANY: usize = 5;
 const ONE_OF: usize = 5;
 

@@ -1,4 +1,4 @@
-//! Fights: somebody undoes the weights of a table as often as they are written. Repairs become rarer then.
+//! Fights: another client undoes the weights of a table as often as they are written. Repairs are delayed then.
 //!
 //! Time is an argument.
 
@@ -11,16 +11,16 @@ use route_store::FIELD_MANAGER;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// So many writes against changes of somebody else, within [`WITHIN`], are a fight.
+/// So many writes against changes of another client, within [`WITHIN`], are a fight.
 const WRITES: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
 /// The pause before the first repair in a fight. Each one after it doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// A fight is over after so long without a change of somebody else.
+/// A fight ends after so long without a change of another client.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// The tables that somebody else changed lately. A table that is left in peace takes no memory.
+/// The tables that another client changed lately. Other tables take no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Fights {
     tables: HashMap<ObjectKey, Recent>,
@@ -28,16 +28,16 @@ pub(crate) struct Fights {
 
 #[derive(Debug)]
 struct Recent {
-    /// The last writes against changes of somebody else, the latest last.
+    /// The last writes against changes of another client, the latest last.
     writes: Vec<Instant>,
-    /// The last change of somebody else.
+    /// The last change of another client.
     changed: Instant,
     /// Writes since the fight was noticed; `None` while there is none.
     fight: Option<u32>,
 }
 
 impl Fights {
-    /// Somebody else changed a table so that it has to be written again. Returns when that may be done.
+    /// Another client changed a table so that it has to be written again. Returns when that may be done.
     pub(crate) fn changed(&mut self, table: &ObjectKey, now: Instant) -> Instant {
         self.forget(now);
         let Some(recent) = self.tables.get_mut(table) else {
@@ -54,7 +54,7 @@ impl Fights {
         }
     }
 
-    /// A table was written against a change of somebody else, by a repair or by a call. Returns whether a fight began.
+    /// A table was written against a change of another client, by a repair or by a call. Returns whether a fight began.
     pub(crate) fn written(&mut self, table: &ObjectKey, now: Instant) -> bool {
         self.forget(now);
         let begins = self.would_begin(table, now);
@@ -86,7 +86,7 @@ impl Fights {
         })
     }
 
-    /// Number of tables that somebody fights about.
+    /// Number of tables with a fight.
     pub(crate) fn count(&mut self, now: Instant) -> usize {
         self.forget(now);
         let tables = self.tables.values();
@@ -111,7 +111,7 @@ impl Fights {
 pub(crate) struct FieldManager(String);
 
 impl FieldManager {
-    /// Whoever wrote `spec` last, beside this plugin. `None` where the object does not tell.
+    /// The last other writer of `spec`. `None` if the object has no such entry.
     pub(crate) fn last_of_spec(object: &Value) -> Option<Self> {
         let entries = object.pointer("/metadata/managedFields")?.as_array()?;
         let of_spec = entries.iter().filter(|entry| {
@@ -164,7 +164,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Somebody writes every `every` seconds for `length` seconds. Returns when it was repaired, and when a fight began.
+    /// Another client writes every `every` seconds for `length` seconds. Returns when it was repaired, and when a fight began.
     fn play(every: usize, length: u64) -> (Vec<u64>, Vec<u64>) {
         let mut fights = Fights::default();
         let begin = Instant::now();

@@ -19,7 +19,7 @@ pub(crate) use managed::{has_mirrors, is_ending};
 
 use crate::error::{Outdated, ShiftError};
 
-/// What a router may do, whoever asks. Set by the administrator with flags.
+/// What a router may do for any Rollout. Set by the administrator with flags.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
     /// Names under which a Rollout may configure the plugin; the first that is there is read.

@@ -260,7 +260,7 @@ impl Metrics {
                 fights: register.add("fights", "RouteTables whose weights another writer keeps changing"),
                 restores: register.add(
                     "restores",
-                    "RouteTables that were restored because nobody looked after them, by reason",
+                    "RouteTables that were restored because their Rollout was gone, by reason",
                 ),
                 orphans: register.add(
                     "orphans",
@@ -269,7 +269,7 @@ impl Metrics {
                 guard_outcomes: register.add(
                     "guard_outcomes",
                     "Promotions that were held, by the end: complete (the stable Service has the new Pods), timeout, \
-                     broken (traffic could not stay on the canary Service) or ended (somebody else ended the split)",
+                     broken (traffic could not stay on the canary Service) or ended (another client ended the split)",
                 ),
                 guard_hold: register.put(
                     "guard_hold_seconds",

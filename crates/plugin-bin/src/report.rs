@@ -23,7 +23,7 @@ impl fmt::Debug for dyn Observer {
     }
 }
 
-/// Nobody is told.
+/// Reports are discarded.
 impl Observer for () {
     fn observe(&self, _report: &Report) {}
 }
@@ -58,7 +58,7 @@ impl About {
 /// Something that was done between the calls, or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// A change of somebody else that moved traffic was met, and this became of it.
+    /// The outcome of a repair, after another client had moved traffic.
     Repair {
         rollout: About,
         table: About,
@@ -66,16 +66,16 @@ pub(crate) enum Report {
         /// From the change until the repair was carried out or given up.
         delay: Duration,
     },
-    /// Somebody undoes the weights of a table again and again.
+    /// Another client undoes the weights of a table again and again.
     Fight {
         rollout: About,
         table: About,
         /// Who wrote the routes last, as far as the table tells.
         with: Option<FieldManager>,
     },
-    /// Number of tables that somebody fights about.
+    /// Number of tables with a fight.
     Fights(usize),
-    /// A table has parts of a Rollout that nobody looks after.
+    /// A table has parts of a Rollout that is gone or does not use the plugin.
     Orphaned {
         rollout: ObjectKey,
         table: About,
@@ -164,7 +164,7 @@ pub(crate) enum RepairOutcome {
     FencedLease,
     /// The Rollout no longer asks for what its last call asked for.
     FencedRollout,
-    /// Somebody else wrote the table at the same time.
+    /// Another client wrote the table at the same time.
     Conflict,
     /// The table could not be planned, read or written.
     Failed,
@@ -183,7 +183,7 @@ impl RepairOutcome {
     }
 }
 
-/// Why nobody looks after what a Rollout left in a table.
+/// Why no Rollout owns its parts of a table any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Orphanage {
     /// The Rollout was deleted or renamed while this process ran.
@@ -230,7 +230,7 @@ impl fmt::Display for Report {
                 ..
             } => write!(
                 f,
-                "RouteTable {} was changed by somebody else and has the weights of Rollout {} again; to send all traffic to \
+                "RouteTable {} was changed by another client and has the weights of Rollout {} again; to send all traffic to \
                  stable, abort the Rollout",
                 table.key, rollout.key
             ),
@@ -241,7 +241,7 @@ impl fmt::Display for Report {
                 ..
             } => write!(
                 f,
-                "RouteTable {} was changed by somebody else and is not repaired for Rollout {}: {}",
+                "RouteTable {} was changed by another client and is not repaired for Rollout {}: {}",
                 table.key,
                 rollout.key,
                 outcome.as_str()

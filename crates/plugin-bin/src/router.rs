@@ -53,7 +53,7 @@ use crate::{
     standing::Standing,
 };
 
-/// Whether a call about managed routes is the controller's, or that of SetWeight after what the controller's left.
+/// Whether a call about managed routes is the controller's, or the retry in SetWeight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     First,
@@ -411,14 +411,14 @@ impl<S: Store> GlooRouter<S> {
         let written = self
             .write_all(request, writes.collect(), &[], deadline, Tries::Many)
             .await;
-        // Whoever deleted a table has removed its routes.
+        // A table that was deleted has no routes left.
         let is_gone =
             |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
         failures.extend(written.into_iter().filter(|failure| !is_gone(failure)));
         failures
     }
 
-    /// Deletes every MirrorPolicy of the Rollout, also those whose routes somebody else has removed.
+    /// Deletes every MirrorPolicy of the Rollout, also those whose routes another client has removed.
     async fn remove_policies(
         &self,
         request: &Request,

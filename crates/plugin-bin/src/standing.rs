@@ -81,7 +81,7 @@ impl Standing {
         (is_of_today && recorded.outdated(Some(live), false).is_none()).then_some(recorded)
     }
 
-    /// Whether the call asked for the same as an earlier one: a table that it has to write was changed by somebody else.
+    /// Whether the call asked for the same as an earlier one: a table that it has to write was changed by another client.
     pub(crate) fn repeats(&self, before: &Self) -> bool {
         before.is_complete
             && (self.desired, &self.additional) == (before.desired, &before.additional)

@@ -27,7 +27,7 @@ pub enum Priority {
 /// It belongs to the task. What [`tokio::spawn`] starts does not inherit it; wrap the spawned future in [`with_context`] too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestContext {
-    /// When whoever asked stops waiting; `None` if only the request's own timeout counts.
+    /// When the caller stops waiting; `None` if only the request's own timeout counts.
     pub deadline: Option<Instant>,
     /// How urgent the requests are.
     pub priority: Priority,

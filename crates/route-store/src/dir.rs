@@ -45,7 +45,7 @@ struct Inner {
 }
 
 impl DirRouteStore {
-    /// A store over the files in `dir`, read anew on every call.
+    /// A store over the files in `dir`, which are read again on every call.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {

@@ -16,7 +16,7 @@ pub enum StoreError {
         /// What was looked for, for example `RouteTable shop/web`.
         what: String,
     },
-    /// The object changed since it was read, or somebody else created it first.
+    /// The object changed since it was read, or another client created it first.
     #[error("{0} changed while it was being written: try again")]
     Conflict(String),
     /// The store understood the patch and refused the outcome (schema, admission webhook).
@@ -49,7 +49,7 @@ pub enum StoreError {
         /// The deadline.
         after: Duration,
     },
-    /// No answer before whoever asked stops waiting, which is sooner than the request's deadline.
+    /// No answer before the caller stops waiting, which is sooner than the request's deadline.
     #[error(
         "no answer to {verb} {what} before the end of the call: check the API server or give calls more time"
     )]

@@ -1,6 +1,6 @@
 //! Events (core/v1) about objects: a queue that never makes its caller wait, and the task that posts from it.
 //!
-//! `ledger` decides what is posted and when; it knows no clock. Nobody waits for an Event, so a failing request is counted
+//! `ledger` decides what is posted and when; it knows no clock. No caller waits for an Event, so a failing request is counted
 //! and forgotten.
 
 mod ledger;

@@ -42,7 +42,7 @@ pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 /// The name for the change that makes a table its owner's again.
 ///
 /// Argo CD can leave alone what a manager owns, and a list of routes is owned as a whole: were [`FIELD_MANAGER`] its owner
-/// at rest, no edit of the routes would get from Git into the cluster any more. Whoever changes a list takes it over.
+/// at rest, no edit of the routes would get from Git into the cluster any more. A client that changes a list becomes its manager.
 const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
 
 /// How many objects one list request may return.
@@ -53,7 +53,7 @@ const READS_AT_ONCE: usize = 16;
 
 /// Objects read from and written to the Kubernetes API.
 ///
-/// The client is made when it is first needed: whoever creates the store is not held up by a
+/// The client is made when it is first needed: creating the store does not wait for a
 /// cluster that cannot be reached, and a later call tries again.
 pub struct KubeRouteStore {
     access: KubeAccess,
@@ -390,7 +390,7 @@ fn is_failed_test(status: &Status) -> bool {
         .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
 }
 
-/// A validating webhook's refusal has the code of missing rights (apiserver `admission/errors.go`).
+/// A validating webhook's refusal has the code of a missing permission (apiserver `admission/errors.go`).
 fn is_admission_denial(status: &Status) -> bool {
     status.message.contains("admission webhook")
         || status.message.contains("ValidatingAdmissionPolicy")

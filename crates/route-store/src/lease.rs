@@ -1,7 +1,7 @@
 //! The controller's Lease: whether the controller that started this process is the leader.
 //!
-//! A plugin runs where its controller is the leader, and is ended when the controller is not any more. Between the two a
-//! process can be frozen, and wake up when another controller has long been the leader. The Lease tells.
+//! A plugin runs beside the leader, and ends when its controller loses the leadership. A frozen process does not notice the loss,
+//! and resumes while another controller is the leader. The Lease shows that.
 //!
 //! Source: argo-rollouts `controller/controller.go`; the namespace by `utils/defaults/defaults.go`.
 
@@ -17,7 +17,7 @@ use crate::StoreError;
 
 /// Name of the Lease; from release 1.10 on with `-<instance-id>` behind it, if the controller has one.
 const NAME: &str = "argo-rollouts-controller-lock";
-/// The namespace where nothing says another.
+/// The default namespace.
 const NAMESPACE: &str = "argo-rollouts";
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const HOSTNAME_FILE: &str = "/proc/sys/kernel/hostname";
@@ -97,7 +97,7 @@ pub struct Controller {
 pub enum Leadership {
     /// It is, and stays so for the length of a request.
     Leader,
-    /// No Lease says anything about it: the controller runs without leader election.
+    /// There is no current Lease: the controller runs without leader election.
     Unknown,
     /// Another controller is, or this one has not renewed the Lease in time.
     NotLeader,
@@ -243,7 +243,7 @@ mod tests {
         // The clock was set back after the last renewal.
         check(None, &[("pod-1_a", -1.0)], Leader);
         check(None, &[("pod-1_a", -3600.0)], NotLeader);
-        // A Lease that nobody renews: the controller runs without leader election.
+        // A Lease that is not renewed: the controller runs without leader election.
         check(None, &[("pod-1_a", 75.1)], Unknown);
         check(None, &[("pod-2_a", 75.1)], Unknown);
         check(None, &[("pod-2_a", 1.0)], NotLeader);

@@ -45,7 +45,7 @@ pub enum Outcome {
     Connection,
     /// The answer was not complete before the deadline.
     Timeout,
-    /// Whoever asked stopped waiting.
+    /// The caller stopped waiting.
     Cancelled,
 }
 

@@ -206,7 +206,7 @@ impl Keep for RolloutKeeper {
 }
 
 /// A Rollout that contradicts its API. It counts as one with a plugin block that cannot be used: it must not hide the
-/// others, and nobody may take its block for removed.
+/// others, and its block must not count as removed.
 #[derive(Deserialize)]
 struct Unreadable {
     metadata: ObjectMeta,

@@ -26,7 +26,7 @@ impl Endpoints {
     /// The API server refuses.
     pub async fn of(cluster: &Cluster, namespace: &str) -> Result<Self> {
         let client = cluster.client().clone();
-        // Nobody else makes the account that every Pod has.
+        // There is no controller that creates the account of every Pod.
         let account = json!({
             "apiVersion": "v1",
             "kind": "ServiceAccount",

@@ -7,7 +7,7 @@ use anyhow::Result;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 
-/// The person at the keyboard: the tests, and whoever uses the kubeconfig.
+/// The user of the tests, and of the kubeconfig.
 const ADMIN: &str = "admin";
 /// The Rollouts controller, and the plugin that inherits its environment: the service account that the bindings name.
 const CONTROLLER: &str = "system:serviceaccount:argo-rollouts:argo-rollouts";
@@ -61,7 +61,7 @@ impl Credentials {
         Ok(files)
     }
 
-    /// Writes a kubeconfig for whoever the token is of.
+    /// Writes a kubeconfig for the user of the token.
     pub(crate) fn write_kubeconfig(&self, path: &Path, user: &str, token: &str) -> Result<()> {
         let config = kubeconfig(self.api_server_port, &self.certificate, user, token);
         Ok(fs::write(path, config)?)

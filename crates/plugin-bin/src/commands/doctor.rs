@@ -31,7 +31,7 @@ use crate::{Policy, from_rpc};
 
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
-/// It looks at the API server, the CRDs, the rights of the controller, its ConfigMap and the plugin's file, at the Rollouts
+/// It looks at the API server, the CRDs, the permissions of the controller, its ConfigMap and the plugin's file, at the Rollouts
 /// that use the plugin, and at Argo CD Applications that would undo its work.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\

@@ -60,7 +60,7 @@ pub(super) fn yaml<R: Serialize>(report: &R) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(report)?)
 }
 
-/// Writes to stdout. Styles are left out where nobody sees them, and where `NO_COLOR` is set.
+/// Writes to stdout. Styles are left out if it is no terminal, and where `NO_COLOR` is set.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = anstream::stdout().lock();
     stdout
@@ -71,7 +71,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
 
 /// Says on stderr why there is no answer.
 pub(super) fn complain(text: &str) {
-    // Without stderr there is nobody to tell.
+    // Without stderr the message is lost.
     let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     live: Live,
 }
 
-/// A table that is put back.
+/// A table that is restored.
 struct Change {
     plan: Plan,
     before: Value,
@@ -207,7 +207,7 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
 /// Asks the person at the terminal.
 fn is_confirmed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
-        bail!("nobody is there to be asked: give --yes or --dry-run");
+        bail!("cannot ask for confirmation without a terminal: give --yes or --dry-run");
     }
     output::print("Write this? [y/N] ")?;
     let mut answer = String::new();

@@ -259,7 +259,7 @@ impl Source {
             store.put(table.into_raw())?;
         }
         match clusters.policies().await {
-            // Nobody needs them without mirror routes.
+            // Only mirror routes need them.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
                 if !from_rpc::has_mirrors(rollout) => {}
             policies => {

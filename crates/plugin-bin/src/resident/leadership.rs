@@ -31,7 +31,7 @@ impl<L: LeaseReader> LeaseFence<L> {
         }
     }
 
-    /// Tells `observer` whenever it asks who leads.
+    /// Reports to `observer` each answer about the leadership.
     pub(crate) fn telling(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
     }

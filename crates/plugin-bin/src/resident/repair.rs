@@ -1,4 +1,4 @@
-//! Repairs: a table that somebody else changed gets the weights of the last SetWeight again.
+//! Repairs: a table that another client changed gets the weights of the last SetWeight again.
 //!
 //! ```text
 //! a table changed --> plan on it --> nothing moves: done
@@ -35,7 +35,7 @@ use crate::fights::FieldManager;
 use crate::report::{About, Observer, RepairOutcome, Report};
 use crate::router::{Drift, Fence, GlooRouter, Repaired};
 
-/// How long to wait before a repair: somebody may be about to write more.
+/// How long to wait before a repair: the other client may not be done yet.
 const WAIT: Duration = Duration::from_millis(100);
 /// The same before one that sends more traffic to a canary: the change may be an emergency.
 const GROWING_WAIT: Duration = Duration::from_millis(500);
@@ -192,7 +192,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 Drift::Growing => GROWING_WAIT,
             };
             let not_before = between.fights().changed(table, now);
-            debug!(rollout = %part.rollout, route_table = %table, "changed by somebody else");
+            debug!(rollout = %part.rollout, route_table = %table, "changed by another client");
             let due = (now + wait).max(not_before);
             waiting.changed(part, document.generation(), now, due);
         }
@@ -260,7 +260,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         begins
     }
 
-    /// Names whoever undoes the weights of a table, and counts the fight. `with` is known if it was read before the repair.
+    /// Reports who undoes the weights of a table, and counts the fight. `with` is known if it was read before the repair.
     async fn report_fight(
         &self,
         table: ObjectKey,
@@ -313,7 +313,7 @@ struct Pending {
 
 impl Waiting {
     /// Waits with the repair until `due`. A later change of the table's `spec` restarts the wait once. The status that Gloo
-    /// writes after every change does not: nobody is about to write more.
+    /// writes after every change does not.
     fn changed(&mut self, part: Part, generation: Option<i64>, now: Instant, due: Instant) {
         match self.0.get_mut(&part) {
             None => {

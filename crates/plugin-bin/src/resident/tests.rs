@@ -35,7 +35,7 @@ struct World {
     /// Name of the table that the Rollout selects.
     selected: Mutex<String>,
     is_leader: AtomicBool,
-    /// What somebody else does between the plan of a repair and its write.
+    /// What another client does between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
     reports: Mutex<Vec<Report>>,
 }
@@ -197,7 +197,7 @@ impl Fixture {
             .unwrap();
     }
 
-    /// Somebody else writes the table, and the watch tells.
+    /// Another client writes the table, and the watch reports it.
     fn write(&self, table: Value) {
         self.world.store.put(table).unwrap();
         self.tell();
@@ -377,7 +377,7 @@ async fn a_later_change_begins_the_time_again() {
     assert_eq!(fixture.writes_since(before), 0);
     sleep(milliseconds(2)).await;
     assert_eq!(fixture.writes_since(before), 1);
-    // Put right by whoever wrote it.
+    // Corrected by the client that wrote it.
     let right = fixture.table();
     fixture.write(with_shares(right.clone(), [40, 60]));
     fixture.write(right);

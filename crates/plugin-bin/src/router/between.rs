@@ -1,7 +1,7 @@
 //! What the router does between the calls: it asks for the same as the last SetWeight, for one table, and it restores tables
 //! of Rollouts that are gone.
 //!
-//! The plans and the writes are those of a call. A write is tried once: whoever wrote meanwhile causes another event.
+//! The plans and the writes are those of a call. A write is tried once: the write that conflicts with it causes another event.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -143,7 +143,7 @@ impl Between {
         let repeats = self.standing().set(rollout, standing, leaves_marks);
         let key = from_rpc::key(rollout);
         if repeats {
-            // What it asked for was in force: somebody else changed these tables.
+            // What it asked for was in force: another client changed these tables.
             let now = Instant::now();
             for table in moved {
                 if self.fights().written(table, now) {
@@ -159,8 +159,8 @@ impl Between {
         }
     }
 
-    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables are to be looked at, since nobody did so during
-    /// the call, and the tables about which a fight began, with the Rollout.
+    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the call
+    /// were ignored, and the tables about which a fight began, with the Rollout.
     pub(crate) async fn news(&self) -> (BTreeSet<ObjectKey>, Vec<(ObjectKey, About)>) {
         loop {
             let set = std::mem::take(&mut *lock(&self.set));
@@ -366,7 +366,7 @@ impl<S: Store> GlooRouter<S> {
     /// Whether a Rollout selects a table, as both are now.
     async fn selects(&self, rollout: &Rollout, table: &ObjectKey) -> Result<bool, StoreError> {
         let Ok(config) = from_rpc::config(&self.policy, rollout, &from_rpc::key(rollout)) else {
-            // Nobody can tell.
+            // An invalid block selects nothing for certain.
             return Ok(true);
         };
         match self.store.read(table).await {

@@ -56,7 +56,7 @@ struct Held {
     promotion: Promotion,
     /// The tables whose traffic stays.
     tables: BTreeSet<ObjectKey>,
-    /// What the endpoints said last, and when, if somebody follows them.
+    /// The last known state of the endpoints, and its time, if they are watched.
     followed: Option<(Look, Instant)>,
     hold: Hold,
     /// When it was decided last to go on.
@@ -137,7 +137,7 @@ impl Holds {
         (all.collect(), changed)
     }
 
-    /// Decides about a promotion by what the endpoints say. Whoever ends its hold tells so.
+    /// Decides about a promotion by what the endpoints say. The caller that ends the hold reports it.
     fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
         let (at, now) = (Instant::now(), self.now());
         let mut held = self.held();
@@ -166,7 +166,7 @@ impl Holds {
         decision
     }
 
-    /// What the endpoints said last to somebody who follows them; `None` if nobody knows any more.
+    /// The last known state of watched endpoints; `None` if they are not watched any more.
     pub(crate) fn follow(&self, promotion: &Promotion, look: Option<Look>) {
         let mut held = self.held();
         let held = held.get_mut(&promotion.rollout);
@@ -199,7 +199,7 @@ impl Holds {
         held.map(|held| held.tables.clone()).unwrap_or_default()
     }
 
-    /// What the endpoints say about a promotion, if somebody follows them.
+    /// What the endpoints say about a promotion, if they are watched.
     fn followed(&self, promotion: &Promotion) -> Option<Look> {
         let held = self.held();
         let held = held.get(&promotion.rollout);
@@ -407,7 +407,7 @@ pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
 /// What became of a hold that was to end between the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The table leads to the stable Service, or somebody else looks after it.
+    /// The table leads to the stable Service, or another call takes care of it.
     Done,
     /// It was not written: it is worth another try.
     Failed,

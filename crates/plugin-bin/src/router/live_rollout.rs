@@ -24,7 +24,7 @@ pub(super) async fn with_zero_percentages<'r>(
     }
     let key = from_rpc::key(rollout);
     let zero = match reader.zero_mirrors(&key, rollout.metadata.generation).await {
-        // Elsewhere than in the controller's own cluster nobody has a reason to grant it.
+        // Outside of the controller's own cluster there is no reason to grant it.
         Err(error @ StoreError::Forbidden { .. }) => {
             warn!(rollout = %key, "a mirror step without percentage copies all requests: {error}");
             None

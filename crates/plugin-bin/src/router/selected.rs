@@ -86,7 +86,7 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// Checks that a request that needs at least one table has one: without it nobody's traffic would move. Completes the
+    /// Checks that a request that needs at least one table has one: without one no traffic would move. Completes the
     /// request with what the tables do not say.
     pub(super) async fn for_weights(
         &self,
@@ -152,7 +152,7 @@ impl<S: Store> GlooRouter<S> {
                     self.memory.remember_port(&rollout, name, port);
                     destination.port = Some(port);
                 }
-                // Elsewhere than in the controller's own cluster there is none, and nobody has a reason to grant it.
+                // Outside of the controller's own cluster there is none, and no reason to grant it.
                 Ok(None) | Err(StoreError::Forbidden { .. }) if in_tables.is_empty() => {
                     warn!(%rollout, "the port of Service {service} of the experiment is not known: it gets the port of the stable destination");
                 }

@@ -4,8 +4,8 @@ use rollouts_rpc::{DesiredWeight, Rollout};
 
 /// Whether the controller waits for the answer: at a step that sets a weight, and for the switch at the end.
 ///
-/// It asks in every reconcile. Anywhere else "not verified" would only make it ask again every ten seconds, for ever
-/// (upstream `ShouldVerifyWeight` in utils/rollout/rolloututil.go). The abort of a rollout waits for nobody. A step with
+/// It asks in every reconcile. Anywhere else "not verified" would only make it ask again every ten seconds, forever
+/// (upstream `ShouldVerifyWeight` in utils/rollout/rolloututil.go). An abort does not wait. A step with
 /// `setWeight: 0` beside a header or mirror route arrives without its zero and counts as one that sets no weight.
 pub(super) fn is_waited_for(rollout: &Rollout, desired: DesiredWeight) -> bool {
     let status = &rollout.status;

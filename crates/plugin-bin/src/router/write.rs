@@ -213,7 +213,7 @@ impl<S: Store> GlooRouter<S> {
         let lock = self.memory.locks.lock(&table, urgency);
         let (_guard, attempts) = match tries {
             Tries::Many => (lock.await, WRITE_ATTEMPTS),
-            // Whoever holds the lock plans on a newer table.
+            // The holder of the lock plans on a newer table.
             Tries::One => match lock.now_or_never() {
                 Some(guard) => (guard, 1),
                 None => return Err(StoreError::Conflict(format!("RouteTable {table}")).into()),

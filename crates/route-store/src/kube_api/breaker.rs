@@ -241,7 +241,7 @@ mod tests {
         let mut test = Test::open();
         assert_eq!(test.admit(Call, 1000), Some(Pass::Probe));
         assert_eq!(test.admit(Call, 60_000), None);
-        // Whoever asked stopped waiting: the next probe follows after the same pause.
+        // The caller stopped waiting: the next probe follows after the same pause.
         assert_eq!(test.judge(Pass::Probe, Unknown, 60_000), None);
         assert_eq!(test.admit(Call, 60_999), None);
         assert_eq!(test.admit(List, 61_000), Some(Pass::Probe));

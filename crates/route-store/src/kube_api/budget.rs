@@ -91,7 +91,7 @@ impl Budget {
     fn kept_from(&self, priority: Priority) -> f64 {
         match priority {
             Priority::TowardStable => 0.0,
-            // Rounded down, so that a burst of 1 is not kept from everybody else for ever.
+            // Rounded down, so that a burst of 1 is not reserved forever.
             _ => f64::from(self.limits.burst / 5),
         }
     }
@@ -179,7 +179,7 @@ mod tests {
         for (ticket, expect) in order.iter().zip([100, 200, 300, 400, 500]) {
             assert_eq!(test.serve(*ticket, 0), Err(expect));
         }
-        // With one token at a time only the first is served, whoever asks.
+        // With one token at a time only the first is served.
         for (at, served) in [100, 200, 300, 400, 500].into_iter().zip(order) {
             let waiting: Vec<Ticket> = test.budget.waiting.iter().rev().copied().collect();
             for ticket in waiting {

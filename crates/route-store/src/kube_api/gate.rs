@@ -19,7 +19,7 @@ pub(super) struct Gate {
     patience: Duration,
     breaker: Mutex<Guarded>,
     budget: Mutex<Budget>,
-    /// Somebody has left the queue unserved.
+    /// A request has left the queue unserved.
     left: Notify,
     /// Hears of the requests too.
     pub(super) observer: Arc<dyn Observer>,
@@ -100,7 +100,7 @@ impl Gate {
         let queued = Queued { gate: self, ticket };
         let mut has_waited = false;
         let turn = loop {
-            // Before the budget is asked: nobody who leaves after that is missed.
+            // Before the budget is asked, so that no notification after that is missed.
             let left = self.left.notified();
             let now = Instant::now();
             let Err(wait) = self.budget().serve(ticket, now) else {

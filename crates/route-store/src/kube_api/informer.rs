@@ -1,4 +1,4 @@
-//! The objects of one kind as a watch reports them, for whoever needs them without asking the API server.
+//! The objects of one kind as a watch reports them, for use without a request to the API server.
 //!
 //! An [`Informer`] keeps of each object what its [`Keep`] says, follows one or all namespaces, and tells how old its
 //! content is: nothing is decided on objects that the API server may have changed long ago without a word.
@@ -51,7 +51,7 @@ pub enum ChangeKind {
 /// Why the objects of a namespace are not known.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unknown {
-    /// Nobody asked to follow the namespace.
+    /// The namespace is not followed.
     #[error("the namespace is not followed")]
     NotFollowed,
     /// The first list is under way.
@@ -66,7 +66,7 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// Whether the objects were known, or would be if the API server answered: it is no matter of rights.
+    /// Whether the objects were known, or would be if the API server answered: the cause is not a missing permission.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -296,13 +296,13 @@ impl<K: Keep> Informer<K> {
 impl<K: Keep> Shared<K> {
     fn report(&self, changes: impl IntoIterator<Item = Change>) {
         for change in changes {
-            // Without subscribers nobody is told.
+            // Without subscribers the change is discarded.
             let _ = self.changes.send(change);
         }
     }
 }
 
-/// Lists and watches a scope for ever, with pauses after errors.
+/// Lists and watches a scope until it is cancelled, with pauses after errors.
 async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
     let kind = K::Kind::KIND;
     let mut watch = Watch::new(
@@ -570,7 +570,7 @@ impl<T: Kept> Known<T> {
     }
 
     fn put(&mut self, object: T) -> Option<Change> {
-        // Without a list nobody would notice that the object is deleted.
+        // Without a list the deletion of the object would go unnoticed.
         let scope = self.scope_of(object.key())?;
         if !scope.is_listing && !scope.is_listed {
             return None;

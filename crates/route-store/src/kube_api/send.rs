@@ -196,7 +196,7 @@ impl KubeRouteStore {
 pub(super) enum Limit {
     /// Its own timeout ends it.
     Timeout { end: Instant, after: Duration },
-    /// Whoever asked stops waiting before.
+    /// The caller stops waiting before.
     Call { end: Instant },
 }
 

@@ -24,7 +24,7 @@ use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
 /// How long one connection lasts, in seconds: the API server then ends it, and the next one begins.
 const ROUND: u32 = 60;
 /// The least time from the opening of one connection to that of the next: a proxy in between may end each of them at once.
-/// A connection that lasted is followed by the next one without a pause, in which changes would not be heard of.
+/// A connection that lasted is followed by the next one without a pause, in which changes would go unnoticed.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Which objects of a kind are followed.

@@ -1,4 +1,4 @@
-//! Argo CD Applications that put back what the plugin writes.
+//! Argo CD Applications that revert what the plugin writes.
 
 use gloo_types::{Resource as _, RouteTable, RouteTableDoc};
 use kube::ResourceExt as _;

@@ -159,7 +159,7 @@ pub fn permissions() -> Vec<Permission> {
 pub(super) struct Place<'a> {
     pub(super) subject: &'static str,
     pub(super) client: &'a Client,
-    /// The account that the plugin has there, as namespace/name; `None` if whoever asks has it.
+    /// The account that the plugin has there, as namespace/name; `None` if the caller has it.
     pub(super) account: Option<&'a str>,
     /// The role that lacks what is missing.
     pub(super) role: &'static str,

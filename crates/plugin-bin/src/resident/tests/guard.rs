@@ -220,7 +220,7 @@ async fn without_pods_a_hold_goes_on_and_is_reported_every_five_minutes() {
     assert_eq!(fixture.promotions().pop().unwrap(), "timeout 725");
 }
 
-/// Somebody else writes the table: it is not repaired while it is held, and nothing is written again and again.
+/// Another client writes the table: it is not repaired while it is held, and nothing is written again and again.
 #[tokio::test(start_paused = true)]
 async fn a_table_that_is_held_is_not_repaired() {
     let fixture = Fixture::held().await;
@@ -237,7 +237,7 @@ async fn a_table_that_is_held_is_not_repaired() {
     assert!(fixture.is_held());
 }
 
-/// While somebody follows the endpoints, a call asks for none.
+/// While the endpoints are watched, a call does not read them.
 #[tokio::test(start_paused = true)]
 async fn calls_and_the_watch_end_a_hold_once() {
     let fixture = Fixture::held().await;

@@ -8,7 +8,7 @@ use std::{
 use gloo_types::ObjectKey;
 use tokio::sync::oneshot;
 
-/// The tables that are locked, each with the calls that wait for it. A lock that nobody holds takes no memory.
+/// The tables that are locked, each with the calls that wait for it. A free lock takes no memory.
 #[derive(Clone, Debug, Default)]
 pub(in crate::router) struct TableLocks(Arc<Mutex<BTreeMap<ObjectKey, Waiters>>>);
 
@@ -141,7 +141,7 @@ mod tests {
         }
         drop(cut_short);
         drop(holder);
-        // Its turn has come, and nobody takes it.
+        // It gets the lock, and does not take it.
         drop(cut_later);
         let holder = last.now_or_never().unwrap();
         assert_eq!(locks.held().len(), 1);

@@ -525,7 +525,7 @@ async fn d_41_steady_passes_succeed_while_the_api_server_is_down_and_others_fail
     world.pass(&resting("web"), 0).await.unwrap();
 }
 
-/// The decisions of the first second are not delayed by a cache that nobody fills.
+/// The decisions of the first second are not delayed by a cache that is never filled.
 #[tokio::test(start_paused = true)]
 async fn d_41_rollouts_at_rest_are_answered_for_when_the_api_server_is_down_at_the_start() {
     let api = FakeApi::default();

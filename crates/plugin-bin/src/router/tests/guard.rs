@@ -353,7 +353,7 @@ async fn a_call_that_comes_late_sends_no_more_traffic_to_the_canary() {
 async fn what_cannot_be_held_is_restored() {
     let fixture = at(40).await;
     let mut table = fixture.store.table(&key()).unwrap();
-    // A second route, split by somebody else who also leads to the stable Service: it cannot get a share of the canary.
+    // A second route, split by another owner and also leading to the stable Service: it cannot get a share of the canary.
     let mut foreign = route_to("web");
     foreign["name"] = json!("foreign");
     foreign["forwardTo"]["destinations"] = json!([
@@ -523,7 +523,7 @@ async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
     let mut next = with_before();
     next.status.current_pod_hash = "c2".into();
     assert_eq!(fixture.verify(&next, 100).await, not_yet);
-    // Whoever promotes fully does not want to wait.
+    // A full promotion does not wait.
     let mut full = with_before();
     full.status.promote_full = true;
     assert_eq!(fixture.verify(&full, 100).await, now);
