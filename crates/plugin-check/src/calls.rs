@@ -1,17 +1,25 @@
-//! Every method, with arguments of every sort.
+//! Checks of calls: every method with valid and invalid arguments, and many calls.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::future::try_join_all;
 use gob::Decoder;
-use rollouts_rpc::host::AnyClient;
+use rollouts_rpc::host::{AnyClient, HostSession};
 use rollouts_rpc::testing::{LIMITS, NoArgument, Recording, recordings};
 use serde::de::IgnoredAny;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::process::{Plugin, text};
 use crate::replies::{self, Response, methods};
+use crate::report::Level::{Must, Should};
 use crate::report::{Report, Seen};
 use crate::session::patient;
 use crate::{Args, Kind};
+
+/// How long a process that crashes may take to be gone.
+const CRASH: Duration = Duration::from_secs(1);
 
 gob::gob_struct! {
     struct Odd as "Odd" {
@@ -43,7 +51,7 @@ gob::gob_interface! {
     }
 }
 
-/// The method's own type, with nothing in it: Go leaves out what is zero.
+/// The argument type of the method without any field: Go leaves out zero values.
 fn empty(kind: Kind, method: &str) -> Argument {
     let nothing = Nothing { unused: true };
     match (kind, method) {
@@ -81,84 +89,75 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         patient(args, init).await.map(drop),
     );
 
-    for method in methods(args.kind) {
-        let bad: [(&str, &str, Option<Argument>); 2] = [
-            ("nil", "with nil", None),
-            (
-                "text",
-                "with a text",
-                Some(Argument::Text("text".to_owned())),
-            ),
-        ];
-        for (name, with, argument) in bad {
-            let answered = answered(args, &client, method, &argument).await;
-            let rule = format!("{method} {with} is answered, and the next call too");
-            report.must(format!("call.{method}.{name}"), rule, answered);
-        }
-        // On a stream of its own: Go's server loses its place in it.
-        let unregistered = async {
-            let client = patient(args, session.dispense_any(kind)).await?;
-            let argument = Some(Argument::Unregistered(Odd::default()));
-            answered(args, &client, method, &argument).await
-        };
-        let rule =
-            format!("{method} with a type that nobody knows is answered, and the next call too");
-        report.should(
-            format!("call.{method}.unregistered"),
-            rule,
-            unregistered.await,
-        );
-        let answered = answered(args, &client, method, &Some(empty(args.kind, method))).await;
-        let rule = format!("{method} with nothing in its argument is answered");
-        report.must(format!("call.{method}.empty"), rule, answered);
-    }
-    for recording in recordings(kind) {
-        let replayed = replay(args, &session, recording).await;
-        let version = recording.version;
-        match replayed {
-            Err(error) => report.must(
-                format!("call.{version}"),
-                "what the controller sends is read",
-                Err(error),
-            ),
-            Ok(replies) => {
-                for (method, outcome) in replies {
-                    let rule =
-                        format!("{method} of controller {version} is answered as it reads it");
-                    report.must(
-                        format!("call.{version}.{method}"),
-                        rule,
-                        outcome.clone().map(drop),
-                    );
-                    if let Ok(refusal) = outcome {
-                        let rule = format!("what {method} says is one line without %");
-                        report.should(
-                            format!("call.{version}.{method}.text"),
-                            rule,
-                            one_line(&refusal),
-                        );
-                    }
-                }
+    if report.wants(&["call"]) {
+        let mut after_all = ["call.survives", "call.ping", "call.log"].into_iter();
+        report.carries_out_all = after_all.any(|check| report.is_asked(check));
+        arguments(args, report, &session, &client).await;
+        for recording in recordings(kind) {
+            let section = format!("call.{}", recording.version);
+            if report.carries_out_all || report.wants(&[&section]) {
+                replay(args, report, &session, recording).await;
             }
         }
+        report.carries_out_all = false;
     }
-    load(args, report, &client, &plugin).await;
+    if report.wants(&["load"]) {
+        load(args, report, &client, &plugin).await;
+    }
+    let ping = patient(args, session.ping()).await;
+    if ping.is_err() {
+        // A process that crashes closes its connection before it is gone.
+        sleep(CRASH).await;
+    }
     let running = plugin.is_running().map(|running| running.then_some(()));
     let running = running.and_then(|running| running.ok_or("it has ended".to_owned()));
-    report.must("call.survives", "after all calls it still runs", running);
     report.must(
-        "call.ping",
-        "and answers a ping",
-        patient(args, session.ping()).await,
+        "call.survives",
+        "the process still runs after all calls",
+        running,
     );
+    report.must("call.ping", "a ping is answered after all calls", ping);
     report.must(
         "call.log",
-        "no line in the log is one that crashes the controller",
+        "no log line crashes the controller",
         log(&plugin.log()),
     );
 }
 
-/// Whether a call is answered in any way, and the stream is in step.
+/// Calls every method with arguments that no controller sends.
+async fn arguments(args: &Args, report: &mut Report, session: &HostSession, client: &AnyClient) {
+    for method in methods(args.kind) {
+        let check = |name: &str| format!("call.{method}.{name}");
+        let rule = format!("{method} with nil is answered, and the next call too");
+        let nil = answered(args, client, method, &None);
+        report.carry_out(Must, &check("nil"), rule, nil).await;
+
+        let rule = format!("{method} with a string is answered, and the next call too");
+        let string = Some(Argument::Text("text".to_owned()));
+        let string = answered(args, client, method, &string);
+        report.carry_out(Must, &check("string"), rule, string).await;
+
+        let rule = format!(
+            "{method} with a type that is not registered is answered, and the next call too"
+        );
+        // On a stream of its own: Go's server loses its place in it.
+        let unregistered = async {
+            let client = patient(args, session.dispense_any(args.kind.plugin())).await?;
+            let argument = Some(Argument::Unregistered(Odd::default()));
+            answered(args, &client, method, &argument).await
+        };
+        report
+            .carry_out(Should, &check("unregistered"), rule, unregistered)
+            .await;
+
+        let rule = format!("{method} with an empty argument is answered, and the next call too");
+        let empty = Some(empty(args.kind, method));
+        let empty = answered(args, client, method, &empty);
+        report.carry_out(Must, &check("empty"), rule, empty).await;
+    }
+}
+
+/// Returns `Ok` if the call is answered, also with an error, and the next call too.
 async fn answered(
     args: &Args,
     client: &AnyClient,
@@ -186,14 +185,19 @@ fn one_line(text: &str) -> Seen {
 }
 
 /// Sends what a released controller has sent, and reads what comes back as it does.
-async fn replay(
-    args: &Args,
-    session: &rollouts_rpc::host::HostSession,
-    recording: &Recording,
-) -> Seen<Vec<(String, Seen<String>)>> {
-    let mut stream = patient(args, session.dispense_stream(args.kind.plugin())).await?;
+async fn replay(args: &Args, report: &mut Report, session: &HostSession, recording: &Recording) {
+    let version = recording.version;
+    let opened = patient(args, session.dispense_stream(args.kind.plugin())).await;
+    let (opened, stream) = match opened {
+        Ok(stream) => (Ok(()), Some(stream)),
+        Err(error) => (Err(error), None),
+    };
+    let rule = format!("a plugin for controller {version} is dispensed");
+    report.must(format!("call.{version}"), rule, opened);
+    let Some(mut stream) = stream else {
+        return;
+    };
     let mut replies = Decoder::new(LIMITS);
-    let mut found = Vec::new();
     for (seq, (method, call)) in (0..).zip(recording.calls()) {
         let exchange = async {
             stream.write_all(call).await.map_err(text)?;
@@ -206,12 +210,18 @@ async fn replay(
             Ok(reply) => (reply, true),
             Err(error) => (Err(error), false),
         };
-        found.push((method.to_owned(), reply));
+        let check = format!("call.{version}.{method}");
+        let rule = format!("{method} of controller {version} is answered as it reads it");
+        report.must(check.clone(), rule, reply.clone().map(drop));
+        // Type returns a name and no error.
+        if let (Ok(refusal), true) = (reply, method != "Type") {
+            let rule = format!("the error of {method} is one line without %");
+            report.should(format!("{check}.text"), rule, one_line(&refusal));
+        }
         if !goes_on {
-            break;
+            return;
         }
     }
-    Ok(found)
 }
 
 async fn reply(
@@ -250,14 +260,8 @@ async fn reply(
 
 async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plugin) {
     let at_once = async {
-        let mut calls = Vec::new();
-        for _ in 0..50 {
-            calls.push(client.call::<_, String>("Plugin.Type", &None::<NoArgument>));
-        }
-        let mut names = std::collections::BTreeSet::new();
-        for call in calls {
-            names.insert(call.await?);
-        }
+        let calls = (0..50).map(|_| client.call::<_, String>("Plugin.Type", &None::<NoArgument>));
+        let names: BTreeSet<String> = try_join_all(calls).await?.into_iter().collect();
         Ok(names.len())
     };
     let at_once = patient(args, at_once).await;
@@ -267,13 +271,13 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     });
     report.must(
         "load.at-once",
-        "fifty calls at once are answered alike",
+        "fifty concurrent calls get the same answer",
         same,
     );
     let dropped = async {
         for _ in 0..10 {
             let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
-            drop(timeout(std::time::Duration::from_micros(50), call).await);
+            drop(timeout(Duration::from_micros(50), call).await);
         }
         client
             .call::<_, String>("Plugin.Type", &None::<NoArgument>)
@@ -282,33 +286,34 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     };
     report.must(
         "load.given-up",
-        "replies that nobody waits for change nothing",
+        "a call is answered after the host stopped waiting for ten others",
         patient(args, dropped).await,
     );
     let big = Some(Argument::Text("x".repeat(1 << 20)));
     let before = plugin.memory();
-    let mut answers = Ok(());
-    for _ in 0..20 {
-        let first = methods(args.kind).first().copied().unwrap_or("Type");
-        answers = answers.and(answered(args, client, first, &big).await);
-    }
+    let first = methods(args.kind).first().copied().unwrap_or("Type");
+    let answers = async {
+        for _ in 0..20 {
+            answered(args, client, first, &big).await?;
+        }
+        Ok(())
+    };
     report.must(
         "load.big",
         "twenty arguments of 1 MiB are answered",
-        answers,
+        answers.await,
     );
-    let grown = async {
-        let mut last = Ok(());
+    let many = async {
         for _ in 0..500 {
             let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
-            last = last.and(patient(args, call).await.map(drop));
+            patient(args, call).await?;
         }
-        last
+        Ok(())
     };
     report.must(
         "load.many",
         "five hundred calls in a row are answered",
-        grown.await,
+        many.await,
     );
     let limit = args.memory << 20;
     let memory = before
@@ -324,7 +329,7 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     );
 }
 
-/// The host reads lines with a JSON object as records, and takes the types of three keys for granted.
+/// The host reads a JSON object as a log record. It panics if one of three keys is not a string.
 pub(crate) fn log(lines: &[String]) -> Seen {
     for line in lines {
         let Ok(serde_json::Value::Object(record)) = serde_json::from_str(line) else {

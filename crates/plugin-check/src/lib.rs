@@ -9,7 +9,7 @@
 //! by-hand.*       started without a controller
 //! announce.*      the handshake line, and the environment it depends on
 //! session.*       streams, ping, dispense, unknown methods
-//! call.*          every method: with nothing, another type, the least, and what each release sent
+//! call.*          every method: with nil, another type, an empty argument, and what released controllers sent
 //! load.*          calls at once, big arguments, memory
 //! life.*          idle, quit, hang-up, kill, signals, log lines
 //! ```

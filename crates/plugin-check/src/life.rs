@@ -1,4 +1,4 @@
-//! From the first session to the end of the process.
+//! Checks of a process's life: an idle session, Quit, signals, a second process.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use crate::start::yes;
 /// A controller kills a plugin that is still there after Quit.
 const QUIT: Duration = Duration::from_secs(2);
 
-/// How long a plugin has to notice that its host is gone.
+/// How long a plugin may take to exit after its host is gone.
 const GONE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let rule = format!("after {} s without a call a ping is answered", args.idle);
     report.carry_out(Must, "life.idle", rule, idle(args)).await;
     quit(args, report).await;
-    let rule = "it ends when its host is gone";
+    let rule = "it exits after its host is gone";
     report
         .carry_out(Should, "life.hang-up", rule, hang_up(args))
         .await;
-    let rule = "a connection that comes and goes does not keep the host out";
+    let rule = "a connection that is closed at once does not stop the host from connecting";
     report
         .carry_out(Should, "life.knock", rule, knock(args))
         .await;
@@ -38,7 +38,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     report
         .carry_out(Must, "life.interrupt", rule, interrupt(args))
         .await;
-    let rule = "SIGTERM ends it";
+    let rule = "it exits after SIGTERM";
     report
         .carry_out(Must, "life.terminate", rule, terminate(args))
         .await;
@@ -66,7 +66,7 @@ async fn knock(args: &Args) -> Seen {
 }
 
 async fn interrupt(args: &Args) -> Seen {
-    // Whoever started the kit may ignore SIGINT, and a child inherits that, but not a handler.
+    // The parent of the kit may ignore SIGINT, and a child inherits that, but not a handler.
     let _handler = signal(SignalKind::interrupt()).map_err(text)?;
     let (mut plugin, session) = serving(args).await?;
     plugin.signal(Signal::INT)?;
@@ -132,7 +132,7 @@ async fn quit(args: &Args, report: &mut Report) {
     };
     let (acknowledged, ended, log) = match quitting.await {
         Ok(seen) => seen,
-        Err(error) => return report.must("life.quit", "it ends within 2 s of Quit", Err(error)),
+        Err(error) => return report.must("life.quit", "it exits within 2 s of Quit", Err(error)),
     };
     let Ended {
         status,
@@ -141,7 +141,7 @@ async fn quit(args: &Args, report: &mut Report) {
     } = ended;
     report.must(
         "life.quit",
-        "it ends within 2 s of Quit",
+        "it exits within 2 s of Quit",
         status.map(drop).ok_or("it stays".to_owned()),
     );
     report.should(
@@ -152,7 +152,7 @@ async fn quit(args: &Args, report: &mut Report) {
     let code = status.map(|status| status.success()).unwrap_or_default();
     report.must(
         "life.exit-code",
-        "its exit code is 0 then",
+        "its exit code after Quit is 0",
         yes("it is not")(code),
     );
     report.should(
@@ -166,23 +166,23 @@ async fn quit(args: &Args, report: &mut Report) {
     };
     report.must(
         "life.stdout",
-        "there is nothing on stdout but the handshake line",
+        "stdout has nothing but the handshake line",
         stdout,
     );
     report.must(
         "life.log",
-        "no line in the log is one that crashes the controller",
+        "no log line crashes the controller",
         crate::calls::log(&log),
     );
     let long = log.iter().all(|line| line.len() < 64 << 10);
     report.should(
         "life.log-lines",
-        "no line in the log is cut: each is below 64 KiB",
+        "each log line is shorter than 64 KiB, where the host would split it",
         yes("one is longer")(long),
     );
     report.should(
         "life.log-times",
-        "the controller reads the times in the log",
+        "the controller can parse the times in the log",
         log.iter().try_for_each(|line| time(line)),
     );
 }

@@ -53,6 +53,8 @@ pub struct Report {
     /// The checks, in the order in which they ran.
     pub findings: Vec<Finding>,
     only: Vec<String>,
+    /// Whether checks are carried out that were not asked for, because a later one depends on their calls.
+    pub(crate) carries_out_all: bool,
 }
 
 /// What a check saw; an error is what was wrong.
@@ -64,6 +66,7 @@ impl Report {
             plugin: args.binary.display().to_string(),
             findings: Vec::new(),
             only: args.only.clone(),
+            carries_out_all: false,
         }
     }
 
@@ -75,7 +78,7 @@ impl Report {
         self.add(Level::Should, check.into(), rule.into(), seen);
     }
 
-    /// The same for a check that is not carried out unless somebody asked for it.
+    /// Carries out a check only if it was asked for.
     pub(crate) async fn carry_out(
         &mut self,
         level: Level,
@@ -83,18 +86,21 @@ impl Report {
         rule: impl Into<String>,
         seen: impl Future<Output = Seen>,
     ) {
-        if self.is_asked(check) {
+        if self.carries_out_all || self.is_asked(check) {
             self.add(level, check.to_owned(), rule.into(), seen.await);
         }
     }
 
-    /// Whether a check whose name begins with one of these was asked for.
+    /// Whether a check whose name begins with one of these may have been asked for.
     pub(crate) fn wants(&self, sections: &[&str]) -> bool {
-        let is_in = |only: &String| sections.iter().any(|section| only.starts_with(section));
+        let overlaps =
+            |only: &str, section: &str| only.starts_with(section) || section.starts_with(only);
+        let is_in = |only: &String| sections.iter().any(|section| overlaps(only, section));
         self.only.is_empty() || self.only.iter().any(is_in)
     }
 
-    fn is_asked(&self, check: &str) -> bool {
+    /// Whether this check was asked for.
+    pub(crate) fn is_asked(&self, check: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| check.starts_with(only))
     }
 

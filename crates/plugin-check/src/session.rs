@@ -1,4 +1,4 @@
-//! What every kind of plugin answers: streams, pings, dispense, and methods that it does not have.
+//! Checks of a session: streams, pings, Dispense and unknown methods.
 
 use rollouts_rpc::host::{CallError, HostSession};
 use serde::de::IgnoredAny;
@@ -67,7 +67,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let unknown = session.control::<_, u32>("Dispenser.Dispense", &no_such);
     report.must(
         "session.unknown-plugin",
-        "an unknown plugin is refused with a text",
+        "Dispense of an unknown plugin is refused with an error",
         refused(args, unknown).await,
     );
     for (other, name) in [
@@ -78,7 +78,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         if other != args.kind {
             let name_of_other = other.plugin().dispense_name().to_owned();
             let dispensed = session.control::<_, u32>("Dispenser.Dispense", &name_of_other);
-            let rule = format!("it is no {name} plugin, and says so");
+            let rule = format!("Dispense of a {name} plugin is refused with an error");
             report.must(
                 format!("session.no-{name}"),
                 rule,
@@ -89,11 +89,15 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let control = session.control::<_, IgnoredAny>("Control.NoSuchMethod", &true);
     report.must(
         "session.unknown-control",
-        "an unknown method of the host is refused",
+        "an unknown method of the control stream is refused with an error",
         refused(args, control).await,
     );
     let ping = patient(args, session.ping()).await;
-    report.must("session.goes-on", "after all this a ping is answered", ping);
+    report.must(
+        "session.goes-on",
+        "a ping is answered after the refused calls",
+        ping,
+    );
 
     let plugin = match patient(args, session.dispense_any(kind)).await {
         Ok(plugin) => plugin,
@@ -110,7 +114,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         ("NoDot", "name"),
     ] {
         let call = plugin.call::<_, IgnoredAny>(method, &argument);
-        let rule = format!("{method} is refused");
+        let rule = format!("{method} is refused with an error");
         report.must(
             format!("session.unknown-{name}"),
             rule,
@@ -127,7 +131,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let call = plugin.call::<_, IgnoredAny>(&method, &argument);
     report.must(
         "session.future-method",
-        "a method of a later controller is refused",
+        "a method of a later controller is refused with an error",
         refused(args, call).await,
     );
     let named = patient(
@@ -137,13 +141,13 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     .await;
     report.must(
         "session.in-step",
-        "after all this the next call is understood",
+        "Type is answered after the refused calls",
         named.clone().map(drop),
     );
     let has_name = named
         .map(|name| !name.trim().is_empty())
         .and_then(yes("it is empty"));
-    report.must("session.type", "Type is a name", has_name);
+    report.must("session.type", "Type returns a name", has_name);
 
     let again = async {
         let second = session.dispense_any(kind).await?;
@@ -154,13 +158,13 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     };
     report.must(
         "session.dispense-again",
-        "a second plugin is dispensed and works",
+        "a second Dispense returns a plugin that answers",
         patient(args, again).await,
     );
     let first = plugin.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>);
     report.must(
         "session.first-goes-on",
-        "and the first goes on",
+        "the first plugin still answers",
         patient(args, first).await.map(drop),
     );
 }

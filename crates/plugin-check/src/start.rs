@@ -1,4 +1,4 @@
-//! Without a controller, and with one: the handshake line and what it depends on.
+//! Checks of the start: without a controller, and with the environment that a controller sets.
 
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::time::Duration;
@@ -7,9 +7,10 @@ use tokio::process::Command;
 
 use crate::Args;
 use crate::process::{COOKIE, Plugin, command, text};
+use crate::report::Level::Must;
 use crate::report::{Report, Seen};
 
-/// How long a plugin has to see that nobody can use it.
+/// How long a plugin may take to exit without a host.
 const BY_HAND: Duration = Duration::from_secs(10);
 
 /// Started without the cookie, or with that of another kind.
@@ -25,13 +26,13 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
         let (code, line, log) = match seen {
             Ok(seen) => seen,
             Err(error) => {
-                report.must(check("ends"), "it starts, and ends by itself", Err(error));
+                report.must(check("ends"), "it exits by itself", Err(error));
                 continue;
             }
         };
         report.must(
             check("ends"),
-            "it starts, and ends by itself",
+            "it exits by itself",
             code.map(drop).ok_or("it stays".to_owned()),
         );
         let failed = |code| {
@@ -41,18 +42,14 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
                 Ok(())
             }
         };
-        report.must(
-            check("exit-code"),
-            "its exit code says that it did not serve",
-            failed(code),
-        );
+        report.must(check("exit-code"), "its exit code is not 0", failed(code));
         report.must(check("stdout"), "it writes nothing to stdout", empty(&line));
         let said = if log.is_empty() {
             Err("stderr is empty".to_owned())
         } else {
             Ok(())
         };
-        report.should(check("stderr"), "it says on stderr what it is for", said);
+        report.should(check("stderr"), "stderr says what it is for", said);
     }
 }
 
@@ -126,12 +123,12 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     );
     report.must(
         "announce.certificate",
-        "there is no certificate: it would crash the controller",
+        "the sixth field, a certificate, is empty: it would crash the controller",
         is(5, &[""]),
     );
     report.must(
         "announce.fields",
-        "there is no seventh field, which nobody asked for",
+        "there is no seventh field: the host did not ask for it",
         is(6, &[""]),
     );
     if !can_go_on {
@@ -151,7 +148,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     });
     report.must(
         "announce.socket",
-        "the fourth field is a socket that is there",
+        "the fourth field is the path of a socket",
         is_socket,
     );
     let is_private = metadata.and_then(|found| match found.permissions().mode() & 0o066 {
@@ -163,7 +160,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     });
     report.should(
         "announce.private",
-        "nobody else may connect to the socket",
+        "only its owner may connect to the socket",
         is_private,
     );
     let in_dir = socket.map(|path| path.starts_with(plugin.dir.path()));
@@ -174,52 +171,42 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     );
     drop(plugin);
 
-    let announced = async |change: fn(&mut Command)| -> Seen<(String, Plugin)> {
+    let announced = async |change: fn(&mut Command)| -> Seen {
         let mut command = command(args);
         change(&mut command);
         let plugin = Plugin::start_with(command).await?;
-        Ok((
-            plugin.line.split('|').nth(1).unwrap_or_default().to_owned(),
-            plugin,
-        ))
-    };
-    let version = |seen: Seen<(String, Plugin)>| {
-        let (version, _plugin) = seen?;
-        if version == "1" {
-            Ok(())
-        } else {
-            Err(format!("it announces {version:?}"))
+        match plugin.line.split('|').nth(1) {
+            Some("1") => Ok(()),
+            version => Err(format!("it announces {version:?}")),
         }
     };
     let many = announced(|command| {
         command.env("PLUGIN_PROTOCOL_VERSIONS", "3,x,1");
-    })
-    .await;
-    report.must(
-        "announce.many-versions",
-        "of a host's versions it takes 1",
-        version(many),
-    );
+    });
+    let rule = "it takes version 1 of those that the host accepts";
+    report
+        .carry_out(Must, "announce.many-versions", rule, many)
+        .await;
     let none = announced(|command| {
         command.env_remove("PLUGIN_PROTOCOL_VERSIONS");
-    })
-    .await;
-    report.must(
-        "announce.no-version",
-        "without a host's versions it announces 1",
-        version(none),
-    );
+    });
+    let rule = "it announces version 1 to a host that names none";
+    report
+        .carry_out(Must, "announce.no-version", rule, none)
+        .await;
     let ports = announced(|command| {
         command
             .env_remove("PLUGIN_MIN_PORT")
             .env_remove("PLUGIN_MAX_PORT");
-    })
-    .await;
-    report.must(
-        "announce.no-ports",
-        "it needs no range of ports",
-        version(ports),
-    );
+    });
+    report
+        .carry_out(
+            Must,
+            "announce.no-ports",
+            "it needs no range of ports",
+            ports,
+        )
+        .await;
     true
 }
 

@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 
 use clap::Parser as _;
-use rollouts_plugin_check::{Args, Level, Outcome, Report, check};
+use rollouts_plugin_check::{Args, Finding, Level, Outcome, Report, check};
 
 /// Cargo builds them along with the tests of the whole workspace.
 fn example(name: &str) -> PathBuf {
@@ -45,6 +45,26 @@ async fn check_all(name: &str, kind: &str) {
         "{} checks",
         report.findings.len()
     );
+}
+
+/// Reports of different releases are compared by the names.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_kind_has_these_checks() {
+    for kind in ["router", "metric", "step"] {
+        let report = report(&format!("minimal_{kind}"), kind, &[]).await;
+        let mut lines = Vec::new();
+        for Finding {
+            check, rule, level, ..
+        } in &report.findings
+        {
+            let line = format!("{level:?} {check}: {rule}");
+            // A recording has most methods twice.
+            if !lines.contains(&line) {
+                lines.push(line);
+            }
+        }
+        insta::assert_snapshot!(format!("checks_of_a_{kind}"), lines.join("\n"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,5 +1,5 @@
-// Command broken is a plugin on the real go-plugin server that does one thing wrong: broken KIND FAULT. The conformance kit has to
-// find it. Without a fault it behaves.
+// Command broken is a plugin that does one thing wrong: broken KIND FAULT. The conformance kit has to find it. Without a fault it
+// behaves. Mistakes of an author are made on the real go-plugin server, mistakes of the protocol on a server of its own.
 package main
 
 import (
@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,6 +27,7 @@ var (
 	fault string
 	held  []byte
 	named atomic.Int64
+	busy  sync.Mutex
 )
 
 func main() {
@@ -38,13 +40,20 @@ func main() {
 	switch fault {
 	case "banner":
 		fmt.Println("hello")
-	case "silent":
-		select {}
 	case "serves-anyone":
 		_ = os.Setenv(cookie, kind)
 	case "says-it-served":
 		if os.Getenv(cookie) != kind {
 			os.Exit(0)
+		}
+	case "talks":
+		if os.Getenv(cookie) != kind {
+			fmt.Println("this is a plugin")
+			os.Exit(1)
+		}
+	case "mute":
+		if os.Getenv(cookie) != kind {
+			os.Exit(1)
 		}
 	case "version":
 		version = 2
@@ -79,13 +88,26 @@ func main() {
 			held[i] = 1
 		}
 	}
+	served := map[string]struct {
+		name   string
+		plugin goplugin.Plugin
+	}{
+		"trafficrouter":  {"RpcTrafficRouterPlugin", &routerrpc.RpcTrafficRouterPlugin{Impl: router{}}},
+		"metricprovider": {"RpcMetricProviderPlugin", &metricrpc.RpcMetricProviderPlugin{Impl: provider{}}},
+		"step":           {"RpcStepPlugin", &steprpc.RpcStepPlugin{Impl: step{}}},
+	}
+	plugins := map[string]goplugin.Plugin{served[kind].name + suffix: served[kind].plugin}
+	if fault == "all-kinds" {
+		for _, other := range served {
+			plugins[other.name] = other.plugin
+		}
+	}
+	if serveWithFault(fault, kind, served[kind].name, served[kind].plugin) {
+		return
+	}
 	goplugin.Serve(&goplugin.ServeConfig{
 		HandshakeConfig: goplugin.HandshakeConfig{ProtocolVersion: version, MagicCookieKey: cookie, MagicCookieValue: kind},
-		Plugins: map[string]map[string]goplugin.Plugin{
-			"trafficrouter":  {"RpcTrafficRouterPlugin" + suffix: &routerrpc.RpcTrafficRouterPlugin{Impl: router{}}},
-			"metricprovider": {"RpcMetricProviderPlugin" + suffix: &metricrpc.RpcMetricProviderPlugin{Impl: provider{}}},
-			"step":           {"RpcStepPlugin" + suffix: &steprpc.RpcStepPlugin{Impl: step{}}},
-		}[kind],
+		Plugins:         plugins,
 	})
 	switch fault {
 	case "stays":
@@ -102,8 +124,16 @@ func answer() types.RpcError {
 		select {}
 	case "panics":
 		panic("no luck")
-	case "two-lines":
-		return types.RpcError{ErrorString: "50%\nof it"}
+	}
+	return refusal()
+}
+
+const twoLines = "50%\nof it"
+
+// refusal is what InitPlugin and VerifyWeight return, so that the faults of answer come later.
+func refusal() types.RpcError {
+	if fault == "two-lines" {
+		return types.RpcError{ErrorString: twoLines}
 	}
 	return types.RpcError{}
 }
@@ -114,13 +144,19 @@ func name() string {
 		return ""
 	case "fickle":
 		return fmt.Sprint("broken", named.Add(1))
+	case "exclusive":
+		if !busy.TryLock() {
+			os.Exit(1)
+		}
+		defer busy.Unlock()
+		time.Sleep(10 * time.Millisecond)
 	}
 	return "broken"
 }
 
 type router struct{}
 
-func (router) InitPlugin() types.RpcError { return types.RpcError{} }
+func (router) InitPlugin() types.RpcError { return refusal() }
 
 func (router) Type() string { return name() }
 
@@ -136,7 +172,7 @@ func (router) VerifyWeight(*v1alpha1.Rollout, int32, []v1alpha1.WeightDestinatio
 	if fault == "seven" {
 		return 7, types.RpcError{}
 	}
-	return types.Verified, types.RpcError{}
+	return types.Verified, refusal()
 }
 
 func (router) SetHeaderRoute(*v1alpha1.Rollout, *v1alpha1.SetHeaderRoute) types.RpcError {
@@ -151,7 +187,7 @@ func (router) RemoveManagedRoutes(*v1alpha1.Rollout) types.RpcError { return ans
 
 type provider struct{}
 
-func (provider) InitPlugin() types.RpcError { return types.RpcError{} }
+func (provider) InitPlugin() types.RpcError { return refusal() }
 
 func (provider) Type() string { return name() }
 
@@ -159,7 +195,7 @@ func (provider) measured() v1alpha1.Measurement {
 	if fault == "phase" {
 		return v1alpha1.Measurement{Phase: "Done"}
 	}
-	return v1alpha1.Measurement{Phase: v1alpha1.AnalysisPhaseSuccessful}
+	return v1alpha1.Measurement{Phase: v1alpha1.AnalysisPhaseSuccessful, Message: refusal().ErrorString}
 }
 
 func (p provider) Run(*v1alpha1.AnalysisRun, v1alpha1.Metric) v1alpha1.Measurement {
@@ -178,11 +214,13 @@ func (provider) GarbageCollect(*v1alpha1.AnalysisRun, v1alpha1.Metric, int) type
 	return answer()
 }
 
-func (provider) GetMetadata(v1alpha1.Metric) map[string]string { return map[string]string{} }
+func (provider) GetMetadata(v1alpha1.Metric) map[string]string {
+	return map[string]string{"error": refusal().ErrorString}
+}
 
 type step struct{}
 
-func (step) InitPlugin() types.RpcError { return types.RpcError{} }
+func (step) InitPlugin() types.RpcError { return refusal() }
 
 func (step) Type() string { return name() }
 
