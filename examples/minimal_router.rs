@@ -1,4 +1,4 @@
-//! The smallest traffic router: it logs what it is asked, and moves no traffic.
+//! The smallest traffic router: it logs each weight, and moves no traffic.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A whole session with a host that keeps to nothing: it ends, and nothing panics.
+//! A whole session with a host that breaks every rule: it ends, and nothing panics.
 
 #![no_main]
 

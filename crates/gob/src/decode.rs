@@ -69,7 +69,7 @@ impl Decoder {
     /// # Errors
     ///
     /// [`DecodeError::Mismatch`] if this value does not fit `T`; it is consumed and the next call yields the
-    /// next value. [`DecodeError::Corrupt`] if the stream is broken; it is then returned for ever.
+    /// next value. [`DecodeError::Corrupt`] if the stream is broken; every later call returns it too.
     pub fn poll_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());

@@ -39,7 +39,7 @@ impl DecodeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// A value goes on after its message has ended.
+    /// A message ends before its value.
     #[error("message ends inside a value")]
     Truncated,
     /// A byte that cannot begin an unsigned integer.
@@ -57,13 +57,13 @@ pub enum Fault {
         /// How many.
         count: usize,
     },
-    /// An id no user type can have and that is not one of the basic types.
+    /// An id that is neither of a basic type nor in the range of user types.
     #[error("type id {id} is reserved or out of range")]
     BadTypeId {
         /// The id as sent.
         id: i64,
     },
-    /// A value of a type nobody has defined.
+    /// A value of a type that the stream did not define.
     #[error("type id {id} is not defined")]
     UndefinedType {
         /// The id as sent.

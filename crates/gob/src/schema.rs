@@ -1,4 +1,26 @@
-//! The Go type of a Rust value, which `Serialize` cannot tell: gob sends the type before the value.
+//! The Go types of Rust values. gob sends a type before its first value, and `Serialize` does not know types.
+//!
+//! A [`Schema`] belongs to one stream. It is a list of types that refer to each other by index, so a type may refer to itself.
+//! For the type
+//!
+//! ```text
+//! gob_struct! {
+//!     struct Tree as "Tree" { value: i64 as "Value", children: Vec<Tree> as "Children" }
+//! }
+//! ```
+//!
+//! the first `encode` of a `Tree` adds two types. The eight basic types stand before them in every schema:
+//!
+//! ```text
+//! index  id  shape                                   sent
+//!     2   2  int                                     needs no definition
+//!     8  65  struct Tree { Value: 2, Children: 9 }   first
+//!     9  66  slice of 8                              second, because type 65 refers to it
+//! ```
+//!
+//! `describe` of `Tree` first reserves index 8 under Rust's `TypeId` and then asks for its fields. `Vec<Tree>` asks for `Tree` again,
+//! gets the reserved index, and the recursion ends. Before the first value, all definitions that it needs are sent; `sent` says which
+//! the peer has. If the value then cannot be encoded, the definitions are marked as not sent: their bytes were dropped too.
 
 use std::{
     any::TypeId,
@@ -14,7 +36,7 @@ use crate::{Bytes, Time, definition::Definition, error::EncodeError};
 /// `Vec<T>` is a slice, `[T; N]` an array, `BTreeMap` a map, `Option<T>` and `Box<T>` pointers (which gob
 /// does not show), [`Bytes`] a `[]byte`, `(f64, f64)` a complex number and `()` an empty struct.
 ///
-/// There is none for `u8`, so that a `Vec<u8>` is not sent as a slice of numbers by mistake.
+/// `u8` has no Go type, so that a `Vec<u8>` is not sent as a slice of numbers by mistake.
 pub trait GobType: 'static {
     /// Adds the type to the schema of a stream, unless it is there already.
     fn describe(schema: &mut Schema) -> SchemaRef;

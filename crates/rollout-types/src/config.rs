@@ -8,7 +8,7 @@ use crate::Rollout;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// There is none under this name.
+    /// The Rollout has no configuration under this name.
     #[error("{place} is missing: configure the plugin there")]
     Absent {
         /// The object and where in it.

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 /// A Rollout as the controller sent it; nothing if it came in another way, or is larger than any that an API server stores.
 ///
-/// It says nothing about what the typed fields hold, and so all of them are equal.
+/// All values are equal, so that only the typed fields decide whether two Rollouts are.
 #[derive(Clone, Debug, Default)]
 pub struct RawRollout(pub Option<Raw>);
 

@@ -133,17 +133,17 @@ pub(crate) trait Answers: Send + Sync + 'static {
     /// The fault itself, where a reply has no place for an error.
     fn late(method: Self::Method, late: Fault) -> Result<Self::Reply, Fault>;
 
-    /// The answer in place of any fault, for a method whose host goes on after an error as if all were well.
+    /// The reply instead of any fault, for a method whose host ignores errors.
     fn fail_closed(_method: Self::Method) -> Option<Self::Reply> {
         None
     }
 
-    /// Ends what the plugin does by itself between the calls.
+    /// Stops the background work of the plugin.
     fn stop(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Why the plugin said no, if it did.
+    /// The error that the plugin returned, if any.
     fn refusal(reply: &Self::Reply) -> Option<&PluginError>;
 }
 
@@ -261,7 +261,7 @@ impl<P: Answers> netrpc::Service for PluginService<P> {
     }
 }
 
-/// Logs why the plugin said no.
+/// Logs the error that the plugin returned.
 fn concluded<P: Answers>(reply: Result<P::Reply, Fault>) -> Result<P::Reply, Fault> {
     if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
         let error = to_wire::error_chain(refused.as_error());

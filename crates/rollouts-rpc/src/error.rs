@@ -1,4 +1,4 @@
-//! How a plugin says no.
+//! The error type that a plugin returns.
 
 use std::error::Error;
 use std::fmt;

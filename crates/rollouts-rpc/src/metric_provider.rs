@@ -153,7 +153,7 @@ impl Measurements {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no measurements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -193,7 +193,7 @@ pub struct Metric {
     pub name: String,
     /// `interval`, a Go duration such as `30s`; empty for a single measurement.
     pub interval: String,
-    /// `successCondition`, an expression over `result`; empty when there is none.
+    /// `successCondition`, an expression over `result`; empty if it is not set.
     pub success_condition: String,
     /// `failureCondition`, likewise.
     pub failure_condition: String,

@@ -62,7 +62,7 @@ pub(crate) trait Service: Send + Sync + 'static {
         Err(fault)
     }
 
-    /// Ends what goes on between the calls.
+    /// Stops the background work of the plugin.
     fn stop(&self) -> impl Future<Output = ()> + Send {
         async {}
     }

@@ -17,7 +17,7 @@ use crate::rollout::Rollout;
 /// for one Rollout do not. A step is kept in the Rollout's status, not in the process: whatever one
 /// `run` has to tell the next goes into [`StepResult::status`].
 ///
-/// After an error the step stands in phase `Error` and is run again in 30 s, for ever; a step that
+/// After an error the step stands in phase `Error` and is run again every 30 s, without an end; a step that
 /// is to fail answers [`StepPhase::Failed`].
 pub trait StepPlugin: Send + Sync + 'static {
     /// The name the controller logs; that of the type unless a plugin says otherwise.
@@ -71,9 +71,9 @@ pub trait StepPlugin: Send + Sync + 'static {
 pub struct StepContext {
     /// The plugin's name in the Rollout.
     pub plugin_name: String,
-    /// The step's JSON configuration in the Rollout; empty when there is none.
+    /// The step's JSON configuration in the Rollout; empty if it is not set.
     pub config: Vec<u8>,
-    /// The JSON of the last [`StepResult::status`]; empty when there is none.
+    /// The JSON of the last [`StepResult::status`]; empty before the first.
     pub status: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl StepContext {
         }
     }
 
-    /// The step's configuration; null if there is none.
+    /// The step's configuration; null if it is not set.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ impl StepResult {
 pub enum StepPhase {
     /// To be run again.
     Running,
-    /// Done; the Rollout goes on.
+    /// Done; the Rollout continues with its next step.
     #[default]
     Successful,
     /// Done; the Rollout is aborted.

@@ -28,7 +28,7 @@ pub trait TrafficRouter: Send + Sync + 'static {
 
     /// Tells which pods are canary and stable now.
     ///
-    /// Until a router implements it, it is none of its business.
+    /// The default does nothing and succeeds.
     fn update_hash(
         &self,
         _rollout: &Rollout,
@@ -53,7 +53,7 @@ pub trait TrafficRouter: Send + Sync + 'static {
     /// (`rollout/trafficrouting.go`). So an error, a panic, a late answer and an argument that cannot be decoded
     /// all reach it as [`Verification::NotVerified`]; the log has the error.
     ///
-    /// Until a router implements it, the controller goes on without asking.
+    /// The default is [`Verification::NotImplemented`], with which the controller continues.
     fn verify_weight(
         &self,
         _rollout: &Rollout,
@@ -188,7 +188,7 @@ pub enum Verification {
     Verified,
     /// Not yet; the controller asks again in 10 s.
     NotVerified,
-    /// This router does not say; the controller goes on.
+    /// This router does not verify weights; the controller continues.
     NotImplemented,
 }
 

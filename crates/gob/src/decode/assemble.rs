@@ -98,7 +98,7 @@ impl Assembler {
                 if let Ok(value) = self.decode(ty, cursor.rest()) {
                     return Ok(Some(value));
                 }
-                // It goes on in the next message, is corrupt or does not fit: walking over it tells.
+                // The value continues in the next message, is corrupt or has another type: the walk finds out which.
                 self.begin(ty, cursor)?
             }
         };

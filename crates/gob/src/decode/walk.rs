@@ -25,7 +25,7 @@ pub(crate) enum Progress {
     NeedMessage,
 }
 
-/// A walk under way. Empty when there is none.
+/// The state of a walk that waits for more bytes. Empty outside of a walk.
 #[derive(Debug, Default)]
 pub(crate) struct Walker {
     stack: Vec<Frame>,

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_nobody_issued_is_refused() {
+    fn an_id_that_was_not_issued_is_refused() {
         assert!(!Broker::default().claim(0, Instant::now()));
     }
 

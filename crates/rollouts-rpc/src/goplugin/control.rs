@@ -83,7 +83,7 @@ impl Service for Control {
     const LIMITS: Limits = LIMITS.with_message_bytes(64 << 10);
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<ControlCall> {
-        // Ping and Quit take a bool that says nothing.
+        // Ping and Quit ignore their argument, a bool.
         Ok(match method {
             "Control.Ping" => stream.poll_value()?.map(|IgnoredAny| Ok(ControlCall::Ping)),
             "Control.Quit" => stream.poll_value()?.map(|IgnoredAny| Ok(ControlCall::Quit)),

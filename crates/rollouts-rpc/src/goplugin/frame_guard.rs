@@ -1,9 +1,20 @@
-//! What the yamux crate leaves to its user: ending a connection whose peer breaks the protocol, and
-//! bounding what small frames cost.
+//! Ends a connection whose peer breaks the rules of yamux, and limits the memory of small frames.
 //!
-//! The crate answers a violation with GoAway and then reads on, and keeps every data frame that is not
-//! read yet in an allocation of its own: 256 KiB in frames of one byte take 16 MiB. So the frames of both
-//! directions are watched on their way, header by header, without holding any of them back.
+//! The yamux crate answers a violation with GoAway and reads on. It also keeps every unread data frame in an allocation of its own:
+//! 256 KiB in frames of one byte take 16 MiB. So the guard stands between the socket and the crate, and reads the headers of the
+//! frames in both directions. It does not hold back or change any byte.
+//!
+//! ```text
+//!            incoming                            outgoing
+//! socket --------------> FrameGuard ----> yamux ----------> FrameGuard ----> socket
+//!   Data, stream 7         count[7] += 1            (16,385th: the connection fails)
+//!   WindowUpdate of ours                             count[7] = 0
+//!   Data with FIN or RST   count[7] is removed when both ends are closed
+//!   GoAway 1               the connection fails      GoAway 1: the connection fails
+//! ```
+//!
+//! For example, a host sends an argument of 100 KB in 25 frames of 4 KiB: the count reaches 25, and the window update that the crate
+//! sends after 128 KiB sets it to 0. A host that sends the same 100 KB byte by byte reaches the limit after 16 KiB.
 
 use std::collections::HashMap;
 use std::io;
@@ -40,7 +51,7 @@ struct Rules {
     violation: Option<Violation>,
 }
 
-/// Why the connection is of no use any more.
+/// Why the connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Violation {
     #[error("the host broke the rules of yamux (GoAway {0} was sent)")]

@@ -267,8 +267,7 @@ where
 
 /// Writes the handshake line to stdout, then points stdout at `/dev/null`.
 ///
-/// The host goes on reading stdout; whatever a dependency might print later must neither confuse it
-/// nor fill the pipe.
+/// The host continues to read stdout. What a dependency prints later must neither confuse it nor fill the pipe.
 ///
 /// # Errors
 ///

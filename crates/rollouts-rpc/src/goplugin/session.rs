@@ -203,7 +203,7 @@ where
 /// Ends what the plugin does by itself. A host that waits longer for the reply to Quit kills the process.
 async fn stop(service: &dyn Serve) {
     if timeout(GRACE, service.stop()).await.is_err() {
-        warn!("what goes on between the calls did not end in time");
+        warn!("the background work did not stop in time");
     }
 }
 
@@ -311,7 +311,7 @@ impl StreamError {
 /// How the session ends after a stream is lost: with it, unless the whole connection is gone, which
 /// the stream may have noticed first.
 ///
-/// A host that loses a stream but not the connection goes on to ping and never dispenses again, so
+/// A host that loses a stream but not the connection continues to ping and never dispenses again, so
 /// the process has to end.
 async fn after_loss<IO>(
     mut connection: Connection<IO>,

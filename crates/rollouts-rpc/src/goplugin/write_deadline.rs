@@ -1,6 +1,6 @@
 //! A connection whose peer must keep reading: a write that makes no progress for 10 s fails.
 //!
-//! Without it a host that stopped reading would hold every call's task and buffer for ever.
+//! Without it, a host that stopped reading would hold the task and the buffer of every call forever.
 
 use std::io;
 use std::pin::Pin;

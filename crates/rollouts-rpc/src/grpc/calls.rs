@@ -41,7 +41,7 @@ impl<R: TrafficRouter> Calls<R> {
         }
     }
 
-    /// A call whose reply says nothing but that it was done.
+    /// A call whose reply holds only success or an error.
     async fn perform<T: Default>(&self, call: RouterCall) -> Result<Response<T>, Status> {
         let _done = self.call(call).await?;
         Ok(Response::new(T::default()))
@@ -203,7 +203,7 @@ impl From<Verification> for WireVerification {
     }
 }
 
-/// The router said no. No code that clients retry by themselves: a host repeats its calls anyway.
+/// The status of an error that the router returned. Clients do not retry on this code: a host repeats its calls anyway.
 fn refusal(refused: &PluginError) -> Status {
     let error = refused.as_error();
     let code = match error.downcast_ref::<Fault>() {

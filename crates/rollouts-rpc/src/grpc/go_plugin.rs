@@ -51,7 +51,7 @@ impl GrpcController for Controller {
     }
 }
 
-/// Takes what the host says of further connections; there are none.
+/// Reads and ignores what the host sends about further connections: the plugin opens none.
 pub(super) struct Broker {
     quit: CancellationToken,
 }

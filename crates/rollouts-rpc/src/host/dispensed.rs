@@ -33,7 +33,7 @@ where
     success(call(rpc, method, args).await?)
 }
 
-/// The plugin's text, if it said no.
+/// `Err` with the plugin's text, if it returned an error.
 pub(super) fn success(error: RpcError) -> Result<(), CallError> {
     if error.error_string.is_empty() {
         Ok(())

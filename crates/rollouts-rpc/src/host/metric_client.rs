@@ -10,7 +10,7 @@ use crate::wire::{self, MetricArgs};
 
 /// Calls a metric provider, with the arguments a controller would send.
 ///
-/// A provider that says no to a measurement answers with one in phase `Error`, and to
+/// An error of a provider arrives as a measurement in phase `Error`, and from
 /// `GetMetadata` with the key `error`.
 pub struct MetricClient {
     rpc: RpcClient,

@@ -13,7 +13,7 @@ use crate::wire::{self, RouterArgs};
 
 /// Calls a traffic router, with the arguments a controller would send.
 ///
-/// Every method returns [`CallError::Router`] with the router's text when it says no.
+/// Every method returns [`CallError::Router`] with the text of an error that the router returned.
 pub struct RouterClient {
     rpc: RpcClient,
 }

@@ -10,7 +10,7 @@ use crate::wire::{self, StepArgs, StepCallArgs};
 
 /// Calls a step plugin, with the arguments a controller would send.
 ///
-/// Every method returns [`CallError::Router`] with the plugin's text when it says no.
+/// Every method returns [`CallError::Router`] with the text of an error that the plugin returned.
 pub struct StepClient {
     rpc: RpcClient,
 }

@@ -28,10 +28,10 @@ pub enum CallError {
     /// The plugin did not carry it out: unknown method, wrong argument, a panic.
     #[error("{0}")]
     Refused(String),
-    /// The router said no.
+    /// The plugin returned this error.
     #[error("{0}")]
     Router(String),
-    /// There was no reply within a minute. A controller would wait for ever.
+    /// There was no reply within a minute. A controller would wait forever.
     #[error("the plugin has not replied within {} s", PATIENCE.as_secs())]
     Timeout,
     /// The stream is gone, and with it every call on it.
@@ -213,7 +213,7 @@ async fn read_replies<IO: AsyncRead>(
 fn caller(pending: &Pending, seq: u64) -> Box<dyn Reply> {
     let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
     let waiting = pending.as_mut().and_then(|pending| pending.remove(&seq));
-    // A reply nobody asked for is skipped with its body, as in Go.
+    // A reply to an unknown call is skipped with its body, as in Go.
     waiting.unwrap_or_else(|| Box::new(Waiting::<IgnoredAny> { reply: None }))
 }
 
@@ -237,7 +237,7 @@ impl<T: DeserializeOwned + Send> Reply for Waiting<T> {
                 Err(mismatch) => Err(CallError::Reply(mismatch)),
             }
         } else {
-            // The body of a refusal says nothing.
+            // The body of an error reply has no content.
             if gob.poll_value::<IgnoredAny>()?.is_none() {
                 return Ok(false);
             }

@@ -1,7 +1,7 @@
 // Command plugin is a plugin of every kind, served by the real go-plugin server with the controller's own packages. The
 // tests of our host half call it.
 //
-// It does what it is asked, and for an object named "refused" says no instead: with the call as it arrived.
+// It succeeds, except for an object named "refused": there it returns an error with the call as it arrived.
 package main
 
 import (
