@@ -4,34 +4,30 @@
 //! cargo xtask demo --web
 //! ```
 
-mod counts;
 mod rollout;
-mod serve;
 mod shop;
 mod stage;
-mod tables;
-mod tail;
-mod view;
-mod web;
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use anstream::println;
+use clap::Parser as _;
 
 /// Shows a canary on a page at 127.0.0.1. The Envoy is that of $ENVOY_BINARY.
-#[derive(Parser)]
-pub(crate) struct Flags {
+#[derive(clap::Parser)]
+struct Flags {
     /// The plugin's program.
     plugin: PathBuf,
-    /// Port of the page; 0 takes a free one.
-    #[arg(long, default_value_t = 0)]
-    port: u16,
-    /// End after this many seconds.
-    #[arg(long = "for", value_name = "SECONDS")]
-    seconds: Option<u64>,
+    #[command(flatten)]
+    page: traffic_page::PageFlags,
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    serve::run(Flags::parse()).await
+    let Flags { plugin, page } = Flags::parse();
+    let open = async { Ok(stage::FileStage::open(&plugin).await?) };
+    let served = traffic_page::serve(page, open, |address| {
+        println!("http://{address}/  shows a canary on Envoy. Ctrl-C ends it.");
+    });
+    Ok(served.await?)
 }

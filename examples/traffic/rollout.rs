@@ -9,53 +9,7 @@ use std::time::Duration;
 use rollouts_rpc::Rollout;
 use rollouts_rpc::rollout::{SetHeaderRoute, SetMirrorRoute};
 use serde_json::{Value, json};
-
-/// A version of the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
-    pub(crate) number: u32,
-    /// Whether a part of its answers are errors.
-    pub(crate) fails: bool,
-}
-
-impl Version {
-    fn hash(self) -> String {
-        format!("v{}", self.number)
-    }
-}
-
-/// What a person does to the Rollout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
-    /// Another image.
-    NewVersion {
-        /// Whether it is a bad one.
-        fails: bool,
-    },
-    /// `kubectl argo rollouts promote`
-    Promote,
-    /// `kubectl argo rollouts promote --full`
-    PromoteFully,
-    /// `kubectl argo rollouts abort`
-    Abort,
-    /// `kubectl argo rollouts retry rollout`
-    Retry,
-    /// `kubectl argo rollouts pause`, and again to go on.
-    Pause,
-}
-
-impl Deed {
-    /// All of them, by the name that the page uses.
-    pub(crate) const ALL: [(&'static str, Self); 7] = [
-        ("new", Self::NewVersion { fails: false }),
-        ("bad", Self::NewVersion { fails: true }),
-        ("promote", Self::Promote),
-        ("full", Self::PromoteFully),
-        ("abort", Self::Abort),
-        ("retry", Self::Retry),
-        ("pause", Self::Pause),
-    ];
-}
+use traffic_page::{Deed, Version, steps};
 
 /// A call of the controller.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,47 +38,6 @@ impl fmt::Display for Call {
     }
 }
 
-/// The steps: their manifest, and the same in a few words.
-pub(crate) fn steps() -> Vec<(Value, String)> {
-    let tester = json!([{"headerName": "x-tester", "headerValue": {"exact": "yes"}}]);
-    let cookie = json!({"regex": "(.*; *)?beta=1(;.*)?"});
-    let beta = json!([{"headerName": "cookie", "headerValue": cookie}]);
-    let step = |manifest: Value, words: &str| (manifest, words.to_owned());
-    vec![
-        step(
-            json!({"setCanaryScale": {"replicas": 3}}),
-            "setCanaryScale 3",
-        ),
-        step(
-            json!({"setHeaderRoute": {"name": "testers", "match": tester}}),
-            "setHeaderRoute testers",
-        ),
-        step(
-            json!({"setHeaderRoute": {"name": "beta", "match": beta}}),
-            "setHeaderRoute beta",
-        ),
-        step(
-            json!({"setMirrorRoute": {
-                "name": "copies", "percentage": 20, "match": [{"path": {"prefix": "/reviews"}}],
-            }}),
-            "setMirrorRoute 20 %",
-        ),
-        step(json!({"pause": {}}), "pause"),
-        step(
-            json!({"setMirrorRoute": {"name": "copies"}}),
-            "setMirrorRoute off",
-        ),
-        step(json!({"setWeight": 10}), "setWeight 10"),
-        step(json!({"pause": {"duration": 6}}), "pause 6 s"),
-        step(json!({"setWeight": 25}), "setWeight 25"),
-        step(json!({"pause": {}}), "pause"),
-        step(json!({"setWeight": 50}), "setWeight 50"),
-        step(json!({"pause": {"duration": 6}}), "pause 6 s"),
-        step(json!({"setWeight": 100}), "setWeight 100"),
-        step(json!({"pause": {"duration": 4}}), "pause 4 s"),
-    ]
-}
-
 /// The Rollout and its status.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -150,13 +63,9 @@ pub(crate) struct Pass {
 
 impl Model {
     pub(crate) fn new() -> Self {
-        let first = Version {
-            number: 1,
-            fails: false,
-        };
         Self {
-            stable: first,
-            current: first,
+            stable: Version::FIRST,
+            current: Version::FIRST,
             step: 0,
             paused_since: None,
             is_paused: false,
@@ -337,8 +246,8 @@ impl Model {
                 },
             }}},
             "status": {
-                "stableRS": self.stable.hash(),
-                "currentPodHash": self.current.hash(),
+                "stableRS": hash(self.stable),
+                "currentPodHash": hash(self.current),
                 "currentStepIndex": if self.promotes_fully { self.steps.len() } else { self.step },
                 "abort": self.is_aborted,
                 "promoteFull": self.promotes_fully,
@@ -346,6 +255,11 @@ impl Model {
             },
         }))
     }
+}
+
+/// The label of a version's Pods.
+fn hash(version: Version) -> String {
+    format!("v{}", version.number)
 }
 
 #[cfg(test)]

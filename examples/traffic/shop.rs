@@ -14,9 +14,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::Command;
 use traffic_lab::{Delays, Envoy, Gateway, Pod, ServiceName, World, envoy_binary};
+use traffic_page::{FILE, OWNERS, Tables, Version};
 
-use crate::rollout::{Call, Version};
-use crate::tables::{FILE, OWNERS, Tables};
+use crate::rollout::Call;
 
 const NAMESPACE: &str = "shop";
 /// A bad version fails every third request.
@@ -176,7 +176,7 @@ impl Shop {
         if self.is_away() {
             return Ok(Vec::new());
         }
-        let tables = Tables::read(&self.tables)?;
+        let tables = read_tables(&self.tables)?;
         if tables == self.served {
             return Ok(Vec::new());
         }
@@ -263,6 +263,24 @@ impl Shop {
         }
         Ok(())
     }
+}
+
+/// The tables of a directory.
+///
+/// # Errors
+/// Returns `Err` if there is no such directory.
+fn read_tables(directory: &Path) -> Result<Tables> {
+    let files = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
+    let paths: Result<Vec<PathBuf>, std::io::Error> = files.map(|file| Ok(file?.path())).collect();
+    let mut paths = paths?;
+    // The plugin writes beside a file and renames.
+    paths.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
+    let files = paths.into_iter().map(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        Ok((name.into_owned(), text))
+    });
+    Ok(Tables::new(OWNERS, files.collect::<Result<_>>()?))
 }
 
 /// The text of a log record of the plugin.

@@ -1,24 +1,19 @@
-//! The one task that does everything: it carries out what the page asks for, reconciles, counts, and shows the outcome.
+//! The canary over RouteTables in files: carries out what the page asks for, and reconciles as the controller does.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use traffic_lab::{Delays, Load, Target};
+use serde_json::json;
+use tokio::time::Instant;
+use traffic_lab::Delays;
+use traffic_page::{
+    Board, Deed, Live, Order, Plugin, Progress, Setting, Stage, StageError, Switch, Version,
+};
 
-use crate::counts::{Counts, PERSONAS};
-use crate::rollout::{Call, Deed, Model, Pass, Version};
+use crate::rollout::{Call, Model, Pass};
 use crate::shop::Shop;
-use crate::tables::Tables;
-use crate::tail::Tail;
-use crate::view::{LOG, Snapshot};
 
-/// Events each second are ten.
-const TICK: Duration = Duration::from_millis(100);
 /// The controller reconciles when something happens, and this long after that in any case. The real one waits for minutes.
 const RESYNC: Duration = Duration::from_secs(5);
 /// After a call that failed.
@@ -29,173 +24,63 @@ const SCALE_DOWN: Duration = Duration::from_secs(6);
 const LATE: Duration = Duration::from_secs(2);
 const REPLICAS: usize = 3;
 
-/// What the page asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    Act(Deed),
-    Kill,
-    Revert,
-    /// On or off.
-    Away,
-    /// On or off.
-    Late,
-    /// On or off.
-    AtOnce,
-}
-
-impl Order {
-    /// The order of this name; `None` if there is none.
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        let faults = [
-            ("kill", Self::Kill),
-            ("revert", Self::Revert),
-            ("away", Self::Away),
-            ("late", Self::Late),
-            ("at_once", Self::AtOnce),
-        ];
-        let deeds = Deed::ALL.map(|(name, deed)| (name, Self::Act(deed)));
-        let mut all = deeds.into_iter().chain(faults);
-        all.find(|(known, _)| *known == name)
-            .map(|(_, order)| order)
-    }
-}
-
-/// An order, and whom to tell what became of it.
-pub(crate) type Ordered = (Order, oneshot::Sender<Result<(), String>>);
-
-pub(crate) struct Stage {
+/// A canary over RouteTables in files.
+pub(crate) struct FileStage {
+    board: Board,
     shop: Shop,
     model: Model,
-    counts: Counts,
-    loads: Vec<Load>,
-    begun: Instant,
     /// When the next reconcile is due.
     due: Instant,
     /// Versions that go, and when.
     leaving: Vec<(Version, Instant)>,
     old_pods_go_at_once: bool,
     endpoints_are_late: bool,
-    asked: i32,
-    written: f64,
-    tables: (usize, Arc<Value>),
-    log: Tail<LOG>,
     calls: u64,
     /// Of the last reconcile.
     last_error: String,
     /// The last one that the plugin logged.
     last_record: String,
-    snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
-impl Stage {
+impl FileStage {
     /// Starts everything; the first request is sent.
     ///
     /// # Errors
     /// Returns `Err` if Envoy or the plugin does not start.
     pub(crate) async fn open(plugin: &Path) -> Result<Self> {
         let mut stage = Self {
+            board: Board::new(Setting::Files),
             shop: Shop::open(plugin).await?,
             model: Model::new(),
-            counts: Counts::default(),
-            loads: Vec::new(),
-            begun: Instant::now(),
             due: Instant::now(),
             leaving: Vec::new(),
             old_pods_go_at_once: false,
             endpoints_are_late: false,
-            asked: 0,
-            written: 0.0,
-            tables: (0, Arc::default()),
-            log: Tail::default(),
             calls: 0,
             last_error: String::new(),
             last_record: String::new(),
-            snapshots: watch::Sender::default(),
         };
         stage.shop.publish()?;
-        stage.tables_changed();
+        stage.tables_changed()?;
         stage.reconcile().await;
         stage.shop.world.heard().await?;
         if stage.shop.starts == 0 {
             bail!("the plugin {} does not start", plugin.display());
         }
-        for persona in PERSONAS {
-            let headers = persona.header.into_iter();
-            let target = Target {
-                gateway: stage.shop.world.address(),
-                host: "shop.example.com".to_owned(),
-                path: "/reviews".to_owned(),
-                headers: headers
-                    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                    .collect(),
-            };
-            stage.loads.push(Load::start(&target, persona.rate));
-        }
-        stage.show();
+        stage.board.start_load(stage.shop.world.address());
         Ok(stage)
     }
 
-    /// The states, ten each second.
-    pub(crate) fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
-        self.snapshots.subscribe()
-    }
-
-    /// Runs until it is told to stop, or `stop` is dropped.
-    ///
-    /// # Errors
-    /// Returns `Err` if the gateway has stopped.
-    pub(crate) async fn run(
-        mut self,
-        mut orders: mpsc::Receiver<Ordered>,
-        mut stop: oneshot::Receiver<()>,
-    ) -> Result<()> {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = &mut stop => return self.shop.close().await,
-                Some((order, reply)) = orders.recv() => {
-                    let outcome = self.carry_out(order).await;
-                    self.show();
-                    // A page that was closed does not wait for the answer.
-                    let _ = reply.send(outcome.map_err(|error| error.to_string()));
-                }
-                _ = ticks.tick() => {
-                    self.count();
-                    self.end_old_pods().await?;
-                    if Instant::now() >= self.due {
-                        self.reconcile().await;
-                    }
-                    self.show();
-                }
-            }
-        }
-    }
-
-    async fn carry_out(&mut self, order: Order) -> Result<()> {
+    async fn obey(&mut self, order: Order) -> Result<()> {
         match order {
             Order::Act(deed) => {
                 let before = self.model.current;
                 if let Err(refused) = self.model.act(deed) {
                     bail!(refused);
                 }
-                let (new, old) = (self.model.current, before.number);
-                let text = match deed {
-                    Deed::NewVersion { fails: false } => format!("deploy version {}", new.number),
-                    Deed::NewVersion { fails: true } => {
-                        format!(
-                            "deploy version {}, which fails every third request",
-                            new.number
-                        )
-                    }
-                    Deed::Promote => format!("promote version {old}"),
-                    Deed::PromoteFully => format!("promote version {old}, skip the steps"),
-                    Deed::Abort => format!("abort version {old}"),
-                    Deed::Retry => format!("retry version {old}"),
-                    Deed::Pause if self.model.is_paused => "pause".to_owned(),
-                    Deed::Pause => "go on".to_owned(),
-                };
-                self.note("you", &text);
+                let new = self.model.current;
+                let text = deed.describe(new, before, self.model.is_paused);
+                self.board.note("you", &text);
                 if before != new && before != self.model.stable {
                     self.leave(before);
                 }
@@ -206,7 +91,8 @@ impl Stage {
             }
             Order::Kill => {
                 self.shop.kill_plugin().await?;
-                self.note("fault", "the plugin is killed; the gateway serves on");
+                self.board
+                    .note("fault", "the plugin is killed; the gateway serves on");
             }
             Order::Revert => {
                 self.shop.revert()?;
@@ -214,13 +100,13 @@ impl Stage {
                 if changed.is_empty() {
                     bail!("the table is as its owner wrote it");
                 }
-                self.tables_changed();
+                self.tables_changed()?;
                 let text = "Git has another table: it is written over the plugin's";
-                self.entry("fault", text, json!({"changed": changed}));
+                self.board.entry("fault", text, json!({"changed": changed}));
             }
-            Order::Away => {
+            Order::Turn(Switch::Away) => {
                 self.shop.take_tables_away()?;
-                self.note(
+                self.board.note(
                     "fault",
                     if self.shop.is_away() {
                         "the tables cannot be read any more"
@@ -229,7 +115,7 @@ impl Stage {
                     },
                 );
             }
-            Order::Late => {
+            Order::Turn(Switch::Late) => {
                 self.endpoints_are_late = !self.endpoints_are_late;
                 let late = self.endpoints_are_late;
                 let endpoints = if late { LATE } else { Duration::ZERO };
@@ -237,7 +123,7 @@ impl Stage {
                     endpoints,
                     ..Delays::default()
                 });
-                self.note(
+                self.board.note(
                     "fault",
                     if late {
                         "from now on the gateway hears of endpoints 2 s late"
@@ -246,9 +132,9 @@ impl Stage {
                     },
                 );
             }
-            Order::AtOnce => {
+            Order::Turn(Switch::AtOnce) => {
                 self.old_pods_go_at_once = !self.old_pods_go_at_once;
-                self.note(
+                self.board.note(
                     "fault",
                     if self.old_pods_go_at_once {
                         "from now on old Pods go at once, as with dynamicStableScale"
@@ -257,6 +143,7 @@ impl Stage {
                     },
                 );
             }
+            Order::Turn(Switch::GuardOff | Switch::Deleted) => bail!("that needs an API server"),
         }
         Ok(())
     }
@@ -267,9 +154,9 @@ impl Stage {
             Ok(()) => {
                 self.last_error.clear();
                 let stable = self.model.stable;
-                let goes_on = self.model.advance(self.now());
+                let goes_on = self.model.advance(self.board.now());
                 if self.model.stable != stable {
-                    self.note(
+                    self.board.note(
                         "controller",
                         &format!("version {} is stable", self.model.stable.number),
                     );
@@ -278,7 +165,7 @@ impl Stage {
                 let wait = if goes_on {
                     Duration::ZERO
                 } else {
-                    let wakes_in = self.model.wakes_in(self.now());
+                    let wakes_in = self.model.wakes_in(self.board.now());
                     wakes_in.map_or(RESYNC, |it| it.min(RESYNC))
                 };
                 self.due = Instant::now() + wait;
@@ -288,7 +175,8 @@ impl Stage {
                 let error = format!("{error:#}");
                 // It may be the same for a while.
                 if self.last_error != error {
-                    self.note("controller", &format!("tries again every second: {error}"));
+                    self.board
+                        .note("controller", &format!("tries again every second: {error}"));
                     self.last_error = error;
                 }
             }
@@ -305,29 +193,29 @@ impl Stage {
                 "the plugin is started{again} in {} ms, process {pid}",
                 took.as_millis()
             );
-            self.note("controller", &text);
+            self.board.note("controller", &text);
         }
         let Pass {
             rollout,
             calls,
             weight,
         } = self.model.pass()?;
-        let is_news = self.asked != weight;
+        let is_news = self.board.asked != weight;
         for call in calls {
             self.calls += 1;
             let began = Instant::now();
             let outcome = self.shop.call(&rollout, &call).await;
             let ms = began.elapsed().as_micros() as f64 / 1000.0;
             if matches!(call, Call::SetWeight(_)) && outcome.is_ok() {
-                self.asked = weight;
+                self.board.asked = weight;
             }
             let changed = self.shop.publish()?;
             if !changed.is_empty() {
-                self.tables_changed();
+                self.tables_changed()?;
             }
             for text in self.shop.take_said() {
                 if text != self.last_record {
-                    self.note("plugin", &format!("logs: {text}"));
+                    self.board.note("plugin", &format!("logs: {text}"));
                     self.last_record = text;
                 }
             }
@@ -340,7 +228,7 @@ impl Stage {
             let is_known = said == self.last_error;
             if !changed.is_empty() || is_shown || !is_ok && !is_known {
                 let more = json!({"ms": ms, "ok": is_ok, "said": said, "changed": changed});
-                self.entry("call", &call.to_string(), more);
+                self.board.entry("call", &call.to_string(), more);
             }
             outcome?;
             if said == "not verified" {
@@ -362,7 +250,7 @@ impl Stage {
         self.leaving
             .retain(|(version, _)| *version != stable && *version != canary);
         if self.shop.scale(canary, REPLICAS).await? {
-            self.note(
+            self.board.note(
                 "controller",
                 &format!("{REPLICAS} Pods of version {}", canary.number),
             );
@@ -391,7 +279,7 @@ impl Stage {
                 continue;
             }
             if self.shop.scale(version, 0).await? {
-                self.note(
+                self.board.note(
                     "controller",
                     &format!("the Pods of version {} are gone", version.number),
                 );
@@ -400,107 +288,75 @@ impl Stage {
         Ok(())
     }
 
-    fn count(&mut self) {
-        for (persona, load) in self.loads.iter().enumerate() {
-            for sent in load.take() {
-                self.counts.add(persona, &sent);
-            }
-        }
-        for (version, pods) in self.shop.pods() {
-            let copies = pods.iter().map(|pod| pod.take_ids().copies.len()).sum();
-            self.counts.add_copies(version, copies);
-        }
-        let (asked, written) = (self.asked, self.written);
-        let load = self.loads.first().map(Load::elapsed);
-        let now = load.unwrap_or_default();
-        let canary = self.canary();
-        self.counts.tick(now, asked, written, canary);
-    }
-
     /// The version whose share is measured; none at rest.
     fn canary(&self) -> Option<u32> {
         let current = self.model.current;
         (current != self.model.stable).then_some(current.number)
     }
 
-    fn tables_changed(&mut self) {
-        let tables: &Tables = &self.shop.served;
-        if let (Ok(lines), Ok(share)) = (tables.lines(), tables.share()) {
-            self.written = share;
-            self.tables = (self.tables.0 + 1, Arc::new(lines));
+    fn tables_changed(&mut self) -> Result<()> {
+        Ok(self.board.set_tables(&self.shop.served)?)
+    }
+}
+
+impl Stage for FileStage {
+    fn board(&mut self) -> &mut Board {
+        &mut self.board
+    }
+
+    async fn carry_out(&mut self, order: Order) -> Result<(), StageError> {
+        Ok(self.obey(order).await?)
+    }
+
+    async fn tick(&mut self) -> Result<(), StageError> {
+        let pods = self.shop.pods();
+        let copies = pods.map(|(version, pods)| {
+            let copies = pods.iter().map(|pod| pod.take_ids().copies.len());
+            (version, copies.sum())
+        });
+        let copies: Vec<(u32, usize)> = copies.collect();
+        let canary = self.canary();
+        self.board.count(copies, canary);
+        self.end_old_pods().await?;
+        if Instant::now() >= self.due {
+            self.reconcile().await;
         }
+        Ok(())
     }
 
-    fn show(&mut self) {
-        let snapshot = Snapshot {
-            live: self.live(),
-            bubbles: self.counts.take_bubbles(),
-            tables: self.tables.clone(),
-            log: self.log.clone(),
-            points: self.counts.points.clone(),
-        };
-        self.snapshots.send_replace(Arc::new(snapshot));
-    }
-
-    fn live(&self) -> Map<String, Value> {
+    fn live(&self) -> Live {
         let model = &self.model;
-        let version = |version: Version| json!({"number": version.number, "fails": version.fails});
         let (phase, message) = model.phase();
         let pods = self.shop.pods();
-        let pods: Vec<_> = pods
-            .map(|(version, pods)| json!([version, pods.len()]))
-            .collect();
-        let allowed = Deed::ALL
-            .into_iter()
-            .filter(|(_, deed)| model.clone().act(*deed).is_ok());
-        let allowed: Vec<&str> = allowed.map(|(name, _)| name).collect();
-        let live = json!({
-            "t": self.now().as_millis() as u64,
-            "rollout": {
-                "phase": phase,
-                "message": message,
-                "step": model.is_updating().then_some(model.step),
-                "stable": version(model.stable),
-                "current": version(model.current),
-                "paused": model.is_paused,
-                "aborted": model.is_aborted,
+        let deeds = Deed::ALL.into_iter().map(|(_, deed)| deed);
+        Live {
+            progress: Progress {
+                phase: phase.to_owned(),
+                message,
+                step: model.is_updating().then_some(model.step),
+                stable: model.stable,
+                current: model.current,
+                is_paused: model.is_paused,
+                is_aborted: model.is_aborted,
             },
-            "allowed": allowed,
-            "pods": pods,
-            "weights": {
-                "asked": self.asked,
-                "written": self.written,
-                "measured": self.canary().and_then(|it| self.counts.share(it)),
+            allowed: deeds
+                .filter(|deed| model.clone().act(*deed).is_ok())
+                .collect(),
+            pods: pods.map(|(version, pods)| (version, pods.len())).collect(),
+            plugin: Plugin {
+                id: self.shop.plugin(),
+                starts: self.shop.starts,
+                calls: self.calls,
             },
-            "totals": self.counts.totals(),
-            "personas": self.counts.personas(),
-            "plugin": {"id": self.shop.plugin(), "starts": self.shop.starts, "calls": self.calls},
-            "switches": {
-                "away": self.shop.is_away(),
-                "late": self.endpoints_are_late,
-                "at_once": self.old_pods_go_at_once,
-            },
-        });
-        match live {
-            Value::Object(live) => live,
-            _ => Map::new(),
+            switches: vec![
+                (Switch::Away, self.shop.is_away()),
+                (Switch::Late, self.endpoints_are_late),
+                (Switch::AtOnce, self.old_pods_go_at_once),
+            ],
         }
     }
 
-    fn note(&mut self, who: &str, text: &str) {
-        self.entry(who, text, json!({}));
-    }
-
-    fn entry(&mut self, who: &str, text: &str, mut more: Value) {
-        if let Some(more) = more.as_object_mut() {
-            more.insert("at".to_owned(), (self.now().as_millis() as u64).into());
-            more.insert("who".to_owned(), who.into());
-            more.insert("text".to_owned(), text.into());
-        }
-        self.log.push(more);
-    }
-
-    fn now(&self) -> Duration {
-        self.begun.elapsed()
+    async fn close(self) -> Result<(), StageError> {
+        Ok(self.shop.close().await?)
     }
 }

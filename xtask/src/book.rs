@@ -13,7 +13,7 @@ use crate::{
 
 const MDBOOK: &str = "0.5.4";
 /// The page of the demo, and the place of its script. `docs/live` has the recording, which mdBook copies.
-const PAGE: &str = "examples/traffic/page/index.html";
+const PAGE: &str = "crates/traffic-page/src/page/index.html";
 const SCRIPT: &str = r#"<script src="app.js" defer></script>"#;
 const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
 
@@ -64,6 +64,6 @@ fn live(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
     ensure!(page.contains(SCRIPT), "{PAGE} has no {SCRIPT}");
     let recorded = page.replace(SCRIPT, &format!("{RECORDING}\n{SCRIPT}"));
     sh.write_file(directory.join("index.html"), recorded)?;
-    sh.copy_file("examples/traffic/page/app.js", directory)?;
+    sh.copy_file("crates/traffic-page/src/page/app.js", directory)?;
     Ok(())
 }

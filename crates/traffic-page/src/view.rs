@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use crate::counts::PERSONAS;
 use crate::counts::POINTS;
-use crate::rollout::steps;
 use crate::tail::Tail;
+use crate::{Setting, steps};
 
 /// Entries of the log that are kept.
 pub(crate) const LOG: usize = 120;
@@ -15,6 +15,8 @@ pub(crate) const LOG: usize = 120;
 /// The state at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
+    /// What the stage is; `None` before it is open.
+    pub(crate) setting: Option<Setting>,
     /// What every event has.
     pub(crate) live: Map<String, Value>,
     /// Three letters for each answer of the last tenth of a second.
@@ -46,7 +48,8 @@ impl Reader {
                 let header = it.header.map(|(name, value)| format!("{name}: {value}"));
                 json!({"name": it.name, "header": header, "rate": it.rate})
             });
-            let first = json!({"steps": steps, "personas": personas});
+            let is_cluster = now.setting == Some(Setting::Cluster);
+            let first = json!({"steps": steps, "personas": personas, "cluster": is_cluster});
             event.insert("first".to_owned(), first);
         }
         let (revision, tables) = &now.tables;

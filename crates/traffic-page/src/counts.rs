@@ -44,6 +44,7 @@ pub(crate) const PERSONAS: [Persona; 3] = [
 ];
 
 /// An answer in the window.
+#[derive(Debug)]
 struct Recent {
     at: Duration,
     persona: usize,
@@ -53,7 +54,7 @@ struct Recent {
 }
 
 /// What was counted since the start.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Counts {
     requests: u64,
     versions: BTreeMap<u32, u64>,

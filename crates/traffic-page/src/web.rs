@@ -19,7 +19,8 @@ use futures::{Stream, stream};
 use serde::Deserialize;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::stage::{Order, Ordered};
+use crate::Order;
+use crate::stage::Ordered;
 use crate::view::{Reader, Snapshot};
 
 const PAGE: &str = include_str!("page/index.html");

@@ -49,6 +49,7 @@ function receive(event) {
     state.lines = new Set();
     $("log").replaceChildren();
     showSteps();
+    if (event.first.cluster) showCluster(event.switches);
   }
   if (event.points) state.points = state.points.concat(event.points).slice(-240);
   if (event.tables) showTables(event.tables);
@@ -128,6 +129,13 @@ function rows(id, wanted) {
 
 function showSteps() {
   $("steps").replaceChildren(...state.steps.map((words) => make("li", words)));
+}
+
+/** With an API server there are other words, and every switch works. */
+function showCluster(switches) {
+  for (const element of document.querySelectorAll("[data-cluster]")) element.textContent = element.dataset.cluster;
+  for (const button of document.querySelectorAll("[data-why]")) button.hidden = true;
+  for (const button of document.querySelectorAll("[role=switch]")) button.hidden = !Object.hasOwn(switches, button.dataset.do);
 }
 
 function showTables(files) {

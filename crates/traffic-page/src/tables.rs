@@ -1,18 +1,14 @@
-//! The directory of RouteTables: what the gateway serves by it, and which lines of it are the plugin's.
+//! The owner's RouteTable and what a plugin made of it: what the gateway serves, and which lines are the plugin's.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, Result};
 use envoy_routes::{DefaultRetries, Objects, Translation, translate};
-use gloo_types::{MirrorPolicyDoc, RouteTableDoc, effective_weights};
+use gloo_types::{DocumentError, MirrorPolicyDoc, RouteTableDoc, effective_weights};
 use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
 
 /// The RouteTable as its owner wrote it.
-pub(crate) const OWNERS: &str = include_str!("shop.yaml");
+pub const OWNERS: &str = include_str!("shop.yaml");
 /// Its file.
-pub(crate) const FILE: &str = "shop.yaml";
+pub const FILE: &str = "shop.yaml";
 /// The route that is split.
 const ROUTE: &str = "reviews";
 /// Where the share of the new version goes.
@@ -20,45 +16,57 @@ const CANARY: &str = "reviews-canary";
 /// Lines of a change that are shown.
 const SHOWN: usize = 60;
 
-/// What was in the directory at one moment.
+/// Why tables cannot be shown or translated.
+#[derive(Debug, thiserror::Error)]
+pub enum TablesError {
+    /// No YAML.
+    #[error("{file}: {reason}")]
+    Yaml {
+        /// The file.
+        file: String,
+        /// What the parser or the writer says.
+        reason: String,
+    },
+    /// No object of Gloo.
+    #[error(transparent)]
+    Gloo(#[from] DocumentError),
+}
+
+type Result<T> = std::result::Result<T, TablesError>;
+
+/// All tables and policies at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tables {
-    /// Name and content of each file, by name.
+pub struct Tables {
+    /// The RouteTable of its owner, in the key order of that of [`FILE`].
+    owners: String,
+    /// Name and content of each file.
     files: Vec<(String, String)>,
 }
 
 impl Tables {
-    /// Reads the directory.
+    /// Tables by the name of their file. That of the owner is [`FILE`], and comes first; `owners` is what was in it at first.
+    #[must_use]
+    pub fn new(owners: &str, mut files: Vec<(String, String)>) -> Self {
+        files.sort_by_key(|(name, _)| (name != FILE, name.clone()));
+        Self {
+            owners: owners.to_owned(),
+            files,
+        }
+    }
+
+    /// Whether nobody has added anything.
     ///
     /// # Errors
-    /// Returns `Err` if there is none.
-    pub(crate) fn read(directory: &Path) -> Result<Self> {
-        let files = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
-        let paths: Result<Vec<PathBuf>, _> = files.map(|file| Ok(file?.path())).collect();
-        let mut paths: Vec<PathBuf> = paths.map_err(|error: std::io::Error| error)?;
-        // The plugin writes beside a file and renames.
-        paths.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
-        // That of the owner first.
-        paths.sort_by_key(|path| {
-            (
-                path.file_name().is_none_or(|name| name != FILE),
-                path.clone(),
-            )
-        });
-        let files = paths.into_iter().map(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            Ok((name.into_owned(), text))
-        });
-        let files = files.collect::<Result<_>>()?;
-        Ok(Self { files })
+    /// Returns `Err` if a file is no YAML.
+    pub fn is_owners(&self) -> Result<bool> {
+        Ok(self.uniform()? == uniform(FILE, &self.owners)?)
     }
 
     /// The routes of the gateway.
     ///
     /// # Errors
     /// Returns `Err` if a file is no YAML of Gloo.
-    pub(crate) fn translate(&self) -> Result<Translation> {
+    pub fn translate(&self) -> Result<Translation> {
         let (mut tables, mut mirrors) = (Vec::new(), Vec::new());
         for document in self.documents()? {
             match document.get("kind").and_then(Value::as_str) {
@@ -79,7 +87,7 @@ impl Tables {
     ///
     /// # Errors
     /// Returns `Err` if a file is no YAML of Gloo.
-    pub(crate) fn share(&self) -> Result<f64> {
+    pub fn share(&self) -> Result<f64> {
         for document in self.documents()? {
             if document.get("kind").and_then(Value::as_str) != Some("RouteTable") {
                 continue;
@@ -116,11 +124,11 @@ impl Tables {
     ///
     /// # Errors
     /// Returns `Err` if a file is no YAML.
-    pub(crate) fn lines(&self) -> Result<Value> {
-        let owners = uniform(OWNERS)?;
+    pub fn lines(&self) -> Result<Value> {
+        let owners = uniform(FILE, &self.owners)?;
         let files = self.files.iter().map(|(name, text)| {
             let before = if name == FILE { owners.as_str() } else { "" };
-            let text = uniform(text)?;
+            let text = uniform(name, text)?;
             let diff = TextDiff::from_lines(before, &text);
             let lines: Vec<Value> = diff
                 .iter_all_changes()
@@ -139,7 +147,7 @@ impl Tables {
     ///
     /// # Errors
     /// Returns `Err` if a file is no YAML.
-    pub(crate) fn changed_since(&self, before: &Self) -> Result<Vec<String>> {
+    pub fn changed_since(&self, before: &Self) -> Result<Vec<String>> {
         let (before, after) = (before.uniform()?, self.uniform()?);
         let diff = TextDiff::from_lines(&before, &after);
         let changed = diff.iter_all_changes().filter_map(|change| {
@@ -154,7 +162,7 @@ impl Tables {
     }
 
     fn uniform(&self) -> Result<String> {
-        let texts = self.files.iter().map(|(_, text)| uniform(text));
+        let texts = self.files.iter().map(|(name, text)| uniform(name, text));
         texts.collect()
     }
 
@@ -162,16 +170,23 @@ impl Tables {
         let mut all = Vec::new();
         for (name, text) in &self.files {
             let documents = serde_saphyr::from_multiple::<Value>(text);
-            all.extend(documents.with_context(|| name.clone())?);
+            all.extend(documents.map_err(|error| yaml(name, &error))?);
         }
         Ok(all)
     }
 }
 
 /// The same content in the form of one writer, so that lines differ by their content only.
-fn uniform(text: &str) -> Result<String> {
-    let value: Value = serde_saphyr::from_str(text)?;
-    Ok(serde_saphyr::to_string(&value)?)
+fn uniform(file: &str, text: &str) -> Result<String> {
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| yaml(file, &error))?;
+    serde_saphyr::to_string(&value).map_err(|error| yaml(file, &error))
+}
+
+fn yaml(file: &str, error: &dyn std::fmt::Display) -> TablesError {
+    TablesError::Yaml {
+        file: file.to_owned(),
+        reason: error.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -189,9 +204,7 @@ mod tests {
             *table.pointer_mut(at).unwrap() = all.collect();
         }
         let text = serde_saphyr::to_string(&table).unwrap();
-        Tables {
-            files: vec![(FILE.to_owned(), text)],
-        }
+        Tables::new(OWNERS, vec![(FILE.to_owned(), text)])
     }
 
     #[test]
@@ -248,6 +261,6 @@ mod tests {
 
     #[test]
     fn the_owners_file_is_in_the_form_of_the_writer_so_that_a_killed_plugin_can_restore_it() {
-        assert_eq!(uniform(OWNERS).unwrap(), OWNERS);
+        assert_eq!(uniform(FILE, OWNERS).unwrap(), OWNERS);
     }
 }
