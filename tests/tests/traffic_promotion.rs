@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result, ensure};
 use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
 use e2e_tests::{Cluster, Release, Setup};
 use fastrand::Rng;
-use futures::future::join_all;
+use futures::future::try_join_all;
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 use traffic_lab::proof::Tally;
@@ -71,19 +71,19 @@ use Walk::{Aborted, Promoted};
 /// The tests measure the same two cores, so one runs at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_newest_controller_loses_no_request() -> Result<()> {
     let walks = [Promoted, Promoted, Aborted, Promoted, Aborted, Promoted];
     guarded("1.10.1", Release::V1_10, &walks).await
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_oldest_controller_loses_no_request() -> Result<()> {
     guarded("1.5.1", Release::V1_5, &[Promoted, Aborted, Promoted]).await
 }
 
 /// The positive controls of the tests above.
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn without_what_they_need_requests_fail() -> Result<()> {
     let _alone = ALONE.lock().await;
     let off = Setup {
@@ -107,16 +107,16 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
             lane.rollout.world.set_delays(delays);
         }
     }
-    let (dynamic, plain, unreported) = tokio::join!(
+    let (dynamic, plain, unreported) = tokio::try_join!(
         // On a busy machine not each of them loses requests: the old Pods may go later than the endpoints arrive.
         side_by_side(dynamic, &[Promoted; 4], None),
         side_by_side(plain, &[Promoted, Promoted], None),
         side_by_side(unreported, &[Promoted; 4], None),
-    );
-    let dynamic = sum("without the guard, with dynamicStableScale", dynamic)?;
-    let plain = sum("without the guard, without dynamicStableScale", plain)?;
+    )?;
+    let dynamic = sum("without the guard, with dynamicStableScale", &dynamic);
+    let plain = sum("without the guard, without dynamicStableScale", &plain);
     let name = "without a status of the table, with dynamicStableScale";
-    let unreported = sum(name, unreported)?;
+    let unreported = sum(name, &unreported);
     // The stable Service has no Pods until the gateway hears of the new ones.
     ensure!(dynamic.failed > 100, "{dynamic:?}");
     // The stable Service leads to the old Pods until the gateway hears of the new ones.
@@ -158,13 +158,13 @@ async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> 
             UnderLoad::open_lanes(&cluster, &gateway, DYNAMIC, lanes),
             UnderLoad::open_lanes(&cluster, &gateway, PLAIN, lanes),
         )?;
-        let (dynamic, plain) = tokio::join!(
+        let (dynamic, plain) = tokio::try_join!(
             side_by_side(dynamic, &walks, Some(Rng::with_seed(seed))),
             side_by_side(plain, &walks, Some(Rng::with_seed(!seed))),
-        );
-        let dynamic = sum(&format!("{version}, with dynamicStableScale"), dynamic);
-        let plain = sum(&format!("{version}, without dynamicStableScale"), plain);
-        for sum in [dynamic?, plain?] {
+        )?;
+        let dynamic = sum(&format!("{version}, with dynamicStableScale"), &dynamic);
+        let plain = sum(&format!("{version}, without dynamicStableScale"), &plain);
+        for sum in [dynamic, plain] {
             ensure!(sum.failed == 0, "{sum:?}");
             ensure!(sum.old == 0, "{sum:?}");
             ensure!(sum.requests > 1000, "{sum:?}");
@@ -198,58 +198,50 @@ struct Sum {
     old: usize,
 }
 
-/// Adds up the lanes of a kind, and prints a line for each, and for a few or for those that lost a request what was done when.
-///
-/// # Errors
-/// A lane did not get to its end. The others are printed nevertheless.
-fn sum(name: &str, lanes: Vec<Result<Outcome>>) -> Result<Sum> {
+/// Adds up the lanes of a kind, and prints a line for each. What was done when is printed of a single one, and of those that lost a
+/// request.
+fn sum(name: &str, lanes: &[Outcome]) -> Sum {
     let mut sum = Sum::default();
-    let mut broken = Ok(());
-    let is_brief = lanes.len() > 1;
-    for (lane, outcome) in lanes.into_iter().enumerate() {
+    for (lane, outcome) in lanes.iter().enumerate() {
         let Outcome {
             tally,
             old,
             log,
             walks,
             took,
-        } = match outcome {
-            Ok(outcome) => outcome,
-            Err(error) => {
-                println!("{name}, lane {lane}: {error:#}");
-                broken = Err(error.context(format!("{name}, lane {lane}")));
-                continue;
-            }
-        };
+        } = outcome;
         sum.walks += walks;
         sum.requests += tally.requests();
         sum.failed += tally.failed();
         sum.old += old;
         println!(
-            "{name}, lane {lane}: {walks} walks in {took:.0?}, {} requests, {} failed {:?}, {old} answered by the old version",
+            "{name}, lane {lane}: {walks} walks in {took:.0?}, {} requests, failed {:?}, {old} answered by the old version",
             tally.requests(),
-            tally.failed(),
             tally.failures,
         );
-        if !is_brief || tally.failed() + old > 0 {
+        if lanes.len() == 1 || tally.failed() + old > 0 {
             println!("{log:#?}");
         }
     }
     println!("{name}: {sum:?}");
-    broken.map(|()| sum)
+    sum
 }
 
 /// Walks Rollouts at once. Each has other delays, if they change at all.
+///
+/// # Errors
+/// One of them does not get to its end; the others end then.
 async fn side_by_side(
     rollouts: Vec<UnderLoad>,
     walks: &[Walk],
     mut delays: Option<Rng>,
-) -> Vec<Result<Outcome>> {
-    let walked = rollouts.into_iter().map(|rollout| {
+) -> Result<Vec<Outcome>> {
+    let lanes = rollouts.into_iter().enumerate().map(|(lane, rollout)| {
         let delays = delays.as_mut().map(Rng::fork);
-        promote_or_abort(rollout, walks, delays)
+        let walked = promote_or_abort(rollout, walks, delays);
+        async move { walked.await.with_context(|| format!("lane {lane}")) }
     });
-    join_all(walked.collect::<Vec<_>>()).await
+    try_join_all(lanes.collect::<Vec<_>>()).await
 }
 
 /// Walks new versions through their steps, with other delays for each thing that is done, and counts.
