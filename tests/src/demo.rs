@@ -53,14 +53,23 @@ impl Demo {
         let program = directory
             .context("EXAMPLES_DIR is not set")?
             .join("traffic");
-        let mut child = Command::new(&program)
-            .arg(plugin_binary()?)
+        let mut command = Command::new(program);
+        command.arg(plugin_binary()?);
+        Self::start_program(command, seconds).await
+    }
+
+    /// Starts another program with the same page.
+    ///
+    /// # Errors
+    /// It ends before it serves.
+    pub async fn start_program(mut command: Command, seconds: u64) -> Result<Self> {
+        let mut child = command
             .args(["--port", "0", "--for", &seconds.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| program.display().to_string())?;
+            .with_context(|| format!("{command:?}"))?;
         let stdout = child.stdout.take().context("no stdout")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).await?;

@@ -1,5 +1,6 @@
 //! The plugin's tables served by a real Envoy: our host half calls the plugin, and requests are counted.
 
+mod stage;
 mod under_load;
 mod workloads;
 
@@ -22,8 +23,9 @@ use traffic_lab::{Envoy, Gateway, Load, Pod, ServiceName, Target, envoy_binary};
 
 use crate::plugin_binary;
 
+pub use stage::ClusterStage;
 pub use under_load::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
-pub use workloads::Workloads;
+pub use workloads::{Replicas, Workloads};
 
 /// The host of the tables.
 pub const HOST: &str = "shop.example.com";

@@ -5,11 +5,14 @@ use std::path::{Path, PathBuf};
 use xshell::{Shell, cmd};
 
 use crate::{
-    envoy,
+    envoy, go,
     plugin::{PLUGIN, target_dir},
     report::say,
     traffic,
 };
+
+/// The program with the page of a cluster.
+const CLUSTER: &str = "traffic_cluster";
 
 /// Flags of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -17,6 +20,9 @@ pub(crate) struct Args {
     /// A page to watch a canary on a real Envoy, to steer it and to break things. Needs Python 3 with pip, or ENVOY_BINARY.
     #[arg(long)]
     web: bool,
+    /// With the released controller on etcd and kube-apiserver, so that every switch of the page works. Needs Go.
+    #[arg(long, requires = "web", conflicts_with = "pictures")]
+    cluster: bool,
     /// Port of the page on 127.0.0.1; 0 takes a free one.
     #[arg(long, default_value_t = 8484, requires = "web")]
     port: u16,
@@ -38,6 +44,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
             pictures: Some(directory),
             ..
         } => take_pictures(sh, directory),
+        Args { cluster: true, .. } => show_cluster(sh, args),
         Args { web: true, .. } => show(sh, args),
         Args { .. } => walk(sh),
     }
@@ -57,13 +64,43 @@ fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     // What is missing is said before the long build.
     let envoy = envoy::installed(sh)?;
     let (traffic, plugin) = build(sh, "traffic")?;
-    let port = args.port.to_string();
-    let mut flags = vec!["--port".to_owned(), port];
+    let flags = flags(args);
+    let demo = cmd!(sh, "{traffic} {plugin} {flags...}");
+    Ok(demo.env("ENVOY_BINARY", envoy).quiet().run()?)
+}
+
+/// Serves the page of a cluster; the program is `tests/src/bin/traffic_cluster.rs`.
+fn show_cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
+    let envoy = envoy::installed(sh)?;
+    say(
+        "Building etcd, kube-apiserver and the controller with Go: a quarter of an hour the first time, seconds after that.",
+    );
+    go::build(sh)?;
+    say("Building the plugin and the program around it: some minutes the first time.");
+    cmd!(
+        sh,
+        "cargo build --locked --package {PLUGIN} --bin {PLUGIN} --package e2e-tests --bin {CLUSTER}"
+    )
+    .env("CARGO_INCREMENTAL", "0")
+    .run()?;
+    let built = target_dir(sh).join("debug");
+    let (cluster, plugin) = (built.join(CLUSTER), built.join(PLUGIN));
+    say("Starting the cluster, which takes some seconds.");
+    let flags = flags(args);
+    let demo = cmd!(sh, "{cluster} {flags...}").quiet();
+    go::with_programs(
+        sh,
+        demo.env("ENVOY_BINARY", envoy).env("PLUGIN_BINARY", plugin),
+    )
+}
+
+/// What both programs are told.
+fn flags(args: &Args) -> Vec<String> {
+    let mut flags = vec!["--port".to_owned(), args.port.to_string()];
     if let Some(seconds) = args.seconds {
         flags.extend(["--for".to_owned(), seconds.to_string()]);
     }
-    let demo = cmd!(sh, "{traffic} {plugin} {flags...}");
-    Ok(demo.env("ENVOY_BINARY", envoy).quiet().run()?)
+    flags
 }
 
 /// Lets a browser take pictures of the same page.

@@ -51,12 +51,17 @@ pub(crate) fn pictures(
         .run()?)
 }
 
-/// Counts failed requests while the released controllers promote and abort, and while something disturbs them.
+/// Counts failed requests while the released controllers promote and abort, and while something disturbs them, and presses every
+/// button of the page of a cluster.
 ///
 /// # Errors
 /// When the build or a test fails.
 pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    let targets = ["traffic_promotion", "traffic_disturbances"];
+    let targets = [
+        "traffic_promotion",
+        "traffic_disturbances",
+        "traffic_page_cluster",
+    ];
     go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 

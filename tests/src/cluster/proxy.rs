@@ -67,6 +67,8 @@ pub enum Sickness {
     Overloaded,
     /// Every request is answered with 500.
     Failing,
+    /// No request is answered and no watch tells anything, until it has passed.
+    Frozen,
     /// Watches that are open stay open and tell nothing, as over a half-open connection. New ones do tell.
     SilentWatches,
     /// Every event of a watch is late, by at most that much.
@@ -191,6 +193,10 @@ impl Shared {
             Some(Sickness::Failing) => {
                 return failure(StatusCode::INTERNAL_SERVER_ERROR, "etcd has no leader");
             }
+            Some(Sickness::Frozen) => {
+                let mut sickness = self.sickness.subscribe();
+                let _ = sickness.wait_for(|it| *it != Some(Sickness::Frozen)).await;
+            }
             _ => {}
         }
         let body = match body.collect().await {
@@ -262,7 +268,9 @@ fn passed_back(
             if let Some(Sickness::LateEvents(most)) = now {
                 tokio::time::sleep(most.mul_f64(fastrand::f64())).await;
             }
-            let _ = sickness.wait_for(|it| is_new || !is_silent(it)).await;
+            let tells = |it: &Option<Sickness>| is_new || !is_silent(it);
+            let frozen = Some(Sickness::Frozen);
+            let _ = sickness.wait_for(|it| *it != frozen && tells(it)).await;
             chunk
         }
     });

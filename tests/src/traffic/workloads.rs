@@ -5,14 +5,14 @@
 //! `ACCEPTED`, as Gloo writes it: the plugin waits for that before the controller may scale down Pods.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use envoy_routes::{DefaultRetries, Objects, translate};
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt as _, TryStreamExt as _};
-use gloo_types::{Resource as _, RouteTable, RouteTableDoc};
+use gloo_types::{MirrorPolicy, MirrorPolicyDoc, Resource, RouteTable, RouteTableDoc};
 use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod as PodObject, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -32,14 +32,34 @@ use crate::kubelet::all_available;
 use crate::{Cluster, manifest};
 
 /// The label that a subset and the promotion guard go by.
-const VERSION_LABEL: &str = "rollouts-pod-template-hash";
+pub(super) const VERSION_LABEL: &str = "rollouts-pod-template-hash";
 
 /// When an API server that is away is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// An image of this name has a version that fails one in so many requests.
+const FAILING: (&str, u32) = ("/failing:", 3);
+
+/// The Pods that run, by the uid of their ReplicaSet.
+type Pods = Arc<Mutex<BTreeMap<String, Vec<Running>>>>;
+
 /// What runs in one namespace. Dropping it ends all Pods.
 pub struct Workloads {
     task: JoinHandle<Result<()>>,
+    pods: Pods,
+}
+
+/// The Pods of one ReplicaSet.
+#[derive(Clone, Debug)]
+pub struct Replicas {
+    /// The version that they say they are: the tag of their image.
+    pub version: String,
+    /// What the controller calls their version.
+    pub hash: String,
+    /// How many there are.
+    pub pods: usize,
+    /// How many copies of requests they got since the last time.
+    pub copies: usize,
 }
 
 impl Workloads {
@@ -63,8 +83,34 @@ impl Workloads {
         manifest::apply(cluster.client(), &[serde_json::from_value(account)?]).await?;
         let state = State::new(cluster.client(), namespace, world, pre_stop, reports);
         Ok(Self {
+            pods: Arc::clone(&state.pods),
             task: tokio::spawn(state.run()),
         })
+    }
+
+    /// The Pods of each ReplicaSet that has any.
+    #[must_use]
+    pub fn replicas(&self) -> Vec<Replicas> {
+        let all = lock(&self.pods);
+        let all = all.values().filter_map(|pods| {
+            let first = pods.first()?;
+            let copies = pods.iter().map(|pod| pod.server.take_ids().copies.len());
+            Some(Replicas {
+                version: first.version.clone(),
+                hash: first.labels.get(VERSION_LABEL)?.clone(),
+                pods: pods.len(),
+                copies: copies.sum(),
+            })
+        });
+        all.collect()
+    }
+
+    /// What stopped it, if something has.
+    pub async fn failure(&mut self) -> Option<anyhow::Error> {
+        if self.task.is_finished() {
+            return Some(self.stopped().await);
+        }
+        None
     }
 
     /// Waits until something stops it, and returns what.
@@ -83,11 +129,15 @@ impl Drop for Workloads {
     }
 }
 
+/// Names of objects, and how often their spec has changed.
+type Generations = Vec<(String, i64)>;
+
 /// A Pod, twice.
 struct Running {
     /// Its name as an object, and the uid.
     name: String,
     uid: String,
+    version: String,
     labels: BTreeMap<String, String>,
     /// What its EndpointSlice says, which may not be on loopback.
     address: String,
@@ -99,13 +149,12 @@ struct State {
     namespace: String,
     world: Arc<World>,
     pre_stop: Duration,
-    /// By the uid of their ReplicaSet.
-    pods: BTreeMap<String, Vec<Running>>,
+    pods: Pods,
     started: u32,
     /// What was published last: names of Pods by Service.
     endpoints: BTreeMap<String, Vec<String>>,
-    /// Names and generations.
-    tables: Vec<(String, i64)>,
+    /// Names and generations of the RouteTables and of the MirrorPolicies that were published last.
+    published: (Generations, Generations),
     /// Pods that end, and verdicts on tables that are to be served.
     pending: JoinSet<Result<()>>,
     reports: bool,
@@ -124,10 +173,10 @@ impl State {
             namespace: namespace.to_owned(),
             world,
             pre_stop,
-            pods: BTreeMap::new(),
+            pods: Arc::default(),
             started: 0,
             endpoints: BTreeMap::new(),
-            tables: Vec::new(),
+            published: Default::default(),
             pending: JoinSet::new(),
             reports,
         }
@@ -138,7 +187,8 @@ impl State {
         let mut events = stream::select_all([
             changes(self.api::<ReplicaSet>()),
             changes(self.api::<Service>()),
-            table_changes(self.tables()),
+            gloo_changes(self.gloo::<RouteTable>()),
+            gloo_changes(self.gloo::<MirrorPolicy>()),
         ]);
         while events.next().await.is_some() {
             while let Some(done) = self.pending.try_join_next() {
@@ -185,15 +235,15 @@ impl State {
     async fn scale(&mut self, set: &ReplicaSet) -> Result<()> {
         let uid = set.uid().context("a ReplicaSet without uid")?;
         let wanted = usize::try_from(set.spec.replicas.unwrap_or(1))?;
-        while self.pods.get(&uid).map_or(0, Vec::len) < wanted {
+        while lock(&self.pods).get(&uid).map_or(0, Vec::len) < wanted {
             let pod = self.start_pod(set).await?;
-            self.pods.entry(uid.clone()).or_default().push(pod);
+            lock(&self.pods).entry(uid.clone()).or_default().push(pod);
         }
-        let mut surplus = match self.pods.get_mut(&uid) {
+        let surplus = match lock(&self.pods).get_mut(&uid) {
             Some(pods) => pods.split_off(wanted),
             None => Vec::new(),
         };
-        for pod in surplus.drain(..) {
+        for pod in surplus {
             let now = DeleteParams::default().grace_period(0);
             self.api::<PodObject>().delete(&pod.name, &now).await?;
             let pre_stop = self.pre_stop;
@@ -215,8 +265,11 @@ impl State {
         ensure!(labels.contains_key(VERSION_LABEL), "{labels:?}");
         let mut spec = template.spec.context("no spec of Pods")?;
         let image = spec.containers.first().and_then(|it| it.image.as_deref());
-        let version = image.and_then(|image| image.rsplit(':').next());
-        let server = Pod::start(version.context("no image")?, labels.clone()).await?;
+        let image = image.context("no image")?;
+        let version = image.rsplit(':').next().unwrap_or(image).to_owned();
+        let (failing, rate) = FAILING;
+        let fails = image.contains(failing).then_some(rate);
+        let server = Pod::start_failing(&version, labels.clone(), fails).await?;
 
         self.started += 1;
         let name = format!("{}-{}", set.name_any(), self.started);
@@ -235,6 +288,7 @@ impl State {
         Ok(Running {
             name,
             uid: created.uid().context("a Pod without uid")?,
+            version,
             labels,
             address: format!("10.1.{high}.{low}"),
             server,
@@ -249,19 +303,24 @@ impl State {
             let mut selector = selector.iter();
             selector.all(|(key, value)| pod.labels.get(key) == Some(value))
         };
-        let pods: Vec<&Running> = self.pods.values().flatten().filter(is_selected).collect();
-        let (service, namespace) = (service.name_any(), &self.namespace);
-        let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
+        let (service, namespace) = (service.name_any(), self.namespace.clone());
+        let (names, listed, endpoints) = {
+            let pods = lock(&self.pods);
+            let pods: Vec<&Running> = pods.values().flatten().filter(is_selected).collect();
+            let names: Vec<String> = pods.iter().map(|pod| pod.name.clone()).collect();
+            let listed = pods.iter().map(|pod| {
+                json!({
+                    "addresses": [pod.address],
+                    "conditions": {"ready": true},
+                    "targetRef": {"kind": "Pod", "name": pod.name, "namespace": namespace, "uid": pod.uid},
+                })
+            });
+            let endpoints: Vec<Endpoint> = pods.iter().map(|pod| pod.server.endpoint()).collect();
+            (names, listed.collect::<Vec<_>>(), endpoints)
+        };
         if self.endpoints.get(&service) == Some(&names) {
             return Ok(());
         }
-        let listed = pods.iter().map(|pod| {
-            json!({
-                "addresses": [pod.address],
-                "conditions": {"ready": true},
-                "targetRef": {"kind": "Pod", "name": pod.name, "namespace": namespace, "uid": pod.uid},
-            })
-        });
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {
@@ -269,10 +328,9 @@ impl State {
                 "labels": {"kubernetes.io/service-name": service},
             },
             "addressType": "IPv4",
-            "endpoints": listed.collect::<Vec<_>>(),
+            "endpoints": listed,
             "ports": [{"port": 8080}],
         });
-        let endpoints: Vec<Endpoint> = pods.iter().map(|pod| pod.server.endpoint()).collect();
         let slices = self.api::<EndpointSlice>();
         let force = PatchParams::apply("endpoints").force();
         slices.patch(&service, &force, &Patch::Apply(slice)).await?;
@@ -282,30 +340,39 @@ impl State {
         Ok(())
     }
 
-    /// Tells the gateway of the RouteTables, if one has changed.
+    /// Tells the gateway of the RouteTables and MirrorPolicies, if one has changed.
     async fn publish_routes(&mut self) -> Result<()> {
-        let tables = self.tables().list(&ListParams::default()).await?.items;
+        let everything = ListParams::default();
+        let tables = self.gloo::<RouteTable>().list(&everything).await?.items;
+        let mirrors = self.gloo::<MirrorPolicy>().list(&everything).await?.items;
         // A generation counts changes of the spec; a status does not make another one.
-        let generation = |table: &DynamicObject| table.metadata.generation.unwrap_or_default();
-        let tables_now = tables.iter().map(|it| (it.name_any(), generation(it)));
-        let tables_now: Vec<_> = tables_now.collect();
-        if tables_now == self.tables {
+        let generations = |objects: &[DynamicObject]| {
+            let objects = objects.iter();
+            let objects = objects.map(|it| (it.name_any(), it.metadata.generation.unwrap_or(0)));
+            objects.collect::<Vec<_>>()
+        };
+        let published = (generations(&tables), generations(&mirrors));
+        if published == self.published {
             return Ok(());
         }
-        let documents = tables
+        let tables = tables
             .into_iter()
-            .map(|table| Ok(RouteTableDoc::from_value(serde_json::to_value(table)?)?));
-        let documents = documents.collect::<Result<Vec<_>>>()?;
+            .map(|it| Ok(RouteTableDoc::from_value(serde_json::to_value(it)?)?));
+        let mirrors = mirrors
+            .into_iter()
+            .map(|it| Ok(MirrorPolicyDoc::from_value(serde_json::to_value(it)?)?));
         let served = self.world.publish_routes(translate(&Objects {
-            tables: &documents,
+            tables: &tables.collect::<Result<Vec<_>>>()?,
+            mirror_policies: &mirrors.collect::<Result<Vec<_>>>()?,
             // A retry would hide a failure.
             retries: DefaultRetries::Off,
             ..Objects::default()
         }))?;
-        self.tables.clone_from(&tables_now);
+        self.published.clone_from(&published);
         if self.reports {
-            self.pending
-                .spawn(accept(self.tables(), tables_now, served));
+            let (tables, _) = published;
+            let verdict = accept(self.gloo::<RouteTable>(), tables, served);
+            self.pending.spawn(verdict);
         }
         Ok(())
     }
@@ -317,11 +384,15 @@ impl State {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    fn tables(&self) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk(RouteTable::GROUP, RouteTable::VERSION, RouteTable::KIND);
+    fn gloo<K: Resource>(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk(K::GROUP, K::VERSION, K::KIND);
         let resource = ApiResource::from_gvk(&kind);
         Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
+}
+
+fn lock(pods: &Pods) -> MutexGuard<'_, BTreeMap<String, Vec<Running>>> {
+    pods.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a request failed because no API server was there.
@@ -370,7 +441,7 @@ where
         .boxed()
 }
 
-fn table_changes(api: Api<DynamicObject>) -> BoxStream<'static, ()> {
+fn gloo_changes(api: Api<DynamicObject>) -> BoxStream<'static, ()> {
     let watch = watcher(api, watcher::Config::default()).default_backoff();
     watch
         .map_ok(drop)
