@@ -24,8 +24,8 @@ use traffic_page::{
 
 use super::workloads::VERSION_LABEL;
 use super::{Replicas, Workloads, open_gateway};
+use crate::cluster::METRICS_ADDRESS;
 use crate::cluster::free_ports;
-use crate::controller::METRICS_ADDRESS;
 use crate::generator::send;
 use crate::{Canary, Cluster, Proxy, Release, Setup, Sickness, manifest};
 
