@@ -393,6 +393,11 @@ impl<'a> Slot<'a> {
         }
     }
 
+    /// The same for a recorded destination.
+    pub(crate) fn has_name_of(&self, recorded: &Value) -> bool {
+        self.is_named_as(&Slot::new(recorded, self.reading))
+    }
+
     /// Whether this leads where a recorded destination does, by what distinguished destinations then.
     pub(crate) fn is_recorded_as(&self, recorded: &Value, by: Distinction) -> bool {
         let reading = Reading {

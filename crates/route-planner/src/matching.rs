@@ -8,8 +8,10 @@
 //! | what planning inserted | name and matchers, then matchers, then name |
 //! | nothing | name and matchers |
 //! | a list that cannot be read | matchers, then name |
+//! | less weight than the record's share, and no new destination | name, then matchers |
+//! | what planning inserted | the destinations of others and the share, with the name, then without |
 //! | less weight than the record's share | name, then matchers |
-//! | what planning inserted | the destinations of others, with the name and the share or with less of that |
+//! | what planning inserted | the destinations of others, then nothing |
 //! | nothing | name, then matchers |
 //!
 //! ```text
@@ -92,16 +94,8 @@ pub(crate) fn matched(
     let unread = |it: &Candidate<'_, '_>| own_name(it).filter(|_| !it.is_readable);
     pairs.pair(Sign::None, name, unread);
     // A route that lost what was inserted goes before routes that are alike by nothing but what was inserted in them.
-    pairs.pair(
-        Sign::Gap,
-        |it| Some((name(it)?, foreign.recorded(it))),
-        |it| Some((own_name(it)?, foreign.live(it))),
-    );
-    pairs.pair(
-        Sign::Gap,
-        |it| Some((matchers(it)?, foreign.recorded(it))),
-        |it| Some((*it.matchers, foreign.live(it))),
-    );
+    pairs.pair(Sign::Gap, name, own_name);
+    pairs.pair(Sign::Gap, matchers, |it| Some(*it.matchers));
     // Without an inserted destination, only name and matchers identify the route.
     let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
@@ -114,6 +108,10 @@ pub(crate) fn matched(
         |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((foreign.live(it), foreign.live_share(it))),
     );
+    // The owner may also have added destinations to a route that lost what was inserted. It may be a new route as well, so a
+    // route that holds as much as the record says goes before it.
+    pairs.pair(Sign::GapBesideNew, name, own_name);
+    pairs.pair(Sign::GapBesideNew, matchers, |it| Some(*it.matchers));
     if pairs.free.is_empty() {
         return pairs.found;
     }
@@ -212,17 +210,25 @@ pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
     slots.any(|slot| slot.weight().is_some() && split.inserted(slot))
 }
 
-/// Whether what `split` inserted was removed from a route and nothing else: the owner's destinations are left with weights
-/// whose sum is less than the share that they have at rest.
-fn has_gap(list: &DestinationList<'_>, split: &Split) -> bool {
+/// Whether what `split` inserted was removed from a route: the owner's destinations are left with weights whose sum is less
+/// than the share that they have at rest. Their owner may have led them to another cluster.
+fn has_gap(list: &DestinationList<'_>, split: &Split, may_have_new: bool) -> bool {
     let is_original = |slot: &&Slot<'_>| {
         let mut originals = split.originals.iter();
-        originals.any(|original| slot.is_recorded_as(&original.1, split.by))
+        originals.any(|original| slot.has_name_of(&original.1))
     };
-    let mut originals = list.slots.iter().filter(is_original).peekable();
-    let are_all_left = originals.peek().is_some() && !split.stable.is_absent();
-    let weight = originals.try_fold(0_u32, |sum, slot| sum.checked_add(slot.weight()?));
-    are_all_left && weight.is_some_and(|weight| weight < split.share)
+    let (own, others): (Vec<_>, Vec<_>) = list.slots.iter().partition(is_original);
+    let are_known = may_have_new
+        || others
+            .iter()
+            .all(|slot| split.foreign.contains(&slot.place()));
+    let weight = own
+        .iter()
+        .try_fold(0_u32, |sum, slot| sum.checked_add(slot.weight()?));
+    !own.is_empty()
+        && !split.stable.is_absent()
+        && are_known
+        && weight.is_some_and(|weight| weight < split.share)
 }
 
 /// What a route must show of a split before the two are paired.
@@ -230,8 +236,10 @@ fn has_gap(list: &DestinationList<'_>, split: &Split) -> bool {
 enum Sign {
     /// What only planning can have inserted.
     Inserted,
-    /// The weights that are left after that was removed.
+    /// The weights that are left after that was removed, and no destination that the record does not know.
     Gap,
+    /// The weights that are left after that was removed.
+    GapBesideNew,
     /// Nothing: the key says enough.
     None,
 }
@@ -350,7 +358,8 @@ impl Pairs<'_, '_, '_> {
         match (split, list) {
             (Some(split), Some(Some(list))) => match sign {
                 Sign::Inserted => holds(list, split),
-                Sign::Gap => has_gap(list, split),
+                Sign::Gap => has_gap(list, split, false),
+                Sign::GapBesideNew => has_gap(list, split, true),
                 Sign::None => true,
             },
             (Some(_), Some(None)) => sign == Sign::None,
