@@ -84,8 +84,8 @@ fn measure() -> Vec<(String, Counts)> {
 
     let recording = recordings(PluginKind::TrafficRouter)
         .iter()
-        .find(|recording| recording.version == "1.9.1")
-        .expect("a recording of 1.9.1");
+        .find(|recording| recording.version == "1.10.1")
+        .expect("a recording of 1.10.1");
     let (before, call) = last_call(recording, "SetWeight");
     add("decode the first calls of a controller", &mut || {
         let mut calls = CallStream::default();
