@@ -8,6 +8,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -300,6 +301,9 @@ fn listen(env: &PluginEnv) -> Result<NamedTempFile<StdUnixListener>, ServeError>
 
 /// Binds with a mask instead of changing the mode afterwards: the socket is never open to others.
 fn bind_private(path: &Path) -> io::Result<StdUnixListener> {
+    // The mask belongs to the process: another thread that binds at the same time would restore it too early.
+    static MASK: Mutex<()> = Mutex::new(());
+    let _alone = MASK.lock().unwrap_or_else(PoisonError::into_inner);
     let before = rustix::process::umask(Mode::from_bits_truncate(0o177));
     let bound = StdUnixListener::bind(path);
     rustix::process::umask(before);
