@@ -10,6 +10,8 @@
 //! A walk mostly waits for the controller. So with `TRAFFIC_WALKS` set, which asks for that many promotions and as many aborts,
 //! `TRAFFIC_LANES` Rollouts of each kind walk side by side in one cluster and one Envoy, and share the load.
 
+#![expect(clippy::print_stdout, reason = "a person reads the counts")]
+
 use std::collections::BTreeSet;
 use std::env;
 use std::ops::Range;

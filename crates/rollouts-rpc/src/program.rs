@@ -78,8 +78,8 @@ enum ProgramError {
 
 fn run<P: Plugin>(plugin: P, env: &PluginEnv) -> Result<(), ProgramError> {
     let config = ServeConfig::new();
-    // The controller waits for the handshake line, so worker threads are started behind it. Signals are handled before it, which takes
-    // a runtime but no thread: whichever runtime runs later passes them on.
+    // The controller waits for the handshake line, so worker threads start after it. Signals are handled before it. That needs a
+    // runtime but no thread: the runtime that runs later delivers them.
     let first = Builder::new_current_thread().enable_io().build();
     let signals = {
         let first = first.map_err(ProgramError::Runtime)?;

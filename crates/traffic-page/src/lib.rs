@@ -23,6 +23,7 @@ mod web;
 pub use board::{Board, Live, Plugin, Progress};
 pub use order::{Deed, Order, Switch, Version};
 pub use serve::{DemoError, PageFlags, serve};
-pub use stage::{Setting, Stage, StageError};
+pub use stage::{Stage, StageError};
 pub use steps::steps;
 pub use tables::{FILE, OWNERS, Tables, TablesError};
+pub use view::Setting;

@@ -17,15 +17,6 @@ pub type StageError = Box<dyn Error + Send + Sync>;
 /// An order, and whom to tell what became of it.
 pub(crate) type Ordered = (Order, oneshot::Sender<Result<(), String>>);
 
-/// What surrounds a canary. The page says what is real in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
-    /// RouteTables in files, and a model of the controller.
-    Files,
-    /// An API server with the released controller.
-    Cluster,
-}
-
 /// A canary with what is around it. One task calls all of it.
 pub trait Stage {
     /// What the page shows.

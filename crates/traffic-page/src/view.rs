@@ -6,8 +6,17 @@ use serde_json::{Map, Value, json};
 
 use crate::counts::PERSONAS;
 use crate::counts::POINTS;
+use crate::steps;
 use crate::tail::Tail;
-use crate::{Setting, steps};
+
+/// What surrounds a canary. The page says what is real in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// RouteTables in files, and a model of the controller.
+    Files,
+    /// An API server with the released controller.
+    Cluster,
+}
 
 /// Entries of the log that are kept.
 pub(crate) const LOG: usize = 120;

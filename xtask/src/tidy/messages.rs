@@ -42,6 +42,7 @@ const WITHOUT_ROW: &[(&str, &str)] = &[
         "of the host's half",
     ),
     ("crates/traffic-lab", "for tests and the demo only"),
+    ("crates/traffic-page", "for tests and the demo only"),
 ];
 
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
