@@ -1,5 +1,7 @@
 //! Tests that decode the recorded calls to metric providers and steps; `tests/wire_bytes` has those to routers.
 
+#![expect(clippy::unwrap_used, reason = "a helper of tests is test code too")]
+
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
