@@ -53,6 +53,15 @@ pub struct Progress {
     pub is_aborted: bool,
 }
 
+impl Progress {
+    /// The version whose share is measured; none at rest.
+    #[must_use]
+    pub fn canary(&self) -> Option<u32> {
+        let is_update = self.current.number != self.stable.number;
+        is_update.then_some(self.current.number)
+    }
+}
+
 /// The plugin's process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plugin {
@@ -77,7 +86,6 @@ pub struct Board {
     written: f64,
     tables: (usize, Arc<Value>),
     log: Tail<LOG>,
-    canary: Option<u32>,
     snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
@@ -94,7 +102,6 @@ impl Board {
             written: 0.0,
             tables: (0, Arc::default()),
             log: Tail::default(),
-            canary: None,
             snapshots: watch::Sender::default(),
         }
     }
@@ -133,7 +140,6 @@ impl Board {
             self.counts.add_copies(version, copies);
         }
         let load = self.loads.first().map(Load::elapsed);
-        self.canary = canary;
         let now = load.unwrap_or_default();
         self.counts.tick(now, self.asked, self.written, canary);
     }
@@ -216,7 +222,7 @@ impl Board {
             "weights": {
                 "asked": self.asked,
                 "written": self.written,
-                "measured": self.canary.and_then(|it| self.counts.share(it)),
+                "measured": progress.canary().and_then(|it| self.counts.share(it)),
             },
             "totals": self.counts.totals(),
             "personas": self.counts.personas(),
