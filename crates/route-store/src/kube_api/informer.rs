@@ -18,12 +18,16 @@ use tokio::time::Instant;
 
 use super::KubeRouteStore;
 use super::keep::{Keep, Kept};
+use super::send::is_refusal;
 use super::versions::compare;
 use super::watch::{Event, Scope, Watch};
 use crate::StoreError;
 
-/// Longest pause between two tries to reach the API server, in seconds.
+/// Longest pause after an error that the API server returned, in seconds.
 const LONGEST_PAUSE: u64 = 15;
+/// Longest pause after a request without an answer. A refused connection costs the API server nothing, and as long as the watch
+/// is down no drift is repaired.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// How many changes a subscriber may be behind.
 const BACKLOG: usize = 1024;
@@ -312,6 +316,8 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
         shared.labels.clone(),
     );
     let mut failures = 0;
+    // How many of them in a row were answers of the API server.
+    let mut refusals = 0;
     loop {
         match watch.next().await {
             Ok(event) => {
@@ -324,16 +330,23 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
                 } else if failures > 0 {
                     tracing::info!(kind, namespace = %scope, failures, "watched again");
                 }
-                failures = 0;
+                (failures, refusals) = (0, 0);
             }
             Err(error) => {
                 let problem = error.chain();
+                let pause = if is_refusal(&error) {
+                    refusals += 1;
+                    jittered(refusal_pause(refusals))
+                } else {
+                    refusals = 0;
+                    jittered(RECONNECT_PAUSE)
+                };
                 let before = lock(&shared.known).fail(&scope, task, error);
                 if before.is_none_or(|before| before.chain() != problem) {
                     tracing::warn!(kind, namespace = %scope, problem, "a watch failed");
                 }
                 shared.news.send_replace(());
-                tokio::time::sleep(pause(failures)).await;
+                tokio::time::sleep(pause).await;
                 failures += 1;
                 continue;
             }
@@ -342,10 +355,15 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
     }
 }
 
-/// How long to wait after so many failures: longer and longer, and not all replicas at once.
-fn pause(failures: u32) -> Duration {
-    let seconds = 2_u64.saturating_pow(failures).min(LONGEST_PAUSE);
-    Duration::from_secs(seconds).mul_f32(0.5 + fastrand::f32() / 2.0)
+/// The longest pause after so many errors of the API server in a row: 1 s, 2 s, 4 s and so on.
+fn refusal_pause(refusals: u32) -> Duration {
+    let seconds = 2_u64.saturating_pow(refusals.saturating_sub(1));
+    Duration::from_secs(seconds.min(LONGEST_PAUSE))
+}
+
+/// Between half and all of a pause, at random, so that replicas do not try at the same time.
+fn jittered(longest: Duration) -> Duration {
+    longest.mul_f32(0.5 + fastrand::f32() / 2.0)
 }
 
 /// Everything that is known of a kind. Time is an argument.

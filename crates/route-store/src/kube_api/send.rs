@@ -35,6 +35,32 @@ impl From<&Status> for Answered {
     }
 }
 
+impl Answered {
+    /// The unexpected answer that an error carries.
+    pub(super) fn of(error: &StoreError) -> Option<&Self> {
+        match error {
+            StoreError::Unreachable { source, .. } => source.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the API server returned an error, or answers but must not be sent more: the next try has to wait longer.
+pub(super) fn is_refusal(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
+            false
+        }
+        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
+        StoreError::Throttled { .. }
+        | StoreError::NotFound { .. }
+        | StoreError::Conflict(_)
+        | StoreError::Rejected { .. }
+        | StoreError::Forbidden { .. }
+        | StoreError::Unreadable { .. } => true,
+    }
+}
+
 /// What the API server said, if anything.
 fn detail(message: &str) -> String {
     let line = one_line(message);

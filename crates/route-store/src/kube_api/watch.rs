@@ -214,7 +214,13 @@ impl<K: Keep> Source<K> {
             sleep_until(next).await;
             return Ok(Event::Quiet(version.clone()));
         };
-        let event = event.map_err(|error| call.failed(error))?;
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                sleep_until(*since + PAUSE).await;
+                return Err(call.failed(error));
+            }
+        };
         if !matches!(event, WatchEvent::Error(_)) {
             self.store.gate.heard();
         }
@@ -260,11 +266,7 @@ impl<K: Keep> Source<K> {
 
 /// Whether the API server says that it no longer knows the version or the token of a request.
 fn is_expired(error: &StoreError) -> bool {
-    let StoreError::Unreachable { source, .. } = error else {
-        return false;
-    };
-    let answered = source.downcast_ref::<Answered>();
-    answered.is_some_and(|answered| answered.code == 410)
+    Answered::of(error).is_some_and(|answered| answered.code == 410)
 }
 
 impl Scope {

@@ -288,9 +288,9 @@ fn d_10_what_is_kept_goes_with_its_object() {
 
 #[test]
 fn pauses_grow_up_to_a_limit() {
-    for (failures, most) in [(0, 1), (3, 8), (4, 15), (u32::MAX, 15)] {
-        let most = Duration::from_secs(most);
-        let pause = pause(failures);
-        assert!(most / 2 <= pause && pause <= most, "{failures}: {pause:?}");
+    for (refusals, longest) in [(1, 1), (2, 2), (4, 8), (5, 15), (u32::MAX, 15)] {
+        assert_eq!(refusal_pause(refusals), Duration::from_secs(longest));
     }
+    let pause = jittered(RECONNECT_PAUSE);
+    assert!(RECONNECT_PAUSE / 2 <= pause && pause <= RECONNECT_PAUSE);
 }
