@@ -157,3 +157,42 @@ async fn the_endpoints_of_two_services_are_followed() {
     );
     assert!(sent[0].contains("web%2Cweb-canary"), "{sent:?}");
 }
+
+/// How many requests an informer sends in ten seconds after its list, if the API server answers none or each with an error.
+async fn tries_in_ten_seconds(answers: bool) -> usize {
+    let tries = Arc::new(Mutex::new(0));
+    let counted = Arc::clone(&tries);
+    let service = tower::service_fn(move |_: http::Request<HttpBody>| {
+        let mut tries = counted.lock().unwrap();
+        *tries += 1;
+        let (code, answer) = match *tries {
+            1 => list(vec![], "10"),
+            _ => (500, failure(500, "etcd is down", None)),
+        };
+        let is_refused = !answers && *tries > 1;
+        async move {
+            if is_refused {
+                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+            }
+            let response = Response::builder().status(code);
+            Ok(response
+                .body(HttpBody::from(answer.to_string().into_bytes()))
+                .unwrap())
+        }
+    });
+    let store =
+        KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(5));
+    let tables = Tables::new(Arc::new(store), WholeDocuments::default());
+    tables.follow_all();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    *tries.lock().unwrap()
+}
+
+/// The time is that of a paused clock.
+#[tokio::test(start_paused = true)]
+async fn only_an_api_server_that_answers_is_given_time_to_recover() {
+    let refused = tries_in_ten_seconds(false).await;
+    assert!((20..=42).contains(&refused), "{refused}");
+    let answered = tries_in_ten_seconds(true).await;
+    assert!((4..=7).contains(&answered), "{answered}");
+}
