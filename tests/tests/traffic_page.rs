@@ -221,6 +221,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     page.does("bad", "it.rollout.current.fails && it.rollout.step === 4")
         .await?;
     page.does("promote", "it.totals.failed > 5").await?;
+    page.browser.wait_for("window.demo.crosses > 20").await?;
     page.browser
         .wait_for("window.demo.colours().bad > 300 && window.demo.colours('faults').bad > 300")
         .await?;

@@ -23,7 +23,7 @@ const FAILURES = {
 
 const state = { now: null, steps: [], personas: [], log: [], points: [], lines: new Set(), bubbles: [], bands: new Map() };
 /** For tests: what was drawn and received. */
-window.demo = { drawn: 0, outlines: 0, events: 0, last: null, colours };
+window.demo = { drawn: 0, outlines: 0, crosses: 0, events: 0, last: null, colours };
 
 let colour = {};
 function readColours() {
@@ -262,6 +262,7 @@ const cross = (context, x, y, r) => {
   context.moveTo(x + r, y - r);
   context.lineTo(x - r, y + r);
   context.stroke();
+  window.demo.crosses += 1;
 };
 const ease = (t) => t * t * (3 - 2 * t);
 const mix = (from, to, t) => from + (to - from) * t;
