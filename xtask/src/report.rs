@@ -1,8 +1,11 @@
 //! Runs named steps, and prints at the end which passed, which failed and how long each took.
 
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 /// Runs steps one after another. A failed step does not stop the next one.
 #[derive(Default)]
@@ -56,6 +59,46 @@ impl Report {
         say(&format!("{what}: {passed} passed, {} failed", failed.len()));
         if !failed.is_empty() {
             bail!("{what} failed: {}", failed.join(", "));
+        }
+        Ok(())
+    }
+}
+
+/// Another process of this program, whose output goes to a file while the steps of this one run.
+pub(crate) struct Beside {
+    process: Child,
+    output: PathBuf,
+}
+
+impl Beside {
+    /// Starts this program with other arguments.
+    ///
+    /// # Errors
+    /// Returns `Err` if the file cannot be created or the process does not start.
+    pub(crate) fn start(args: &[&str], output: PathBuf) -> anyhow::Result<Self> {
+        if let Some(directory) = output.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let file =
+            File::create(&output).with_context(|| format!("cannot create {}", output.display()))?;
+        let process = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::null())
+            .stderr(file.try_clone()?)
+            .stdout(file)
+            .spawn()?;
+        Ok(Self { process, output })
+    }
+
+    /// Waits for the end of the process, and prints what it has printed.
+    ///
+    /// # Errors
+    /// Returns `Err` if the process failed.
+    pub(crate) fn finish(mut self) -> anyhow::Result<()> {
+        let status = self.process.wait()?;
+        say(&String::from_utf8_lossy(&fs::read(&self.output)?));
+        if !status.success() {
+            bail!("it ended with {status}, see its own list of steps above");
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use xshell::{Shell, cmd};
 
 use crate::{
     book, deny, envoy, fuzz, go, matrix, plugin,
-    report::{Report, say},
+    report::{Beside, Report, say},
     tidy, toolchain, traffic,
 };
 
@@ -34,6 +34,8 @@ enum Tier {
     Rust,
     /// Every fuzz target for some seconds. Needs a C++ compiler.
     Fuzz,
+    /// Only build the Go programs of the cluster and traffic tests.
+    Programs,
     /// The client packages of controllers, of Argo CD and of Prometheus. Needs Go.
     Host,
     /// Released controllers on etcd and kube-apiserver. Needs Go.
@@ -57,6 +59,23 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let asked = |tier| args.tiers.is_empty() || args.tiers.contains(&tier);
     let with_go = |tier| asked(tier) && !args.no_go;
     let mut report = Report::default();
+    // Host tests wait most of the time, and linking Rust uses one core: neither uses the whole machine alone.
+    let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
+    let is_beside = with_go(Tier::Host) && has_rust;
+    let mut host = None;
+    if is_beside {
+        let output = plugin::target_dir(sh).join("test-host.log");
+        let file = output.display();
+        say(&format!(
+            "the host tests run at the same time; their output goes to {file}"
+        ));
+        let matrix = args.matrix.then_some("--matrix");
+        let arguments: Vec<&str> = ["test", "programs", "host"]
+            .into_iter()
+            .chain(matrix)
+            .collect();
+        host = Some(Beside::start(&arguments, output)?);
+    }
     if asked(Tier::Tidy) {
         tidy::steps(sh, &mut report);
         report.step("dependencies: bans, licences, sources", || {
@@ -73,6 +92,20 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         report.step("fuzz: one minute", || fuzz::smoke(sh));
     }
 
+    if let Some(host) = host {
+        // The tests after it measure times: they have the machine to themselves.
+        report.step("host: all steps of the list above", || host.finish());
+    }
+    if args.no_go {
+        say(
+            "left out: host tests, cluster tests, and traffic tests with a controller, which need Go",
+        );
+    }
+    if with_go(Tier::Programs) || with_go(Tier::Cluster) || with_go(Tier::Traffic) {
+        report.step("build: etcd, kube-apiserver, controllers, plugin", || {
+            go::build(sh)
+        });
+    }
     let mut plugin: Option<PathBuf> = None;
     if with_go(Tier::Host) || with_go(Tier::Cluster) || asked(Tier::Traffic) {
         report.step("build: the static plugin", || {
@@ -81,20 +114,8 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         });
     }
     let plugin = || plugin.as_deref().context("there is no plugin to test");
-    if args.no_go {
-        say(
-            "left out: host tests, cluster tests, and traffic tests with a controller, which need Go",
-        );
-    }
-    if with_go(Tier::Host) {
+    if with_go(Tier::Host) && !is_beside {
         report.step("host: Go's gob", || go::gob_tests(sh));
-    }
-    if with_go(Tier::Cluster) || with_go(Tier::Traffic) {
-        report.step("build: etcd, kube-apiserver, controllers, plugin", || {
-            go::build(sh)
-        });
-    }
-    if with_go(Tier::Host) {
         report.step("host: the controllers' client packages", || {
             matrix::host_tests(sh, plugin()?, args.matrix)
         });
