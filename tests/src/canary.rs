@@ -362,6 +362,19 @@ impl Canary {
         Ok(())
     }
 
+    /// Changes a label of the Rollout, which the controller notices and which means nothing to it.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn touch(&self) -> Result<()> {
+        let label = fastrand::u32(..).to_string();
+        let patch = Patch::Merge(json!({ "metadata": { "labels": { "touched": label } } }));
+        self.rollouts
+            .patch(self.name, &PatchParams::default(), &patch)
+            .await?;
+        Ok(())
+    }
+
     /// Ends a pause, as `kubectl argo rollouts promote` does (promote.go).
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::traffic::{LoadedRollout, RolloutKind, UnderLoad, open_gateway};
-use e2e_tests::{Cluster, Release, Setup};
+use e2e_tests::{Canary, Cluster, Release, Setup};
 use fastrand::Rng;
 use futures::future::try_join_all;
 use tokio::sync::Mutex;
@@ -37,6 +37,8 @@ const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
     endpoints: Duration::from_secs(1),
 };
+/// After this time the controller may have missed a change.
+const UNNOTICED: Duration = Duration::from_secs(15);
 /// The delays of controls: either path is the slower one.
 const ROUTE_FIRST: Delays = Delays {
     routes: Duration::from_millis(100),
@@ -277,6 +279,23 @@ async fn promote_or_abort(
     })
 }
 
+/// Waits for what the controller does after a change of its Rollout.
+///
+/// Controller 1.5.1 can miss a change that arrives during a reconcile: it puts the older Rollout into its cache, and waits for the
+/// next event. A person would repeat the command; here the Rollout is touched.
+async fn noticed(canary: &Canary, done: impl Future<Output = Result<()>>) -> Result<()> {
+    let touched = async {
+        loop {
+            sleep(UNNOTICED).await;
+            canary.touch().await?;
+        }
+    };
+    tokio::select! {
+        done = done => done,
+        failed = touched => failed,
+    }
+}
+
 /// When a new version had all traffic, and which one it replaced.
 struct Span {
     during: Range<Duration>,
@@ -314,7 +333,7 @@ async fn walk(
         note(&format!("version {new}"));
         let image = format!("registry.example.com/demo:{new}");
         canary.change_image(&image).await?;
-        canary.paused_at(1).await?;
+        noticed(canary, canary.paused_at(1)).await?;
         // Both versions answer for a moment.
         world.heard().await?;
         sleep(SHARED).await;
@@ -322,7 +341,7 @@ async fn walk(
             Aborted => {
                 note("abort");
                 canary.abort().await?;
-                canary.aborted().await?;
+                noticed(canary, canary.aborted()).await?;
                 canary.restores(&owners).await?;
                 // For two seconds the controller turns the canary Service to the aborted Pods and back.
                 sleep(ABORTED).await;
@@ -331,12 +350,12 @@ async fn walk(
             Promoted => {
                 note("full weight");
                 canary.promote().await?;
-                canary.paused_at(3).await?;
+                noticed(canary, canary.paused_at(3)).await?;
                 world.heard().await?;
                 let begin = load.elapsed();
                 note("promotion");
                 canary.promote().await?;
-                canary.healthy().await?;
+                noticed(canary, canary.healthy()).await?;
                 canary.restores(&owners).await?;
                 world.heard().await?;
                 let (during, old) = (begin..load.elapsed(), stable.to_string());
