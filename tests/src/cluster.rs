@@ -4,12 +4,10 @@
 
 mod controller;
 mod credentials;
-mod grant;
 pub(crate) mod kubelet;
 pub(crate) mod manifest;
 pub(crate) mod process;
 mod proxy;
-mod release;
 mod suite;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -29,11 +27,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-pub use controller::{Controller, Setup};
+pub use controller::{Controller, Release, Setup};
 pub(crate) use controller::{METRICS_ADDRESS, plugins_below};
-pub use grant::{bind_reader, grant};
+pub use credentials::{bind_reader, grant};
 pub use proxy::{Proxy, Seen, Sickness};
-pub use release::Release;
 pub use suite::Suite;
 
 use self::credentials::Credentials;

@@ -1,17 +1,14 @@
-//! The commands of the plugin's binary, as a person runs them.
-
-mod terminal;
+//! The commands of the plugin's binary, as a person runs them in a terminal.
 
 use std::env;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Result, ensure};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::process::Command;
-
-pub use terminal::END_OF_INPUT;
-
-use self::terminal::terminal;
 
 /// What a command printed on both streams, and its exit code.
 #[derive(Debug)]
@@ -85,4 +82,21 @@ async fn run_with(kubeconfig: &Path, line: &str, stdin: Stdio) -> Result<Answer>
         stdout: String::from_utf8(output.stdout)?,
         stderr: String::from_utf8(output.stderr)?,
     })
+}
+
+/// What ends a terminal's input: Ctrl-D.
+pub const END_OF_INPUT: &str = "\x04";
+
+/// A terminal on which `typed` has been typed, as the stdin of a program. It is there until the first of the two is dropped.
+pub(crate) fn terminal(typed: &str) -> Result<(OwnedFd, Stdio)> {
+    let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
+    grantpt(&keyboard)?;
+    unlockpt(&keyboard)?;
+    let stdin = rustix::fs::open(
+        ptsname(&keyboard, Vec::new())?,
+        OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    rustix::io::write(&keyboard, typed.as_bytes())?;
+    Ok((keyboard, stdin.into()))
 }

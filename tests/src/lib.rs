@@ -5,7 +5,6 @@
 //! modules in `go`; see `README.md`.
 
 mod appset_installation;
-mod appset_manifests;
 mod browser;
 mod canary;
 mod cluster;
@@ -16,8 +15,7 @@ mod generator;
 mod install;
 pub mod traffic;
 
-pub use appset_installation::{Installed, PluginConfig};
-pub use appset_manifests::{appset_chart, appset_kustomization};
+pub use appset_installation::{Installed, PluginConfig, appset_chart, appset_kustomization};
 pub use browser::{Browser, Screen, chromium_binary};
 pub use canary::{Canary, Endpoints, History, Passes, count, split, walks};
 pub use cluster::manifest::{apply, delete, parse};
@@ -30,5 +28,4 @@ pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};
 pub use demo::{Demo, Events, Response};
 pub use eventually::eventually;
 pub use generator::{Generator, Reply};
-use install::kustomize;
 pub use install::{Download, render};

@@ -11,8 +11,7 @@ use kube::api::DynamicObject;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tokio::time::{Instant, interval, sleep};
 
-use crate::measure::{Bench, SETTLE, median};
-use crate::report::{Report, mean, millis, percentile};
+use crate::measure::{Bench, Report, SETTLE, mean, median, millis, percentile};
 use crate::world::{Edit, ROLLOUTS_PER_TABLE, State, canary_share, version};
 
 /// How many tables are edited, if there are that many.

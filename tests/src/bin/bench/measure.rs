@@ -1,5 +1,7 @@
 //! The parts of the measurement, but for [drift](crate::drift): one Rollout, many of them, and a new leader.
 
+#![expect(clippy::print_stdout, reason = "a person reads it")]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,9 +16,8 @@ use rollouts_rpc::Rollout;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::args::Args;
+use crate::Args;
 use crate::plugin::Plugin;
-use crate::report::{self, Report, mean, millis, percentile};
 use crate::world::{ROLLOUTS_PER_TABLE, State, World};
 
 /// Rounds of the parts that are short.
@@ -61,7 +62,7 @@ impl Bench {
 
     pub(crate) async fn run(mut self) -> Result<()> {
         let plugins = &self.args.plugins.clone();
-        report::title(plugins, self.args.delay);
+        title(plugins, self.args.delay);
         self.world.create(ROLLOUTS_PER_TABLE).await?;
         self.one_rollout(plugins).await?;
         let fewer = self.args.rollouts / FEWER;
@@ -453,4 +454,56 @@ struct NewLeader {
     /// In KiB.
     memory: u64,
     memory_later: Option<u64>,
+}
+
+const NAME_WIDTH: usize = 44;
+const COLUMN_WIDTH: usize = 12;
+
+/// One table.
+pub(crate) struct Report(String);
+
+impl Report {
+    pub(crate) fn new(title: &str) -> Self {
+        Self(format!("\n{title}\n"))
+    }
+
+    /// A row with one figure of each plugin.
+    pub(crate) fn row<T>(&mut self, name: &str, plugins: &[T], figure: impl Fn(&T) -> String) {
+        self.0 += &format!("  {name:<NAME_WIDTH$}");
+        for plugin in plugins {
+            self.0 += &format!("{:>COLUMN_WIDTH$}", figure(plugin));
+        }
+        self.0.push('\n');
+    }
+
+    pub(crate) fn print(self) {
+        print!("{}", self.0);
+    }
+}
+
+/// Says what is compared.
+pub(crate) fn title(plugins: &[PathBuf], delay: Duration) {
+    for (index, plugin) in plugins.iter().enumerate() {
+        println!("column {}: {}", index + 1, plugin.display());
+    }
+    if !delay.is_zero() {
+        println!("every request is delayed by {} ms", delay.as_millis());
+    }
+}
+
+/// In seconds.
+pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
+    let mut times = times.to_vec();
+    times.sort();
+    let index = times.len().saturating_sub(1) * percent / 100;
+    times.get(index).copied().unwrap_or_default().as_secs_f64()
+}
+
+/// Of seconds.
+pub(crate) fn millis(seconds: f64) -> String {
+    format!("{:.2}", seconds * 1000.0)
+}
+
+pub(crate) fn mean(sum: usize, count: usize) -> String {
+    format!("{:.2}", sum as f64 / count as f64)
 }
