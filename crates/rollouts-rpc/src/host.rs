@@ -4,18 +4,11 @@
 //! session with its three initial streams; [`RouterClient`], [`MetricClient`] and [`StepClient`] call
 //! a dispensed plugin of their kind.
 
-mod dispensed;
-mod handshake;
-mod metric_client;
+mod clients;
 mod process;
-mod router_client;
 mod session;
-mod step_client;
 
 pub use crate::netrpc::client::CallError;
-pub use handshake::{Announced, LineError};
-pub use metric_client::MetricClient;
-pub use process::{Ended, PluginProcess, StartError};
-pub use router_client::RouterClient;
+pub use clients::{MetricClient, RouterClient, StepClient};
+pub use process::{Announced, Ended, LineError, PluginProcess, StartError};
 pub use session::{AnyClient, HostSession};
-pub use step_client::StepClient;

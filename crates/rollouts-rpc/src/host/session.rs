@@ -12,9 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadCompatExt as _};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::metric_client::MetricClient;
-use super::router_client::RouterClient;
-use super::step_client::StepClient;
+use super::clients::{MetricClient, RouterClient, StepClient};
 use crate::goplugin::handshake::PluginKind;
 use crate::goplugin::session::yamux_config;
 use crate::netrpc::client::{CallError, RpcClient};
