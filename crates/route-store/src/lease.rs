@@ -97,7 +97,7 @@ pub struct Controller {
 pub enum Leadership {
     /// It is, and stays so for the length of a request.
     Leader,
-    /// There is no current Lease: the controller runs without leader election.
+    /// There is no current Lease, and this controller has never held one: it runs without leader election.
     Unknown,
     /// Another controller is, or this one has not renewed the Lease in time.
     NotLeader,
@@ -137,9 +137,11 @@ impl Controller {
         with_instance.into_iter().chain([key(NAME)]).collect()
     }
 
-    /// Remembers the holder of a Lease if it is this controller, which it is as long as this process has just been started.
-    pub fn meet(&mut self, lease: &Lease) {
-        if self.identity.is_none() && self.has_hostname(&lease.holder) {
+    /// Remembers the holder of a current Lease if it has this controller's host name. Call it first when this process has just
+    /// been started, because only the leader starts it.
+    pub fn meet(&mut self, lease: &Lease, now: Timestamp) {
+        let is_current = now.duration_since(lease.renewed) <= signed(lease.duration);
+        if self.identity.is_none() && is_current && self.has_hostname(&lease.holder) {
             self.identity = Some(lease.holder.clone());
         }
     }
@@ -163,18 +165,21 @@ impl Controller {
         leadership
     }
 
-    /// The same, judged now.
-    #[must_use]
-    pub fn leadership_now(&self, leases: &[Lease], request_timeout: Duration) -> Leadership {
-        self.leadership(leases, Timestamp::now(), request_timeout)
+    /// Meets the holders and judges, by the clock of this node.
+    pub fn leadership_now(&mut self, leases: &[Lease], request_timeout: Duration) -> Leadership {
+        let now = Timestamp::now();
+        leases.iter().for_each(|lease| self.meet(lease, now));
+        self.leadership(leases, now, request_timeout)
     }
 
     fn judge(&self, lease: &Lease, now: Timestamp, request_timeout: Duration) -> Leadership {
         let age = now.duration_since(lease.renewed);
-        let signed =
-            |duration: Duration| SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX);
         if age > signed(lease.duration * ABANDONED_AFTER) {
-            return Leadership::Unknown;
+            // A controller that has held a Lease runs with leader election: it has lost the connection, or the clock was changed.
+            return match self.identity {
+                Some(_) => Leadership::NotLeader,
+                None => Leadership::Unknown,
+            };
         }
         let latest = lease.duration.saturating_sub(request_timeout + RESERVE);
         let is_ours = match &self.identity {
@@ -192,6 +197,10 @@ impl Controller {
         let hostname = holder.rsplit_once('_').map(|(hostname, _)| hostname);
         !self.hostname.is_empty() && hostname == Some(&self.hostname)
     }
+}
+
+fn signed(duration: Duration) -> SignedDuration {
+    SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }
 
 #[cfg(test)]
@@ -252,6 +261,9 @@ mod tests {
         // Another controller on the same host, or the container was started again.
         check(Some("pod-1_a"), &[("pod-1_b", 1.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-1_a", 1.0)], Leader);
+        // The clock of the node was set forward by an hour: whoever holds the Lease, it is not abandoned.
+        check(Some("pod-1_a"), &[("pod-1_a", 3600.0)], NotLeader);
+        check(Some("pod-1_a"), &[("pod-2_a", 3600.0)], NotLeader);
         // One of two names.
         check(None, &[("pod-1_a", 80.0), ("pod-1_a", 1.0)], Leader);
         check(None, &[("pod-2_b", 1.0), ("pod-1_a", 1.0)], Leader);
@@ -261,12 +273,14 @@ mod tests {
     #[test]
     fn the_identity_is_the_first_one_of_the_own_host() {
         let mut controller = controller(None);
-        for (holder, expect) in [
-            ("pod-2_x", None),
-            ("pod-1_a", Some("pod-1_a")),
-            ("pod-1_b", Some("pod-1_a")),
+        for (holder, ago, expect) in [
+            ("pod-2_x", 0.0, None),
+            // Left by a controller that ran here before.
+            ("pod-1_x", 15.1, None),
+            ("pod-1_a", 2.0, Some("pod-1_a")),
+            ("pod-1_b", 0.0, Some("pod-1_a")),
         ] {
-            controller.meet(&lease(holder, 0.0));
+            controller.meet(&lease(holder, ago), NOW.parse().unwrap());
             assert_eq!(controller.identity.as_deref(), expect);
         }
     }

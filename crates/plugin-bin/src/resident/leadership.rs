@@ -71,9 +71,7 @@ impl<L: LeaseReader> LeaseFence<L> {
                 }
             }
         }
-        let mut controller = controller();
-        leases.iter().for_each(|lease| controller.meet(lease));
-        Some(controller.leadership_now(&leases, self.request_timeout))
+        Some(controller().leadership_now(&leases, self.request_timeout))
     }
 }
 
