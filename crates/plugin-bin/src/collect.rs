@@ -71,6 +71,8 @@ pub(crate) enum Brake {
     Many,
     /// There is no Rollout at all.
     NoRollouts,
+    /// The API server does not know the kind Rollout.
+    NoSuchKind,
 }
 
 /// What is to be done now.

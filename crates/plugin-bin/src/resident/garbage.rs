@@ -39,7 +39,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let mut collector = Collector::new(self.after);
         let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
         reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut orphans, mut brake) = (None, None);
+        let (mut orphans, mut brake, mut is_kind_missing) = (None, None, false);
         let mut unreadable = BTreeSet::new();
         loop {
             tokio::select! {
@@ -56,11 +56,16 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                     if orphans.replace(review.orphans) != Some(review.orphans) {
                         self.observer.observe(&Report::Orphans(review.orphans));
                     }
-                    if review.brake != brake {
-                        brake = review.brake;
+                    let (has_orphans, many) = (review.orphans > 0, review.brake);
+                    if let Some(is_missing) = self.carry_out(&mut collector, review).await {
+                        is_kind_missing = is_missing;
+                    }
+                    let no_kind = (has_orphans && is_kind_missing).then_some(Brake::NoSuchKind);
+                    let now = many.or(no_kind);
+                    if now != brake {
+                        brake = now;
                         warn_of(brake);
                     }
-                    self.carry_out(&mut collector, review).await;
                 }
             }
         }
@@ -121,7 +126,8 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         standing.is_some_and(|it| it.is_complete && !it.tables.contains(&part.table))
     }
 
-    async fn carry_out(&self, collector: &mut Collector, review: Review) {
+    /// Returns whether the API server does not know the kind Rollout; `None` if nothing was due.
+    async fn carry_out(&self, collector: &mut Collector, review: Review) -> Option<bool> {
         for (part, why, after) in review.found {
             let Part { rollout, table } = part;
             let document = self.watched.table(&table);
@@ -139,25 +145,33 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                 after,
             });
         }
+        let mut is_kind_missing = None;
         for (part, why) in review.due {
-            self.restore(collector, part, why).await;
+            is_kind_missing = Some(self.restore(collector, part, why).await);
         }
+        is_kind_missing
     }
 
-    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) {
+    /// Returns whether the API server does not know the kind Rollout.
+    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) -> bool {
         let context = RequestContext {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Collect,
         };
         let collected = self.router.collect(&part, why, self.fence.as_ref());
-        match with_context(context, collected).await {
+        let collected = with_context(context, collected).await;
+        let is_kind_missing = matches!(collected, Collected::RolloutsUnknown);
+        match collected {
             Collected::Restored(table) => self.observer.observe(&Report::Restored {
                 rollout: part.rollout,
                 table,
                 why,
             }),
-            Collected::Spared | Collected::Failed => collector.failed(&part, Instant::now()),
+            Collected::Spared | Collected::RolloutsUnknown | Collected::Failed => {
+                collector.failed(&part, Instant::now());
+            }
         }
+        is_kind_missing
     }
 }
 
@@ -170,6 +184,10 @@ fn warn_of(brake: Option<Brake>) {
         Some(Brake::NoRollouts) => warn!(
             "tables of Rollouts that are gone are not restored: there is no Rollout at all; run restore for each that is \
              gone for good"
+        ),
+        Some(Brake::NoSuchKind) => warn!(
+            "tables of Rollouts that are gone are not restored: the API server does not know the kind Rollout; install its \
+             CustomResourceDefinition again, or run restore for each that is gone for good"
         ),
         None => {}
     }

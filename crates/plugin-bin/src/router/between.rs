@@ -81,6 +81,8 @@ pub(crate) enum Collected {
     Restored(About),
     /// It is not to be restored any more.
     Spared,
+    /// The API server does not know the kind Rollout, so no Rollout is known to be gone.
+    RolloutsUnknown,
     Failed,
 }
 
@@ -425,11 +427,11 @@ impl<S: Store> GlooRouter<S> {
                 why == Orphanage::Deselected && !self.selects(&live, table).await?
             }
             Some((state, _)) => state == Rollouts::SettledWithout,
-            // Without the kind nothing is known of any Rollout.
-            None => self.store.knows_rollouts(&rollout.namespace).await?,
+            None if self.store.knows_rollouts(&rollout.namespace).await? => true,
+            None => return Ok(Collected::RolloutsUnknown),
         };
         if !is_orphan {
-            debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it, or Rollouts are not known");
+            debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it");
             return Ok(Collected::Spared);
         }
         if !fence.allows().await {
