@@ -429,6 +429,11 @@ impl Canary {
         Ok(self.rollouts.get(self.name).await?)
     }
 
+    /// The Rollouts of the namespace, for what has no method of its own.
+    pub fn rollouts(&self) -> &Api<DynamicObject> {
+        &self.rollouts
+    }
+
     /// Name of the RouteTable that the methods use.
     pub fn table_name(&self) -> &str {
         &self.table
@@ -555,6 +560,15 @@ impl Canary {
             .replace(&self.table, &Default::default(), &table)
             .await?;
         Ok(())
+    }
+
+    /// Replaces the spec of the RouteTable by its owner's, as a GitOps tool does.
+    ///
+    /// # Errors
+    /// The API server refuses.
+    pub async fn revert_table(&self, owners: &DynamicObject) -> Result<()> {
+        self.edit_table(|table| table.data["spec"] = owners.data["spec"].clone())
+            .await
     }
 
     /// Merges a patch into the RouteTable under the name of another field manager.

@@ -27,7 +27,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-pub use controller::{Controller, Release, Setup};
+pub use controller::{Controller, Release, SHORT_ELECTION, Setup};
 pub(crate) use controller::{METRICS_ADDRESS, plugins_below};
 pub use credentials::{bind_reader, grant};
 pub use proxy::{Proxy, Seen, Sickness};
@@ -369,8 +369,8 @@ impl Cluster {
     /// # Errors
     /// There is no such program.
     pub fn add_controller(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
-        let kubeconfig = self.credentials.controller_kubeconfig.clone();
-        self.start_controller(release, &kubeconfig, setup)
+        let own = self.credentials.controller_kubeconfig.clone();
+        self.start_controller(release, setup.kubeconfig.unwrap_or(&own), setup)
     }
 
     /// The same as whoever the kubeconfig names.

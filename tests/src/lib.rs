@@ -20,8 +20,8 @@ pub use browser::{Browser, Screen, chromium_binary};
 pub use canary::{Canary, Endpoints, History, Passes, count, split, walks};
 pub use cluster::manifest::{apply, delete, parse};
 pub use cluster::{
-    Cluster, Controller, PLUGIN_NAME, Proxy, Release, Seen, Setup, Sickness, Suite, bind_reader,
-    grant, program,
+    Cluster, Controller, PLUGIN_NAME, Proxy, Release, SHORT_ELECTION, Seen, Setup, Sickness, Suite,
+    bind_reader, grant, program,
 };
 use cluster::{kubelet, manifest, process};
 pub use command::{Answer, END_OF_INPUT, plugin_binary, run, run_typing};

@@ -295,16 +295,19 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let counting = tokio::spawn(count(Arc::clone(&passes)));
     let (mut first, mut peak) = (0, 0);
     for round in 0.. {
+        let mut times = Vec::new();
         for (name, test) in shared() {
-            let namespace = namespace(name, round);
+            let (begun, namespace) = (Instant::now(), namespace(name, round));
             let played = test(cluster, &namespace).await;
             played.with_context(|| format!("{name}, round {round}"))?;
+            times.push(format!("{name} {:.0?}", begun.elapsed()));
             clear(cluster, &namespace).await?;
         }
         for (name, test) in alone() {
-            let namespace = namespace(name, round);
+            let (begun, namespace) = (Instant::now(), namespace(name, round));
             let played = test(cluster, &namespace).await;
             played.with_context(|| format!("{name}, round {round}"))?;
+            times.push(format!("{name} {:.0?}", begun.elapsed()));
             clear(cluster, &namespace).await?;
         }
         let resident = resident_kib(cluster)?;
@@ -318,6 +321,7 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
             round + 1,
             passes.lock().await.by_result()
         );
+        println!("  {}", times.join(", "));
         if start.elapsed() > time {
             break;
         }

@@ -9,22 +9,29 @@
 )]
 
 use std::path::Path;
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, AT_50, AT_100, IDLE};
-use e2e_tests::{Canary, Cluster, PLUGIN_NAME, Proxy, Release, Setup, eventually};
-use kube::api::DynamicObject;
+use e2e_tests::{
+    Canary, Cluster, PLUGIN_NAME, Passes, Proxy, Release, SHORT_ELECTION, Setup, eventually, split,
+};
+use futures::future::try_join_all;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
+use tokio::time::sleep;
 
 const IMAGE: &str = "registry.example.com/demo:2";
-/// As short as leaves the plugin some seconds to write in, and with enough retries for a busy machine.
-const ELECTION: [&str; 3] = [
-    "--leader-election-lease-duration=8s",
-    "--leader-election-renew-deadline=4s",
-    "--leader-election-retry-period=1s",
-];
+const LEASE: &str = "argo-rollouts-controller-lock";
 /// Of an 8 s Lease, 5 s are left to write in with a timeout of 1 s.
 const TIMEOUT: &str = "GLOO_PLUGIN_REQUEST_TIMEOUT";
+/// How many Rollouts a new leader finds at rest.
+const AT_REST: u64 = 60;
+/// Long enough for a repair.
+const A_WHILE: Duration = Duration::from_secs(4);
 /// The second of two names of one plugin.
 const ANOTHER_NAME: &str = "example/gloo";
 
@@ -40,13 +47,6 @@ async fn in_cluster(
     cluster.stop().await
 }
 
-/// Takes the canary's share out of the table.
-async fn undo(canary: &Canary, owners: &DynamicObject) -> Result<()> {
-    canary
-        .edit_table(|table| table.data["spec"] = owners.data["spec"].clone())
-        .await
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_was_frozen_writes_nothing() -> Result<()> {
     frozen(Release::V1_9, None).await
@@ -60,7 +60,7 @@ async fn a_leader_with_an_instance_id_that_was_frozen_writes_nothing() -> Result
 
 async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
     let flag = instance.map(|instance| format!("--instance-id={instance}"));
-    let flags: Vec<&str> = ELECTION.into_iter().chain(flag.as_deref()).collect();
+    let flags: Vec<&str> = SHORT_ELECTION.into_iter().chain(flag.as_deref()).collect();
     in_cluster(release, async |cluster| {
         let proxy = Proxy::start(cluster).await?;
         let first = Setup {
@@ -97,7 +97,7 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         frozen.thaw_plugins()?;
         let mut seen = Vec::new();
         eventually("the plugin asks who the leader is", async || {
-            undo(&canary, &owners).await?;
+            canary.revert_table(&owners).await?;
             seen.extend(proxy.take_seen());
             let asked = seen
                 .iter()
@@ -123,12 +123,73 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
     .await
 }
 
+/// For the plugin, a clock that is an hour ahead makes the Lease look an hour old.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
+    let release = Release::V1_9;
+    in_cluster(release, async |cluster| {
+        let setup = Setup {
+            flags: &SHORT_ELECTION,
+            variables: &[(TIMEOUT, Path::new("1"))],
+            ..Setup::default()
+        };
+        cluster.register_and_start(release, setup).await?;
+        let canary = Canary::deploy(cluster, "clock").await?;
+        let owners = canary.table().await?;
+        canary.change_image(IMAGE).await?;
+        canary.paused_at(1).await?;
+        canary.splits(AT_25).await?;
+
+        // The controller renews nothing, so that the Lease is what the test writes.
+        let controller = cluster.controller()?;
+        controller.freeze()?;
+        controller.thaw_plugins()?;
+        let leases: Api<Lease> = Api::namespaced(cluster.client().clone(), "argo-rollouts");
+        let lease = leases.get(LEASE).await?;
+        let holder = lease.spec.and_then(|spec| spec.holder_identity);
+        let holder = holder.context("the Lease has no holder")?;
+        let hour = SignedDuration::from_hours(1);
+        for (holder, ahead, is_repaired) in [
+            (&*holder, hour, false),
+            (&*holder, -hour, false),
+            ("next-leader_1", hour, false),
+            ("next-leader_1", -hour, false),
+            (&*holder, SignedDuration::ZERO, true),
+        ] {
+            let case = format!("{holder}, {ahead} ahead");
+            let renewed = Timestamp::now() - ahead;
+            let spec = json!({ "holderIdentity": holder, "renewTime": format!("{renewed:.6}") });
+            let patch = Patch::Merge(json!({ "spec": spec }));
+            leases.patch(LEASE, &PatchParams::default(), &patch).await?;
+            canary.revert_table(&owners).await?;
+            if is_repaired {
+                canary.splits(AT_25).await.context(case)?;
+                continue;
+            }
+            let version = canary.table().await?.metadata.resource_version;
+            sleep(A_WHILE).await;
+            let now = canary.table().await?;
+            ensure!(
+                now.metadata.resource_version == version,
+                "{case}: {}",
+                split(&now)
+            );
+            // Without a change the next case would have nothing to repair.
+            canary
+                .edit_table(|table| table.data["spec"]["weight"] = json!(1))
+                .await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
     let release = Release::V1_9;
     in_cluster(release, async |cluster| {
         let setup = Setup {
-            flags: &ELECTION,
+            flags: &SHORT_ELECTION,
             variables: &[(TIMEOUT, Path::new("1"))],
             ..Setup::default()
         };
@@ -146,7 +207,7 @@ async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
         let canary = canary.of_controller(cluster.controller()?);
         canary.paused_at(3).await?;
         canary.splits(AT_50).await?;
-        undo(&canary, &owners).await?;
+        canary.revert_table(&owners).await?;
         canary.splits(AT_50).await?;
         canary.promote().await?;
         canary.paused_at(5).await?;
@@ -161,6 +222,44 @@ async fn the_next_leader_goes_on_with_what_the_last_began() -> Result<()> {
             Ok(())
         })
         .await
+    })
+    .await
+}
+
+/// Every request takes half a second: without a cache, a new leader with thousands of Rollouts would be busy for hours.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_leader_reads_no_object_by_itself_for_rollouts_at_rest() -> Result<()> {
+    let release = Release::V1_9;
+    in_cluster(release, async |cluster| {
+        cluster
+            .register_and_start(release, Setup::default())
+            .await?;
+        let names: Vec<String> = (0..AT_REST)
+            .map(|number| format!("rest-{number}"))
+            .collect();
+        let shared = &*cluster;
+        try_join_all(names.iter().map(|name| Canary::deploy(shared, name))).await?;
+        cluster.take_controller()?.stop().await?;
+
+        let proxy = Proxy::start(cluster).await?;
+        proxy.delay(Duration::from_millis(500));
+        let next = Setup {
+            variables: &[("KUBECONFIG", proxy.kubeconfig())],
+            ..Setup::default()
+        };
+        cluster.add_controller(release, next)?;
+        let mut passes = Passes::of(cluster)?;
+        eventually("each Rollout has had a pass", async || {
+            passes.look().await?;
+            let passes = passes.by_result();
+            ensure!(passes.values().sum::<u64>() >= AT_REST, "{passes:?}");
+            Ok(())
+        })
+        .await?;
+        let mut seen = proxy.take_seen();
+        seen.retain(|it| it.verb == "get" && it.resource != "leases");
+        ensure!(seen.is_empty(), "{seen:?}");
+        Ok(())
     })
     .await
 }
@@ -192,7 +291,7 @@ async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
         canary.splits(AT_25).await?;
         let processes = cluster.controller()?.plugins()?;
         ensure!(processes.len() == 2, "{processes:?}");
-        undo(&canary, &owners).await?;
+        canary.revert_table(&owners).await?;
         for (step, expected) in [(1, AT_25), (3, AT_50), (5, AT_100)] {
             canary.paused_at(step).await?;
             canary.splits(expected).await?;

@@ -1,16 +1,20 @@
 //! Real rollouts in workload clusters, whose RouteTables are in a management cluster: an API server for each, with the account
 //! that `deploy` has for the last.
 
+use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use e2e_tests::walks::{AT_25, IDLE};
-use e2e_tests::{Canary, Cluster, Release, Setup, parse, run, split};
+use e2e_tests::{
+    Canary, Cluster, Proxy, Release, SHORT_ELECTION, Setup, Sickness, parse, run, split,
+};
 use gloo_types::{Resource as _, RouteTable};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
+use serde_json::json;
 use tokio::time::sleep;
 
 const RELEASE: Release = Release::V1_9;
@@ -42,6 +46,63 @@ async fn workload_clusters_with_equal_names_leave_each_others_marks() -> Result<
     }
     east.stop().await?;
     west.stop().await
+}
+
+/// The management cluster can still be reached then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_loses_its_api_server_writes_nothing() -> Result<()> {
+    let (management, kubeconfig) = with_gloo().await?;
+    let mut local = Cluster::start_without_controller(RELEASE).await?;
+    if let Err(error) = cut_off(&mut local, &management, &kubeconfig).await {
+        return Err(local.with_logs(error));
+    }
+    local.stop().await
+}
+
+async fn cut_off(local: &mut Cluster, management: &Cluster, kubeconfig: &Path) -> Result<()> {
+    let proxy = Proxy::start(local).await?;
+    let variables = [
+        ("GLOO_PLUGIN_KUBECONFIG", kubeconfig),
+        ("GLOO_PLUGIN_CLUSTER_NAME", Path::new("east")),
+        ("GLOO_PLUGIN_REQUEST_TIMEOUT", Path::new("1")),
+    ];
+    let setup = Setup {
+        flags: &SHORT_ELECTION,
+        variables: &variables,
+        kubeconfig: Some(proxy.kubeconfig()),
+        ..Setup::default()
+    };
+    local.register_and_start(RELEASE, setup).await?;
+    let canary = Canary::deploy_across(local, management, "cut", "demo").await?;
+    let owners = canary.table().await?;
+    canary.change_image("registry.example.com/demo:2").await?;
+    canary.paused_at(1).await?;
+    canary.splits(AT_25).await?;
+    canary.revert_table(&owners).await?;
+    canary.splits(AT_25).await?;
+
+    proxy.suffer(Some(Sickness::Frozen));
+    canary.revert_table(&owners).await?;
+    let version = canary.table().await?.metadata.resource_version;
+    let mut controller = local.take_controller()?;
+    controller.gives_up().await?;
+    let table = canary.table().await?;
+    ensure!(
+        table.metadata.resource_version == version,
+        "it wrote {}",
+        split(&table)
+    );
+
+    let next = Setup {
+        kubeconfig: None,
+        ..setup
+    };
+    local.add_controller(RELEASE, next)?;
+    let canary = canary.of_controller(local.controller()?);
+    canary.splits(AT_25).await?;
+    canary.abort().await?;
+    canary.aborted().await?;
+    canary.restores(&owners).await
 }
 
 /// A cluster with Gloo, and the kubeconfig of the plugin's account there.
@@ -110,15 +171,31 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
     let doctor = run(user, &format!("doctor {flags}")).await?;
     doctor.check(0, &["ok       management", "ok       rights there"])?;
 
-    // While the management cluster is down the Rollout waits; the abort is carried out when it is back.
+    // While the management cluster is down the Rollout waits; the abort is carried out when it is back. A Rollout at rest does
+    // not notice.
+    let resting = Canary::deploy_across(local, management, "resting", "demo").await?;
+    resting.idle().await?;
+    let earlier = resting.events().await?;
     management.stop_api_server();
-    canary.abort().await?;
-    let said = canary.event("TrafficRoutingError").await;
+    let outage = async {
+        canary.abort().await?;
+        let said = canary.event("TrafficRoutingError").await?;
+        ensure!(said.contains("RouteTable across/demo"), "{said}");
+        for limit in 1..=outage_seconds()? {
+            resting
+                .change_spec(json!({ "revisionHistoryLimit": limit }))
+                .await?;
+            sleep(Duration::from_secs(1)).await;
+        }
+        resting.healthy().await
+    };
+    let outage = outage.await;
     management.start_api_server().await?;
-    let said = said?;
-    ensure!(said.contains("RouteTable across/demo"), "{said}");
+    outage?;
     canary.restores(&original).await?;
     canary.aborted().await?;
+    let later = resting.events().await?;
+    ensure!(later.len() == earlier.len(), "{later:#?}");
 
     canary.change_image("registry.example.com/demo:3").await?;
     canary.paused_at(1).await?;
@@ -126,6 +203,12 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
     canary.promote_fully().await?;
     canary.healthy().await?;
     canary.restores(&original).await
+}
+
+/// How long the management cluster is down. `cargo xtask soak --chaos` sets ten minutes.
+fn outage_seconds() -> Result<u32> {
+    let seconds = env::var("CHAOS_OUTAGE_SECONDS").ok();
+    Ok(seconds.map_or(Ok(5), |seconds| seconds.parse())?)
 }
 
 async fn record(canary: &Canary) -> Result<String> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use e2e_tests::walks::AT_100;
+use e2e_tests::walks::{AT_100, IDLE};
 use e2e_tests::{Canary, Cluster, Endpoints, PLUGIN_NAME, Release, Setup, Suite};
 use futures::future::{join_all, try_join_all};
 use kube::api::DynamicObject;
@@ -192,6 +192,26 @@ async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
     shop.is_restored().await
 }
 
+/// One Pod of the stable Service is not ready, and traffic must not go to the newest version.
+async fn a_new_version_ends_a_hold(cluster: &Cluster) -> Result<()> {
+    let shop = Shop::held(cluster, "next-version", "1h").await?;
+    shop.endpoints.lead(STABLE, &["new-1"]).await?;
+    shop.is_held().await?;
+    let history = shop.canary.watch_table().await?;
+    shop.canary
+        .change_image("registry.example.com/demo:3")
+        .await?;
+    shop.is_restored().await?;
+    let message = shop.canary.event(RELEASED).await?;
+    ensure!(message.contains(BROKEN), "{message}");
+    shop.canary.paused_at(0).await?;
+    shop.endpoints.lead(CANARY, &[NEXT]).await?;
+    sleep(A_WHILE).await;
+    let seen = history.splits();
+    ensure!(seen == [AT_100, IDLE], "{seen:#?}");
+    Ok(())
+}
+
 async fn an_abort_is_not_held(cluster: &Cluster) -> Result<()> {
     let shop = Shop::at_100(cluster, "aborted", "1h").await?;
     shop.canary.abort().await?;
@@ -229,6 +249,7 @@ fn main() -> Result<ExitCode> {
             };
         }
         Ok(vec![
+            trial!(trial, a_new_version_ends_a_hold),
             trial!(trial, an_abort_is_not_held),
             trial!(trial, without_the_guard_a_promotion_waits_for_no_pod),
             trial!(trial_alone, a_hold_ends_between_the_calls),

@@ -53,10 +53,7 @@ async fn disturb(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result<Vec<S
     let mut note =
         |what: &str, since: Instant| log.push(format!("{what}: {:.2?}", since.elapsed()));
 
-    let revert = async || {
-        let table = canary.edit_table(|table| table.data["spec"] = owners.data["spec"].clone());
-        table.await
-    };
+    let revert = async || canary.revert_table(&owners).await;
     let right_again = async || {
         canary.splits(AT_50).await?;
         rollout.served().await

@@ -195,7 +195,8 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
 }
 
 /// Tests of failures that need a cluster of their own.
-const CHAOS: [&str; 7] = [
+const CHAOS: [&str; 8] = [
+    "cluster_deletions",
     "cluster_faults",
     "cluster_informers",
     "cluster_leaders",
@@ -204,6 +205,9 @@ const CHAOS: [&str; 7] = [
     "cluster_promotion",
     "cluster_resident",
 ];
+
+/// How long the management cluster is down among them, in seconds.
+const OUTAGE: &str = "600";
 
 /// Repeats the disturbances of one cluster for a given time, and then runs the tests of [`CHAOS`], with the plugin as it ships.
 ///
@@ -222,7 +226,7 @@ pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
         sh,
         "cargo test --locked --no-fail-fast --package e2e-tests {targets...}"
     );
-    in_cluster(sh, others, &plugin)
+    in_cluster(sh, others.env("CHAOS_OUTAGE_SECONDS", OUTAGE), &plugin)
 }
 
 /// `cargo xtask cluster`: the cluster of the tests, for a person to look at.

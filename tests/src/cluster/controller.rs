@@ -14,6 +14,13 @@ use crate::{PLUGIN_NAME, eventually, manifest};
 
 /// Without leader election, as one controller of its own runs.
 const ALONE: [&str; 1] = ["--leader-elect=false"];
+/// With leader election. The Lease is as short as leaves the plugin some seconds to write in, and has enough retries for a
+/// busy machine.
+pub const SHORT_ELECTION: [&str; 3] = [
+    "--leader-election-lease-duration=8s",
+    "--leader-election-renew-deadline=4s",
+    "--leader-election-retry-period=1s",
+];
 
 /// Tells the plugin where to serve its metrics.
 pub(crate) const METRICS_ADDRESS: &str = "GLOO_PLUGIN_METRICS_ADDRESS";
@@ -27,6 +34,8 @@ pub struct Setup<'a> {
     pub flags: &'a [&'a str],
     /// Further environment variables, which the plugins inherit.
     pub variables: &'a [(&'a str, &'a Path)],
+    /// Where controller and plugins find the API server, such as behind a [`Proxy`](crate::Proxy).
+    pub kubeconfig: Option<&'a Path>,
 }
 
 impl Default for Setup<'_> {
@@ -35,6 +44,7 @@ impl Default for Setup<'_> {
             plugins: &[(PLUGIN_NAME, &[])],
             flags: &ALONE,
             variables: &[],
+            kubeconfig: None,
         }
     }
 }
