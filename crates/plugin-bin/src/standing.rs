@@ -4,12 +4,12 @@
 //! the controller is about to ask for something else.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::RolloutStrategy;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
-use route_planner::fnv1a;
 
 use crate::error::Outdated;
 use crate::from_rpc::{Request, admissible, key};
@@ -159,7 +159,10 @@ fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
             routing.max_traffic_weight = not_zero(routing.max_traffic_weight);
         }
     }
-    fnv1a(&format!("{strategy:?}"))
+    // The hash is compared within this process only, so its algorithm may change with the toolchain.
+    let mut hasher = DefaultHasher::new();
+    format!("{strategy:?}").hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The standing intents of all Rollouts. One at rest has none.
