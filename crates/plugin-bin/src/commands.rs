@@ -5,7 +5,6 @@
 mod doctor;
 mod input;
 mod install;
-mod located;
 mod output;
 mod passes;
 mod plan;
@@ -13,7 +12,6 @@ mod restore;
 mod routes;
 mod simulate;
 mod status;
-mod trial;
 mod validate;
 mod world;
 

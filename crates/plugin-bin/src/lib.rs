@@ -2,15 +2,14 @@
 //!
 //! Decisions are `route-planner`'s, access is `route-store`'s, the protocol is `rollouts-rpc`'s.
 
-mod collect;
 mod commands;
 mod error;
-mod events;
 mod fights;
 mod flags;
 mod from_rpc;
 mod metrics;
 mod report;
+mod reporter;
 mod resident;
 mod router;
 mod standing;
@@ -32,12 +31,12 @@ use route_store::{
 
 pub use commands::{CommandLine, Permission, permissions};
 pub use error::{Failure, Failures, ShiftError};
-use events::Events;
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
-use resident::{leadership::LeaseFence, reporter::Reporter};
+use reporter::{Events, Reporter};
+use resident::leadership::LeaseFence;
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 

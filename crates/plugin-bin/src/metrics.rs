@@ -4,10 +4,8 @@
 //! [`PerRollout`], which is off by default, names Rollouts.
 
 pub(crate) mod calls;
-mod per_rollout;
-mod process;
+mod collectors;
 mod serve;
-mod watches;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +22,8 @@ use route_store::event_sink::EventResult;
 use route_store::{InformerStatus, Observer, Outcome, Priority, RequestContext, SentRequest};
 
 pub(crate) use self::calls::Metered;
-use self::per_rollout::PerRollout;
-use self::process::Process;
+use self::collectors::{PerRollout, Process, Watches};
 pub(crate) use self::serve::serve;
-use self::watches::Watches;
 
 /// Everything that is counted.
 pub(crate) struct Metrics {

@@ -7,20 +7,19 @@ pub(crate) mod garbage;
 pub(crate) mod guard;
 pub(crate) mod leadership;
 pub(crate) mod repair;
-pub(crate) mod reporter;
-pub(crate) mod watched;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join;
-use route_store::Store;
+use gloo_types::{ObjectKey, RouteTableDoc};
+use route_store::{CachedRouteStore, Change, FRESH, Store};
+use tokio::sync::broadcast::Receiver;
 
-use self::garbage::GarbageCollector;
+use self::garbage::{GarbageCollector, Marked};
 use self::guard::PromotionGuard;
 use self::repair::Repairer;
-use self::watched::Watched;
-use crate::report::Observer;
+use crate::report::{About, Observer};
 use crate::router::{Fence, GlooRouter};
 
 /// What is done between the calls.
@@ -65,6 +64,117 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     } else {
         always.await;
     }
+}
+
+/// Tables and Rollouts that are followed.
+pub(crate) trait Watched: Send + Sync + 'static {
+    /// A table as it was heard of last.
+    fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc>;
+
+    /// The changes of tables from now on.
+    fn table_changes(&self) -> Receiver<Change>;
+
+    /// The changes of MirrorPolicies from now on.
+    fn policy_changes(&self) -> Receiver<Change>;
+
+    /// The changes of Rollouts from now on.
+    fn rollout_changes(&self) -> Receiver<Change>;
+
+    /// The tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
+    fn marked(&self) -> Option<Vec<Marked>>;
+
+    /// The tables whose marks cannot be read, with the reason in one line.
+    fn unreadable(&self) -> Vec<(About, String)>;
+
+    /// Whether a Rollout uses this plugin; `None` if there is no such Rollout.
+    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
+
+    /// Whether a Rollout that uses this plugin selects other tables than this one, whatever it may ask for.
+    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;
+
+    /// Number of Rollouts.
+    fn rollouts(&self) -> usize;
+}
+
+impl Watched for CachedRouteStore {
+    fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc> {
+        self.tables().get(table)?.document().ok()
+    }
+
+    fn table_changes(&self) -> Receiver<Change> {
+        self.tables().subscribe()
+    }
+
+    fn policy_changes(&self) -> Receiver<Change> {
+        self.mirror_policies().subscribe()
+    }
+
+    fn rollout_changes(&self) -> Receiver<Change> {
+        Self::rollouts(self).subscribe()
+    }
+
+    fn marked(&self) -> Option<Vec<Marked>> {
+        self.tables().check(None, FRESH).ok()?;
+        Self::rollouts(self).check(None, FRESH).ok()?;
+        let tables = self.tables().all().into_iter();
+        let marked = tables.map(|table| Marked {
+            table: table.key.clone(),
+            rollouts: table
+                .owners
+                .iter()
+                .filter(|it| is_whole(it))
+                .cloned()
+                .collect(),
+        });
+        Some(marked.filter(|it| !it.rollouts.is_empty()).collect())
+    }
+
+    fn unreadable(&self) -> Vec<(About, String)> {
+        let tables = self.tables().all().into_iter();
+        let unreadable = tables.filter_map(|table| {
+            let reason = table.unreadable.as_deref()?.to_owned();
+            let about = About {
+                key: table.key.clone(),
+                uid: table.uid.as_ref().to_owned(),
+            };
+            Some((about, reason))
+        });
+        unreadable.collect()
+    }
+
+    fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool> {
+        let facts = Self::rollouts(self).get(rollout)?;
+        Some(facts.traffic.is_some())
+    }
+
+    fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool {
+        let (facts, table) = (Self::rollouts(self).get(rollout), self.tables().get(table));
+        let selector = facts.as_ref().and_then(|facts| facts.traffic.as_ref());
+        let selector = selector.and_then(|traffic| traffic.selector.as_ref());
+        let (Some(selector), Some(table)) = (selector, table) else {
+            return false;
+        };
+        !selector.matches(&table.key, &table.labels)
+    }
+
+    fn rollouts(&self) -> usize {
+        Self::rollouts(self).status().objects
+    }
+}
+
+/// Whether a mark names a Rollout of this cluster in full. A label has a digest where a name is too long for it, and the
+/// marks of another workload cluster have its name behind an `@`.
+fn is_whole(mark: &ObjectKey) -> bool {
+    let is_digest = |name: &str| {
+        let digest = name
+            .strip_prefix('x')
+            .and_then(|name| name.rsplit_once('-'));
+        digest.is_some_and(|(_, it)| {
+            it.len() == 16 && it.bytes().all(|byte| byte.is_ascii_hexdigit())
+        })
+    };
+    let is_plain = |name: &str| !name.contains('@') && !is_digest(name);
+    is_plain(&mark.namespace) && is_plain(&mark.name)
 }
 
 #[cfg(test)]

@@ -1,18 +1,14 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 //!
-//! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
-//! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
+//! [`read`] reads the inputs of a call, [`write`] decides which plans are written and carries them out, and
+//! [`verification`] answers VerifyWeight. [`deadline`] divides the time of a call between reading and writing.
 
-mod acceptance;
 mod attend;
 mod between;
 mod deadline;
 mod guard;
-mod live_rollout;
 mod memory;
-mod partial;
-mod priority;
-mod selected;
+mod read;
 mod verification;
 mod write;
 
@@ -25,19 +21,18 @@ use rollouts_rpc::{
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
+use route_planner::{IntentKind, Plan, belongs_to, is_rest};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use self::{
     attend::Deferred,
     deadline::Deadline,
     guard::{Divided, Holds},
     memory::Memory,
-    partial::{adds_share, decide, plan_all, toward_stable},
-    selected::{Selected, policies_unread},
+    read::{Selected, policies_unread},
     verification::is_waited_for,
-    write::{Tries, Write, moving},
+    write::{Tries, Write, adds_share, decide, moving, plan_all, toward_stable},
 };
 pub(crate) use self::{
     attend::{rollout_keeper, table_keeper},
@@ -48,7 +43,6 @@ pub(crate) use self::{
 use crate::{
     error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
-    metrics::calls::confirming,
     report::{About, Observer, Report},
     standing::Standing,
 };
@@ -170,7 +164,7 @@ impl<S: Store> GlooRouter<S> {
         rollout: &'r Rollout,
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = live_rollout::with_zero_percentages(&self.store, rollout);
+        let complete = read::with_zero_percentages(&self.store, rollout);
         let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {
@@ -529,65 +523,6 @@ impl<S: Store> GlooRouter<S> {
             .leave_unfinished(rollout, call, !failures.is_empty());
         Ok(failures)
     }
-
-    /// The answer for all tables is that of the table furthest behind.
-    async fn verify(
-        &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-        deadline: Deadline,
-    ) -> Result<Verification, ShiftError> {
-        let weight = from_rpc::weight(desired, additional);
-        let decision = if desired.value >= desired.max {
-            confirming();
-            Decision::VerifyPromotion
-        } else {
-            Decision::Verify
-        };
-        let complete = self.complete(rollout, deadline).await;
-        let complete = complete.map_err(Failures::from)?;
-        let mut request = self.request(&complete, weight)?;
-        let selected = self.selected(&request, decision, deadline).await;
-        let selected = self.for_weights(&mut request, selected, deadline).await;
-        let Selected { tables, failures } = selected;
-        Failures::check(failures)?;
-        let mut verification = Verification::Verified;
-        for table in &tables {
-            let observation = observe(&request.config, &request.intent, table);
-            let reason = match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
-                Observation::Verified => continue,
-                Observation::NotApplicable { reason } => {
-                    if verification == Verification::Verified {
-                        verification = Verification::NotImplemented;
-                    }
-                    reason
-                }
-                Observation::NotVerified { reason } => {
-                    verification = Verification::NotVerified;
-                    reason
-                }
-                Observation::Refused { reason } => {
-                    verification = Verification::NotVerified;
-                    warn!(rollout = %request.rollout, "not verified until the table is corrected: {reason}");
-                    self.observer.observe(&Report::GlooRejected {
-                        rollout: About::of_call(rollout),
-                        table: About::of(table),
-                        reason,
-                    });
-                    continue;
-                }
-            };
-            info!(rollout = %request.rollout, "not verified: {reason}");
-        }
-        if verification == Verification::Verified
-            && !self.may_be_promoted(rollout, &request, desired)
-        {
-            info!(rollout = %request.rollout, "not verified: promotionGuard.before is not over");
-            verification = Verification::NotVerified;
-        }
-        Ok(verification)
-    }
 }
 
 impl<S: Store> TrafficRouter for GlooRouter<S> {
@@ -627,7 +562,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
             return Ok(());
         }
         self.between.suspend(rollout);
-        let priority = priority::of_weight(rollout, desired);
+        let priority = deadline::priority_of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
             self.set_weights(rollout, desired, additional, deadline)
         });
@@ -676,7 +611,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         self.between.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-                let route = live_rollout::current(&complete, route);
+                let route = read::current(&complete, route);
                 self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
                     .await;
             }
@@ -693,7 +628,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         }
         self.between.suspend(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
-        self.call(priority::of_removal(rollout), |deadline| {
+        self.call(deadline::priority_of_removal(rollout), |deadline| {
             self.manage_or_leave(rollout, removal, deadline)
         })
         .await;

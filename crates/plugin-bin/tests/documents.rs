@@ -7,10 +7,10 @@
 )]
 
 use clap::CommandFactory as _;
-use gloo_types::ObjectKey;
+use gloo_types::{MirrorPolicy, ObjectKey, Resource as _, RouteTable};
 use plugin_bin::{CommandLine, DEFAULT_PLUGIN_NAMES};
 use route_planner::PluginConfig;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const README: &str = include_str!("../../../README.md");
 const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
@@ -72,5 +72,136 @@ fn every_command_is_described() {
     for command in command.get_subcommands().map(clap::Command::get_name) {
         let is_described = COMMANDS.contains(&format!("`{command}`"));
         assert!(is_described, "{command}");
+    }
+}
+
+macro_rules! deployed {
+    ($path:literal) => {
+        serde_saphyr::from_str::<Value>(include_str!(concat!("../../../deploy/", $path))).unwrap()
+    };
+}
+
+/// A variant's values, its ConfigMap and its Deployment.
+fn variants() -> [[Value; 3]; 2] {
+    [
+        [
+            deployed!("helm/init-container.yaml"),
+            deployed!("kustomize/init-container/config-map.yaml"),
+            deployed!("kustomize/init-container/deployment.yaml"),
+        ],
+        [
+            deployed!("helm/https.yaml"),
+            deployed!("kustomize/https/config-map.yaml"),
+            deployed!("kustomize/https/deployment.yaml"),
+        ],
+    ]
+}
+
+fn plugins(config_map: &Value) -> Value {
+    let text = config_map["data"]["trafficRouterPlugins"].as_str().unwrap();
+    serde_saphyr::from_str(text).unwrap()
+}
+
+#[test]
+fn every_variant_registers_a_name_the_plugin_reads() {
+    for [_, config_map, _] in variants() {
+        let name = plugins(&config_map)[0]["name"].clone();
+        assert!(DEFAULT_PLUGIN_NAMES.contains(&name.as_str().unwrap()));
+    }
+}
+
+#[test]
+fn the_role_is_for_the_resources_the_plugin_edits() {
+    let role = deployed!("kustomize/rights/cluster-role.yaml");
+    let resources = |index: usize| {
+        let rule = &role["rules"][index];
+        json!([rule["apiGroups"], rule["resources"]])
+    };
+    let expect = |group, plural| json!([[group], [plural]]);
+    assert_eq!(
+        [resources(0), resources(1)],
+        [
+            expect(RouteTable::GROUP, RouteTable::PLURAL),
+            expect(MirrorPolicy::GROUP, MirrorPolicy::PLURAL),
+        ]
+    );
+}
+
+#[test]
+fn the_chart_gets_what_kustomize_makes() {
+    for [values, config_map, deployment] in variants() {
+        let controller = &values["controller"];
+        assert_eq!(controller["trafficRouterPlugins"], plugins(&config_map));
+        let pod = &deployment["spec"]["template"]["spec"];
+        assert_eq!(controller["initContainers"], pod["initContainers"]);
+        assert_eq!(controller["volumes"], pod["volumes"]);
+        let mounts = &pod["containers"][0]["volumeMounts"];
+        assert_eq!(&controller["volumeMounts"], mounts);
+    }
+}
+
+#[test]
+fn the_chart_gets_the_same_rights() {
+    let mut binding = deployed!("kustomize/rights/cluster-role-binding.yaml");
+    // The chart may call the account otherwise.
+    binding["subjects"][0]["name"] = r#"{{ include "argo-rollouts.serviceAccountName" . }}"#.into();
+    binding["subjects"][0]["namespace"] = r#"{{ include "argo-rollouts.namespace" . }}"#.into();
+    let role = deployed!("kustomize/rights/cluster-role.yaml");
+    let values = deployed!("helm/rights.yaml");
+    assert_eq!(values["extraObjects"], json!([role, binding]));
+}
+
+#[test]
+fn prometheus_asks_where_the_plugin_serves_its_metrics() {
+    let deployment = deployed!("observability/deployment.yaml");
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    let values = deployed!("observability/helm.yaml");
+    assert_eq!(values["controller"]["extraEnv"], container["env"]);
+
+    let command = CommandLine::command();
+    let flag = |flag: &&clap::Arg| flag.get_id() == "metrics_address";
+    let variable = command.get_arguments().find(flag).unwrap().get_env();
+    assert_eq!(
+        container["env"][0]["name"],
+        variable.unwrap().to_str().unwrap()
+    );
+    let address = container["env"][0]["value"].as_str().unwrap();
+    let port = address.parse::<std::net::SocketAddr>().unwrap().port();
+    assert_eq!(container["ports"][0]["containerPort"], port);
+    let monitor = deployed!("observability/objects/pod-monitor.yaml");
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(
+        endpoint["relabelings"][0]["replacement"],
+        format!("$1:{port}")
+    );
+}
+
+/// Every path of the values is one of the chart's (argo-helm, charts/argo-rollouts 2.41.0, values.yaml).
+#[test]
+fn the_chart_knows_every_value() {
+    const KNOWN: [&str; 7] = [
+        "controller.extraEnv",
+        "controller.initContainers",
+        "controller.trafficRouterPlugins",
+        "controller.volumeMounts",
+        "controller.volumes",
+        "extraObjects",
+        "providerRBAC.providers.glooPlatform",
+    ];
+    fn check(path: &str, value: &Value) {
+        match value {
+            Value::Object(values) => {
+                for (key, value) in values {
+                    check(format!("{path}.{key}").trim_start_matches('.'), value);
+                }
+            }
+            _ => assert!(KNOWN.contains(&path), "{path}"),
+        }
+    }
+    let [[init_container, ..], [https, ..]] = variants();
+    let rights = deployed!("helm/rights.yaml");
+    let observability = deployed!("observability/helm.yaml");
+    for values in [init_container, https, rights, observability] {
+        check("", &values);
     }
 }

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::passes::{Call, Pass, Update};
-use super::trial::Trial;
+use super::passes::{Call, Pass, Trial, Update};
 use super::world::Source;
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.

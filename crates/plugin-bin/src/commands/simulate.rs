@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::passes::{Pass, Update};
+use super::passes::{Pass, Trial, Update};
 use super::routes::{RouteState, routes};
-use super::trial::Trial;
 use super::world::Source;
 
 /// Walk all steps of a Rollout and show where its routes lead at each. Writes nothing.

@@ -14,12 +14,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::input::{self, Manifest, Spot};
-use super::located::{Step, path};
+use super::input::{self, Manifest, Spot, Step, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
-use super::passes::Update;
+use super::passes::{Trial, Update};
 use super::simulate::{End, walk};
-use super::trial::Trial;
 use super::world::{Source, Subject};
 use crate::from_rpc;
 

@@ -13,8 +13,7 @@ use route_store::{
 };
 use serde_json::{Value, json};
 
-use super::input::{self, Manifest, Unreadable};
-use super::located::path;
+use super::input::{self, Manifest, Unreadable, path};
 use crate::{
     Policy,
     flags::{ClusterFlags, PolicyFlags},

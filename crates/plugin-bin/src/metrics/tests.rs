@@ -12,7 +12,7 @@ use route_store::{ScopeStatus, with_context};
 use serde_json::json;
 
 use super::*;
-use crate::events::Reason;
+use crate::reporter::Reason;
 
 /// A router that answers as it is told, and may write meanwhile.
 #[derive(Default)]

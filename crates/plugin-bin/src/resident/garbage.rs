@@ -1,17 +1,21 @@
-//! Carries out what the [`Collector`] decides: restores tables of Rollouts that are gone.
+//! Garbage collection: restores tables that have parts of Rollouts that are gone or do not use the plugin.
+//!
+//! The controller tells a plugin nothing when a Rollout is deleted, or when it no longer uses the plugin. The marks in the
+//! tables tell, together with the Rollouts that there are. [`Collector`] decides, with time as an argument;
+//! [`GarbageCollector`] carries out what it decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use gloo_types::ObjectKey;
+use rollouts_rpc::Rollout;
 use route_store::{Change, ChangeKind, Priority, RequestContext, Store, with_context};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::watched::Watched;
-use crate::collect::{Brake, Collector, Part, Review, Rollouts};
+use super::Watched;
 use crate::report::{About, Observer, Orphanage, Report};
 use crate::router::{Collected, Fence, GlooRouter};
 
@@ -172,5 +176,397 @@ fn warn_of(brake: Option<Brake>) {
              gone for good"
         ),
         None => {}
+    }
+}
+
+/// How much longer a table waits whose Rollout this process has never seen: it may have been renamed, or be in another
+/// cluster.
+const NEVER_SEEN: u32 = 20;
+/// More tables than that, and more than one of [`ONE_OF`], do not become orphans at once: the Rollouts were lost.
+const MANY: usize = 5;
+const ONE_OF: usize = 5;
+
+/// A Rollout, as far as it decides about what it left in tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rollouts {
+    /// It uses this plugin: its calls look after its tables.
+    Uses,
+    /// It uses this plugin, selects other tables, and what it asks for is in force in these.
+    Deselects,
+    /// It no longer uses this plugin, and all its Pods are those of one version, or will be.
+    SettledWithout,
+    /// It no longer uses this plugin, and both versions get traffic. The controller divides it by the number of Pods now:
+    /// without the canary's share, stable may be too small.
+    UnsettledWithout,
+}
+
+impl Rollouts {
+    /// Judges a Rollout. `plugin_names` are the keys under which it may configure this plugin.
+    pub(crate) fn of(rollout: &Rollout, plugin_names: &[String]) -> Self {
+        let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
+        let uses = plugins
+            .is_some_and(|plugins| plugin_names.iter().any(|name| plugins.contains_key(name)));
+        if uses {
+            Self::Uses
+        } else if rollout.status.abort || rollout.status.is_promoted() {
+            Self::SettledWithout
+        } else {
+            Self::UnsettledWithout
+        }
+    }
+}
+
+/// What a table has of Rollouts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Marked {
+    pub(crate) table: ObjectKey,
+    /// Those that have marks in it, of this cluster.
+    pub(crate) rollouts: BTreeSet<ObjectKey>,
+}
+
+/// A part of a table that belongs to a Rollout.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Part {
+    pub(crate) rollout: ObjectKey,
+    pub(crate) table: ObjectKey,
+}
+
+/// Why nothing is collected although there are orphans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brake {
+    /// So many tables lost their Rollouts that the Rollouts may have been lost.
+    Many,
+    /// There is no Rollout at all.
+    NoRollouts,
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Review {
+    /// Parts that became orphans, and when they will be restored; `None` if a brake keeps them.
+    pub(crate) found: Vec<(Part, Orphanage, Option<Duration>)>,
+    /// Parts to restore now.
+    pub(crate) due: Vec<(Part, Orphanage)>,
+    /// Number of tables with orphans.
+    pub(crate) orphans: usize,
+    pub(crate) brake: Option<Brake>,
+}
+
+/// The orphans, and since when they are.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    after: Duration,
+    orphans: BTreeMap<Part, Orphan>,
+    /// Rollouts that were deleted while this process ran.
+    deleted: BTreeSet<ObjectKey>,
+}
+
+#[derive(Debug)]
+struct Orphan {
+    since: Instant,
+    why: Orphanage,
+    is_reported: bool,
+    /// After a restore that failed: not before.
+    not_before: Instant,
+}
+
+impl Collector {
+    /// A collector that restores a table so long after its Rollout was deleted.
+    pub(crate) fn new(after: Duration) -> Self {
+        Self {
+            after,
+            orphans: BTreeMap::new(),
+            deleted: BTreeSet::new(),
+        }
+    }
+
+    /// A watch told that a Rollout was deleted.
+    pub(crate) fn deleted(&mut self, rollout: &ObjectKey) {
+        self.deleted.insert(rollout.clone());
+    }
+
+    /// A part was not restored. It is tried again later.
+    pub(crate) fn failed(&mut self, part: &Part, now: Instant) {
+        let after = self.after;
+        if let Some(orphan) = self.orphans.get_mut(part) {
+            orphan.not_before = now + after;
+        }
+    }
+
+    /// Looks at all marks. `rollout` tells of the Rollout of a part, if there is one, of which there are `count` in all.
+    pub(crate) fn review(
+        &mut self,
+        now: Instant,
+        marked: &[Marked],
+        count: usize,
+        rollout: impl Fn(&Part) -> Option<Rollouts>,
+    ) -> Review {
+        let mut orphans = BTreeMap::new();
+        for Marked { table, rollouts } in marked {
+            for owner in rollouts {
+                let part = Part {
+                    rollout: owner.clone(),
+                    table: table.clone(),
+                };
+                let why = match rollout(&part) {
+                    Some(Rollouts::Uses | Rollouts::UnsettledWithout) => continue,
+                    Some(Rollouts::Deselects) => Orphanage::Deselected,
+                    Some(Rollouts::SettledWithout) => Orphanage::PluginRemoved,
+                    None if self.deleted.contains(owner) => Orphanage::Deleted,
+                    None => Orphanage::NeverSeen,
+                };
+                let known = self.orphans.remove(&part).filter(|known| known.why == why);
+                let orphan = known.unwrap_or(Orphan {
+                    since: now,
+                    why,
+                    is_reported: false,
+                    not_before: now,
+                });
+                orphans.insert(part, orphan);
+            }
+        }
+        self.orphans = orphans;
+        let has_marks =
+            |rollout: &ObjectKey| self.orphans.keys().any(|part| part.rollout == *rollout);
+        self.deleted.retain(has_marks);
+        let is_gone =
+            |orphan: &Orphan| matches!(orphan.why, Orphanage::Deleted | Orphanage::NeverSeen);
+        let tables = |of: &dyn Fn(&Orphan) -> bool| {
+            let parts = self.orphans.iter().filter(|(_, orphan)| of(orphan));
+            parts
+                .map(|(part, _)| &part.table)
+                .collect::<BTreeSet<_>>()
+                .len()
+        };
+        let gone = tables(&is_gone);
+        let mut review = Review {
+            orphans: tables(&|_| true),
+            ..Review::default()
+        };
+        let is_many = gone > MANY && gone * ONE_OF > marked.len();
+        for (part, orphan) in &mut self.orphans {
+            let brake = match orphan.why {
+                Orphanage::PluginRemoved | Orphanage::Deselected => None,
+                _ if is_many => Some(Brake::Many),
+                Orphanage::NeverSeen if count == 0 => Some(Brake::NoRollouts),
+                Orphanage::NeverSeen | Orphanage::Deleted => None,
+            };
+            review.brake = review.brake.or(brake);
+            let delay = match orphan.why {
+                Orphanage::NeverSeen => self.after.saturating_mul(NEVER_SEEN),
+                _ => self.after,
+            };
+            if !orphan.is_reported {
+                orphan.is_reported = true;
+                let after = brake.is_none().then_some(delay);
+                review.found.push((part.clone(), orphan.why, after));
+            }
+            let due = (orphan.since + delay).max(orphan.not_before);
+            if brake.is_none() && due <= now {
+                review.due.push((part.clone(), orphan.why));
+            }
+        }
+        review
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const AFTER: Duration = Duration::from_secs(30);
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("shop", name)
+    }
+
+    fn marked(table: &str, rollouts: &[&str]) -> Marked {
+        Marked {
+            table: key(table),
+            rollouts: rollouts.iter().map(|name| key(name)).collect(),
+        }
+    }
+
+    /// A world with one table of the Rollout `a`, and one in which nothing is wrong.
+    struct World {
+        collector: Collector,
+        begin: Instant,
+        tables: Vec<Marked>,
+        rollouts: BTreeMap<ObjectKey, Rollouts>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self {
+                collector: Collector::new(AFTER),
+                begin: Instant::now(),
+                tables: vec![marked("web", &["a"]), marked("fine", &["b"])],
+                rollouts: [(key("a"), Rollouts::Uses), (key("b"), Rollouts::Uses)].into(),
+            }
+        }
+
+        fn delete(&mut self, name: &str) {
+            self.rollouts.remove(&key(name));
+            self.collector.deleted(&key(name));
+        }
+
+        fn review(&mut self, second: u64) -> Review {
+            let now = self.begin + Duration::from_secs(second);
+            let rollouts = &self.rollouts;
+            let rollout = |part: &Part| rollouts.get(&part.rollout).copied();
+            self.collector
+                .review(now, &self.tables, rollouts.len(), rollout)
+        }
+
+        /// What is found and what is due at a second, by table.
+        #[track_caller]
+        fn check(&mut self, second: u64, found: &[(&str, Option<u64>)], due: &[&str]) {
+            let review = self.review(second);
+            let seen = review
+                .found
+                .iter()
+                .map(|(part, _, after)| (&*part.table.name, after.map(|after| after.as_secs())));
+            assert_eq!(seen.collect::<Vec<_>>(), found, "at {second}");
+            let seen = review.due.iter().map(|(part, _)| &*part.table.name);
+            assert_eq!(seen.collect::<Vec<_>>(), due, "at {second}");
+        }
+    }
+
+    #[test]
+    fn a_deleted_rollouts_table_is_due_after_a_delay() {
+        let mut world = World::new();
+        world.check(0, &[], &[]);
+        world.delete("a");
+        world.check(1, &[("web", Some(30))], &[]);
+        world.check(30, &[], &[]);
+        world.check(31, &[], &["web"]);
+        // It could not be written.
+        let part = Part {
+            rollout: key("a"),
+            table: key("web"),
+        };
+        world
+            .collector
+            .failed(&part, world.begin + Duration::from_secs(31));
+        world.check(60, &[], &[]);
+        world.check(61, &[], &["web"]);
+        // Restored.
+        world.tables = vec![marked("web", &[])];
+        assert_eq!(world.review(62), Review::default());
+        assert!(world.collector.orphans.is_empty() && world.collector.deleted.is_empty());
+    }
+
+    #[test]
+    fn a_rollout_that_comes_back_keeps_its_table() {
+        let mut world = World::new();
+        world.delete("a");
+        world.check(0, &[("web", Some(30))], &[]);
+        world.rollouts.insert(key("a"), Rollouts::Uses);
+        world.check(29, &[], &[]);
+        world.check(1000, &[], &[]);
+        // The time begins again.
+        world.delete("a");
+        world.check(1001, &[("web", Some(30))], &[]);
+        world.check(1030, &[], &[]);
+        world.check(1031, &[], &["web"]);
+    }
+
+    #[test]
+    fn a_rollout_that_was_never_seen_has_twenty_times_as_long() {
+        let mut world = World::new();
+        world.tables.push(marked("old", &["z"]));
+        world.check(0, &[("old", Some(600))], &[]);
+        world.check(599, &[], &[]);
+        world.check(600, &[], &["old"]);
+    }
+
+    #[test]
+    fn a_rollout_without_the_plugin_is_waited_for_until_it_is_settled() {
+        let mut world = World::new();
+        world.rollouts.insert(key("a"), Rollouts::UnsettledWithout);
+        world.check(0, &[], &[]);
+        world.check(10_000, &[], &[]);
+        world.rollouts.insert(key("a"), Rollouts::SettledWithout);
+        world.check(10_001, &[("web", Some(30))], &[]);
+        world.check(10_031, &[], &["web"]);
+    }
+
+    #[test]
+    fn a_table_that_is_no_longer_selected_is_due_after_a_delay() {
+        let mut world = World::new();
+        world.rollouts.insert(key("a"), Rollouts::Deselects);
+        world.check(0, &[("web", Some(30))], &[]);
+        world.check(29, &[], &[]);
+        world.check(30, &[], &["web"]);
+    }
+
+    #[test]
+    fn nothing_is_collected_when_many_tables_lose_their_rollouts_at_once() {
+        let mut world = World::new();
+        let names: Vec<String> = (0..30).map(|number| format!("t{number:02}")).collect();
+        world.tables = names.iter().map(|name| marked(name, &[name])).collect();
+        world.rollouts = names
+            .iter()
+            .map(|name| (key(name), Rollouts::Uses))
+            .collect();
+        assert_eq!(world.review(0), Review::default());
+        // Six of 30 are 20 %.
+        names[..6].iter().for_each(|name| world.delete(name));
+        assert_eq!(world.review(1).brake, None);
+        assert_eq!(world.review(31).due.len(), 6);
+        world.delete(&names[6]);
+        let review = world.review(32);
+        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+        assert_eq!((review.orphans, review.found[0].2), (7, None));
+        // All of them are too many, however they were lost.
+        world.rollouts.clear();
+        let review = world.review(10_000);
+        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+    }
+
+    #[test]
+    fn without_any_rollout_only_those_that_were_seen_are_collected() {
+        let mut world = World::new();
+        world.rollouts.clear();
+        world.check(0, &[("web", None), ("fine", None)], &[]);
+        assert_eq!(world.review(10_000).brake, Some(Brake::NoRollouts));
+        let mut world = World::new();
+        world.tables.truncate(1);
+        world.delete("a");
+        world.delete("b");
+        world.check(0, &[("web", Some(30))], &[]);
+        world.check(30, &[], &["web"]);
+    }
+
+    #[track_caller]
+    fn check_state(plugin: &str, status: Value, expect: Rollouts) {
+        let mut plugins = json!({});
+        plugins[plugin] = json!({});
+        let rollout = json!({
+            "spec": {"strategy": {"canary": {"trafficRouting": {"plugins": plugins}}}},
+            "status": status,
+        });
+        let rollout = serde_json::from_value(rollout).unwrap();
+        assert_eq!(Rollouts::of(&rollout, &["acme/gloo".into()]), expect);
+    }
+
+    #[test]
+    fn what_a_rollout_says_about_its_tables() {
+        let updating = json!({"stableRS": "a", "currentPodHash": "b"});
+        let promoted = json!({"stableRS": "a", "currentPodHash": "a"});
+        let aborted = json!({"stableRS": "a", "currentPodHash": "b", "abort": true});
+        check_state("acme/gloo", promoted.clone(), Rollouts::Uses);
+        check_state("acme/other", updating, Rollouts::UnsettledWithout);
+        check_state("acme/other", promoted, Rollouts::SettledWithout);
+        check_state("acme/other", aborted, Rollouts::SettledWithout);
+        check_state("acme/other", json!({}), Rollouts::UnsettledWithout);
+        let blue_green: Rollout = serde_json::from_value(json!({
+            "spec": {"strategy": {"blueGreen": {}}},
+            "status": {"stableRS": "a", "currentPodHash": "a"},
+        }))
+        .unwrap();
+        assert_eq!(Rollouts::of(&blue_green, &[]), Rollouts::SettledWithout);
     }
 }

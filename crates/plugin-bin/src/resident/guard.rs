@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
-use super::watched::Watched;
+use super::Watched;
 use crate::report::HoldEnd;
 use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, look_at};
 

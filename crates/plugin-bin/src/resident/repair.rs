@@ -29,8 +29,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tracing::debug;
 
-use super::watched::Watched;
-use crate::collect::Part;
+use super::Watched;
+use super::garbage::Part;
 use crate::fights::FieldManager;
 use crate::report::{About, Observer, RepairOutcome, Report};
 use crate::router::{Drift, Fence, GlooRouter, Repaired};

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
+use super::garbage::Rollouts;
 use super::*;
-use crate::collect::{Marked, Rollouts};
 use crate::from_rpc::Policy;
 use crate::report::{About, RepairOutcome, Report};
 
@@ -45,15 +45,15 @@ impl Watched for World {
         RouteTableDoc::from_value(self.store.table(table)?).ok()
     }
 
-    fn table_changes(&self) -> broadcast::Receiver<Change> {
+    fn table_changes(&self) -> Receiver<Change> {
         self.tables.subscribe()
     }
 
-    fn policy_changes(&self) -> broadcast::Receiver<Change> {
+    fn policy_changes(&self) -> Receiver<Change> {
         self.policies.subscribe()
     }
 
-    fn rollout_changes(&self) -> broadcast::Receiver<Change> {
+    fn rollout_changes(&self) -> Receiver<Change> {
         self.rollouts.subscribe()
     }
 
@@ -731,4 +731,17 @@ async fn a_mirror_policy_that_somebody_deletes_comes_back() {
     }
     sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.writes_since(before), 1);
+}
+
+#[test]
+fn a_mark_names_a_rollout_of_this_cluster_in_full() {
+    for (name, expect) in [
+        ("reviews", true),
+        ("x-ray", true),
+        ("reviews@eu", false),
+        ("xreviews-e63f991904833892", false),
+        ("xreviews-e63f99190483389", true),
+    ] {
+        assert_eq!(is_whole(&ObjectKey::new("shop", name)), expect, "{name}");
+    }
 }

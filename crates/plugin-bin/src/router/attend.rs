@@ -17,7 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{GlooRouter, partial::LivePolicies};
+use super::{GlooRouter, write::LivePolicies};
 use crate::from_rpc::{self, Policy};
 use crate::metrics;
 

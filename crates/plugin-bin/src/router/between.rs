@@ -17,12 +17,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all, write::moves};
-use crate::collect::{Part, Rollouts};
+use super::{
+    GlooRouter, Only, carry_out,
+    deadline::Deadline,
+    write::{moves, plan_all},
+};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, Orphanage, RepairOutcome};
+use crate::resident::garbage::{Part, Rollouts};
 use crate::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table switches off its repairs.

@@ -32,7 +32,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, selected::Selected};
+use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, read::Selected};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, HoldEnd, Report};

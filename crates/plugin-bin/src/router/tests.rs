@@ -6,7 +6,6 @@ mod gateway;
 mod guard;
 mod managed_routes;
 mod management_cluster;
-mod mirror_routes;
 mod partial_failures;
 mod reports;
 

@@ -12,7 +12,7 @@ use super::super::Answer;
 use super::super::output::{self, DIM, RED, YELLOW, styled};
 use super::super::world::Subject;
 use super::{Args, Report, RolloutStatus, Verdict, read};
-use crate::events::Reason;
+use crate::reporter::Reason;
 
 /// Time between two looks at the cluster.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use route_store::{
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::mirror_routes::mirror_rollout;
+use super::managed_routes::mirror_rollout;
 use super::*;
 
 const NOTHING: [&str; 0] = [];

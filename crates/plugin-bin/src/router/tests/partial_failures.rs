@@ -2,7 +2,7 @@
 
 use rollouts_rpc::rollout::{CanaryStep, SetMirrorRoute};
 
-use super::{faulty::Fault, mirror_routes::mirror_rollout, *};
+use super::{faulty::Fault, managed_routes::mirror_rollout, *};
 
 fn tables(names: &[&str]) -> Fixture {
     Fixture::new(names.iter().map(|name| table(name, vec![route_to("web")])))
