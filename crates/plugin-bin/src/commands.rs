@@ -81,7 +81,7 @@ pub(crate) fn run(command: &Command) -> ExitCode {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
         Err(error) => {
-            output::complain(&one_line(&error));
+            output::print_error(&one_line(&error));
             ExitCode::from(3)
         }
     }

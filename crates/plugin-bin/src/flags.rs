@@ -8,8 +8,8 @@ use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
 
+use crate::background::Settings;
 use crate::from_rpc::Policy;
-use crate::resident::Settings;
 
 /// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or variables for controllers before
 /// 1.7, which know no `args`.
@@ -243,7 +243,7 @@ impl Flags {
     }
 
     /// What is done between the calls.
-    pub(crate) fn between_the_calls(&self) -> Settings {
+    pub(crate) fn background_settings(&self) -> Settings {
         Settings {
             repair: self.repair == Switch::On,
             collect_after: self.gc_after,

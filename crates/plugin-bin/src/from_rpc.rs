@@ -53,12 +53,12 @@ pub(crate) struct Request {
     pub(crate) intent: Intent,
     /// Whether a step mirrors requests, so that there may be MirrorPolicies.
     pub(crate) has_mirrors: bool,
-    pub(crate) seen: Seen,
+    pub(crate) snapshot: RolloutSnapshot,
 }
 
 /// The Rollout as the caller saw it, as far as that tells whether traffic may move to the canary.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct RolloutSnapshot {
     pub(crate) version: String,
     uid: String,
     stable_hash: String,
@@ -66,7 +66,7 @@ pub(crate) struct Seen {
     is_aborted: bool,
 }
 
-impl Seen {
+impl RolloutSnapshot {
     fn of(rollout: &Rollout) -> Self {
         let (metadata, status) = (&rollout.metadata, &rollout.status);
         Self {
@@ -139,7 +139,7 @@ impl Request {
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
-            seen: Seen::of(rollout),
+            snapshot: RolloutSnapshot::of(rollout),
         })
     }
 }
@@ -194,7 +194,7 @@ impl Request {
                 ..self.intent.clone()
             },
             has_mirrors: self.has_mirrors,
-            seen: self.seen.clone(),
+            snapshot: self.snapshot.clone(),
         }
     }
 }

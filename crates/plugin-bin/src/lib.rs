@@ -2,6 +2,7 @@
 //!
 //! Decisions are `route-planner`'s, access is `route-store`'s, the protocol is `rollouts-rpc`'s.
 
+mod background;
 mod commands;
 mod error;
 mod fights;
@@ -10,7 +11,6 @@ mod from_rpc;
 mod metrics;
 mod report;
 mod reporter;
-mod resident;
 mod router;
 mod standing;
 
@@ -29,6 +29,7 @@ use route_store::{
     CachedRouteStore, Clusters, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
 };
 
+use background::leadership::LeaseFence;
 pub use commands::{CommandLine, Permission, permissions};
 pub use error::{Failure, Failures, ShiftError};
 use flags::Protocol;
@@ -36,7 +37,6 @@ pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
 use reporter::{Events, Reporter};
-use resident::leadership::LeaseFence;
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
@@ -115,19 +115,19 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
             let reporter = Arc::new(Reporter::new(metrics.clone(), events));
             let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter.clone());
             let router = configured(router, flags);
-            let (settings, timeout) = (flags.between_the_calls(), flags.request_timeout());
+            let (settings, timeout) = (flags.background_settings(), flags.request_timeout());
             let fence = LeaseFence::new(
                 clusters.local.clone(),
                 Controller::of_this_process(),
                 timeout,
             );
-            let mut fence = fence.telling(reporter.clone());
+            let mut fence = fence.with_observer(reporter.clone());
             let attending = router.clone();
             let background = async move {
                 let _following = Following(cached.clone());
                 let between = async {
-                    fence.meet(attending.between().instance().await).await;
-                    resident::run(settings, &attending, cached.clone(), fence, reporter).await;
+                    fence.meet(attending.background().instance().await).await;
+                    background::run(settings, &attending, cached.clone(), fence, reporter).await;
                 };
                 let posting = async {
                     let posting = of_rollouts.post_to(&*clusters.local);
@@ -138,7 +138,7 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                         None => posting.await,
                     }
                 };
-                join4(posting, cached.run(), attending.attend(), between).await;
+                join4(posting, cached.run(), attending.maintain(), between).await;
             };
             serve_router(flags, env, router, metrics, background)
         }
@@ -206,7 +206,7 @@ fn serve_router<S: Store>(
         .build()?;
     {
         let _entered = runtime.enter();
-        router.between().spawn(background);
+        router.background().spawn(background);
     }
     let router = Metered::new(router, metrics.clone());
     if let Some(address) = flags.metrics_address {

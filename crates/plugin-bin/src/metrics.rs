@@ -39,13 +39,13 @@ pub(crate) struct Metrics {
     writes: Family<WriteLabels, Counter>,
     conflicts: Family<KindLabels, Counter>,
     events: Family<EventLabels, Counter>,
-    pub(crate) between: BetweenCalls,
+    pub(crate) background: BackgroundMetrics,
     watches: Watches,
     per_rollout: Option<PerRollout>,
 }
 
 /// What is done between the calls.
-pub(crate) struct BetweenCalls {
+pub(crate) struct BackgroundMetrics {
     repairs: Family<OutcomeLabels, Counter>,
     repair_delay: Histogram,
     fights: Gauge,
@@ -243,7 +243,7 @@ impl Metrics {
                 "Events about Rollouts and RouteTables, by result: posted, counted (as a repeat), throttled, dropped \
                  or failed",
             ),
-            between: BetweenCalls {
+            background: BackgroundMetrics {
                 repairs: register.add(
                     "repairs",
                     "Drift that was met, by outcome: written (undone), fenced_lease, fenced_rollout, conflict or failed",
@@ -283,7 +283,7 @@ impl Metrics {
             per_rollout,
             registry,
         };
-        metrics.between.leads(None);
+        metrics.background.leads(None);
         Arc::new(metrics)
     }
 
@@ -328,7 +328,7 @@ impl Metrics {
     }
 }
 
-impl BetweenCalls {
+impl BackgroundMetrics {
     pub(crate) fn repair(&self, outcome: &'static str, delay: Duration) {
         self.repairs.get_or_create(&OutcomeLabels { outcome }).inc();
         self.repair_delay.observe(delay.as_secs_f64());

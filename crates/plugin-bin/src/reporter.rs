@@ -25,7 +25,7 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn observe(&self, report: &Report) {
-        let (metrics, events) = (&self.metrics.between, &self.events);
+        let (metrics, events) = (&self.metrics.background, &self.events);
         match report {
             Report::Repair {
                 rollout,

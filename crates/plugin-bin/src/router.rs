@@ -3,9 +3,9 @@
 //! [`read`] reads the inputs of a call, [`write`] decides which plans are written and carries them out, and
 //! [`verification`] answers VerifyWeight. [`deadline`] divides the time of a call between reading and writing.
 
-mod attend;
-mod between;
+mod background;
 mod deadline;
+mod deferred;
 mod guard;
 mod memory;
 mod read;
@@ -25,20 +25,20 @@ use route_planner::{IntentKind, Plan, belongs_to, is_rest};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
 use tracing::{debug, info};
 
-use self::{
-    attend::Deferred,
-    deadline::Deadline,
-    guard::{Divided, Holds},
-    memory::Memory,
-    read::{Selected, policies_unread},
-    verification::is_waited_for,
-    write::{Tries, Write, adds_share, decide, moving, plan_all, toward_stable},
-};
 pub(crate) use self::{
-    attend::{rollout_keeper, table_keeper},
-    between::{Between, Collected, Drift, Fence, Repaired},
+    background::{Background, Collected, Drift, Fence, Repaired},
+    deferred::{rollout_keeper, table_keeper},
     guard::{Promotion, Release, end_of, look_at},
     write::carry_out,
+};
+use self::{
+    deadline::Deadline,
+    deferred::Deferred,
+    guard::{HeldApart, Holds},
+    memory::Memory,
+    read::{Selected, policies_unreadable},
+    verification::is_waited_for,
+    write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
@@ -50,8 +50,8 @@ use crate::{
 /// Whether a call about managed routes is the controller's, or the retry in SetWeight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
-    First,
-    Second,
+    Call,
+    Retry,
 }
 
 /// Shifts traffic by editing RouteTables in `S`.
@@ -65,19 +65,19 @@ pub struct GlooRouter<S> {
     guards_promotions: bool,
     call_timeout: Option<Duration>,
     observer: Arc<dyn Observer>,
-    between: Between,
+    background: Background,
 }
 
 /// The one table that a repair writes.
 #[derive(Clone, Copy, Debug)]
-struct Only<'t> {
+struct RepairScope<'t> {
     table: &'t ObjectKey,
     /// Whether the canary's share of it may grow.
     may_grow: bool,
 }
 
 /// What became of a request.
-struct Shifted {
+struct ShiftOutcome {
     /// What cannot be planned.
     failures: Vec<Failure>,
     /// What could not be written.
@@ -88,7 +88,7 @@ struct Shifted {
     leaves_marks: bool,
 }
 
-impl Shifted {
+impl ShiftOutcome {
     fn into_failures(self) -> Vec<Failure> {
         self.failures.into_iter().chain(self.unwritten).collect()
     }
@@ -106,7 +106,7 @@ impl<S: Store> GlooRouter<S> {
             guards_promotions: true,
             call_timeout: None,
             observer: Arc::new(()),
-            between: Between::default(),
+            background: Background::default(),
         }
     }
 
@@ -164,7 +164,7 @@ impl<S: Store> GlooRouter<S> {
         rollout: &'r Rollout,
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = read::with_zero_percentages(&self.store, rollout);
+        let complete = read::restore_zero_percentages(&self.store, rollout);
         let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {
@@ -181,8 +181,8 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         selected: Selected,
         deadline: Deadline,
-        only: Option<Only<'_>>,
-    ) -> Shifted {
+        only: Option<RepairScope<'_>>,
+    ) -> ShiftOutcome {
         let Selected {
             tables,
             mut failures,
@@ -210,11 +210,11 @@ impl<S: Store> GlooRouter<S> {
                 .retain(|(write, _)| write.is_of(only.table));
         }
         let may_grow = only.is_none_or(|only| only.may_grow);
-        let tries = only.map_or(Tries::Many, |_| Tries::One);
+        let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
         let mut failures = decision.failures;
         let policies = live.as_deref().unwrap_or_default();
         let mut moved: Vec<ObjectKey> = moving(&decision.steady, policies);
-        let written = self.write_all(request, decision.steady, policies, deadline, tries);
+        let written = self.write_all(request, decision.steady, policies, deadline, retries);
         let mut unwritten = written.await;
         let mut rest = Vec::new();
         for (write, table) in decision.growing {
@@ -228,9 +228,9 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         moved.extend(moving(&rest, policies));
-        let written = self.write_all(request, rest, policies, deadline, tries);
+        let written = self.write_all(request, rest, policies, deadline, retries);
         unwritten.extend(written.await);
-        Shifted {
+        ShiftOutcome {
             failures,
             unwritten,
             moved,
@@ -243,9 +243,9 @@ impl<S: Store> GlooRouter<S> {
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
         let newer = self
             .store
-            .newer_rollout(&request.rollout, &request.seen.version);
+            .newer_rollout(&request.rollout, &request.snapshot.version);
         let newer = deadline.reading(newer).await.flatten()?;
-        let why = request.seen.outdated(&newer)?;
+        let why = request.snapshot.outdated(&newer)?;
         Some(Failure::Outdated {
             rollout: request.rollout.clone(),
             why,
@@ -283,7 +283,8 @@ impl<S: Store> GlooRouter<S> {
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
         let keys = selected.keys();
         selected.failures.extend(unread);
-        let Divided { selected, held } = self.divide(rollout, &request, selected, deadline).await;
+        let HeldApart { selected, held } =
+            self.hold_apart(rollout, &request, selected, deadline).await;
         let is_held = held.is_some();
         let shifted = self.shift(&request, selected, deadline, None).await;
         let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
@@ -317,7 +318,7 @@ impl<S: Store> GlooRouter<S> {
         }
         for call in self.memory.unfinished(rollout) {
             failures.extend(
-                self.manage(&complete, call, Attempt::Second, deadline)
+                self.manage(&complete, call, Attempt::Retry, deadline)
                     .await?,
             );
         }
@@ -334,7 +335,7 @@ impl<S: Store> GlooRouter<S> {
         standing.request = Some(Arc::new(request.clone()));
         // A promotion that is held has a watch of its own.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
-        self.between.set(rollout, standing, leaves_marks, &moved);
+        self.background.set(rollout, standing, leaves_marks, &moved);
         if failures.len() > 1 {
             // The one line of the answer has no room for long reasons.
             for failure in &failures {
@@ -403,7 +404,13 @@ impl<S: Store> GlooRouter<S> {
         failures.extend(policies);
         let writes = plans.into_iter().map(|plan| Write::new(plan, false));
         let written = self
-            .write_all(request, writes.collect(), &[], deadline, Tries::Many)
+            .write_all(
+                request,
+                writes.collect(),
+                &[],
+                deadline,
+                Retries::OnConflict,
+            )
             .await;
         // A table that was deleted has no routes left.
         let is_gone =
@@ -431,7 +438,7 @@ impl<S: Store> GlooRouter<S> {
         let live = match live {
             Ok(live) => live,
             Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
-                if !has_routes && attempt == Attempt::First =>
+                if !has_routes && attempt == Attempt::Call =>
             {
                 // The step has never been carried out, and will say so itself.
                 debug!(%rollout, "MirrorPolicies are not read: {error}");
@@ -441,7 +448,7 @@ impl<S: Store> GlooRouter<S> {
             Err(error) if error.is_unavailable() && !self.has_known_policy(mark) => {
                 return Vec::new();
             }
-            Err(error) => return vec![policies_unread(request, error)],
+            Err(error) => return vec![policies_unreadable(request, error)],
         };
         let mut failures = Vec::new();
         for policy in live.iter().filter(|policy| belongs_to(policy, mark)) {
@@ -459,7 +466,7 @@ impl<S: Store> GlooRouter<S> {
 
     /// The complete Rollout, for a call about a managed route. SetWeight of the same pass reads it too, and reports what
     /// fails.
-    async fn complete_or_leave<'r>(
+    async fn complete_or_defer<'r>(
         &self,
         rollout: &'r Rollout,
         deadline: Deadline,
@@ -476,8 +483,8 @@ impl<S: Store> GlooRouter<S> {
     /// Carries out a call about managed routes. What fails is left to SetWeight of the same pass, which tries it again and
     /// reports it: an error here would keep the controller from calling SetWeight, and only the errors of SetWeight become
     /// events (upstream `rollout/trafficrouting.go`).
-    async fn manage_or_leave(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
-        let failed = match self.manage(rollout, kind, Attempt::First, deadline).await {
+    async fn manage_or_defer(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
+        let failed = match self.manage(rollout, kind, Attempt::Call, deadline).await {
             Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
             Err(error) => Err(error),
         };
@@ -541,10 +548,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         hashes: &PodHashes,
         _additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
+        self.background.record_instance(rollout);
         // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
         // selectors itself.
-        self.memory.tell_hashes(rollout, hashes);
+        self.memory.record_hashes(rollout, hashes);
         Ok(())
     }
 
@@ -554,14 +561,14 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
+        self.background.record_instance(rollout);
         if desired.value < desired.max {
             self.memory.end_full(&from_rpc::key(rollout));
         }
         if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
             return Ok(());
         }
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         let priority = deadline::priority_of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
             self.set_weights(rollout, desired, additional, deadline)
@@ -592,10 +599,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
-            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-                self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
+                self.manage_or_defer(&complete, from_rpc::header_route(route), deadline)
                     .await;
             }
         })
@@ -608,11 +615,11 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
-            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
                 let route = read::current(&complete, route);
-                self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
+                self.manage_or_defer(&complete, from_rpc::mirror_route(route), deadline)
                     .await;
             }
         })
@@ -621,22 +628,22 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
+        self.background.record_instance(rollout);
         self.memory.begin_removal(rollout);
         if self.defer(rollout).await {
             return Ok(());
         }
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
         self.call(deadline::priority_of_removal(rollout), |deadline| {
-            self.manage_or_leave(rollout, removal, deadline)
+            self.manage_or_defer(rollout, removal, deadline)
         })
         .await;
         Ok(())
     }
 
     async fn stop(&self) {
-        self.between.stop().await;
+        self.background.stop().await;
     }
 }
 

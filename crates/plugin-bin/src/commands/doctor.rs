@@ -4,9 +4,9 @@
 
 mod argo_cd;
 mod config_map;
-mod rights;
+mod permissions;
 
-pub use rights::{Permission, permissions};
+pub use permissions::{Permission, permissions};
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use route_store::{Clusters, KubeRouteStore};
 use serde::Serialize;
 
 use self::config_map::Entry;
-use self::rights::Place;
+use self::permissions::Place;
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
@@ -304,11 +304,11 @@ async fn rights(
         .map(|rollout| rollout.key.namespace.clone())
         .collect();
     let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
-    let of_tables = rights::of_tables(mirrors, &namespaces(policy, rollouts));
-    let mut of_rollouts = rights::of_rollouts(mirrors, &in_namespaces, controller);
+    let of_tables = permissions::of_tables(mirrors, &namespaces(policy, rollouts));
+    let mut of_rollouts = permissions::of_rollouts(mirrors, &in_namespaces, controller);
     if clusters.is_one() {
         of_rollouts.extend(of_tables);
-        return Ok(rights::examine(local, of_rollouts).await);
+        return Ok(permissions::examine(local, of_rollouts).await);
     }
     let management = Place {
         subject: "rights there",
@@ -317,8 +317,8 @@ async fn rights(
         account: None,
         role: "ClusterRole argo-rollouts-gloo-platform of the management cluster",
     };
-    let mut findings = rights::examine(local, of_rollouts).await;
-    findings.extend(rights::examine(management, of_tables).await);
+    let mut findings = permissions::examine(local, of_rollouts).await;
+    findings.extend(permissions::examine(management, of_tables).await);
     Ok(findings)
 }
 

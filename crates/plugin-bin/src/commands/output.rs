@@ -70,7 +70,7 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
 }
 
 /// Says on stderr why there is no answer.
-pub(super) fn complain(text: &str) {
+pub(super) fn print_error(text: &str) {
     // Without stderr the message is lost.
     let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
 }

@@ -264,7 +264,7 @@ fn text(report: &Report) -> anyhow::Result<String> {
 /// The one JSON Patch, for other tools.
 fn patch(report: &Report) -> anyhow::Result<String> {
     if let Some(reason) = &report.refused {
-        output::complain(reason);
+        output::print_error(reason);
     }
     let mut patches = report.changes.iter().flat_map(|change| &change.patches);
     let whole = report

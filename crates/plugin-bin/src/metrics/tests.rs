@@ -334,7 +334,7 @@ async fn leadership_is_not_known_until_the_lease_is_read() {
     let metrics = Metrics::new(false);
     assert_eq!(value(&metrics, "leader"), Some(-1.0));
     for (leads, expect) in [(Some(true), 1.0), (Some(false), 0.0), (None, -1.0)] {
-        metrics.between.leads(leads);
+        metrics.background.leads(leads);
         assert_eq!(value(&metrics, "leader"), Some(expect));
     }
 }
@@ -433,13 +433,15 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
         "conflict",
         "failed",
     ] {
-        metrics.between.repair(outcome, Duration::from_millis(300));
+        metrics
+            .background
+            .repair(outcome, Duration::from_millis(300));
     }
     for reason in ["deleted", "never_seen", "plugin_removed", "deselected"] {
-        metrics.between.restore(reason);
+        metrics.background.restore(reason);
     }
     for outcome in ["complete", "timeout", "broken", "ended"] {
-        metrics.between.released(outcome, Duration::from_secs(7));
+        metrics.background.released(outcome, Duration::from_secs(7));
     }
     let count = metrics.count_events();
     for reason in Reason::ALL {

@@ -32,7 +32,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, read::Selected};
+use super::{Fence, GlooRouter, RepairScope, carry_out, deadline::Deadline, read::Selected};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, HoldEnd, Report};
@@ -223,7 +223,7 @@ impl Holds {
 }
 
 /// The selected tables, divided into those that get what the call asks for and those whose traffic is held.
-pub(super) struct Divided {
+pub(super) struct HeldApart {
     pub(super) selected: Selected,
     /// The tables that are held, with what they get instead.
     pub(super) held: Option<(Request, Selected)>,
@@ -231,14 +231,14 @@ pub(super) struct Divided {
 
 impl<S: Store> GlooRouter<S> {
     /// Decides which of the selected tables keep their traffic on the canary Service for now.
-    pub(super) async fn divide(
+    pub(super) async fn hold_apart(
         &self,
         rollout: &Rollout,
         request: &Request,
         selected: Selected,
         deadline: Deadline,
-    ) -> Divided {
-        let free = |selected| Divided {
+    ) -> HeldApart {
+        let free = |selected| HeldApart {
             selected,
             held: None,
         };
@@ -273,7 +273,7 @@ impl<S: Store> GlooRouter<S> {
             && self.may_get_all(&promotion, &full, &held, deadline).await
         {
             self.holds.keep(&promotion.rollout, held.keys());
-            return Divided {
+            return HeldApart {
                 selected,
                 held: Some((full, held)),
             };
@@ -295,12 +295,12 @@ impl<S: Store> GlooRouter<S> {
                 Some(Ok(Some(look))) => look,
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
-                    self.warn_once(key, &error_chain(&error));
+                    self.warn_unguarded_once(key, &error_chain(&error));
                     self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
                 None => {
-                    self.warn_once(key, "the endpoints were not read in time");
+                    self.warn_unguarded_once(key, "the endpoints were not read in time");
                     self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
@@ -387,7 +387,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    fn warn_once(&self, rollout: &ObjectKey, why: &str) {
+    fn warn_unguarded_once(&self, rollout: &ObjectKey, why: &str) {
         if !self.holds.has_warned.swap(true, Ordering::Relaxed) {
             warn!(%rollout, "promotions do not wait for Pods: {why}");
         }
@@ -523,7 +523,7 @@ impl<S: Store> GlooRouter<S> {
                 tables: vec![document],
                 failures: Vec::new(),
             };
-            let only = Only {
+            let only = RepairScope {
                 table: &table,
                 may_grow: false,
             };

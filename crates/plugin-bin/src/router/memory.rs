@@ -11,7 +11,7 @@ use std::{
 };
 
 use gloo_types::ObjectKey;
-use rollouts_rpc::{PodHashes as Told, Rollout};
+use rollouts_rpc::{PodHashes as ReceivedHashes, Rollout};
 use route_planner::{IntentKind, PodHashes};
 use tokio::time::Instant;
 
@@ -148,7 +148,7 @@ impl Memory {
     }
 
     /// Remembers what UpdateHash said. At rest it says no more than the Rollout's status.
-    pub(super) fn tell_hashes(&self, rollout: &Rollout, told: &Told) {
+    pub(super) fn record_hashes(&self, rollout: &Rollout, told: &ReceivedHashes) {
         let status = &rollout.status;
         let is_rest = told.stable == told.canary
             && told.stable == status.stable_rs
@@ -345,8 +345,8 @@ mod tests {
         serde_json::from_value(rollout).unwrap()
     }
 
-    fn told(stable: &str, canary: &str) -> Told {
-        Told {
+    fn told(stable: &str, canary: &str) -> ReceivedHashes {
+        ReceivedHashes {
             stable: stable.into(),
             canary: canary.into(),
         }
@@ -362,7 +362,7 @@ mod tests {
     fn what_the_controller_told_counts_before_the_status() {
         let memory = Memory::default();
         check(&memory, &rollout("a", false, 1), "s1", "c1");
-        memory.tell_hashes(&rollout("a", false, 1), &told("s1", "c0"));
+        memory.record_hashes(&rollout("a", false, 1), &told("s1", "c0"));
         check(&memory, &rollout("a", false, 1), "s1", "c0");
         // Another Rollout of that name.
         check(&memory, &rollout("b", false, 1), "s1", "c1");
@@ -423,12 +423,12 @@ mod tests {
         let rollout = rollout("a", false, 1);
         let tables = [ObjectKey::new("mesh", "web")].into();
         memory.begin_removal(&rollout);
-        memory.tell_hashes(&rollout, &told("s1", "c1"));
+        memory.record_hashes(&rollout, &told("s1", "c1"));
         memory.left_behind(&key(&rollout), &tables);
         assert_eq!(known(&memory), 1);
         let mut promoted = rollout.clone();
         promoted.status.stable_rs = "c1".into();
-        memory.tell_hashes(&promoted, &told("c1", "c1"));
+        memory.record_hashes(&promoted, &told("c1", "c1"));
         memory.all_restored(&key(&rollout));
         assert_eq!(known(&memory), 1);
         memory.end_pass(&rollout);
@@ -445,7 +445,7 @@ mod tests {
             let mut rollout = rollout("a", false, 1);
             rollout.metadata.name = number.to_string();
             memory.begin_removal(&rollout);
-            memory.tell_hashes(&rollout, &told("s1", "c0"));
+            memory.record_hashes(&rollout, &told("s1", "c0"));
             memory.left_behind(&key(&rollout), &[ObjectKey::new("mesh", "web")].into());
             memory.forget(&key(&rollout));
         }

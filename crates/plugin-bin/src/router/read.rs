@@ -117,7 +117,7 @@ impl<S: Store> GlooRouter<S> {
         deadline: Deadline,
     ) -> Result<Vec<MirrorPolicyDoc>, Failure> {
         match deadline.reading(self.store.policies()).await {
-            Some(policies) => policies.map_err(|error| policies_unread(request, error)),
+            Some(policies) => policies.map_err(|error| policies_unreadable(request, error)),
             None => Err(Failure::NotRead("MirrorPolicies".to_owned())),
         }
     }
@@ -204,7 +204,7 @@ fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
 }
 
 /// Why mirror routes cannot be looked after.
-pub(super) fn policies_unread(request: &Request, error: StoreError) -> Failure {
+pub(super) fn policies_unreadable(request: &Request, error: StoreError) -> Failure {
     Failure::Policies {
         rollout: request.rollout.clone(),
         source: Box::new(error),
@@ -215,7 +215,7 @@ pub(super) fn policies_unread(request: &Request, error: StoreError) -> Failure {
 ///
 /// The object is looked up only when a mirror step without percentage may be in force. Where it cannot be found, as
 /// with RouteTables in another cluster, a step without percentage counts as it came.
-pub(super) async fn with_zero_percentages<'r>(
+pub(super) async fn restore_zero_percentages<'r>(
     reader: &impl RolloutReader,
     rollout: &'r Rollout,
 ) -> Result<Cow<'r, Rollout>, StoreError> {
@@ -248,7 +248,7 @@ pub(super) async fn with_zero_percentages<'r>(
     Ok(Cow::Owned(rollout))
 }
 
-/// `route` of the current step, as [`with_zero_percentages`] left that step.
+/// `route` of the current step, as [`restore_zero_percentages`] left that step.
 pub(super) fn current<'r>(rollout: &'r Rollout, route: &'r SetMirrorRoute) -> &'r SetMirrorRoute {
     let step = rollout.current_step();
     let step = step.and_then(|step| step.set_mirror_route.as_ref());

@@ -2,11 +2,11 @@
 
 mod cached;
 mod faulty;
-mod gateway;
 mod guard;
 mod managed_routes;
 mod management_cluster;
 mod partial_failures;
+mod promotion_simulation;
 mod reports;
 
 use std::sync::Arc;

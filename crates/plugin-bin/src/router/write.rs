@@ -30,11 +30,11 @@ pub(super) struct Write {
 
 /// How often a table is written before a conflict becomes an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tries {
+pub(super) enum Retries {
     /// As often as a call has time for.
-    Many,
+    OnConflict,
     /// Once, and not at all while a call is writing it.
-    One,
+    Never,
 }
 
 /// A plan that moves no traffic to the canary.
@@ -213,19 +213,19 @@ impl<S: Store> GlooRouter<S> {
         writes: Vec<Write>,
         live: &[MirrorPolicyDoc],
         deadline: Deadline,
-        tries: Tries,
+        retries: Retries,
     ) -> Vec<Failure> {
         let mut running = Vec::new();
         for (index, write) in writes.into_iter().enumerate() {
             report(&write.plan, request);
             running.push(async move {
                 let table = write.plan.table.clone();
-                let priority = match (tries, write.grows) {
-                    (Tries::One, _) => Priority::Repair,
-                    (Tries::Many, true) => Priority::Call,
-                    (Tries::Many, false) => Priority::TowardStable,
+                let priority = match (retries, write.grows) {
+                    (Retries::Never, _) => Priority::Repair,
+                    (Retries::OnConflict, true) => Priority::Call,
+                    (Retries::OnConflict, false) => Priority::TowardStable,
                 };
-                let written = self.write(request, write, live, tries);
+                let written = self.write(request, write, live, retries);
                 let written = with_context(deadline.context(priority), written);
                 let written = deadline.tables(written).await;
                 (
@@ -253,7 +253,7 @@ impl<S: Store> GlooRouter<S> {
         request: &Request,
         write: Write,
         live: &[MirrorPolicyDoc],
-        tries: Tries,
+        retries: Retries,
     ) -> Vec<Failure> {
         let (grows, with_policies) = (write.grows, write.with_policies);
         let changes = |plan: &Plan| match with_policies {
@@ -274,7 +274,7 @@ impl<S: Store> GlooRouter<S> {
         if grows && !failures.is_empty() {
             return failures;
         }
-        let plan = match self.write_table(request, write, tries).await {
+        let plan = match self.write_table(request, write, retries).await {
             Ok((plan, left)) => {
                 failures.extend(left.into_iter().map(Failure::Plan));
                 plan
@@ -312,7 +312,7 @@ impl<S: Store> GlooRouter<S> {
         &self,
         request: &Request,
         mut write: Write,
-        tries: Tries,
+        retries: Retries,
     ) -> Result<(Plan, Vec<PlanError>), Failure> {
         let mut left = Vec::new();
         if write.plan.is_noop() {
@@ -325,10 +325,10 @@ impl<S: Store> GlooRouter<S> {
             Urgency::Less
         };
         let lock = self.memory.locks.lock(&table, urgency);
-        let (_guard, attempts) = match tries {
-            Tries::Many => (lock.await, WRITE_ATTEMPTS),
+        let (_guard, attempts) = match retries {
+            Retries::OnConflict => (lock.await, WRITE_ATTEMPTS),
             // The holder of the lock plans on a newer table.
-            Tries::One => match lock.now_or_never() {
+            Retries::Never => match lock.now_or_never() {
                 Some(guard) => (guard, 1),
                 None => return Err(StoreError::Conflict(format!("RouteTable {table}")).into()),
             },

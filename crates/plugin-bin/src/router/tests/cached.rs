@@ -52,7 +52,7 @@ impl World {
         let (running, attending) = (store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
-            tokio::spawn(async move { attending.attend().await }),
+            tokio::spawn(async move { attending.maintain().await }),
         ];
         Self {
             api,
@@ -480,7 +480,7 @@ async fn d_10_what_is_kept_goes_with_its_object() {
                 stable: "s0".into(),
                 canary: "c0".into(),
             };
-            world.router.memory.tell_hashes(&rollout, &told);
+            world.router.memory.record_hashes(&rollout, &told);
             let tables = [key()].into();
             world
                 .router

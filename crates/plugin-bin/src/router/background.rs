@@ -18,15 +18,15 @@ use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::{
-    GlooRouter, Only, carry_out,
+    GlooRouter, RepairScope, carry_out,
     deadline::Deadline,
     write::{moves, plan_all},
 };
+use crate::background::garbage::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, Orphanage, RepairOutcome};
-use crate::resident::garbage::{Part, Rollouts};
 use crate::standing::{Standing, StandingIntents};
 
 /// The annotation with which the owner of a table switches off its repairs.
@@ -34,7 +34,7 @@ const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repa
 
 /// What the calls leave for the time between them.
 #[derive(Debug, Default)]
-pub(crate) struct Between {
+pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
     fights: Mutex<Fights>,
     /// Rollouts whose SetWeight ended since they were looked at.
@@ -84,11 +84,11 @@ pub(crate) struct Repaired {
 pub(crate) enum Collected {
     Restored(About),
     /// It is not to be restored any more.
-    Spared,
+    Skipped,
     Failed,
 }
 
-impl Between {
+impl Background {
     pub(crate) fn standing(&self) -> MutexGuard<'_, StandingIntents> {
         lock(&self.standing)
     }
@@ -117,7 +117,7 @@ impl Between {
 
     /// A call begins. A controller with an instance id calls for Rollouts that have it as a label only, and one without an id
     /// for those without the label.
-    pub(super) fn called_for(&self, rollout: &Rollout) {
+    pub(super) fn record_instance(&self, rollout: &Rollout) {
         if !self.instance.initialized() {
             let instance = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
             // Another call may have been faster, with the same id.
@@ -178,13 +178,13 @@ impl Between {
 }
 
 impl<S: Store> GlooRouter<S> {
-    pub(crate) fn between(&self) -> &Between {
-        &self.between
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
     }
 
     /// What `table` needs to be as the last SetWeight of a Rollout left it.
     pub(crate) fn drift(&self, rollout: &ObjectKey, table: &RouteTableDoc) -> Drift {
-        let (request, is_complete) = match self.between.standing().of(rollout) {
+        let (request, is_complete) = match self.background.standing().of(rollout) {
             Some(Standing {
                 request: Some(request),
                 is_complete,
@@ -192,7 +192,7 @@ impl<S: Store> GlooRouter<S> {
             }) => (Arc::clone(request), *is_complete),
             _ => return Drift::None,
         };
-        if is_left_alone(table) || is_owners(&request, table) {
+        if has_repairs_off(table) || is_unmodified_at_rest(&request, table) {
             return Drift::None;
         }
         let (config, intent) = (&request.config, &request.intent);
@@ -247,9 +247,9 @@ impl<S: Store> GlooRouter<S> {
         if is_in_force {
             standing.tables = selected.keys();
             standing.request = Some(Arc::new(request));
-            self.between.standing().resume(rollout, standing);
-            lock(&self.between.set).insert(rollout.clone());
-            self.between.news.notify_one();
+            self.background.standing().resume(rollout, standing);
+            lock(&self.background.set).insert(rollout.clone());
+            self.background.news.notify_one();
         }
         Ok(())
     }
@@ -262,7 +262,7 @@ impl<S: Store> GlooRouter<S> {
         table: &ObjectKey,
         fence: &impl Fence,
     ) -> Option<Repaired> {
-        let standing = self.between.standing().of(rollout).cloned()?;
+        let standing = self.background.standing().of(rollout).cloned()?;
         let mut about = About {
             key: table.clone(),
             uid: String::new(),
@@ -300,7 +300,7 @@ impl<S: Store> GlooRouter<S> {
             if let Some(outdated) = outdated {
                 info!(%rollout, route_table = %table.key, "not repaired: {outdated}");
             }
-            let mut intents = self.between.standing();
+            let mut intents = self.background.standing();
             if intents.of(rollout) == Some(standing) {
                 intents.forget(rollout);
             }
@@ -319,17 +319,17 @@ impl<S: Store> GlooRouter<S> {
         let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
         let uid = document.raw().pointer("/metadata/uid");
         table.uid = uid.and_then(Value::as_str).unwrap_or_default().to_owned();
-        if is_left_alone(document) || is_owners(&request, document) {
+        if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
             return None;
         }
         if !fence.allows().await {
             return Some(RepairOutcome::FencedLease);
         }
         // A call that has begun meanwhile looks after the table itself.
-        if self.between.standing().of(rollout) != Some(standing) {
+        if self.background.standing().of(rollout) != Some(standing) {
             return None;
         }
-        let only = Only {
+        let only = RepairScope {
             table: &table.key,
             may_grow: standing.is_complete,
         };
@@ -392,10 +392,13 @@ impl<S: Store> GlooRouter<S> {
     ///
     /// # Errors
     /// Whatever kept the API server from answering.
-    pub(crate) async fn use_of(&self, rollout: &ObjectKey) -> Result<Option<Rollouts>, StoreError> {
+    pub(crate) async fn use_of(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<PluginUse>, StoreError> {
         let live = self.live_rollout(rollout).await?;
         let names = &self.policy.plugin_names;
-        Ok(live.map(|(live, _)| Rollouts::of(&live, names)))
+        Ok(live.map(|(live, _)| PluginUse::of(&live, names)))
     }
 
     /// Restores a table from what a Rollout left in it, unless the Rollout is there and looks after it.
@@ -424,23 +427,23 @@ impl<S: Store> GlooRouter<S> {
         let Part { rollout, table } = part;
         let live = self.live_rollout(rollout).await?;
         let names = &self.policy.plugin_names;
-        let is_orphan = match live.map(|(live, _)| (Rollouts::of(&live, names), live)) {
-            Some((Rollouts::Uses, live)) => {
+        let is_orphan = match live.map(|(live, _)| (PluginUse::of(&live, names), live)) {
+            Some((PluginUse::Uses, live)) => {
                 why == Orphanage::Deselected && !self.selects(&live, table).await?
             }
-            Some((state, _)) => state == Rollouts::SettledWithout,
+            Some((state, _)) => state == PluginUse::SettledWithout,
             // Without the kind nothing is known of any Rollout.
             None => self.store.knows_rollouts(&rollout.namespace).await?,
         };
         if !is_orphan {
             debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it, or Rollouts are not known");
-            return Ok(Collected::Spared);
+            return Ok(Collected::Skipped);
         }
         if !fence.allows().await {
             return Ok(Collected::Failed);
         }
         let document = match self.store.read(table).await {
-            Err(StoreError::NotFound { .. }) => return Ok(Collected::Spared),
+            Err(StoreError::NotFound { .. }) => return Ok(Collected::Skipped),
             read => read?,
         };
         let mark = self.policy.mark(rollout);
@@ -458,7 +461,7 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         if plan.is_noop() {
-            return Ok(Collected::Spared);
+            return Ok(Collected::Skipped);
         }
         carry_out(&self.store, &plan).await?;
         let uid = document.raw().pointer("/metadata/uid");
@@ -470,13 +473,13 @@ impl<S: Store> GlooRouter<S> {
 }
 
 /// Whether its owner wants no repairs of a table.
-fn is_left_alone(table: &RouteTableDoc) -> bool {
+fn has_repairs_off(table: &RouteTableDoc) -> bool {
     let annotations = table.annotations();
     annotations.is_some_and(|all| all.get(REPAIR_ANNOTATION).is_some_and(|it| it == "off"))
 }
 
 /// Whether a table is its owner's: nothing is rolled out, and nothing of the Rollout is in the table.
-fn is_owners(request: &Request, table: &RouteTableDoc) -> bool {
+fn is_unmodified_at_rest(request: &Request, table: &RouteTableDoc) -> bool {
     let has_marks = |marks: BTreeSet<ObjectKey>| marks.contains(&request.intent.rollout);
     is_rest(&request.config, &request.intent)
         && involved(table).is_ok_and(|marks| !has_marks(marks))

@@ -85,20 +85,20 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
     /// `None` while tables or Rollouts are not known.
     async fn review(&self, collector: &mut Collector) -> Option<Review> {
         let marked = self.watched.marked()?;
-        let mut rollouts: BTreeMap<&ObjectKey, Option<Rollouts>> = BTreeMap::new();
+        let mut rollouts: BTreeMap<&ObjectKey, Option<PluginUse>> = BTreeMap::new();
         for rollout in marked.iter().flat_map(|marked| &marked.rollouts) {
             if rollouts.contains_key(rollout) {
                 continue;
             }
             let known = match self.watched.uses_plugin(rollout) {
                 None => None,
-                Some(true) => Some(Rollouts::Uses),
+                Some(true) => Some(PluginUse::Uses),
                 // Whether it is settled is not kept.
                 Some(false) => match self.router.use_of(rollout).await {
                     Ok(known) => known,
                     Err(error) => {
                         debug!(%rollout, "not known: {error}");
-                        Some(Rollouts::UnsettledWithout)
+                        Some(PluginUse::UnsettledWithout)
                     }
                 },
             };
@@ -107,10 +107,10 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let known = |part: &Part| {
             let Part { rollout, table } = part;
             match rollouts.get(rollout).copied().flatten() {
-                Some(Rollouts::Uses)
+                Some(PluginUse::Uses)
                     if self.watched.deselects(rollout, table) && self.is_in_force(part) =>
                 {
-                    Some(Rollouts::Deselects)
+                    Some(PluginUse::Deselects)
                 }
                 known => known,
             }
@@ -120,7 +120,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
 
     /// Whether the Rollout's last SetWeight is in force, in other tables than this one.
     fn is_in_force(&self, part: &Part) -> bool {
-        let intents = self.router.between().standing();
+        let intents = self.router.background().standing();
         let standing = intents.of(&part.rollout);
         standing.is_some_and(|it| it.is_complete && !it.tables.contains(&part.table))
     }
@@ -160,18 +160,18 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                 table,
                 why,
             }),
-            Collected::Spared | Collected::Failed => collector.failed(&part, Instant::now()),
+            Collected::Skipped | Collected::Failed => collector.failed(&part, Instant::now()),
         }
     }
 }
 
-fn warn_of(brake: Option<Brake>) {
+fn warn_of(brake: Option<SafetyStop>) {
     match brake {
-        Some(Brake::Many) => warn!(
+        Some(SafetyStop::Many) => warn!(
             "tables of Rollouts that are gone are not restored: so many at once may mean that the Rollouts were lost; \
              see status, and run restore for each that is gone for good"
         ),
-        Some(Brake::NoRollouts) => warn!(
+        Some(SafetyStop::NoRollouts) => warn!(
             "tables of Rollouts that are gone are not restored: there is no Rollout at all; run restore for each that is \
              gone for good"
         ),
@@ -188,7 +188,7 @@ const ONE_OF: usize = 5;
 
 /// A Rollout, as far as it decides about what it left in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rollouts {
+pub(crate) enum PluginUse {
     /// It uses this plugin: its calls look after its tables.
     Uses,
     /// It uses this plugin, selects other tables, and what it asks for is in force in these.
@@ -200,7 +200,7 @@ pub(crate) enum Rollouts {
     UnsettledWithout,
 }
 
-impl Rollouts {
+impl PluginUse {
     /// Judges a Rollout. `plugin_names` are the keys under which it may configure this plugin.
     pub(crate) fn of(rollout: &Rollout, plugin_names: &[String]) -> Self {
         let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
@@ -233,7 +233,7 @@ pub(crate) struct Part {
 
 /// Why nothing is collected although there are orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brake {
+pub(crate) enum SafetyStop {
     /// So many tables lost their Rollouts that the Rollouts may have been lost.
     Many,
     /// There is no Rollout at all.
@@ -249,7 +249,7 @@ pub(crate) struct Review {
     pub(crate) due: Vec<(Part, Orphanage)>,
     /// Number of tables with orphans.
     pub(crate) orphans: usize,
-    pub(crate) brake: Option<Brake>,
+    pub(crate) brake: Option<SafetyStop>,
 }
 
 /// The orphans, and since when they are.
@@ -299,7 +299,7 @@ impl Collector {
         now: Instant,
         marked: &[Marked],
         count: usize,
-        rollout: impl Fn(&Part) -> Option<Rollouts>,
+        rollout: impl Fn(&Part) -> Option<PluginUse>,
     ) -> Review {
         let mut orphans = BTreeMap::new();
         for Marked { table, rollouts } in marked {
@@ -309,9 +309,9 @@ impl Collector {
                     table: table.clone(),
                 };
                 let why = match rollout(&part) {
-                    Some(Rollouts::Uses | Rollouts::UnsettledWithout) => continue,
-                    Some(Rollouts::Deselects) => Orphanage::Deselected,
-                    Some(Rollouts::SettledWithout) => Orphanage::PluginRemoved,
+                    Some(PluginUse::Uses | PluginUse::UnsettledWithout) => continue,
+                    Some(PluginUse::Deselects) => Orphanage::Deselected,
+                    Some(PluginUse::SettledWithout) => Orphanage::PluginRemoved,
                     None if self.deleted.contains(owner) => Orphanage::Deleted,
                     None => Orphanage::NeverSeen,
                 };
@@ -347,8 +347,8 @@ impl Collector {
         for (part, orphan) in &mut self.orphans {
             let brake = match orphan.why {
                 Orphanage::PluginRemoved | Orphanage::Deselected => None,
-                _ if is_many => Some(Brake::Many),
-                Orphanage::NeverSeen if count == 0 => Some(Brake::NoRollouts),
+                _ if is_many => Some(SafetyStop::Many),
+                Orphanage::NeverSeen if count == 0 => Some(SafetyStop::NoRollouts),
                 Orphanage::NeverSeen | Orphanage::Deleted => None,
             };
             review.brake = review.brake.or(brake);
@@ -394,7 +394,7 @@ mod tests {
         collector: Collector,
         begin: Instant,
         tables: Vec<Marked>,
-        rollouts: BTreeMap<ObjectKey, Rollouts>,
+        rollouts: BTreeMap<ObjectKey, PluginUse>,
     }
 
     impl World {
@@ -403,7 +403,7 @@ mod tests {
                 collector: Collector::new(AFTER),
                 begin: Instant::now(),
                 tables: vec![marked("web", &["a"]), marked("fine", &["b"])],
-                rollouts: [(key("a"), Rollouts::Uses), (key("b"), Rollouts::Uses)].into(),
+                rollouts: [(key("a"), PluginUse::Uses), (key("b"), PluginUse::Uses)].into(),
             }
         }
 
@@ -463,7 +463,7 @@ mod tests {
         let mut world = World::new();
         world.delete("a");
         world.check(0, &[("web", Some(30))], &[]);
-        world.rollouts.insert(key("a"), Rollouts::Uses);
+        world.rollouts.insert(key("a"), PluginUse::Uses);
         world.check(29, &[], &[]);
         world.check(1000, &[], &[]);
         // The time begins again.
@@ -485,10 +485,10 @@ mod tests {
     #[test]
     fn a_rollout_without_the_plugin_is_waited_for_until_it_is_settled() {
         let mut world = World::new();
-        world.rollouts.insert(key("a"), Rollouts::UnsettledWithout);
+        world.rollouts.insert(key("a"), PluginUse::UnsettledWithout);
         world.check(0, &[], &[]);
         world.check(10_000, &[], &[]);
-        world.rollouts.insert(key("a"), Rollouts::SettledWithout);
+        world.rollouts.insert(key("a"), PluginUse::SettledWithout);
         world.check(10_001, &[("web", Some(30))], &[]);
         world.check(10_031, &[], &["web"]);
     }
@@ -496,7 +496,7 @@ mod tests {
     #[test]
     fn a_table_that_is_no_longer_selected_is_due_after_a_delay() {
         let mut world = World::new();
-        world.rollouts.insert(key("a"), Rollouts::Deselects);
+        world.rollouts.insert(key("a"), PluginUse::Deselects);
         world.check(0, &[("web", Some(30))], &[]);
         world.check(29, &[], &[]);
         world.check(30, &[], &["web"]);
@@ -509,7 +509,7 @@ mod tests {
         world.tables = names.iter().map(|name| marked(name, &[name])).collect();
         world.rollouts = names
             .iter()
-            .map(|name| (key(name), Rollouts::Uses))
+            .map(|name| (key(name), PluginUse::Uses))
             .collect();
         assert_eq!(world.review(0), Review::default());
         // Six of 30 are 20 %.
@@ -518,12 +518,18 @@ mod tests {
         assert_eq!(world.review(31).due.len(), 6);
         world.delete(&names[6]);
         let review = world.review(32);
-        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+        assert_eq!(
+            (review.brake, review.due.len()),
+            (Some(SafetyStop::Many), 0)
+        );
         assert_eq!((review.orphans, review.found[0].2), (7, None));
         // All of them are too many, however they were lost.
         world.rollouts.clear();
         let review = world.review(10_000);
-        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+        assert_eq!(
+            (review.brake, review.due.len()),
+            (Some(SafetyStop::Many), 0)
+        );
     }
 
     #[test]
@@ -531,7 +537,7 @@ mod tests {
         let mut world = World::new();
         world.rollouts.clear();
         world.check(0, &[("web", None), ("fine", None)], &[]);
-        assert_eq!(world.review(10_000).brake, Some(Brake::NoRollouts));
+        assert_eq!(world.review(10_000).brake, Some(SafetyStop::NoRollouts));
         let mut world = World::new();
         world.tables.truncate(1);
         world.delete("a");
@@ -541,7 +547,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_state(plugin: &str, status: Value, expect: Rollouts) {
+    fn check_state(plugin: &str, status: Value, expect: PluginUse) {
         let mut plugins = json!({});
         plugins[plugin] = json!({});
         let rollout = json!({
@@ -549,7 +555,7 @@ mod tests {
             "status": status,
         });
         let rollout = serde_json::from_value(rollout).unwrap();
-        assert_eq!(Rollouts::of(&rollout, &["acme/gloo".into()]), expect);
+        assert_eq!(PluginUse::of(&rollout, &["acme/gloo".into()]), expect);
     }
 
     #[test]
@@ -557,16 +563,16 @@ mod tests {
         let updating = json!({"stableRS": "a", "currentPodHash": "b"});
         let promoted = json!({"stableRS": "a", "currentPodHash": "a"});
         let aborted = json!({"stableRS": "a", "currentPodHash": "b", "abort": true});
-        check_state("acme/gloo", promoted.clone(), Rollouts::Uses);
-        check_state("acme/other", updating, Rollouts::UnsettledWithout);
-        check_state("acme/other", promoted, Rollouts::SettledWithout);
-        check_state("acme/other", aborted, Rollouts::SettledWithout);
-        check_state("acme/other", json!({}), Rollouts::UnsettledWithout);
+        check_state("acme/gloo", promoted.clone(), PluginUse::Uses);
+        check_state("acme/other", updating, PluginUse::UnsettledWithout);
+        check_state("acme/other", promoted, PluginUse::SettledWithout);
+        check_state("acme/other", aborted, PluginUse::SettledWithout);
+        check_state("acme/other", json!({}), PluginUse::UnsettledWithout);
         let blue_green: Rollout = serde_json::from_value(json!({
             "spec": {"strategy": {"blueGreen": {}}},
             "status": {"stableRS": "a", "currentPodHash": "a"},
         }))
         .unwrap();
-        assert_eq!(Rollouts::of(&blue_green, &[]), Rollouts::SettledWithout);
+        assert_eq!(PluginUse::of(&blue_green, &[]), PluginUse::SettledWithout);
     }
 }

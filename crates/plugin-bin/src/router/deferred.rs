@@ -79,7 +79,7 @@ impl<S: Store> GlooRouter<S> {
 
 impl GlooRouter<Arc<CachedRouteStore>> {
     /// Runs beside the calls. Does not end.
-    pub(crate) async fn attend(&self) {
+    pub(crate) async fn maintain(&self) {
         let mut changes = self.store.rollouts().subscribe();
         self.check_deferred().await;
         loop {

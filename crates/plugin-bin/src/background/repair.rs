@@ -88,7 +88,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                     // The plan that was carried out needs no other one, and what is deleted none at all.
                     Ok(Change { kind: ChangeKind::Written | ChangeKind::Deleted, .. }) => {}
                     Err(RecvError::Lagged(_)) => {
-                        for rollout in self.router.between().standing().rollouts() {
+                        for rollout in self.router.background().standing().rollouts() {
                             self.look_at_all(&mut waiting, &rollout);
                         }
                     }
@@ -99,7 +99,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                     Ok(_) | Err(RecvError::Lagged(_)) => self.look_at_mirrors(&mut waiting),
                     Err(RecvError::Closed) => return,
                 },
-                (set, fought) = self.router.between().news() => {
+                (set, fought) = self.router.background().news() => {
                     for rollout in set {
                         self.look_at_all(&mut waiting, &rollout);
                     }
@@ -145,12 +145,12 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 debug!(%rollout, "no repairs before the next call: {error}");
             }
         }
-        self.router.between().standing().end_resuming();
+        self.router.background().standing().end_resuming();
     }
 
     /// A MirrorPolicy has changed: it may be that of any mirror route.
     fn look_at_mirrors(&self, waiting: &mut Waiting) {
-        let rollouts = self.router.between().standing().with_mirrors();
+        let rollouts = self.router.background().standing().with_mirrors();
         for rollout in rollouts {
             self.look_at_all(waiting, &rollout);
         }
@@ -158,7 +158,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
 
     fn look_at_all(&self, waiting: &mut Waiting, rollout: &ObjectKey) {
         let tables = {
-            let intents = self.router.between().standing();
+            let intents = self.router.background().standing();
             intents.of(rollout).map(|standing| standing.tables.clone())
         };
         for table in tables.unwrap_or_default() {
@@ -168,7 +168,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
 
     /// Plans a repair if a table needs one.
     fn look(&self, waiting: &mut Waiting, table: &ObjectKey) {
-        let between = self.router.between();
+        let between = self.router.background();
         let rollouts = between.standing().of_table(table);
         if rollouts.is_empty() {
             return;
@@ -205,7 +205,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         };
         let begins_fight = self
             .router
-            .between()
+            .background()
             .fights()
             .would_begin(&part.table, Instant::now());
         with_context(context, async {
@@ -248,7 +248,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let now = Instant::now();
         let is_written = outcome == RepairOutcome::Written;
         let begins = is_written && {
-            let mut fights = self.router.between().fights();
+            let mut fights = self.router.background().fights();
             fights.written(&table.key, now)
         };
         self.observer.observe(&Report::Repair {
@@ -271,7 +271,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             rollout: rollout.key.clone(),
             table,
         };
-        if let Some(standing) = self.router.between().standing().of(&rollout.key) {
+        if let Some(standing) = self.router.background().standing().of(&rollout.key) {
             standing.uid().clone_into(&mut rollout.uid);
         }
         let (uid, last) = self.last_writer(&part.table).await;
@@ -291,7 +291,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     }
 
     fn count_fights(&self) {
-        let count = self.router.between().fights().count(Instant::now());
+        let count = self.router.background().fights().count(Instant::now());
         self.observer.observe(&Report::Fights(count));
     }
 }

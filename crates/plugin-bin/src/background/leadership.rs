@@ -32,7 +32,7 @@ impl<L: LeaseReader> LeaseFence<L> {
     }
 
     /// Reports to `observer` each answer about the leadership.
-    pub(crate) fn telling(self, observer: Arc<dyn Observer>) -> Self {
+    pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
     }
 
@@ -154,7 +154,7 @@ mod tests {
             is_later: AtomicBool::new(false),
         });
         let fence = LeaseFence::new(leases.clone(), controller, Duration::from_secs(3));
-        let mut fence = fence.telling(told.clone());
+        let mut fence = fence.with_observer(told.clone());
         fence.meet(Some("blue".to_owned())).await;
         leases.is_later.store(true, Ordering::Relaxed);
         assert_eq!(fence.allows().await, expect);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
-use super::garbage::Rollouts;
+use super::garbage::PluginUse;
 use super::*;
 use crate::from_rpc::Policy;
 use crate::report::{About, RepairOutcome, Report};
@@ -152,7 +152,7 @@ impl Fixture {
         let work = async move { run(settings, &shared, watched, fence, observer).await };
         let fixture = Self { router, world };
         fixture.show(rollout);
-        fixture.router.between().spawn(work);
+        fixture.router.background().spawn(work);
         // The tasks subscribe.
         sleep(Duration::from_millis(1)).await;
         fixture
@@ -633,8 +633,8 @@ async fn a_rollout_without_the_plugin_is_restored_when_it_is_settled() {
     assert_eq!(fixture.shares(), [75, 25]);
     let rollout: Rollout = serde_json::from_value(without.clone()).unwrap();
     assert_eq!(
-        Rollouts::of(&rollout, &[PLUGIN.into()]),
-        Rollouts::UnsettledWithout
+        PluginUse::of(&rollout, &[PLUGIN.into()]),
+        PluginUse::UnsettledWithout
     );
     fixture.show(with(without, "/status/stableRS", json!("c1")));
     sleep(Duration::from_secs(60)).await;
