@@ -1,7 +1,7 @@
-//! What the plugin does between the calls of the controller: it repairs drift, removes what Rollouts that are gone have left,
-//! and ends the holds of promotions.
+//! Work outside of the controller's calls: repairs of drift, garbage collection after deleted Rollouts, and releases of held
+//! promotions.
 //!
-//! Everything ends with the session: another controller may be the leader afterwards.
+//! All of it ends with the session, since another controller may be the leader afterwards.
 
 pub(crate) mod garbage;
 pub(crate) mod guard;
@@ -22,7 +22,7 @@ use self::repair::Repairer;
 use crate::report::{About, Observer};
 use crate::router::{Fence, GlooRouter};
 
-/// What is done between the calls.
+/// Settings of the background work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Whether drift is repaired.
@@ -31,7 +31,7 @@ pub(crate) struct Settings {
     pub(crate) collect_after: Duration,
 }
 
-/// Does what is to be done between the calls. Does not end.
+/// Runs the background work. Does not end.
 pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     settings: Settings,
     router: &Arc<GlooRouter<S>>,
@@ -66,33 +66,33 @@ pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
     }
 }
 
-/// Tables and Rollouts that are followed.
+/// The watched tables and Rollouts, as the background work needs them.
 pub(crate) trait Watched: Send + Sync + 'static {
-    /// A table as it was heard of last.
+    /// Returns the last known version of a table.
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc>;
 
-    /// The changes of tables from now on.
+    /// Subscribes to changes of tables.
     fn table_changes(&self) -> Receiver<Change>;
 
-    /// The changes of MirrorPolicies from now on.
+    /// Subscribes to changes of MirrorPolicies.
     fn policy_changes(&self) -> Receiver<Change>;
 
-    /// The changes of Rollouts from now on.
+    /// Subscribes to changes of Rollouts.
     fn rollout_changes(&self) -> Receiver<Change>;
 
-    /// The tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
+    /// Returns the tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
     fn marked(&self) -> Option<Vec<Marked>>;
 
-    /// The tables whose marks cannot be read, with the reason in one line.
+    /// Returns the tables whose marks cannot be read, with the reason in one line.
     fn unreadable(&self) -> Vec<(About, String)>;
 
-    /// Whether a Rollout uses this plugin; `None` if there is no such Rollout.
+    /// Whether a Rollout uses this plugin; `None` if it does not exist.
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
 
-    /// Whether a Rollout that uses this plugin selects other tables than this one, whatever it may ask for.
+    /// Whether a Rollout that uses this plugin does not select this table.
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;
 
-    /// Number of Rollouts.
+    /// Returns the number of Rollouts.
     fn rollouts(&self) -> usize;
 }
 
@@ -162,8 +162,8 @@ impl Watched for CachedRouteStore {
     }
 }
 
-/// Whether a mark names a Rollout of this cluster in full. A label has a digest where a name is too long for it, and the
-/// marks of another workload cluster have its name behind an `@`.
+/// Whether a mark contains the full name of a Rollout of this cluster. A label has a digest in place of a name that is too
+/// long, and marks of another workload cluster end with `@` and the name of that cluster.
 fn is_whole(mark: &ObjectKey) -> bool {
     let is_digest = |name: &str| {
         let digest = name

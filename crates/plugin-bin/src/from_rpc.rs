@@ -1,4 +1,4 @@
-//! The controller's words in the planner's: a Rollout and a weight become a configuration and an intent.
+//! Converts the controller's types to the planner's: a Rollout and a call become a configuration and an intent.
 
 use std::collections::BTreeMap;
 
@@ -16,47 +16,47 @@ use route_store::RolloutFacts;
 
 use crate::error::{Outdated, ShiftError};
 
-/// What a router may do for any Rollout. Set by the administrator with flags.
+/// What the administrator allows Rollouts to configure. Set with flags.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Names under which a Rollout may configure the plugin; the first that is there is read.
+    /// Names under which a Rollout may configure the plugin. The first one that the Rollout has is read.
     pub plugin_names: Vec<String>,
-    /// Namespaces whose RouteTables may be selected; empty allows all.
+    /// Namespaces whose RouteTables may be selected. Empty allows all.
     pub route_table_namespaces: Vec<String>,
-    /// Namespaces, beside the Rollout's own, in which destinations may be.
+    /// Namespaces in which destinations may be, besides the Rollout's own.
     pub destination_namespaces: Vec<String>,
     /// Whether header routes may be placed above routes of other owners (`headerRoutePlacement: top`).
     pub allow_top_placement: bool,
-    /// The cluster of the Rollouts, where the RouteTables are in a management cluster.
+    /// Name of the Rollouts' cluster, if the RouteTables are in a management cluster.
     pub cluster: Option<String>,
 }
 
 impl Policy {
-    /// The name under which a Rollout marks tables.
+    /// Returns the name with which a Rollout marks tables.
     pub(crate) fn mark(&self, rollout: &ObjectKey) -> ObjectKey {
         mark(rollout, self.cluster.as_deref())
     }
 
-    /// The Rollout that marks tables with a name; `None` if it is of another cluster.
+    /// Returns the Rollout of a mark; `None` if it belongs to another cluster.
     pub(crate) fn marked(&self, mark: &ObjectKey) -> Option<ObjectKey> {
         let (rollout, cluster) = marked(mark);
         (cluster == self.cluster.as_deref()).then_some(rollout)
     }
 }
 
-/// What one Rollout wants of its RouteTables.
+/// What one call asks for in the RouteTables of a Rollout.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
-    /// The Rollout. The intent has the name under which it marks tables.
+    /// The Rollout. The intent has the name with which it marks tables.
     pub(crate) rollout: ObjectKey,
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,
-    /// Whether a step mirrors requests, so that there may be MirrorPolicies.
+    /// Whether a step mirrors requests, so that MirrorPolicies may exist.
     pub(crate) has_mirrors: bool,
     pub(crate) snapshot: RolloutSnapshot,
 }
 
-/// The Rollout as the caller saw it, as far as that tells whether traffic may move to the canary.
+/// The Rollout as the caller read it: the fields that decide whether traffic may move to the canary.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RolloutSnapshot {
     pub(crate) version: String,
@@ -78,7 +78,7 @@ impl RolloutSnapshot {
         }
     }
 
-    /// What happened to the Rollout since, so that no traffic may move to the canary that the caller meant.
+    /// Returns what has happened to the Rollout since, if it forbids moving traffic to the canary.
     pub(crate) fn outdated(&self, newer: &RolloutFacts) -> Option<Outdated> {
         if *self.uid != *newer.uid {
             return Some(Outdated::Gone);
@@ -96,7 +96,7 @@ impl RolloutSnapshot {
     }
 }
 
-/// Namespace and name of a Rollout.
+/// Returns namespace and name of a Rollout.
 pub(crate) fn key(rollout: &Rollout) -> ObjectKey {
     let metadata = &rollout.metadata;
     ObjectKey::new(&metadata.namespace, &metadata.name)
@@ -104,11 +104,11 @@ pub(crate) fn key(rollout: &Rollout) -> ObjectKey {
 
 impl Request {
     /// Reads the plugin block of `rollout`, within what `policy` allows. `are_removed` tells that its managed routes were
-    /// removed in the pass under way.
+    /// removed in the current pass.
     ///
     /// # Errors
-    /// When the Rollout is no canary, its plugin block cannot be used, or it reaches into a
-    /// namespace that is not allowed.
+    /// Returns `Err` if the Rollout has no canary strategy, its plugin block is invalid, or it refers to a namespace that is
+    /// not allowed.
     pub(crate) fn new(
         policy: &Policy,
         rollout: &Rollout,
@@ -145,14 +145,15 @@ impl Request {
 }
 
 impl Request {
-    /// The same without managed routes that are not there yet.
+    /// Returns the request without managed routes that do not exist yet.
     pub(crate) fn without_new_routes(&self) -> Self {
         let mut request = self.clone();
         request.intent.managed.is_ending = true;
         request
     }
 
-    /// The same where all traffic is on the canary. The controller records weight 0 already while a promotion is held.
+    /// Returns the request with full canary weight as the recorded weight. While a promotion is held, the controller already
+    /// records weight 0.
     pub(crate) fn after_full_weight(mut self) -> Self {
         self.intent.applied = Some(AppliedWeights {
             stable: 0,
@@ -162,7 +163,7 @@ impl Request {
         self
     }
 
-    /// The same with all traffic on the canary.
+    /// Returns the request with all traffic on the canary.
     pub(crate) fn with_all_to_canary(&self) -> Self {
         let max = match &self.intent.kind {
             IntentKind::SetWeight(split) => split.max,
@@ -177,7 +178,7 @@ impl Request {
         request
     }
 
-    /// What puts a table back: no weight, no managed routes, one version of pods.
+    /// Returns the request that restores a table: no weight, no managed routes, Pods of one version.
     pub(crate) fn resting(&self) -> Self {
         let weight = WeightSplit {
             desired: 0,
@@ -199,7 +200,7 @@ impl Request {
     }
 }
 
-/// The weights that the controller recorded as set.
+/// Converts the weights that the controller recorded.
 fn applied(weights: &TrafficWeights) -> AppliedWeights {
     let additional = weights.additional.iter();
     AppliedWeights {
@@ -211,7 +212,7 @@ fn applied(weights: &TrafficWeights) -> AppliedWeights {
     }
 }
 
-/// The weights that the controller may ask for while `rollout` is as it is.
+/// Returns the weights that the controller may ask for with the current status of `rollout`.
 #[must_use]
 pub fn admissible(rollout: &Rollout) -> Admissible {
     let status = &rollout.status;
@@ -234,7 +235,7 @@ pub fn admissible(rollout: &Rollout) -> Admissible {
     })
 }
 
-/// SetWeight in the planner's words.
+/// Converts SetWeight.
 pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -> IntentKind {
     let additional = additional.iter().map(|destination| AdditionalDestination {
         service: destination.service_name.clone(),
@@ -248,20 +249,20 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     })
 }
 
-/// SetHeaderRoute in the planner's words.
+/// Converts SetHeaderRoute.
 pub(crate) fn header_route(route: &SetHeaderRoute) -> IntentKind {
     IntentKind::SetManagedRoute(managed_header_route(route))
 }
 
-/// SetMirrorRoute in the planner's words.
+/// Converts SetMirrorRoute.
 pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
     IntentKind::SetManagedRoute(managed_mirror_route(route))
 }
 
-/// The plugin block of `rollout`, within what `policy` allows.
+/// Reads the plugin block of `rollout`, within what `policy` allows.
 ///
 /// # Errors
-/// When there is none, or it cannot be used.
+/// Returns `Err` if there is none, or it is invalid.
 pub(crate) fn config(
     policy: &Policy,
     rollout: &Rollout,
@@ -292,10 +293,11 @@ pub(crate) fn config(
     }
 }
 
-/// What `rollout` says about its managed routes. `are_removed` tells that the pass under way has removed them.
+/// Returns the managed routes that the steps of `rollout` ask for so far. `are_removed` tells that they were removed in the
+/// current pass.
 fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
     let steps = rollout.steps();
-    // The controller sets a route only while its step is current, so a lost one would stay lost.
+    // The controller sets a route only while its step is current, so a deleted route would stay deleted otherwise.
     let so_far = rollout.status.step_index();
     let so_far = so_far.map_or(0, |index| index.saturating_add(1));
     ManagedRoutes {
@@ -305,7 +307,7 @@ fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
     }
 }
 
-/// Whether a step mirrors requests, so that there may be MirrorPolicies.
+/// Whether a step mirrors requests, so that MirrorPolicies may exist.
 pub(crate) fn has_mirrors(rollout: &Rollout) -> bool {
     let mut steps = rollout.steps().iter();
     steps.any(|step| step.set_mirror_route.is_some())
@@ -352,7 +354,7 @@ fn text_match(text: &StringMatch) -> TextMatch {
     }
 }
 
-/// The names in `managedRoutes`, then those that only steps have.
+/// Returns the names in `managedRoutes`, followed by those that only steps have.
 fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
     let listed = rollout.traffic_routing().into_iter();
     let listed = listed.flat_map(|routing| &routing.managed_routes);
@@ -365,11 +367,11 @@ fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
     order
 }
 
-/// The routes that are set by `steps` and neither replaced nor removed by a later one of them.
+/// Returns the routes that `steps` set and that no later step replaces or removes.
 fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<ManagedRoute> {
     let mut routes: Vec<ManagedRoute> = Vec::new();
     for step in steps {
-        // Within one step the controller sets the mirror route last.
+        // Within one step, the controller sets the mirror route last.
         let header = step.set_header_route.as_ref().map(managed_header_route);
         let mirror = step.set_mirror_route.as_ref().map(managed_mirror_route);
         for route in header.into_iter().chain(mirror) {
@@ -386,7 +388,7 @@ fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
     header.into_iter().chain(mirror)
 }
 
-/// Whether the controller has removed the managed routes or is about to, or has not come to the steps at all.
+/// Whether the controller has removed the managed routes, is about to remove them, or has not started the steps.
 pub(crate) fn is_ending(rollout: &Rollout) -> bool {
     let status = &rollout.status;
     status.abort || status.promote_full || status.is_promoted() || rollout.revision() == Some(1)
@@ -404,7 +406,7 @@ mod tests {
 
     use super::*;
 
-    /// What a release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
+    /// The status that each release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
     #[test]
     fn every_released_controllers_status_admits_the_weights_around_its_step() {
         for recording in recordings(PluginKind::TrafficRouter) {
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_the_status_are_known_by_service() {
+    fn recorded_weights_are_converted_by_service() {
         let destination = |weight, service: &str| WeightDestination {
             weight,
             service_name: service.into(),
@@ -440,7 +442,8 @@ mod tests {
         assert_eq!(applied(&weights), expect);
     }
 
-    /// A step `name=value` that sets a header route, `name` that removes it, `~name!` that mirrors, `~name` that no longer does, or another one.
+    /// Parses a step: `name=value` sets a header route, `name` removes it, `~name!` mirrors, `~name` stops mirroring, and
+    /// `pause` is another kind of step.
     fn step(text: &str) -> CanaryStep {
         let mut step = CanaryStep::default();
         match text.split_once('=') {
@@ -536,13 +539,13 @@ mod tests {
     }
 
     #[test]
-    fn names_that_only_steps_have_come_last() {
+    fn names_that_only_steps_have_are_last() {
         let order = managed_routes(&rollout("c=1 a=1 ~d c=2", Some(0)), false).order;
         assert_eq!(order, ["b", "a", "c", "d"]);
     }
 
     #[test]
-    fn routes_are_not_brought_back_when_the_controller_wants_them_gone() {
+    fn routes_are_not_restored_while_the_controller_removes_them() {
         let ending = |change: &dyn Fn(&mut Rollout)| {
             let mut rollout = rollout("a=1", Some(0));
             rollout.status.stable_rs = "s".into();

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::metrics::Metrics;
 use crate::report::{About, HoldEnd, Observer, RepairOutcome, Report};
 
-/// Counts reports, and posts those that someone should know of.
+/// Counts reports, and posts those that users have to know about.
 pub(crate) struct Reporter {
     metrics: Arc<Metrics>,
     events: Events,
@@ -108,33 +108,33 @@ fn of_table(about: &About) -> EventObject {
     EventObject::new::<RouteTable>(about.key.clone(), &about.uid)
 }
 
-/// Why an Event is posted: its `reason`.
+/// The `reason` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reason {
-    /// A change that moved traffic was undone.
+    /// A change that moved traffic was repaired.
     TrafficDriftRepaired,
-    /// Another writer keeps changing the weights.
+    /// Another writer repeatedly changes the weights.
     TrafficDriftFight,
-    /// A header or mirror route could not be set or removed. The controller shows errors of weights only.
+    /// A header or mirror route could not be set or removed. The controller reports errors of SetWeight only.
     ManagedRoutesError,
-    /// Gloo does not accept the table as it is.
+    /// Gloo rejects the table.
     GlooRejected,
     /// The stable Service does not lead to the promoted Pods yet.
     PromotionHeld,
-    /// It does, or traffic could not stay on the canary Service.
+    /// The stable Service leads to the promoted Pods, or traffic could not stay on the canary Service.
     PromotionReleased,
-    /// It took longer than `timeout`.
+    /// A promotion is held for longer than `timeout`.
     PromotionGuardTimeout,
-    /// A table has parts of a Rollout that is gone.
+    /// A table has parts of a Rollout that was deleted or no longer uses the plugin.
     OrphanedTraffic,
-    /// What a Rollout that is gone had left in a table was removed.
+    /// Such parts were removed from a table.
     TrafficRestored,
     /// The annotation of a table cannot be read.
     UnreadableRecord,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     #[cfg(test)]
     pub(crate) const ALL: [Self; 10] = [
         Self::TrafficDriftRepaired,
@@ -188,7 +188,7 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    /// Events about Rollouts and about RouteTables, which may be in another cluster.
+    /// Posts Events about Rollouts to one sink and Events about RouteTables, which may be in another cluster, to the other.
     pub(crate) fn to(rollouts: EventSink, tables: EventSink) -> Self {
         Self {
             rollouts: Some(rollouts),
@@ -196,12 +196,12 @@ impl Events {
         }
     }
 
-    /// An Event about a Rollout.
+    /// Posts an Event about a Rollout.
     pub(crate) fn on_rollout(&self, about: EventObject, reason: Reason, message: impl ToString) {
         record(self.rollouts.as_ref(), about, reason, message);
     }
 
-    /// An Event about a RouteTable.
+    /// Posts an Event about a RouteTable.
     pub(crate) fn on_table(&self, about: EventObject, reason: Reason, message: impl ToString) {
         record(self.tables.as_ref(), about, reason, message);
     }
@@ -231,7 +231,7 @@ mod tests {
     use super::*;
     use crate::report::Orphanage;
 
-    /// Keeps the Events: cluster, object, type and reason.
+    /// Records Events as cluster, object, type and reason.
     #[derive(Clone, Default)]
     struct Posted(Arc<Mutex<Vec<String>>>);
 
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_of_the_answers_to_the_controller() {
+    async fn reports_of_calls_become_events() {
         let (rollout, table) = (about("reviews", "r1"), about("web", "t1"));
         let failed = Report::ManagedRoutesFailed {
             rollout: rollout.clone(),

@@ -47,7 +47,7 @@ use crate::{
     standing::Standing,
 };
 
-/// Whether a call about managed routes is the controller's, or the retry in SetWeight.
+/// Whether a call about managed routes comes from the controller or is the retry in SetWeight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Call,
@@ -68,23 +68,23 @@ pub struct GlooRouter<S> {
     background: Background,
 }
 
-/// The one table that a repair writes.
+/// The one table that a repair may write.
 #[derive(Clone, Copy, Debug)]
 struct RepairScope<'t> {
     table: &'t ObjectKey,
-    /// Whether the canary's share of it may grow.
+    /// Whether the canary's share in it may grow.
     may_grow: bool,
 }
 
-/// What became of a request.
+/// The outcome of carrying out a request.
 struct ShiftOutcome {
-    /// What cannot be planned.
+    /// Why some tables could not be planned.
     failures: Vec<Failure>,
-    /// What could not be written.
+    /// Why some objects could not be written.
     unwritten: Vec<Failure>,
-    /// The tables in which traffic was to move.
+    /// Tables whose plan moved traffic, whether or not the write succeeded.
     moved: Vec<ObjectKey>,
-    /// Whether something of the Rollout is left in a table.
+    /// Whether some table keeps marks of the Rollout.
     leaves_marks: bool,
 }
 
@@ -95,7 +95,7 @@ impl ShiftOutcome {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// A router over `store`, within `policy`.
+    /// Creates a router over `store` that obeys `policy`.
     pub fn new(store: S, policy: Policy) -> Self {
         Self {
             store,
@@ -110,13 +110,13 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Tells `observer` what the answers to the controller do not show.
+    /// Reports to `observer` what the replies to the controller do not show.
     #[must_use]
     pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
     }
 
-    /// Bounds each call: tables that are not written by then are named in the answer.
+    /// Sets a deadline for each call. The reply names the tables that were not written by then.
     #[must_use]
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Whether promotions wait for Pods, which they do unless this says otherwise.
+    /// Sets whether promotions wait for Pods. By default they do.
     #[must_use]
     pub fn with_promotion_guard(self, guards_promotions: bool) -> Self {
         Self {
@@ -134,14 +134,14 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Carries out a call of the controller, whose requests end with it and are as urgent as `priority`.
+    /// Runs a call of the controller. Its requests share the deadline of the call and have `priority`.
     async fn call<F: Future>(
         &self,
         priority: Priority,
         work: impl FnOnce(Deadline) -> F,
     ) -> F::Output {
         let deadline = Deadline::of_call(self.call_timeout);
-        // On the heap: each layer around it would have room for it on the stack again.
+        // On the heap: otherwise each layer of futures would reserve stack for it again.
         let work = Box::pin(work(deadline));
         with_context(deadline.context(priority), work).await
     }
@@ -158,7 +158,7 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// The Rollout with what the wire left out.
+    /// Returns the Rollout with the zero percentages that gob drops.
     async fn complete<'r>(
         &self,
         rollout: &'r Rollout,
@@ -175,7 +175,8 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Puts the request into force as far as its tables can be planned.
+    /// Plans the request on the selected tables and writes every plan that may be written. `only` limits a repair to one
+    /// table.
     async fn shift(
         &self,
         request: &Request,
@@ -238,8 +239,8 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Why no traffic may move to the canary: something happened to the Rollout after the caller read it. The caller may have
-    /// been frozen while another controller was the leader.
+    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it. The caller may have been
+    /// paused while another controller was the leader.
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
         let newer = self
             .store
@@ -252,7 +253,7 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// SetWeight, with everything that was left over in the pass so far.
+    /// Carries out SetWeight, and retries what earlier calls of the pass could not do.
     async fn set_weights(
         &self,
         rollout: &Rollout,
@@ -278,7 +279,7 @@ impl<S: Store> GlooRouter<S> {
         if unread.is_some() {
             request = request.without_new_routes();
         }
-        // An incomplete selection says nothing about the tables that were selected before.
+        // An incomplete selection does not tell which tables are no longer selected.
         let is_complete = selected.failures.is_empty();
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
         let keys = selected.keys();
@@ -290,7 +291,7 @@ impl<S: Store> GlooRouter<S> {
         let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
         let mut failures = shifted.into_failures();
         if let Some((request, held)) = held {
-            // Each by itself: the canary Service leads to the promoted version, so no table has to wait for another one.
+            // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
             for table in held.tables {
                 let table = Selected {
                     tables: vec![table],
@@ -333,19 +334,19 @@ impl<S: Store> GlooRouter<S> {
         standing.tables = keys;
         standing.is_complete = failures.is_empty();
         standing.request = Some(Arc::new(request.clone()));
-        // A promotion that is held has a watch of its own.
+        // The promotion guard watches a held promotion, so it needs no repairs.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
         self.background.set(rollout, standing, leaves_marks, &moved);
         if failures.len() > 1 {
-            // The one line of the answer has no room for long reasons.
+            // The reply is one line and has no room for long reasons.
             for failure in &failures {
-                info!(rollout = %key, "left: {}", error_chain(failure));
+                info!(rollout = %key, "not done: {}", error_chain(failure));
             }
         }
         Ok(Failures::check(failures)?)
     }
 
-    /// Restores a table that the Rollout selected before and selects no longer.
+    /// Restores a table that the Rollout selected before and no longer selects.
     async fn release(
         &self,
         request: &Request,
@@ -364,7 +365,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let shifted = self.shift(&request, selected, deadline, None).await;
         let failures = shifted.into_failures();
-        // A table that leads nowhere near the Rollout has nothing to restore.
+        // A table without a route to the Rollout has nothing to restore.
         let is_without_route =
             |failure: &Failure| matches!(failure, Failure::Plan(error) if error.is_without_route());
         let failure = failures
@@ -373,7 +374,7 @@ impl<S: Store> GlooRouter<S> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Removes the managed routes of every table that is there. A failing table does not stop the others.
+    /// Removes the managed routes from every selected table that exists. A failing table does not stop the others.
     async fn remove(
         &self,
         request: &Request,
@@ -398,7 +399,7 @@ impl<S: Store> GlooRouter<S> {
             .remove_policies(request, attempt, &plans, deadline)
             .await;
         if !policies.is_empty() {
-            // A policy goes before the routes it is about.
+            // A policy is deleted before its routes.
             plans.retain(|plan| !plan.needs_policies());
         }
         failures.extend(policies);
@@ -412,14 +413,14 @@ impl<S: Store> GlooRouter<S> {
                 Retries::OnConflict,
             )
             .await;
-        // A table that was deleted has no routes left.
+        // A deleted table has no routes left.
         let is_gone =
             |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
         failures.extend(written.into_iter().filter(|failure| !is_gone(failure)));
         failures
     }
 
-    /// Deletes every MirrorPolicy of the Rollout, also those whose routes another client has removed.
+    /// Deletes every MirrorPolicy of the Rollout, also if another client has removed its routes.
     async fn remove_policies(
         &self,
         request: &Request,
@@ -440,11 +441,11 @@ impl<S: Store> GlooRouter<S> {
             Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
                 if !has_routes && attempt == Attempt::Call =>
             {
-                // The step has never been carried out, and will say so itself.
+                // The mirror step was never carried out, and it reports the error itself.
                 debug!(%rollout, "MirrorPolicies are not read: {error}");
                 return Vec::new();
             }
-            // Nothing that was heard of has to go.
+            // As far as is known, there is no policy to delete.
             Err(error) if error.is_unavailable() && !self.has_known_policy(mark) => {
                 return Vec::new();
             }
@@ -464,8 +465,8 @@ impl<S: Store> GlooRouter<S> {
         failures
     }
 
-    /// The complete Rollout, for a call about a managed route. SetWeight of the same pass reads it too, and reports what
-    /// fails.
+    /// Returns the complete Rollout for a call about a managed route. SetWeight of the same pass reads it too and reports the
+    /// error.
     async fn complete_or_defer<'r>(
         &self,
         rollout: &'r Rollout,
@@ -474,15 +475,15 @@ impl<S: Store> GlooRouter<S> {
         match self.complete(rollout, deadline).await {
             Ok(complete) => Some(complete),
             Err(failure) => {
-                info!("left to SetWeight: {}", error_chain(&failure));
+                info!("SetWeight retries this: {}", error_chain(&failure));
                 None
             }
         }
     }
 
-    /// Carries out a call about managed routes. What fails is left to SetWeight of the same pass, which tries it again and
-    /// reports it: an error here would keep the controller from calling SetWeight, and only the errors of SetWeight become
-    /// events (upstream `rollout/trafficrouting.go`).
+    /// Carries out a call about managed routes. If it fails, SetWeight of the same pass tries it again and reports the error.
+    /// An error here would keep the controller from calling SetWeight, and the controller makes Events of SetWeight's errors
+    /// only (upstream `rollout/trafficrouting.go`).
     async fn manage_or_defer(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
         let failed = match self.manage(rollout, kind, Attempt::Call, deadline).await {
             Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
@@ -491,14 +492,14 @@ impl<S: Store> GlooRouter<S> {
         if let Err(error) = failed {
             let key = from_rpc::key(rollout);
             let error = error_chain(&error);
-            info!(rollout = %key, "left to SetWeight: {error}");
+            info!(rollout = %key, "SetWeight retries this: {error}");
             let rollout = About::of_call(rollout);
             self.observer
                 .observe(&Report::ManagedRoutesFailed { rollout, error });
         }
     }
 
-    /// Carries out a call about managed routes, and remembers whether something failed.
+    /// Carries out a call about managed routes, and records whether SetWeight has to retry it.
     async fn manage(
         &self,
         rollout: &Rollout,
@@ -511,7 +512,7 @@ impl<S: Store> GlooRouter<S> {
             IntentKind::SetManagedRoute(route)
                 if request.intent.managed.is_ending && !route.is_removal() =>
             {
-                // The controller asks for it even in a pass that removes it, for example after an abort.
+                // The controller sends this call even in a pass that removes the route, for example after an abort.
                 let name = route.name();
                 info!(rollout = %request.rollout, "managed route {name} is not set while managed routes are removed");
                 Vec::new()
@@ -538,7 +539,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn init(&self) -> Result<(), RouterError> {
-        // The controller holds a lock over all traffic routers meanwhile: nothing is contacted here.
+        // The controller holds a lock over all traffic routers during this call, so nothing is contacted here.
         Ok(())
     }
 
@@ -549,8 +550,8 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         _additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
         self.background.record_instance(rollout);
-        // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
-        // selectors itself.
+        // Nothing is written before SetWeight. Where destinations are Services, the controller has changed their selectors
+        // itself.
         self.memory.record_hashes(rollout, hashes);
         Ok(())
     }
@@ -618,7 +619,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         self.background.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
             if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
-                let route = read::current(&complete, route);
+                let route = read::as_in_current_step(&complete, route);
                 self.manage_or_defer(&complete, from_rpc::mirror_route(route), deadline)
                     .await;
             }

@@ -1,8 +1,8 @@
-//! Garbage collection: restores tables that have parts of Rollouts that are gone or do not use the plugin.
+//! Garbage collection: restores tables that have parts of Rollouts that were deleted or no longer use the plugin.
 //!
-//! The controller tells a plugin nothing when a Rollout is deleted, or when it no longer uses the plugin. The marks in the
-//! tables tell, together with the Rollouts that there are. [`Collector`] decides, with time as an argument;
-//! [`GarbageCollector`] carries out what it decides.
+//! The controller does not notify a plugin when a Rollout is deleted or stops using it. The collector compares the marks in
+//! the tables with the existing Rollouts. [`Collector`] decides, with the time as an argument; [`GarbageCollector`] executes
+//! its decisions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::Watched;
 use crate::report::{About, Observer, Orphanage, Report};
 use crate::router::{Collected, Fence, GlooRouter};
 
-/// How often marks and Rollouts are compared, at most.
+/// Longest interval between two comparisons of marks and Rollouts.
 const REVIEW: Duration = Duration::from_secs(5);
-/// The shortest pause between two reviews, for a short delay in tests.
+/// Shortest interval, for short delays in tests.
 const SOONEST: Duration = Duration::from_millis(100);
-/// The longest time of a restore.
+/// Deadline of a restore.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Restores tables of Rollouts that are gone.
+/// Restores tables of Rollouts that were deleted or no longer use the plugin.
 pub(crate) struct GarbageCollector<S, W, F> {
     pub(crate) router: Arc<GlooRouter<S>>,
     pub(crate) watched: Arc<W>,
@@ -43,7 +43,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let mut collector = Collector::new(self.after);
         let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
         reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut orphans, mut brake) = (None, None);
+        let (mut orphans, mut stop) = (None, None);
         let mut unreadable = BTreeSet::new();
         loop {
             tokio::select! {
@@ -60,9 +60,9 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                     if orphans.replace(review.orphans) != Some(review.orphans) {
                         self.observer.observe(&Report::Orphans(review.orphans));
                     }
-                    if review.brake != brake {
-                        brake = review.brake;
-                        warn_of(brake);
+                    if review.stop != stop {
+                        stop = review.stop;
+                        warn_of(stop);
                     }
                     self.carry_out(&mut collector, review).await;
                 }
@@ -70,7 +70,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         }
     }
 
-    /// Reports the tables whose marks cannot be read and that are not among those `reported`. Returns all of them.
+    /// Reports tables with unreadable marks that are not among those `reported`. Returns all of them.
     fn report_unreadable(&self, reported: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
         let mut unreadable = BTreeSet::new();
         for (table, error) in self.watched.unreadable() {
@@ -82,7 +82,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         unreadable
     }
 
-    /// `None` while tables or Rollouts are not known.
+    /// Compares marks and Rollouts. Returns `None` while not all tables and Rollouts are known.
     async fn review(&self, collector: &mut Collector) -> Option<Review> {
         let marked = self.watched.marked()?;
         let mut rollouts: BTreeMap<&ObjectKey, Option<PluginUse>> = BTreeMap::new();
@@ -93,11 +93,11 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
             let known = match self.watched.uses_plugin(rollout) {
                 None => None,
                 Some(true) => Some(PluginUse::Uses),
-                // Whether it is settled is not kept.
-                Some(false) => match self.router.use_of(rollout).await {
+                // The cache does not keep whether it is settled.
+                Some(false) => match self.router.plugin_use_of(rollout).await {
                     Ok(known) => known,
                     Err(error) => {
-                        debug!(%rollout, "not known: {error}");
+                        debug!(%rollout, "the Rollout cannot be read: {error}");
                         Some(PluginUse::UnsettledWithout)
                     }
                 },
@@ -118,7 +118,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         Some(collector.review(Instant::now(), &marked, self.watched.rollouts(), known))
     }
 
-    /// Whether the Rollout's last SetWeight is in force, in other tables than this one.
+    /// Whether the Rollout's last SetWeight is in force and does not select this table.
     fn is_in_force(&self, part: &Part) -> bool {
         let intents = self.router.background().standing();
         let standing = intents.of(&part.rollout);
@@ -165,43 +165,44 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
     }
 }
 
-fn warn_of(brake: Option<SafetyStop>) {
-    match brake {
+fn warn_of(stop: Option<SafetyStop>) {
+    match stop {
         Some(SafetyStop::Many) => warn!(
-            "tables of Rollouts that are gone are not restored: so many at once may mean that the Rollouts were lost; \
-             see status, and run restore for each that is gone for good"
+            "tables of deleted Rollouts are not restored: so many at once may mean that the Rollouts were lost; see \
+             `status`, and run `restore` for each Rollout that was deleted on purpose"
         ),
         Some(SafetyStop::NoRollouts) => warn!(
-            "tables of Rollouts that are gone are not restored: there is no Rollout at all; run restore for each that is \
-             gone for good"
+            "tables of deleted Rollouts are not restored: no Rollout exists; run `restore` for each Rollout that was \
+             deleted on purpose"
         ),
         None => {}
     }
 }
 
-/// How much longer a table waits whose Rollout this process has never seen: it may have been renamed, or be in another
+/// Factor of the delay for a table whose Rollout this process has never seen: it may have been renamed, or be in another
 /// cluster.
 const NEVER_SEEN: u32 = 20;
-/// More tables than that, and more than one of [`ONE_OF`], do not become orphans at once: the Rollouts were lost.
+/// If more than `MANY` tables, and more than one of [`ONE_OF`], become orphans at once, nothing is collected: the Rollouts
+/// themselves may have been lost.
 const MANY: usize = 5;
 const ONE_OF: usize = 5;
 
-/// A Rollout, as far as it decides about what it left in tables.
+/// How a Rollout uses this plugin, which decides what becomes of its marks in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PluginUse {
-    /// It uses this plugin: its calls look after its tables.
+    /// It uses this plugin: its calls take care of its tables.
     Uses,
-    /// It uses this plugin, selects other tables, and what it asks for is in force in these.
+    /// It uses this plugin and selects other tables, in which its last weight is in force.
     Deselects,
-    /// It no longer uses this plugin, and all its Pods are those of one version, or will be.
+    /// It no longer uses this plugin, and all traffic goes to one version, or will.
     SettledWithout,
-    /// It no longer uses this plugin, and both versions get traffic. The controller divides it by the number of Pods now:
-    /// without the canary's share, stable may be too small.
+    /// It no longer uses this plugin, and both versions get traffic. The controller now divides traffic by the number of
+    /// Pods: without the canary's share, stable may have too few.
     UnsettledWithout,
 }
 
 impl PluginUse {
-    /// Judges a Rollout. `plugin_names` are the keys under which it may configure this plugin.
+    /// Classifies a Rollout. `plugin_names` are the keys under which it may configure this plugin.
     pub(crate) fn of(rollout: &Rollout, plugin_names: &[String]) -> Self {
         let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
         let uses = plugins
@@ -216,15 +217,15 @@ impl PluginUse {
     }
 }
 
-/// What a table has of Rollouts.
+/// A table with marks of Rollouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marked {
     pub(crate) table: ObjectKey,
-    /// Those that have marks in it, of this cluster.
+    /// Rollouts of this cluster that have marks in it.
     pub(crate) rollouts: BTreeSet<ObjectKey>,
 }
 
-/// A part of a table that belongs to a Rollout.
+/// What one Rollout has left in one table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Part {
     pub(crate) rollout: ObjectKey,
@@ -234,25 +235,25 @@ pub(crate) struct Part {
 /// Why nothing is collected although there are orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SafetyStop {
-    /// So many tables lost their Rollouts that the Rollouts may have been lost.
+    /// So many tables lost their Rollouts at once that the Rollouts themselves may have been lost.
     Many,
-    /// There is no Rollout at all.
+    /// No Rollout exists.
     NoRollouts,
 }
 
-/// What is to be done now.
+/// The result of a review.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Review {
-    /// Parts that became orphans, and when they will be restored; `None` if a brake keeps them.
+    /// Parts that became orphans, and after which time they are restored; `None` if a safety stop prevents it.
     pub(crate) found: Vec<(Part, Orphanage, Option<Duration>)>,
-    /// Parts to restore now.
+    /// Parts that are restored now.
     pub(crate) due: Vec<(Part, Orphanage)>,
     /// Number of tables with orphans.
     pub(crate) orphans: usize,
-    pub(crate) brake: Option<SafetyStop>,
+    pub(crate) stop: Option<SafetyStop>,
 }
 
-/// The orphans, and since when they are.
+/// The orphans, and since when they are orphans.
 #[derive(Debug)]
 pub(crate) struct Collector {
     after: Duration,
@@ -266,12 +267,12 @@ struct Orphan {
     since: Instant,
     why: Orphanage,
     is_reported: bool,
-    /// After a restore that failed: not before.
+    /// When a failed restore may be tried again.
     not_before: Instant,
 }
 
 impl Collector {
-    /// A collector that restores a table so long after its Rollout was deleted.
+    /// Creates a collector that restores a table `after` the deletion of its Rollout.
     pub(crate) fn new(after: Duration) -> Self {
         Self {
             after,
@@ -280,12 +281,12 @@ impl Collector {
         }
     }
 
-    /// A watch told that a Rollout was deleted.
+    /// Notes that a watch reported the deletion of a Rollout.
     pub(crate) fn deleted(&mut self, rollout: &ObjectKey) {
         self.deleted.insert(rollout.clone());
     }
 
-    /// A part was not restored. It is tried again later.
+    /// Notes that a part was not restored. It is tried again later.
     pub(crate) fn failed(&mut self, part: &Part, now: Instant) {
         let after = self.after;
         if let Some(orphan) = self.orphans.get_mut(part) {
@@ -293,7 +294,8 @@ impl Collector {
         }
     }
 
-    /// Looks at all marks. `rollout` tells of the Rollout of a part, if there is one, of which there are `count` in all.
+    /// Reviews all marks. `rollout` returns the state of a part's Rollout, `None` if it does not exist. `count` is the number
+    /// of Rollouts.
     pub(crate) fn review(
         &mut self,
         now: Instant,
@@ -345,24 +347,24 @@ impl Collector {
         };
         let is_many = gone > MANY && gone * ONE_OF > marked.len();
         for (part, orphan) in &mut self.orphans {
-            let brake = match orphan.why {
+            let stop = match orphan.why {
                 Orphanage::PluginRemoved | Orphanage::Deselected => None,
                 _ if is_many => Some(SafetyStop::Many),
                 Orphanage::NeverSeen if count == 0 => Some(SafetyStop::NoRollouts),
                 Orphanage::NeverSeen | Orphanage::Deleted => None,
             };
-            review.brake = review.brake.or(brake);
+            review.stop = review.stop.or(stop);
             let delay = match orphan.why {
                 Orphanage::NeverSeen => self.after.saturating_mul(NEVER_SEEN),
                 _ => self.after,
             };
             if !orphan.is_reported {
                 orphan.is_reported = true;
-                let after = brake.is_none().then_some(delay);
+                let after = stop.is_none().then_some(delay);
                 review.found.push((part.clone(), orphan.why, after));
             }
             let due = (orphan.since + delay).max(orphan.not_before);
-            if brake.is_none() && due <= now {
+            if stop.is_none() && due <= now {
                 review.due.push((part.clone(), orphan.why));
             }
         }
@@ -389,7 +391,7 @@ mod tests {
         }
     }
 
-    /// A world with one table of the Rollout `a`, and one in which nothing is wrong.
+    /// Two tables: one of the Rollout `a`, and one of the Rollout `b`, which does not change.
     struct World {
         collector: Collector,
         begin: Instant,
@@ -420,7 +422,7 @@ mod tests {
                 .review(now, &self.tables, rollouts.len(), rollout)
         }
 
-        /// What is found and what is due at a second, by table.
+        /// Checks what is found and what is due at a second, by table.
         #[track_caller]
         fn check(&mut self, second: u64, found: &[(&str, Option<u64>)], due: &[&str]) {
             let review = self.review(second);
@@ -442,7 +444,7 @@ mod tests {
         world.check(1, &[("web", Some(30))], &[]);
         world.check(30, &[], &[]);
         world.check(31, &[], &["web"]);
-        // It could not be written.
+        // The restore fails.
         let part = Part {
             rollout: key("a"),
             table: key("web"),
@@ -452,21 +454,21 @@ mod tests {
             .failed(&part, world.begin + Duration::from_secs(31));
         world.check(60, &[], &[]);
         world.check(61, &[], &["web"]);
-        // Restored.
+        // The table is restored.
         world.tables = vec![marked("web", &[])];
         assert_eq!(world.review(62), Review::default());
         assert!(world.collector.orphans.is_empty() && world.collector.deleted.is_empty());
     }
 
     #[test]
-    fn a_rollout_that_comes_back_keeps_its_table() {
+    fn a_recreated_rollout_keeps_its_table() {
         let mut world = World::new();
         world.delete("a");
         world.check(0, &[("web", Some(30))], &[]);
         world.rollouts.insert(key("a"), PluginUse::Uses);
         world.check(29, &[], &[]);
         world.check(1000, &[], &[]);
-        // The time begins again.
+        // The delay starts again.
         world.delete("a");
         world.check(1001, &[("web", Some(30))], &[]);
         world.check(1030, &[], &[]);
@@ -483,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_without_the_plugin_is_waited_for_until_it_is_settled() {
+    fn a_rollout_without_the_plugin_is_restored_after_it_has_settled() {
         let mut world = World::new();
         world.rollouts.insert(key("a"), PluginUse::UnsettledWithout);
         world.check(0, &[], &[]);
@@ -514,30 +516,24 @@ mod tests {
         assert_eq!(world.review(0), Review::default());
         // Six of 30 are 20 %.
         names[..6].iter().for_each(|name| world.delete(name));
-        assert_eq!(world.review(1).brake, None);
+        assert_eq!(world.review(1).stop, None);
         assert_eq!(world.review(31).due.len(), 6);
         world.delete(&names[6]);
         let review = world.review(32);
-        assert_eq!(
-            (review.brake, review.due.len()),
-            (Some(SafetyStop::Many), 0)
-        );
+        assert_eq!((review.stop, review.due.len()), (Some(SafetyStop::Many), 0));
         assert_eq!((review.orphans, review.found[0].2), (7, None));
-        // All of them are too many, however they were lost.
+        // Losing all of them is too many, whatever the reason.
         world.rollouts.clear();
         let review = world.review(10_000);
-        assert_eq!(
-            (review.brake, review.due.len()),
-            (Some(SafetyStop::Many), 0)
-        );
+        assert_eq!((review.stop, review.due.len()), (Some(SafetyStop::Many), 0));
     }
 
     #[test]
-    fn without_any_rollout_only_those_that_were_seen_are_collected() {
+    fn without_any_rollout_only_observed_deletions_are_collected() {
         let mut world = World::new();
         world.rollouts.clear();
         world.check(0, &[("web", None), ("fine", None)], &[]);
-        assert_eq!(world.review(10_000).brake, Some(SafetyStop::NoRollouts));
+        assert_eq!(world.review(10_000).stop, Some(SafetyStop::NoRollouts));
         let mut world = World::new();
         world.tables.truncate(1);
         world.delete("a");
@@ -559,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rollout_says_about_its_tables() {
+    fn a_rollout_is_classified_by_its_plugin_block_and_its_status() {
         let updating = json!({"stableRS": "a", "currentPodHash": "b"});
         let promoted = json!({"stableRS": "a", "currentPodHash": "a"});
         let aborted = json!({"stableRS": "a", "currentPodHash": "b", "abort": true});

@@ -1,4 +1,4 @@
-//! Manifests from files and stdin.
+//! Reads manifests from files and stdin. A [`Located`] document keeps the position of each of its values.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use serde_saphyr::{Location, Spanned};
 pub(super) struct Manifest {
     pub(super) file: String,
     pub(super) value: Value,
-    /// Absent for an object of the cluster.
+    /// `None` for an object of the cluster.
     located: Option<Located>,
 }
 
-/// What could not be read, and where.
+/// A manifest that cannot be read, with its position.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{spot}: {reason}")]
 pub(super) struct Unreadable {
@@ -26,7 +26,7 @@ pub(super) struct Unreadable {
     pub(super) reason: String,
 }
 
-/// A place in a file, as compilers write it.
+/// A file and a position in it, printed as compilers do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spot {
     pub(super) file: String,
@@ -52,7 +52,7 @@ impl Manifest {
         }
     }
 
-    /// An object of the cluster. Items of a list come without `kind`.
+    /// Creates the manifest of an object of the cluster. Items of a list come without `kind`.
     pub(super) fn live(kind: &str, mut value: Value) -> Self {
         let text = |pointer| {
             value
@@ -71,7 +71,7 @@ impl Manifest {
         }
     }
 
-    /// `kind`, empty when there is none.
+    /// Returns `kind`; empty if it is missing.
     pub(super) fn kind(&self) -> &str {
         self.value
             .get("kind")
@@ -79,7 +79,7 @@ impl Manifest {
             .unwrap_or_default()
     }
 
-    /// Where `path` leads to.
+    /// Returns the position of the value at `path`.
     pub(super) fn spot(&self, path: &[Step]) -> Spot {
         Spot {
             file: self.file.clone(),
@@ -88,7 +88,7 @@ impl Manifest {
     }
 }
 
-/// Reads files, the YAML and JSON files of directories, and stdin (`-`). One that cannot be read hides none of the others.
+/// Reads files, the YAML and JSON files of directories, and stdin (`-`). An unreadable file does not stop the others.
 pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
     let (mut manifests, mut unreadable) = (Vec::new(), Vec::new());
     let mut collect = |path: &Path| match read_file(path) {
@@ -104,7 +104,7 @@ pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
     (manifests, unreadable)
 }
 
-/// The manifests of a directory, sorted; `None` if the path is not a directory.
+/// Returns the manifest files of a directory, sorted; `None` if the path is not a directory.
 fn files_in(path: &Path) -> Option<Vec<PathBuf>> {
     let entries = fs::read_dir(path).ok()?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -142,7 +142,7 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
         let place = error.location().and_then(Place::of);
         let text = error.without_snippet().to_string();
         let reason = text.lines().next().unwrap_or_default();
-        failed(place, format!("no YAML: {reason}"))
+        failed(place, format!("invalid YAML: {reason}"))
     })?;
     let mut manifests = Vec::new();
     for document in &documents {
@@ -158,7 +158,7 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
     Ok(manifests)
 }
 
-/// A value with its place in the text.
+/// A value of a YAML document with its position.
 #[derive(Clone, Debug)]
 pub(super) struct Located(Spanned<Content>);
 
@@ -184,7 +184,7 @@ pub(super) enum Step {
 }
 
 impl Located {
-    /// The document without places.
+    /// Returns the document without positions.
     pub(super) fn value(&self) -> Value {
         match &self.0.value {
             Content::Scalar(value) => value.clone(),
@@ -196,7 +196,7 @@ impl Located {
         }
     }
 
-    /// The items of the list under `key`, if there is one.
+    /// Returns the items of the list under `key`, if there is one.
     pub(super) fn list(&self, key: &str) -> Option<&[Self]> {
         let Content::Map(fields) = &self.0.value else {
             return None;
@@ -208,7 +208,8 @@ impl Located {
         }
     }
 
-    /// Where `path` leads to, as far as it leads: to its key, where it has one.
+    /// Returns the position of the value at `path`, or of the nearest existing parent. For a field it is the position of its
+    /// key.
     pub(super) fn place(&self, path: &[Step]) -> Option<Place> {
         let mut here = self;
         let mut place = Place::of(self.0.referenced);
@@ -349,7 +350,7 @@ spec:
     }
 
     #[test]
-    fn a_path_leads_to_its_key_or_to_the_nearest_there_is() {
+    fn a_path_leads_to_its_key_or_to_the_nearest_existing_one() {
         check("", (2, 1));
         check("spec", (2, 1));
         check("spec.http", (3, 3));
@@ -362,7 +363,7 @@ spec:
     }
 
     #[test]
-    fn the_value_is_what_any_reader_gets() {
+    fn the_value_is_that_of_an_ordinary_reader() {
         let located: Located = serde_saphyr::from_str(TEXT).unwrap();
         let value: Value = serde_saphyr::from_str(TEXT).unwrap();
         assert_eq!(located.value(), value);

@@ -25,11 +25,11 @@ use super::KindLabels;
 
 type Status = Box<dyn Fn() -> InformerStatus + Send + Sync>;
 
-/// The kinds that are followed. Clones share them.
+/// The watched kinds. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Watches(Arc<Mutex<Vec<Followed>>>);
+pub(super) struct Watches(Arc<Mutex<Vec<Watch>>>);
 
-struct Followed {
+struct Watch {
     cluster: &'static str,
     kind: &'static str,
     status: Status,
@@ -41,12 +41,12 @@ struct WatchLabels {
     kind: &'static str,
 }
 
-/// What is shown of one kind.
-struct Shown {
+/// The values of one kind.
+struct Values {
     labels: WatchLabels,
-    /// Absent while the kind is not followed, as MirrorPolicies are not while no Rollout has mirror steps.
+    /// Absent while the kind is not watched, as MirrorPolicies while no Rollout has mirror steps.
     is_synced: Option<bool>,
-    /// Seconds since 1970; absent before the first sign of life.
+    /// Seconds since 1970; absent before the first response.
     last_sign: Option<f64>,
     restarts: u64,
     objects: u64,
@@ -55,14 +55,14 @@ struct Shown {
 
 impl Watches {
     pub(super) fn add(&self, cluster: &'static str, kind: &'static str, status: Status) {
-        self.followed().push(Followed {
+        self.watches().push(Watch {
             cluster,
             kind,
             status,
         });
     }
 
-    fn followed(&self) -> MutexGuard<'_, Vec<Followed>> {
+    fn watches(&self) -> MutexGuard<'_, Vec<Watch>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,18 +73,18 @@ impl fmt::Debug for Watches {
     }
 }
 
-impl Shown {
-    /// A kind is followed only as well as the namespace that is furthest behind.
-    fn of(followed: &Followed, now: f64) -> Self {
-        let status = (followed.status)();
+impl Values {
+    /// Reads the values of a kind. The namespace that is furthest behind counts.
+    fn of(watch: &Watch, now: f64) -> Self {
+        let status = (watch.status)();
         let scopes = || status.scopes.iter();
         let silence = scopes().map(|scope| scope.silence);
         let longest: Option<Vec<_>> = silence.collect();
         let longest = longest.and_then(|all| all.into_iter().max());
         Self {
             labels: WatchLabels {
-                cluster: followed.cluster,
-                kind: followed.kind,
+                cluster: watch.cluster,
+                kind: watch.kind,
             },
             is_synced: (!status.scopes.is_empty()).then(|| scopes().all(|scope| scope.is_synced)),
             last_sign: longest.map(|silence| now - silence.as_secs_f64()),
@@ -99,20 +99,20 @@ impl Collector for Watches {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs_f64();
-        let followed = self.followed();
-        let shown: Vec<Shown> = followed.iter().map(|it| Shown::of(it, now)).collect();
+        let watches = self.watches();
+        let values: Vec<Values> = watches.iter().map(|it| Values::of(it, now)).collect();
         let mut family = Families {
             encoder: &mut encoder,
-            shown: &shown,
+            values: &values,
         };
         family.gauge(
             "watch_synced",
-            "Whether all objects of a kind are known: listed, and watched since",
+            "Whether all objects of a kind were listed and are watched",
             |it| it.is_synced.map(i64::from),
         )?;
         family.gauge(
             "watch_last_sign_timestamp_seconds",
-            "When the API server last gave a sign of life on the watch",
+            "Time of the last response of the API server on the watch",
             |it| it.last_sign,
         )?;
         family.counter(
@@ -131,7 +131,7 @@ impl Collector for Watches {
 
 struct Families<'a, 'e> {
     encoder: &'a mut DescriptorEncoder<'e>,
-    shown: &'a [Shown],
+    values: &'a [Values],
 }
 
 impl Families<'_, '_> {
@@ -139,7 +139,7 @@ impl Families<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        value: impl Fn(&Shown) -> Option<V>,
+        value: impl Fn(&Values) -> Option<V>,
     ) -> Result<(), fmt::Error> {
         self.put(name, help, MetricType::Gauge, |it| {
             value(it).map(|value| (it.labels.clone(), ConstGauge::new(value)))
@@ -150,19 +150,19 @@ impl Families<'_, '_> {
         &mut self,
         name: &str,
         help: &str,
-        value: impl Fn(&Shown) -> V,
+        value: impl Fn(&Values) -> V,
     ) -> Result<(), fmt::Error> {
         self.put(name, help, MetricType::Counter, |it| {
             Some((it.labels.clone(), ConstCounter::new(value(it))))
         })
     }
 
-    /// Each kind is in one cluster.
+    /// Writes a gauge without a cluster label: each kind is in one cluster only.
     fn by_kind(
         &mut self,
         name: &str,
         help: &str,
-        value: impl Fn(&Shown) -> u64,
+        value: impl Fn(&Values) -> u64,
     ) -> Result<(), fmt::Error> {
         self.put(name, help, MetricType::Gauge, |it| {
             let kind = it.labels.kind;
@@ -175,24 +175,25 @@ impl Families<'_, '_> {
         name: &str,
         help: &str,
         kind: MetricType,
-        value: impl Fn(&Shown) -> Option<(L, M)>,
+        value: impl Fn(&Values) -> Option<(L, M)>,
     ) -> Result<(), fmt::Error> {
-        // A name without series would be declared in vain.
-        if self.shown.is_empty() {
+        // A metric without series is not declared.
+        if self.values.is_empty() {
             return Ok(());
         }
         let mut family = self.encoder.encode_descriptor(name, help, None, kind)?;
-        for (labels, metric) in self.shown.iter().filter_map(value) {
+        for (labels, metric) in self.values.iter().filter_map(value) {
             metric.encode(family.encode_family(&labels)?)?;
         }
         Ok(())
     }
 }
 
-/// Linux counts CPU time for user space in hundredths of a second (`USER_HZ`), on every architecture that is built for.
+/// Linux reports CPU time to user space in hundredths of a second (`USER_HZ`) on all supported architectures.
 const TICKS: f64 = 100.0;
 
-/// Reads `/proc/self` whenever it is asked; without one there are no series.
+/// Memory and CPU of this process, under the names that every Prometheus client uses. Reads `/proc/self` at each scrape;
+/// without that file there are no series.
 #[derive(Debug)]
 pub(super) struct Process;
 
@@ -223,7 +224,7 @@ impl Collector for Process {
     }
 }
 
-/// `VmRSS` of `/proc/self/status`, which is in KiB.
+/// Parses `VmRSS` of `/proc/self/status`, which is in KiB.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status
         .lines()
@@ -232,7 +233,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// `utime` and `stime` of `/proc/self/stat`: fields 14 and 15. The name of the program, field 2, may contain anything.
+/// Parses `utime` and `stime` of `/proc/self/stat`, fields 14 and 15. Field 2, the name of the program, may contain any
+/// character.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11);
@@ -240,15 +242,15 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some((time()? + time()?) / TICKS)
 }
 
-/// Rollouts that have a series.
+/// Largest number of Rollouts with a series.
 const MOST_ROLLOUTS: usize = 2000;
-/// The controller reconciles each Rollout every 15 minutes. One that was not heard of twice as long is gone.
+/// The controller reconciles each Rollout every 15 minutes. A Rollout without a call for twice as long was deleted.
 const ABSENT: Duration = Duration::from_secs(1860);
 
 #[derive(Default)]
 pub(super) struct PerRollout {
     weights: Family<RolloutLabels, Gauge<i64>>,
-    heard_of: Mutex<HashMap<RolloutLabels, Instant>>,
+    last_calls: Mutex<HashMap<RolloutLabels, Instant>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -262,28 +264,28 @@ impl PerRollout {
         self.weights.clone()
     }
 
-    /// Sets the weight of a Rollout, unless too many others have a series.
+    /// Sets the weight of a Rollout, unless too many other Rollouts have a series.
     pub(super) fn set(&self, rollout: &ObjectKey, weight: i32) {
         let labels = RolloutLabels {
             namespace: rollout.namespace.clone(),
             rollout: rollout.name.clone(),
         };
-        let mut heard_of = self.heard_of();
-        if heard_of.len() >= MOST_ROLLOUTS && !heard_of.contains_key(&labels) {
+        let mut last_calls = self.last_calls();
+        if last_calls.len() >= MOST_ROLLOUTS && !last_calls.contains_key(&labels) {
             return;
         }
         self.weights.get_or_create(&labels).set(weight.into());
-        let is_new = heard_of.insert(labels, Instant::now()).is_none();
-        if is_new && heard_of.len() == MOST_ROLLOUTS {
+        let is_new = last_calls.insert(labels, Instant::now()).is_none();
+        if is_new && last_calls.len() == MOST_ROLLOUTS {
             warn!(
-                "{MOST_ROLLOUTS} Rollouts have a series of canary_weight; no further one gets one"
+                "{MOST_ROLLOUTS} Rollouts have a series of canary_weight; no series is added for others"
             );
         }
     }
 
-    /// Removes the series of Rollouts that the controller no longer calls for.
+    /// Removes the series of Rollouts for which the controller no longer calls.
     pub(super) fn forget_absent(&self) {
-        self.heard_of().retain(|labels, at| {
+        self.last_calls().retain(|labels, at| {
             let is_there = at.elapsed() < ABSENT;
             if !is_there {
                 self.weights.remove(labels);
@@ -292,8 +294,10 @@ impl PerRollout {
         });
     }
 
-    fn heard_of(&self) -> MutexGuard<'_, HashMap<RolloutLabels, Instant>> {
-        self.heard_of.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_calls(&self) -> MutexGuard<'_, HashMap<RolloutLabels, Instant>> {
+        self.last_calls
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -324,15 +328,15 @@ mod tests {
         for number in 0..10_000 {
             per_rollout.set(&key(number), 25);
         }
-        assert_eq!(per_rollout.heard_of().len(), 2000);
+        assert_eq!(per_rollout.last_calls().len(), 2000);
         tokio::time::advance(Duration::from_secs(1800)).await;
         for number in 0..10 {
             per_rollout.set(&key(number), 50);
         }
         tokio::time::advance(Duration::from_secs(60)).await;
         per_rollout.forget_absent();
-        assert_eq!(per_rollout.heard_of().len(), 10);
+        assert_eq!(per_rollout.last_calls().len(), 10);
         per_rollout.set(&key(9999), 25);
-        assert_eq!(per_rollout.heard_of().len(), 11);
+        assert_eq!(per_rollout.last_calls().len(), 11);
     }
 }

@@ -1,7 +1,7 @@
-//! What the router does between the calls: it asks for the same as the last SetWeight, for one table, and it restores tables
-//! of Rollouts that are gone.
+//! Work of the router outside of calls: it carries out the last SetWeight again for one table, and restores tables of deleted
+//! Rollouts.
 //!
-//! The plans and the writes are those of a call. A write is tried once: the write that conflicts with it causes another event.
+//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,49 +29,49 @@ use crate::from_rpc::{self, Request};
 use crate::report::{About, Orphanage, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
-/// The annotation with which the owner of a table switches off its repairs.
+/// The annotation with which the owner of a table turns off repairs.
 const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";
 
-/// What the calls leave for the time between them.
+/// State that calls share with the work between them.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
     fights: Mutex<Fights>,
-    /// Rollouts whose SetWeight ended since they were looked at.
+    /// Rollouts whose SetWeight has ended and whose tables have to be checked.
     set: Mutex<BTreeSet<ObjectKey>>,
-    /// Tables about which a fight began in a call, with the Rollout.
+    /// Tables for which a call detected a fight, with the Rollout.
     fought: Mutex<Vec<(ObjectKey, About)>>,
     news: Notify,
-    /// The instance id of the controller, which the first call tells.
+    /// The instance id of the controller, known from the first call on.
     instance: SetOnce<Option<String>>,
-    /// What runs between the calls.
+    /// The background tasks of the session.
     tasks: Mutex<Tasks>,
 }
 
-/// What runs between the calls.
+/// The background tasks of the session.
 #[derive(Debug, Default)]
 struct Tasks {
     running: JoinSet<()>,
     is_over: bool,
 }
 
-/// What a table needs to be as the last SetWeight left it.
+/// What a repair of a table would have to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drift {
     /// Nothing.
     None,
-    /// A write after which no share of a canary is larger.
+    /// A write that increases no canary's share.
     Steady,
-    /// A write after which some share is larger.
+    /// A write that increases a canary's share.
     Growing,
 }
 
-/// Whether the controller that started this process is the leader.
+/// Permission to write outside of calls: whether the controller that started this process is the leader.
 pub(crate) trait Fence: Send + Sync + 'static {
     fn allows(&self) -> impl Future<Output = bool> + Send;
 }
 
-/// A repair that came to an end.
+/// The result of a repair.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Repaired {
     pub(crate) rollout: About,
@@ -79,11 +79,11 @@ pub(crate) struct Repaired {
     pub(crate) outcome: RepairOutcome,
 }
 
-/// Whether a part of a table that belongs to a Rollout is gone.
+/// The outcome of restoring a table.
 #[derive(Debug)]
 pub(crate) enum Collected {
     Restored(About),
-    /// It is not to be restored any more.
+    /// It does not have to be restored.
     Skipped,
     Failed,
 }
@@ -97,7 +97,7 @@ impl Background {
         lock(&self.fights)
     }
 
-    /// Runs a task until the session ends.
+    /// Spawns a task that is cancelled when the session ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
         if !tasks.is_over {
@@ -105,7 +105,7 @@ impl Background {
         }
     }
 
-    /// Ends all tasks, with the requests that they wait for.
+    /// Cancels all tasks and the requests that they wait for.
     pub(crate) async fn stop(&self) {
         let mut running = {
             let mut tasks = lock(&self.tasks);
@@ -115,12 +115,12 @@ impl Background {
         running.shutdown().await;
     }
 
-    /// A call begins. A controller with an instance id calls for Rollouts that have it as a label only, and one without an id
-    /// for those without the label.
+    /// Records the instance id of the controller. A controller with an instance id calls only for Rollouts that have it as a
+    /// label, and one without an id only for Rollouts without the label.
     pub(super) fn record_instance(&self, rollout: &Rollout) {
         if !self.instance.initialized() {
             let instance = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
-            // Another call may have been faster, with the same id.
+            // A concurrent call may have set it, to the same id.
             let _ = self.instance.set(instance.cloned());
         }
     }
@@ -130,12 +130,12 @@ impl Background {
         self.instance.wait().await.clone()
     }
 
-    /// A call begins that may ask for something else than the last SetWeight.
+    /// Suspends the standing intent of a Rollout: a call begins that may ask for something else.
     pub(super) fn suspend(&self, rollout: &Rollout) {
         self.standing().suspend(&from_rpc::key(rollout));
     }
 
-    /// A SetWeight ended, which had to move traffic in the tables `moved`.
+    /// Records the standing intent after a SetWeight. `moved` are the tables in which it had to move traffic.
     pub(super) fn set(
         &self,
         rollout: &Rollout,
@@ -147,7 +147,7 @@ impl Background {
         let repeats = self.standing().set(rollout, standing, leaves_marks);
         let key = from_rpc::key(rollout);
         if repeats {
-            // What it asked for was in force: another client changed these tables.
+            // The same weights were in force before, so another client has changed these tables.
             let now = Instant::now();
             for table in moved {
                 if self.fights().written(table, now) {
@@ -163,8 +163,8 @@ impl Background {
         }
     }
 
-    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the call
-    /// were ignored, and the tables about which a fight began, with the Rollout.
+    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the
+    /// call were ignored, and the tables for which a fight was detected, with the Rollout.
     pub(crate) async fn news(&self) -> (BTreeSet<ObjectKey>, Vec<(ObjectKey, About)>) {
         loop {
             let set = std::mem::take(&mut *lock(&self.set));
@@ -182,7 +182,7 @@ impl<S: Store> GlooRouter<S> {
         &self.background
     }
 
-    /// What `table` needs to be as the last SetWeight of a Rollout left it.
+    /// Returns what a repair of `table` would write for the last SetWeight of a Rollout.
     pub(crate) fn drift(&self, rollout: &ObjectKey, table: &RouteTableDoc) -> Drift {
         let (request, is_complete) = match self.background.standing().of(rollout) {
             Some(Standing {
@@ -204,12 +204,12 @@ impl<S: Store> GlooRouter<S> {
             Ok(plan) if !self.moves(&plan) => Drift::None,
             Ok(plan) if plan.grows() => Drift::Growing,
             Ok(_) => Drift::Steady,
-            // The call said so.
+            // The call has reported the error.
             Err(_) => Drift::None,
         }
     }
 
-    /// Whether traffic moves with a plan, or copies of it, as far as is known without asking.
+    /// Whether a plan moves traffic or copies of it, as far as the last known MirrorPolicies tell.
     fn moves(&self, plan: &Plan) -> bool {
         if !plan.needs_policies() {
             return plan.moves_traffic();
@@ -220,11 +220,11 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Takes what the status of a Rollout records for what its last SetWeight asked for, if all its tables are like that: a
-    /// process that has just started does not know who changed a table before.
+    /// Restores the standing intent of a Rollout from its status, if all its tables agree with it. A process that has just
+    /// started does not know who changed a table before.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
         let Some((live, false)) = self.live_rollout(rollout).await? else {
             return Ok(());
@@ -254,8 +254,8 @@ impl<S: Store> GlooRouter<S> {
         Ok(())
     }
 
-    /// Asks for the same as the last SetWeight of a Rollout, for one table, if the Rollout still asks for it and `fence`
-    /// allows it. `None` if nothing is to be repaired any more.
+    /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
+    /// Returns `None` if nothing has to be repaired.
     pub(crate) async fn repair(
         &self,
         rollout: &ObjectKey,
@@ -325,7 +325,7 @@ impl<S: Store> GlooRouter<S> {
         if !fence.allows().await {
             return Some(RepairOutcome::FencedLease);
         }
-        // A call that has begun meanwhile looks after the table itself.
+        // A call that has begun meanwhile takes over the table.
         if self.background.standing().of(rollout) != Some(standing) {
             return None;
         }
@@ -345,7 +345,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// The Rollout as it is now, and whether it is being deleted.
+    /// Reads a Rollout, and whether it is being deleted.
     pub(super) async fn live_rollout(
         &self,
         rollout: &ObjectKey,
@@ -354,10 +354,10 @@ impl<S: Store> GlooRouter<S> {
             return Ok(None);
         };
         let is_deleting = live.raw().pointer("/metadata/deletionTimestamp").is_some();
-        // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
+        // The CustomResourceDefinition does not admit a Rollout that cannot be parsed.
         let mut live = Rollout::deserialize(live.raw()).unwrap_or_default();
         for step in live.steps_mut() {
-            // A step that mirrors nothing removes its route.
+            // A mirror step of 0 % removes its route.
             let mirror = step.set_mirror_route.as_mut();
             if let Some(mirror) = mirror.filter(|mirror| mirror.percentage == Some(0)) {
                 mirror.percentage = None;
@@ -367,10 +367,10 @@ impl<S: Store> GlooRouter<S> {
         Ok(Some((live.with_defaults(), is_deleting)))
     }
 
-    /// Whether a Rollout selects a table, as both are now.
+    /// Whether the current Rollout selects the current table.
     async fn selects(&self, rollout: &Rollout, table: &ObjectKey) -> Result<bool, StoreError> {
         let Ok(config) = from_rpc::config(&self.policy, rollout, &from_rpc::key(rollout)) else {
-            // An invalid block selects nothing for certain.
+            // It is unknown what an invalid block selects, so nothing may be restored.
             return Ok(true);
         };
         match self.store.read(table).await {
@@ -380,19 +380,19 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// A table as it is now, with who wrote which field.
+    /// Reads a table, with its managed fields.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn live_table(&self, table: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.store.read(table).await
     }
 
-    /// Whether a Rollout is there, and uses this plugin.
+    /// Returns how an existing Rollout uses this plugin; `None` if it does not exist.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
-    pub(crate) async fn use_of(
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn plugin_use_of(
         &self,
         rollout: &ObjectKey,
     ) -> Result<Option<PluginUse>, StoreError> {
@@ -401,7 +401,7 @@ impl<S: Store> GlooRouter<S> {
         Ok(live.map(|(live, _)| PluginUse::of(&live, names)))
     }
 
-    /// Restores a table from what a Rollout left in it, unless the Rollout is there and looks after it.
+    /// Removes what a Rollout left in a table, unless the Rollout exists and still takes care of it.
     pub(crate) async fn collect(
         &self,
         part: &Part,
@@ -432,11 +432,11 @@ impl<S: Store> GlooRouter<S> {
                 why == Orphanage::Deselected && !self.selects(&live, table).await?
             }
             Some((state, _)) => state == PluginUse::SettledWithout,
-            // Without the kind nothing is known of any Rollout.
+            // Without the CustomResourceDefinition it is unknown which Rollouts exist.
             None => self.store.knows_rollouts(&rollout.namespace).await?,
         };
         if !is_orphan {
-            debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it, or Rollouts are not known");
+            debug!(%rollout, route_table = %table, "not restored: the Rollout still uses the table, or the cluster has no Rollouts");
             return Ok(Collected::Skipped);
         }
         if !fence.allows().await {
@@ -449,11 +449,11 @@ impl<S: Store> GlooRouter<S> {
         let mark = self.policy.mark(rollout);
         let plan = restore(&mark, &document)?;
         let policies = match self.store.policies().await {
-            // There are no MirrorPolicies in this cluster, or none that this plugin may have made.
+            // This cluster has no MirrorPolicies, or none that this plugin could have created.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
             read => read?,
         };
-        // A policy goes before the routes it is about.
+        // A policy is deleted before its routes.
         for policy in policies.iter().filter(|it| belongs_to(it, &mark)) {
             match self.store.delete_policy(policy).await {
                 Ok(()) | Err(StoreError::NotFound { .. }) => {}
@@ -472,13 +472,13 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// Whether its owner wants no repairs of a table.
+/// Whether the owner of a table has turned off repairs.
 fn has_repairs_off(table: &RouteTableDoc) -> bool {
     let annotations = table.annotations();
     annotations.is_some_and(|all| all.get(REPAIR_ANNOTATION).is_some_and(|it| it == "off"))
 }
 
-/// Whether a table is its owner's: nothing is rolled out, and nothing of the Rollout is in the table.
+/// Whether the Rollout is at rest and a table has nothing of it, so that every edit is the owner's.
 fn is_unmodified_at_rest(request: &Request, table: &RouteTableDoc) -> bool {
     let has_marks = |marks: BTreeSet<ObjectKey>| marks.contains(&request.intent.rollout);
     is_rest(&request.config, &request.intent)

@@ -1,7 +1,7 @@
-//! What waits for Gloo beside VerifyWeight: the scale of the stable Pods, and the time before a promotion.
+//! The answer to VerifyWeight, and what else waits for Gloo: the scale-down of stable Pods, and the time before a promotion.
 //!
-//! With `dynamicStableScale` the controller scales the stable Pods by the weights it recorded, and it records them after
-//! SetWeight, whatever VerifyWeight says (upstream `rollout/canary.go`, `rollout/trafficrouting.go`). Only an error of
+//! With `dynamicStableScale` the controller scales the stable Pods by the weights it recorded. It records them after
+//! SetWeight, whatever VerifyWeight answers (upstream `rollout/canary.go`, `rollout/trafficrouting.go`). Only an error of
 //! SetWeight keeps the Pods until the gateways send their requests elsewhere.
 
 use std::time::Duration;
@@ -20,14 +20,14 @@ use crate::{
     report::{About, Report},
 };
 
-/// How long the first call of a weight waits for Gloo. Later ones only look.
+/// How long the first call with a weight waits for Gloo. Later calls only check.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// After which time it looks again; doubled each time.
+/// Pause before the second check; each pause is twice as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 impl<S: Store> GlooRouter<S> {
-    /// The answer for all tables is that of the table furthest behind.
+    /// Answers VerifyWeight. The answer for all tables is that of the table furthest behind.
     pub(super) async fn verify(
         &self,
         rollout: &Rollout,
@@ -80,13 +80,14 @@ impl<S: Store> GlooRouter<S> {
         if verification == Verification::Verified
             && !self.may_be_promoted(rollout, &request, desired)
         {
-            info!(rollout = %request.rollout, "not verified: promotionGuard.before is not over");
+            info!(rollout = %request.rollout, "not verified: promotionGuard.before has not passed");
             verification = Verification::NotVerified;
         }
         Ok(verification)
     }
 
-    /// Checks that Gloo has accepted weights that take traffic from Pods which the controller is about to scale down.
+    /// Returns a failure for each table whose weights Gloo has not accepted yet, if they take traffic from Pods that the
+    /// controller is about to scale down.
     pub(super) async fn check_acceptance(
         &self,
         rollout: &Rollout,
@@ -133,8 +134,8 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Whether the canary has had all traffic long enough to be promoted. The time begins when Gloo is seen to have accepted
-    /// it; in a new process it begins again.
+    /// Whether the canary has had all traffic for `promotionGuard.before`. The time starts when Gloo has accepted that
+    /// weight, and starts again in a new process.
     pub(super) fn may_be_promoted(
         &self,
         rollout: &Rollout,
@@ -148,12 +149,12 @@ impl<S: Store> GlooRouter<S> {
         }
         let hash = &rollout.status.current_pod_hash;
         let lasts = self.memory.full_for(&key, &rollout.metadata.uid, hash);
-        // A step with that weight may be followed by others, and the time counts there too.
+        // A step with full weight may be followed by other steps. The time counts during it, but does not delay it.
         rollout.current_step().is_some() || lasts >= before
     }
 }
 
-/// Whether the controller will keep fewer stable Pods for the weights of a request than for those it recorded last.
+/// Whether the controller will keep fewer stable Pods for the weights of a request than for those that it recorded last.
 fn shrinks_stable(rollout: &Rollout, request: &Request) -> bool {
     let is_dynamic = rollout.canary().is_some_and(|it| it.dynamic_stable_scale);
     let IntentKind::SetWeight(split) = &request.intent.kind else {
@@ -167,11 +168,11 @@ fn shrinks_stable(rollout: &Rollout, request: &Request) -> bool {
     is_dynamic && stable < recorded
 }
 
-/// Whether the controller waits for the answer: at a step that sets a weight, and for the switch at the end.
+/// Whether the controller waits for the answer: at a step that sets a weight, and before it promotes at the end.
 ///
-/// It asks in every reconcile. Anywhere else "not verified" would only make it ask again every ten seconds, forever
-/// (upstream `ShouldVerifyWeight` in utils/rollout/rolloututil.go). An abort does not wait. A step with
-/// `setWeight: 0` beside a header or mirror route arrives without its zero and counts as one that sets no weight.
+/// The controller calls VerifyWeight in every reconcile. At other times "not verified" would only make it retry every ten
+/// seconds, forever (upstream `ShouldVerifyWeight` in utils/rollout/rolloututil.go). An abort does not wait. A step with
+/// `setWeight: 0` beside a header or mirror route arrives without its zero and counts as a step without weight.
 pub(super) fn is_waited_for(rollout: &Rollout, desired: DesiredWeight) -> bool {
     let status = &rollout.status;
     if !status.is_updating() || status.abort {
@@ -206,17 +207,17 @@ mod tests {
     }
 
     #[test]
-    fn at_steps_that_set_a_weight() {
+    fn the_controller_waits_at_steps_that_set_a_weight() {
         check(&rollout(Some(0)), 0, true);
         check(&rollout(Some(1)), 250, true);
-        // While the canary is scaled the weight of the step before is asked for.
+        // While the canary is scaled, the controller sends the weight of the previous step.
         check(&rollout(Some(1)), 0, true);
         check(&rollout(Some(2)), 250, false);
         check(&rollout(Some(3)), 250, false);
     }
 
     #[test]
-    fn for_the_switch_at_the_end() {
+    fn the_controller_waits_before_a_promotion() {
         check(&rollout(Some(4)), 1000, true);
         check(&rollout(Some(4)), 1200, true);
         check(&rollout(Some(4)), 250, false);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn not_while_nothing_is_rolled_out() {
+    fn the_controller_does_not_wait_without_an_update() {
         let mut promoted = rollout(Some(4));
         promoted.status.stable_rs = "c1".into();
         check(&promoted, 0, false);

@@ -1,4 +1,16 @@
-//! How one table is written: under its lock, with the MirrorPolicies of its mirror routes, and again after a conflict.
+//! Decides which plans are written when a part of a call fails, and writes them.
+//!
+//! Traffic returns to stable table by table, and moves to the canary in all tables or in none. Each table is written under
+//! its lock, with the MirrorPolicies of its mirror routes, and is read and planned again after a conflict.
+//!
+//! For example, SetWeight 25 for three tables, one of which was deleted:
+//!
+//! ```text
+//! table   canary before   plan        result
+//! high    50              25          25: traffic returns to stable
+//! low     10              25          10: no share grows, because another table failed
+//! gone    -               not found   the error names the table
+//! ```
 
 use std::time::Duration;
 
@@ -11,33 +23,33 @@ use tracing::{debug, info, warn};
 use super::{GlooRouter, deadline::Deadline, memory::Urgency};
 use crate::{error::Failure, from_rpc::Request};
 
-/// How often one table is written before a conflict becomes an error.
+/// Attempts to write one table before a conflict becomes an error.
 const WRITE_ATTEMPTS: u32 = 3;
 
-/// How many tables of one call are written at once.
+/// Tables of one call that are written concurrently.
 const WRITES_AT_ONCE: usize = 16;
 
-/// A plan that is to be carried out.
+/// A plan that will be written.
 pub(super) struct Write {
     pub(super) plan: Plan,
-    /// Whether a share grows with it.
+    /// Whether it increases a canary's share.
     grows: bool,
-    /// Whether a share may grow when the table has to be planned again.
+    /// Whether a share may grow if the table has to be planned again.
     pub(super) may_grow: bool,
-    /// Whether the MirrorPolicies of the table are brought in line.
+    /// Whether the MirrorPolicies of the table are changed too.
     pub(super) with_policies: bool,
 }
 
-/// How often a table is written before a conflict becomes an error.
+/// Whether a write is tried again after a conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retries {
-    /// As often as a call has time for.
+    /// Up to [`WRITE_ATTEMPTS`] times, within the deadline of the call.
     OnConflict,
-    /// Once, and not at all while a call is writing it.
+    /// Never. The table is not written at all while a call is writing it.
     Never,
 }
 
-/// A plan that moves no traffic to the canary.
+/// Plans a table so that no more traffic moves to the canary.
 pub(super) fn plan_again_toward_stable(
     request: &Request,
     table: &RouteTableDoc,
@@ -46,32 +58,32 @@ pub(super) fn plan_again_toward_stable(
     plan_toward_stable(&request.config, &request.intent, table)
 }
 
-/// Whether traffic moves with a plan, or copies of it, when `live` are the MirrorPolicies that there are.
+/// Whether a plan moves traffic or copies of it. `live` are the existing MirrorPolicies.
 pub(super) fn moves(plan: &Plan, live: &[MirrorPolicyDoc]) -> bool {
     let changes = plan.policy_changes(live);
     plan.moves_traffic() || changes.is_ok_and(|changes| !changes.is_empty())
 }
 
-/// The tables in which traffic moves with `writes`.
+/// Returns the tables in which `writes` move traffic.
 pub(super) fn moving(writes: &[Write], live: &[MirrorPolicyDoc]) -> Vec<ObjectKey> {
     let moving = writes.iter().filter(|write| moves(&write.plan, live));
     moving.map(|write| write.plan.table.clone()).collect()
 }
 
-/// The MirrorPolicies that there are; `None` when they could not be read.
+/// The existing MirrorPolicies; `None` if they could not be read.
 pub(super) type LivePolicies = Option<Vec<MirrorPolicyDoc>>;
 
-/// What is to be written, in two steps.
+/// What is written, in two steps.
 pub(super) struct Writes<'t> {
-    /// First: no share grows with these.
+    /// Written first. They increase no share.
     pub(super) steady: Vec<Write>,
-    /// Then, if nothing has failed: a share grows with these.
+    /// Written afterwards, if nothing has failed. They increase a share.
     pub(super) growing: Vec<(Write, &'t RouteTableDoc)>,
-    /// What cannot be done. Then `growing` is empty.
+    /// What cannot be done. If there is anything, `growing` is empty.
     pub(super) failures: Vec<Failure>,
 }
 
-/// A plan for each table, in their order.
+/// Plans each table. The results have the order of `tables`.
 pub(super) fn plan_all(
     request: &Request,
     tables: &[RouteTableDoc],
@@ -82,7 +94,9 @@ pub(super) fn plan_all(
         .collect()
 }
 
-/// Decides what is written of the `plans` for `tables`, when `failures` have been met so far.
+/// Decides which of the `plans` for `tables` are written. `failures` are those met so far.
+///
+/// If anything has failed, a table whose plan would increase the canary's share gets a plan toward stable instead.
 pub(super) fn decide<'t>(
     request: &Request,
     tables: &'t [RouteTableDoc],
@@ -106,7 +120,7 @@ pub(super) fn decide<'t>(
                     steady.push(write);
                 }
             }
-            // The caller has said why there are no policies.
+            // The caller has already reported why there are no policies.
             Ok(None) => refused.push(table),
             Err(error) if may_be_without_route && error.is_without_route() => {}
             Err(error) => {
@@ -122,7 +136,7 @@ pub(super) fn decide<'t>(
         }
     }
     if adds_route(request) {
-        // A managed route moves traffic to the canary and none back.
+        // A managed route moves traffic to the canary and none back, so there is no plan toward stable.
         refused.clear();
     }
     for table in refused {
@@ -141,8 +155,8 @@ pub(super) fn decide<'t>(
     }
 }
 
-/// The part of the request that moves no more traffic to the canary: shares shrink, managed routes that are there follow them,
-/// and none is brought back.
+/// Plans the part of the request that moves no more traffic to the canary: shares shrink, existing managed routes follow
+/// them, and missing ones are not restored.
 pub(super) fn toward_stable(
     request: &Request,
     table: &RouteTableDoc,
@@ -150,20 +164,20 @@ pub(super) fn toward_stable(
 ) -> Result<Write, PlanError> {
     let plan = plan_again_toward_stable(request, table)?;
     let with_policies = matches!(check_policies(plan.clone(), live), Ok(Some(_)));
-    Ok(Write::restrained(plan, with_policies))
+    Ok(Write::toward_stable(plan, with_policies))
 }
 
-/// Whether a plan is to send more requests to the canary, or copies of some.
+/// Whether a plan sends more requests, or copies of requests, to the canary.
 pub(super) fn adds_share(request: &Request, plan: &Plan) -> bool {
     plan.grows() || adds_route(request) && !plan.is_noop()
 }
 
-/// Whether the request sends or copies certain requests to the canary.
+/// Whether the request adds a managed route, which sends or copies certain requests to the canary.
 fn adds_route(request: &Request) -> bool {
     matches!(&request.intent.kind, IntentKind::SetManagedRoute(route) if !route.is_removal())
 }
 
-/// The plan, if its policies can be planned too; `None` if they could not be read.
+/// Returns the plan if its policies can be planned too, and `None` if they could not be read.
 fn check_policies(plan: Plan, live: &LivePolicies) -> Result<Option<Plan>, PlanError> {
     match live {
         Some(live) => plan.policy_changes(live).map(|_| Some(plan)),
@@ -186,8 +200,8 @@ impl Write {
         }
     }
 
-    /// A plan that moves no more traffic to the canary, now or after a conflict.
-    pub(super) fn restrained(plan: Plan, with_policies: bool) -> Self {
+    /// Creates a write that moves no more traffic to the canary, also if the table is planned again after a conflict.
+    pub(super) fn toward_stable(plan: Plan, with_policies: bool) -> Self {
         Self {
             plan,
             grows: false,
@@ -206,7 +220,7 @@ impl Write {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Writes all tables side by side, so that one that is slow does not use up the time of the others.
+    /// Writes all tables concurrently, so that a slow one does not use up the time of the others.
     pub(super) async fn write_all(
         &self,
         request: &Request,
@@ -246,8 +260,8 @@ impl<S: Store> GlooRouter<S> {
         failures
     }
 
-    /// Writes one table and the MirrorPolicies behind its routes. A policy that goes, goes before its route; one that comes,
-    /// comes after it. A policy that cannot be deleted does not stop traffic on its way back to stable.
+    /// Writes one table and the MirrorPolicies of its routes. A policy is deleted before its route is removed, and created
+    /// after its route. A policy that cannot be deleted does not stop traffic from returning to stable.
     async fn write(
         &self,
         request: &Request,
@@ -306,8 +320,8 @@ impl<S: Store> GlooRouter<S> {
         Ok(())
     }
 
-    /// Writes one table. After a conflict it is read and planned again. Returns the plan that was carried out, and what a
-    /// plan made after a conflict leaves as it is.
+    /// Writes one table. After a conflict it reads the table and plans again. Returns the plan that was written, and what a
+    /// later plan could not do.
     async fn write_table(
         &self,
         request: &Request,
@@ -327,7 +341,7 @@ impl<S: Store> GlooRouter<S> {
         let lock = self.memory.locks.lock(&table, urgency);
         let (_guard, attempts) = match retries {
             Retries::OnConflict => (lock.await, WRITE_ATTEMPTS),
-            // The holder of the lock plans on a newer table.
+            // The holder of the lock plans on a newer version of the table.
             Retries::Never => match lock.now_or_never() {
                 Some(guard) => (guard, 1),
                 None => return Err(StoreError::Conflict(format!("RouteTable {table}")).into()),
@@ -354,7 +368,7 @@ impl<S: Store> GlooRouter<S> {
         Ok((write.plan, left))
     }
 
-    /// Deletes a MirrorPolicy; one that is gone already is no failure.
+    /// Deletes a MirrorPolicy. It is no error if the policy does not exist.
     pub(super) async fn delete_policy(
         &self,
         request: &Request,
@@ -382,7 +396,7 @@ fn report(plan: &Plan, request: &Request) {
     }
 }
 
-/// Writes the table of a plan.
+/// Writes the patch of a plan.
 pub(crate) async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(), StoreError> {
     let patch = plan.to_json_patch();
     if plan.hands_back {
@@ -393,7 +407,7 @@ pub(crate) async fn carry_out<S: RouteStore>(store: &S, plan: &Plan) -> Result<(
     Ok(())
 }
 
-/// A short pause that differs between two writers who met.
+/// Returns a short random pause, so that two writers that conflicted do not conflict again.
 fn pause(attempt: u32) -> Duration {
     Duration::from_millis(u64::from(attempt) * fastrand::u64(5..25))
 }
