@@ -1,4 +1,5 @@
-//! Manifests in the documents are used as they stand: they must be what the plugin accepts.
+//! Manifests in documents and in `deploy` match the program. That those in `deploy` work is tested by the cluster tests, with
+//! the kustomize components; here the values for the chart are compared with these.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +18,7 @@ const CONFIGURATION: &str = include_str!("../../../docs/configuration.md");
 
 const COMMANDS: &str = include_str!("../../../docs/commands.md");
 
-/// What stands in the YAML blocks of a document.
+/// Parses the YAML blocks of a document.
 fn yaml(document: &str) -> impl Iterator<Item = Value> {
     let blocks = document.split("```yaml\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split("```").next());
@@ -51,14 +52,14 @@ fn the_rollout_configures_the_plugin() {
 }
 
 #[test]
-fn the_plugin_block_of_the_reference_is_accepted() {
+fn the_plugin_block_of_the_reference_is_valid() {
     for block in yaml(CONFIGURATION) {
         let block = block.to_string().into_bytes();
         PluginConfig::from_json(&block, &ObjectKey::new("shop", "reviews"), &[]).unwrap();
     }
 }
 
-/// Its commands are tested with this file.
+/// The commands of the page are tested with this file.
 #[test]
 fn the_quick_start_shows_its_manifests() {
     let page = include_str!("../../../docs/quick-start.md");
@@ -81,7 +82,7 @@ macro_rules! deployed {
     };
 }
 
-/// A variant's values, its ConfigMap and its Deployment.
+/// Returns, for each variant, the chart's values, the ConfigMap and the Deployment.
 fn variants() -> [[Value; 3]; 2] {
     [
         [
@@ -103,7 +104,7 @@ fn plugins(config_map: &Value) -> Value {
 }
 
 #[test]
-fn every_variant_registers_a_name_the_plugin_reads() {
+fn every_variant_registers_a_name_that_the_plugin_reads() {
     for [_, config_map, _] in variants() {
         let name = plugins(&config_map)[0]["name"].clone();
         assert!(DEFAULT_PLUGIN_NAMES.contains(&name.as_str().unwrap()));
@@ -111,7 +112,7 @@ fn every_variant_registers_a_name_the_plugin_reads() {
 }
 
 #[test]
-fn the_role_is_for_the_resources_the_plugin_edits() {
+fn the_role_grants_the_resources_that_the_plugin_edits() {
     let role = deployed!("kustomize/rights/cluster-role.yaml");
     let resources = |index: usize| {
         let rule = &role["rules"][index];
@@ -128,7 +129,7 @@ fn the_role_is_for_the_resources_the_plugin_edits() {
 }
 
 #[test]
-fn the_chart_gets_what_kustomize_makes() {
+fn the_chart_has_the_values_of_the_kustomize_components() {
     for [values, config_map, deployment] in variants() {
         let controller = &values["controller"];
         assert_eq!(controller["trafficRouterPlugins"], plugins(&config_map));
@@ -141,9 +142,9 @@ fn the_chart_gets_what_kustomize_makes() {
 }
 
 #[test]
-fn the_chart_gets_the_same_rights() {
+fn the_chart_has_the_same_permissions() {
     let mut binding = deployed!("kustomize/rights/cluster-role-binding.yaml");
-    // The chart may call the account otherwise.
+    // The chart may give the account another name.
     binding["subjects"][0]["name"] = r#"{{ include "argo-rollouts.serviceAccountName" . }}"#.into();
     binding["subjects"][0]["namespace"] = r#"{{ include "argo-rollouts.namespace" . }}"#.into();
     let role = deployed!("kustomize/rights/cluster-role.yaml");
@@ -152,7 +153,7 @@ fn the_chart_gets_the_same_rights() {
 }
 
 #[test]
-fn prometheus_asks_where_the_plugin_serves_its_metrics() {
+fn prometheus_scrapes_the_port_of_the_metrics() {
     let deployment = deployed!("observability/deployment.yaml");
     let container = &deployment["spec"]["template"]["spec"]["containers"][0];
     let values = deployed!("observability/helm.yaml");
@@ -176,9 +177,9 @@ fn prometheus_asks_where_the_plugin_serves_its_metrics() {
     );
 }
 
-/// Every path of the values is one of the chart's (argo-helm, charts/argo-rollouts 2.41.0, values.yaml).
+/// Every path in the values exists in the chart's own values (argo-helm, charts/argo-rollouts 2.41.0, values.yaml).
 #[test]
-fn the_chart_knows_every_value() {
+fn every_value_exists_in_the_chart() {
     const KNOWN: [&str; 7] = [
         "controller.extraEnv",
         "controller.initContainers",

@@ -1,4 +1,5 @@
-//! Managed routes over the memory store: set, brought back, removed, and what an error may not prevent.
+//! Tests of managed routes over the memory store: header routes, mirror routes and their MirrorPolicies, and errors that must
+//! not prevent other work.
 
 use rollouts_rpc::rollout::{CanaryStep, HeaderRoutingMatch, RouteMatch, StringMatch};
 use route_planner::ANNOTATION;
@@ -19,7 +20,7 @@ pub(super) fn header(value: &str) -> SetHeaderRoute {
     }
 }
 
-/// A Rollout whose first step, the current one, is a header route.
+/// Returns a Rollout whose first and current step sets a header route.
 pub(super) fn header_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
     rollout.metadata.resource_version = "1".into();
@@ -51,7 +52,7 @@ impl Fixture {
         let _ = self.router.verify_weight(rollout, desired(0), &[]).await;
     }
 
-    /// Names of the routes of a table.
+    /// Returns the names of the routes of a table.
     fn routes(&self, key: &ObjectKey) -> Vec<String> {
         let table = self.store.table(key).unwrap();
         let routes = table["spec"]["http"].as_array().unwrap().clone();
@@ -93,7 +94,7 @@ async fn a_header_route_is_set_once_and_removed() {
 }
 
 #[tokio::test]
-async fn b15_set_weight_brings_a_lost_header_route_back() {
+async fn b15_set_weight_restores_a_lost_header_route() {
     let fixture = Fixture::new([shop()]);
     let rollout = header_rollout(select_shop());
     fixture.set_weight(&rollout, 25).await.unwrap();
@@ -104,7 +105,7 @@ async fn b15_set_weight_brings_a_lost_header_route_back() {
 }
 
 #[tokio::test]
-async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
+async fn b17_a_removed_header_route_stays_removed_until_the_next_pass() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
     canary(&mut rollout).steps[0].set_weight = Some(25);
@@ -125,7 +126,7 @@ async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
 }
 
 #[tokio::test]
-async fn a_pass_that_ended_early_does_not_count_for_another_version() {
+async fn an_unfinished_pass_does_not_affect_another_version() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
     fixture.remove(&rollout).await.unwrap();
@@ -220,7 +221,7 @@ async fn b19_a_header_route_needs_a_route_in_one_of_the_tables() {
     }
 }
 
-/// The weight alone could be set in this table.
+/// The table admits the weight, but no header route.
 #[tokio::test]
 async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
     let tcp_only = json!({
@@ -237,7 +238,7 @@ async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
         let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
         assert!(error.contains("header routes need http routes"), "{error}");
     }
-    // The owner adds the route, and the controller asks again without a change of the Rollout.
+    // The owner adds the route, and the controller calls again without a change of the Rollout.
     fixture.store.put(shop()).unwrap();
     rollout.spec = header_rollout(select_shop()).spec;
     fixture.set_header(&rollout, &header("1")).await.unwrap();
@@ -281,7 +282,7 @@ fn text(outcome: Result<(), RouterError>) -> String {
 }
 
 #[tokio::test]
-async fn b18_the_policy_comes_after_its_route_and_goes_before_it() {
+async fn b18_the_policy_is_created_after_its_route_and_deleted_before_it() {
     let (store, router) = store_and_router();
     let original = store.table(&key()).unwrap()["spec"].clone();
     let rollout = mirror_rollout(select_shop());
@@ -340,7 +341,7 @@ async fn a_step_without_match_removes_the_policy_too() {
 }
 
 #[tokio::test]
-async fn set_weight_brings_route_and_policy_back() {
+async fn set_weight_restores_route_and_policy() {
     let (store, router) = store_and_router();
     let rollout = mirror_rollout(select_shop());
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
@@ -351,7 +352,7 @@ async fn set_weight_brings_route_and_policy_back() {
 }
 
 #[tokio::test]
-async fn a_policy_whose_route_is_gone_is_removed_all_the_same() {
+async fn a_policy_without_its_route_is_removed() {
     let (store, router) = store_and_router();
     let rollout = mirror_rollout(select_shop());
     router
@@ -365,7 +366,7 @@ async fn a_policy_whose_route_is_gone_is_removed_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_policy_of_another_rollout_or_of_somebody_else_stays() {
+async fn policies_of_other_rollouts_and_owners_stay() {
     let (store, router) = store_and_router();
     let [mine, mut other] = [select_shop(), select_shop()].map(mirror_rollout);
     other.metadata.name = "other".into();
@@ -383,7 +384,7 @@ async fn a_policy_of_another_rollout_or_of_somebody_else_stays() {
     assert_eq!((before, left), (3, vec!["theirs"]));
 }
 
-/// The error of a mirror step, which SetWeight reports (T-20).
+/// Returns the error of a mirror step, which SetWeight reports (T-20).
 async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String {
     let route = mirror(30);
     router.set_mirror_route(rollout, &route).await.unwrap();
@@ -391,7 +392,7 @@ async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String 
 }
 
 #[tokio::test]
-async fn missing_rights_are_an_error_and_nothing_is_written() {
+async fn a_missing_permission_is_an_error_and_nothing_is_written() {
     let (store, router) = store_and_router();
     store.fail("list policies", Fault::Forbidden);
     let rollout = mirror_rollout(select_shop());
@@ -401,13 +402,13 @@ async fn missing_rights_are_an_error_and_nothing_is_written() {
         "{error}"
     );
     assert!(error.contains("not allowed to list policies"), "{error}");
-    // Nothing can be there to remove.
+    // No policy can exist that would have to be removed.
     router.remove_managed_routes(&rollout).await.unwrap();
     assert_eq!(store.taken(), [""; 0]);
 }
 
 #[tokio::test]
-async fn a_policy_of_somebody_else_is_named_before_anything_is_written() {
+async fn a_foreign_policy_is_reported_before_anything_is_written() {
     let (store, router) = store_and_router();
     let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
     store.put_policy(theirs).unwrap();
@@ -419,7 +420,8 @@ async fn a_policy_of_somebody_else_is_named_before_anything_is_written() {
     assert_eq!(store.taken(), [""; 0]);
 }
 
-/// SetMirrorRoute and SetWeight for a step whose percentage did not arrive, with what the live Rollout says.
+/// Makes SetMirrorRoute and SetWeight for a step that has lost its percentage, and checks the policy. `live` is the step of
+/// the live Rollout.
 async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
     let (store, router) = store_and_router();
     if let Some(route) = live {
@@ -438,7 +440,7 @@ async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
     let route = route.clone();
     router.set_mirror_route(&rollout, &route).await.unwrap();
     router.set_weight(&rollout, desired(25), &[]).await.unwrap();
-    // The next step sets a weight, and the controller waits until it is in force.
+    // The next step sets a weight, and the controller waits until it is verified.
     canary(&mut rollout).steps.push(CanaryStep {
         set_weight: Some(25),
         ..CanaryStep::default()
