@@ -10,8 +10,8 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 
@@ -152,10 +152,6 @@ impl<S: EndpointReader> EndpointReader for Watched<S> {
         services: &[&str],
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
         self.store.endpoints(namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.follow_endpoints(namespace, services)
     }
 
     async fn pods_of_version(

@@ -8,6 +8,7 @@ use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, WeightDestination};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::documents::name;
 use crate::history::{Services, Setup, Steps};
 
 /// The name of the experiment's Service.
@@ -65,6 +66,20 @@ pub(crate) struct Roles {
     pub(crate) anchors: Vec<String>,
     /// Whether all Pods behind stable's Service are of one version, so that a route needs no subset.
     pub(crate) is_one_version: bool,
+}
+
+impl Roles {
+    /// Whether a destination is one by which an owner's route leads to the Rollout.
+    pub(crate) fn is_anchor(&self, destination: &Value) -> bool {
+        self.anchors
+            .iter()
+            .any(|anchor| anchor == name(destination))
+    }
+
+    /// Whether two Services swap roles, so that owners may lead routes to either.
+    pub(crate) fn is_ping_pong(&self) -> bool {
+        self.anchors.len() > 1
+    }
 }
 
 /// A Pod and the hash of its version.

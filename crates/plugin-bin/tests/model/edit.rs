@@ -267,7 +267,7 @@ impl Both<'_> {
                 Some(())
             }
             Edit::NoLabels => {
-                if self.statuses.iter().any(|it| it.roles.anchors.len() > 1) {
+                if self.statuses.iter().any(|it| it.roles.is_ping_pong()) {
                     // With ping-pong, the owner may lead routes to either Service.
                     return None;
                 }
@@ -404,7 +404,7 @@ impl Both<'_> {
         let leads = |status: &&Status| {
             destinations(owners)
                 .iter()
-                .any(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)))
+                .any(|it| status.roles.is_anchor(it))
         };
         self.statuses.iter().find(leads)
     }
@@ -429,13 +429,13 @@ impl Both<'_> {
                 if is_live && is_split {
                     id(it) == status.roles.stable
                 } else {
-                    status.roles.anchors.iter().any(|anchor| anchor == name(it))
+                    status.roles.is_anchor(it)
                 }
             });
             change(&mut list[found?]);
         }
         // With ping-pong the live destination is not the one that the owner wrote.
-        if is_split && status.roles.anchors.first() != status.roles.anchors.last() {
+        if is_split && status.roles.is_ping_pong() {
             self.table.trust[route] = self.table.trust[route].min(Trust::Nothing);
         }
         http_mut(&mut self.live)[self.at[route]] = live;
@@ -564,8 +564,7 @@ impl Both<'_> {
             (&mut self.live, self.at[route]),
         ] {
             let list = destinations_mut(&mut http_mut(table)[at])?;
-            let is_stable =
-                |it: &Value| status.roles.anchors.iter().any(|anchor| anchor == name(it));
+            let is_stable = |it: &Value| status.roles.is_anchor(it);
             let others = share(list, |it| !is_stable(it) && !is_plugins(it));
             if list.iter().any(is_plugins) {
                 continue;
@@ -668,7 +667,7 @@ impl Both<'_> {
         }
         let in_place = destinations(owners)
             .iter()
-            .find(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)));
+            .find(|it| status.roles.is_anchor(it));
         let Some(in_place) = in_place else {
             return Trust::Nothing;
         };

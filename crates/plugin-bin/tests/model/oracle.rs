@@ -62,7 +62,7 @@ pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
 
 /// Whether an owner's route leads to a Rollout.
 pub(crate) fn leads_to(route: &Value, roles: &Roles) -> bool {
-    destinations(route).iter().any(|it| is_anchor(it, roles))
+    destinations(route).iter().any(|it| roles.is_anchor(it))
 }
 
 /// Whether a live route has destinations that only this Rollout can have added.
@@ -175,7 +175,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
         let id = id(it);
         id == roles.stable || id == roles.canary || experiments.contains(&id)
     };
-    let of_owner = |it: &&Value| !is_anchor(it, roles);
+    let of_owner = |it: &&Value| !roles.is_anchor(it);
     let others: Vec<&Value> = destinations(owners)
         .iter()
         .filter(of_owner)
@@ -193,7 +193,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
             show(live)
         ));
     }
-    let share_of_ours = 100 - share(destinations(owners), |it| !is_anchor(it, roles));
+    let share_of_ours = 100 - share(destinations(owners), |it| !roles.is_anchor(it));
 
     let max = i64::from(pass.desired.max);
     let mut wanted = Vec::new();
@@ -233,7 +233,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     }
     let anchor = destinations(owners)
         .iter()
-        .find(|it| is_anchor(it, roles))
+        .find(|it| roles.is_anchor(it))
         .map(attributes);
     let odd = list
         .iter()
@@ -256,7 +256,7 @@ fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), Strin
             .zip(shares(list))
             .filter(|(it, _)| weight(it) != Some(0))
             .map(|(it, share)| {
-                let name = if is_anchor(it, roles) && id(it).1.is_none() {
+                let name = if roles.is_anchor(it) && id(it).1.is_none() {
                     &roles.stable.0
                 } else {
                     name(it)
@@ -370,13 +370,6 @@ pub(crate) fn check_other_rollouts(
         }
     }
     Ok(())
-}
-
-fn is_anchor(destination: &Value, roles: &Roles) -> bool {
-    roles
-        .anchors
-        .iter()
-        .any(|anchor| anchor == name(destination))
 }
 
 fn same(what: &str, live: &Value, expected: &Value) -> Result<(), String> {

@@ -438,7 +438,7 @@ impl Play {
             };
             if !table.is_selected {
                 // With ping-pong, the owner's text may lead to the Service that is now the canary's.
-                let is_ping_pong = pass.roles.anchors.len() > 1;
+                let is_ping_pong = pass.roles.is_ping_pong();
                 let met_failure = !met.failed.is_empty() || met.reads_failed || met.policies_failed;
                 if self.known.remove(&(who, index)) && !met_failure && !is_ping_pong {
                     let resting = resting(pass);

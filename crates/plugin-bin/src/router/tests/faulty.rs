@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, Freshness, MemoryRouteStore, PolicyStore,
-    RequestContext, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc,
+    RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
 };
 
 use super::*;
@@ -215,10 +215,6 @@ impl EndpointReader for Faulty {
         *self.endpoints_read.lock().unwrap() += 1;
         self.reach("list", "endpointslices").await?;
         self.store.endpoints(namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.follow_endpoints(namespace, services)
     }
 
     async fn pods_of_version(

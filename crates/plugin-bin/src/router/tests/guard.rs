@@ -49,6 +49,19 @@ pub(super) fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
     rollout
 }
 
+/// Replaces the plugin block of a Rollout.
+fn set_block(rollout: &mut Rollout, block: &Value) {
+    let block = RawJson::from(block);
+    let plugins = &mut routing(rollout).plugins;
+    plugins.insert("solo-io/glooplatform".into(), block);
+}
+
+fn wait_8_s_before_a_promotion(rollout: &mut Rollout) {
+    let mut block = select_shop();
+    block["promotionGuard"] = json!({"before": "8s"});
+    set_block(rollout, &block);
+}
+
 pub(super) fn promoted() -> Rollout {
     status(NEW, NEW, NEW)
 }
@@ -320,9 +333,7 @@ async fn only_tables_with_traffic_on_the_canary_are_held() {
         .put(table("other", vec![route_to("web")]))
         .unwrap();
     let mut both = promoted();
-    let plugins = &mut routing(&mut both).plugins;
-    let block = RawJson::from(block.to_string().into_bytes());
-    plugins.insert("solo-io/glooplatform".into(), block);
+    set_block(&mut both, &block);
     fixture.set_weight(&both, 0).await.unwrap();
     fixture.check_held();
     assert_eq!(fixture.weights(&other), named(&[("web", None)]));
@@ -474,9 +485,7 @@ async fn a_share_that_does_not_grow_never_waits_for_gloo() {
         let mut rollout = dynamic(recorded_stable);
         let mut block = select_shop();
         block["verify"] = json!(verify);
-        let block = RawJson::from(block.to_string().into_bytes());
-        let plugins = &mut routing(&mut rollout).plugins;
-        plugins.insert("solo-io/glooplatform".into(), block);
+        set_block(&mut rollout, &block);
         let begun = tokio::time::Instant::now();
         fixture.set_weight(&rollout, weight).await.unwrap();
         assert!(begun.elapsed().is_zero());
@@ -494,11 +503,7 @@ async fn a_share_that_does_not_grow_never_waits_for_gloo() {
 async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
     let with_before = || {
         let mut rollout = status(OLD, NEW, NEW);
-        let mut block = select_shop();
-        block["promotionGuard"] = json!({"before": "8s"});
-        let block = RawJson::from(block.to_string().into_bytes());
-        let plugins = &mut routing(&mut rollout).plugins;
-        plugins.insert("solo-io/glooplatform".into(), block);
+        wait_8_s_before_a_promotion(&mut rollout);
         rollout
     };
     let (not_yet, now) = (Verification::NotVerified, Verification::Verified);
@@ -534,11 +539,7 @@ async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
 #[tokio::test(start_paused = true)]
 async fn the_time_before_a_promotion_counts_from_a_step_with_all_traffic() {
     let mut rollout = status(OLD, NEW, NEW);
-    let mut block = select_shop();
-    block["promotionGuard"] = json!({"before": "8s"});
-    let block = RawJson::from(block.to_string().into_bytes());
-    let plugins = &mut routing(&mut rollout).plugins;
-    plugins.insert("solo-io/glooplatform".into(), block);
+    wait_8_s_before_a_promotion(&mut rollout);
     canary(&mut rollout).steps = vec![CanaryStep {
         set_weight: Some(100),
         ..CanaryStep::default()
