@@ -16,9 +16,10 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use route_store::{CachedRouteStore, Change, FRESH, Store};
 use tokio::sync::broadcast::Receiver;
 
-use self::garbage::{GarbageCollector, Marked};
+use self::garbage::GarbageCollector;
 use self::guard::PromotionGuard;
 use self::repair::Repairer;
+use crate::collect::Marked;
 use crate::report::{About, Observer};
 use crate::router::{Fence, GlooRouter};
 

@@ -4,6 +4,7 @@
 //! Decisions are in `route-planner`, access to the cluster in `route-store`, and the protocol in `rollouts-rpc`.
 
 mod background;
+mod collect;
 mod commands;
 mod error;
 mod fights;

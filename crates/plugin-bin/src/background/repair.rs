@@ -30,7 +30,7 @@ use tokio::time::{Instant, interval, sleep, sleep_until};
 use tracing::debug;
 
 use super::Watched;
-use super::garbage::Part;
+use crate::collect::Part;
 use crate::fights::FieldManager;
 use crate::report::{About, Observer, RepairOutcome, Report};
 use crate::router::{Drift, Fence, GlooRouter, Repaired};

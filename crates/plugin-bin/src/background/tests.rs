@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
 
-use super::garbage::PluginUse;
 use super::*;
+use crate::collect::PluginUse;
 use crate::from_rpc::Policy;
 use crate::report::{About, RepairOutcome, Report};
 

@@ -22,7 +22,7 @@ use super::{
     deadline::Deadline,
     write::{moves, plan_all},
 };
-use crate::background::garbage::{Part, PluginUse};
+use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
