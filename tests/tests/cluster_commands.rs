@@ -138,7 +138,7 @@ async fn plan_simulate_and_validate_read_the_cluster_and_write_nothing(
         .check(0, &["errors: 0, warnings: 0"])?;
     run(user, "plan reading/gone --weight 25")
         .await?
-        .check(3, &["there is no Rollout reading/gone"])?;
+        .check(3, &["the cluster has no Rollout reading/gone"])?;
 
     let directory = tempfile::tempdir()?;
     let file = directory.path().join("rollout.yaml");
@@ -180,7 +180,7 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
     let in_use = run(user, "restore deleted/reviews --yes").await?;
     in_use.check(
         1,
-        &["Rollout deleted/reviews is there and selects RouteTable deleted/shop"],
+        &["Rollout deleted/reviews exists and selects RouteTable deleted/shop"],
     )?;
 
     rollouts(cluster, "deleted")
@@ -189,7 +189,7 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
     let status = run(user, "status -n deleted").await?;
     status.check(
         1,
-        &["RouteTable deleted/shop has something of Rollout deleted/reviews"],
+        &["RouteTable deleted/shop has parts of Rollout deleted/reviews"],
     )?;
     let before = tables.get("shop").await?;
     run(user, "restore deleted/reviews")
@@ -212,7 +212,7 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
         .check(0, &["Write this? [y/N]", "restored"])?;
     run(user, "restore deleted/reviews --yes")
         .await?
-        .check(0, &["no table has anything of"])?;
+        .check(0, &["no table has parts of"])?;
     let status = run(user, "status -n deleted").await?;
     status.check(0, &["ratings 75, ratings-canary 25"])?;
     ensure!(
@@ -354,7 +354,7 @@ async fn without_the_crds_one_line_says_so(_: &Cluster) -> Result<()> {
     for line in ["plan a/b --weight 1", "simulate a/b"] {
         run(user, line)
             .await?
-            .check(3, &["there is no Rollout a/b in the cluster"])?;
+            .check(3, &["the cluster has no Rollout a/b"])?;
     }
     for line in ["validate", "status"] {
         let answer = run(user, line).await?;
@@ -394,8 +394,7 @@ async fn restore_says_that_rollouts_are_in_another_cluster(_: &Cluster) -> Resul
     let plan = run(user, &plan).await?;
     carry_out(&objects::<RouteTable>(&tables_only, "remote"), &plan).await?;
 
-    let remark =
-        "the Rollouts of that cluster are not known here: make sure that remote/reviews is gone";
+    let remark = "the Rollouts of that cluster cannot be read here: make sure that remote/reviews was deleted";
     run(user, "restore remote/reviews --yes")
         .await?
         .check(0, &[remark, "restored"])

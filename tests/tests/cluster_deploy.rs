@@ -62,10 +62,10 @@ async fn argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster: &Cluster
         .await?;
     let original = canary.table().await?;
     let doctor = async || run(cluster.kubeconfig(), "doctor").await;
-    let fights = "Application shop takes the weights out of RouteTable gitops/demo";
+    let fights = "Application shop reverts the weights of RouteTable gitops/demo";
     doctor().await?.check(1, &[fights])?;
     apply(cluster.client(), &[serde_json::from_value(recipe.clone())?]).await?;
-    let well = "nothing fights over the tables; it applies 1 of ";
+    let well = "no Application reverts the tables; Argo CD applies 1 of ";
     doctor().await?.check(0, &[well])?;
 
     canary.change_image("registry.example.com/demo:2").await?;

@@ -167,9 +167,15 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
     let status = run(user, &format!("status {flags}")).await?;
     status.check(0, &["across/demo", "demo-canary 25"])?;
     let restore = run(user, &format!("restore across/demo --dry-run {flags}")).await?;
-    restore.check(1, &["Rollout across/demo is there and selects RouteTable"])?;
+    restore.check(1, &["Rollout across/demo exists and selects RouteTable"])?;
     let doctor = run(user, &format!("doctor {flags}")).await?;
-    doctor.check(0, &["ok       management", "ok       rights there"])?;
+    doctor.check(
+        0,
+        &[
+            "ok       management",
+            "may do all that the plugin does in the management cluster",
+        ],
+    )?;
 
     // While the management cluster is down the Rollout waits; the abort is carried out when it is back. A Rollout at rest does
     // not notice.

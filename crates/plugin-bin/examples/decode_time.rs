@@ -1,7 +1,7 @@
-//! Measures how long the plugin takes to decode a recorded call that came after others; `cargo xtask bench` runs it.
+//! Measures how long the plugin takes to decode a recorded call that follows others; `cargo xtask bench` runs it.
 //!
-//! It is in this package so that it is compiled and linked as the plugin is, with the same allocator. Arguments: the recording, and
-//! where the call begins and ends in it. Prints nanoseconds for each call.
+//! It is in this package so that it is compiled and linked as the plugin is, with the same allocator. Arguments: the
+//! recording, and begin and end of the call in it. Prints nanoseconds per call.
 
 #![allow(clippy::print_stdout, reason = "it prints what it measured")]
 

@@ -1,7 +1,8 @@
-//! Garbage collection: which tables have parts of Rollouts that are gone or do not use the plugin, and when they are restored.
+//! Garbage collection: decides which tables have parts of Rollouts that were deleted or no longer use the plugin, and when
+//! they are restored. The time is an argument.
 //!
-//! The controller tells a plugin nothing when a Rollout is deleted, or when it no longer uses the plugin. The marks in the
-//! tables tell, together with the Rollouts that there are. Time is an argument.
+//! The controller does not notify a plugin when a Rollout is deleted or stops using it. The collector compares the marks in
+//! the tables with the existing Rollouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,29 +13,30 @@ use tokio::time::Instant;
 
 use crate::report::Orphanage;
 
-/// How much longer a table waits whose Rollout this process has never seen: it may have been renamed, or be in another
+/// Factor of the delay for a table whose Rollout this process has never seen: it may have been renamed, or be in another
 /// cluster.
 const NEVER_SEEN: u32 = 20;
-/// More tables than that, and more than one of [`ONE_OF`], do not become orphans at once: the Rollouts were lost.
+/// If more than `MANY` tables, and more than one of [`ONE_OF`], become orphans at once, nothing is collected: the Rollouts
+/// themselves may have been lost.
 const MANY: usize = 5;
 const ONE_OF: usize = 5;
 
-/// A Rollout, as far as it decides about what it left in tables.
+/// How a Rollout uses this plugin, which decides what becomes of its marks in tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rollouts {
-    /// It uses this plugin: its calls look after its tables.
+pub(crate) enum PluginUse {
+    /// It uses this plugin: its calls take care of its tables.
     Uses,
-    /// It uses this plugin, selects other tables, and what it asks for is in force in these.
+    /// It uses this plugin and selects other tables, in which its last weight is in force.
     Deselects,
-    /// It no longer uses this plugin, and all its Pods are those of one version, or will be.
+    /// It no longer uses this plugin, and all traffic goes to one version, or will.
     SettledWithout,
-    /// It no longer uses this plugin, and both versions get traffic. The controller divides it by the number of Pods now:
-    /// without the canary's share, stable may be too small.
+    /// It no longer uses this plugin, and both versions get traffic. The controller now divides traffic by the number of
+    /// Pods: without the canary's share, stable may have too few.
     UnsettledWithout,
 }
 
-impl Rollouts {
-    /// Judges a Rollout. `plugin_names` are the keys under which it may configure this plugin.
+impl PluginUse {
+    /// Classifies a Rollout. `plugin_names` are the keys under which it may configure this plugin.
     pub(crate) fn of(rollout: &Rollout, plugin_names: &[String]) -> Self {
         let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
         let uses = plugins
@@ -49,15 +51,15 @@ impl Rollouts {
     }
 }
 
-/// What a table has of Rollouts.
+/// A table with marks of Rollouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Marked {
     pub(crate) table: ObjectKey,
-    /// Those that have marks in it, of this cluster.
+    /// Rollouts of this cluster that have marks in it.
     pub(crate) rollouts: BTreeSet<ObjectKey>,
 }
 
-/// A part of a table that belongs to a Rollout.
+/// What one Rollout has left in one table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Part {
     pub(crate) rollout: ObjectKey,
@@ -66,28 +68,28 @@ pub(crate) struct Part {
 
 /// Why nothing is collected although there are orphans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brake {
-    /// So many tables lost their Rollouts that the Rollouts may have been lost.
+pub(crate) enum SafetyStop {
+    /// So many tables lost their Rollouts at once that the Rollouts themselves may have been lost.
     Many,
-    /// There is no Rollout at all.
+    /// No Rollout exists.
     NoRollouts,
     /// The API server does not know the kind Rollout.
     NoSuchKind,
 }
 
-/// What is to be done now.
+/// The result of a review.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Review {
-    /// Parts that became orphans, and when they will be restored; `None` if a brake keeps them.
+    /// Parts that became orphans, and after which time they are restored; `None` if a safety stop prevents it.
     pub(crate) found: Vec<(Part, Orphanage, Option<Duration>)>,
-    /// Parts to restore now.
+    /// Parts that are restored now.
     pub(crate) due: Vec<(Part, Orphanage)>,
     /// Number of tables with orphans.
     pub(crate) orphans: usize,
-    pub(crate) brake: Option<Brake>,
+    pub(crate) stop: Option<SafetyStop>,
 }
 
-/// The orphans, and since when they are.
+/// The orphans, and since when they are orphans.
 #[derive(Debug)]
 pub(crate) struct Collector {
     after: Duration,
@@ -101,12 +103,12 @@ struct Orphan {
     since: Instant,
     why: Orphanage,
     is_reported: bool,
-    /// After a restore that failed: not before.
+    /// When a failed restore may be tried again.
     not_before: Instant,
 }
 
 impl Collector {
-    /// A collector that restores a table so long after its Rollout was deleted.
+    /// Creates a collector that restores a table `after` the deletion of its Rollout.
     pub(crate) fn new(after: Duration) -> Self {
         Self {
             after,
@@ -115,12 +117,12 @@ impl Collector {
         }
     }
 
-    /// A watch told that a Rollout was deleted.
+    /// Notes that a watch reported the deletion of a Rollout.
     pub(crate) fn deleted(&mut self, rollout: &ObjectKey) {
         self.deleted.insert(rollout.clone());
     }
 
-    /// A part was not restored. It is tried again later.
+    /// Notes that a part was not restored. It is tried again later.
     pub(crate) fn failed(&mut self, part: &Part, now: Instant) {
         let after = self.after;
         if let Some(orphan) = self.orphans.get_mut(part) {
@@ -128,13 +130,14 @@ impl Collector {
         }
     }
 
-    /// Looks at all marks. `rollout` tells of the Rollout of a part, if there is one, of which there are `count` in all.
+    /// Reviews all marks. `rollout` returns the state of a part's Rollout, `None` if it does not exist. `count` is the number
+    /// of Rollouts.
     pub(crate) fn review(
         &mut self,
         now: Instant,
         marked: &[Marked],
         count: usize,
-        rollout: impl Fn(&Part) -> Option<Rollouts>,
+        rollout: impl Fn(&Part) -> Option<PluginUse>,
     ) -> Review {
         let mut orphans = BTreeMap::new();
         for Marked { table, rollouts } in marked {
@@ -144,9 +147,9 @@ impl Collector {
                     table: table.clone(),
                 };
                 let why = match rollout(&part) {
-                    Some(Rollouts::Uses | Rollouts::UnsettledWithout) => continue,
-                    Some(Rollouts::Deselects) => Orphanage::Deselected,
-                    Some(Rollouts::SettledWithout) => Orphanage::PluginRemoved,
+                    Some(PluginUse::Uses | PluginUse::UnsettledWithout) => continue,
+                    Some(PluginUse::Deselects) => Orphanage::Deselected,
+                    Some(PluginUse::SettledWithout) => Orphanage::PluginRemoved,
                     None if self.deleted.contains(owner) => Orphanage::Deleted,
                     None => Orphanage::NeverSeen,
                 };
@@ -180,24 +183,24 @@ impl Collector {
         };
         let is_many = gone > MANY && gone * ONE_OF > marked.len();
         for (part, orphan) in &mut self.orphans {
-            let brake = match orphan.why {
+            let stop = match orphan.why {
                 Orphanage::PluginRemoved | Orphanage::Deselected => None,
-                _ if is_many => Some(Brake::Many),
-                Orphanage::NeverSeen if count == 0 => Some(Brake::NoRollouts),
+                _ if is_many => Some(SafetyStop::Many),
+                Orphanage::NeverSeen if count == 0 => Some(SafetyStop::NoRollouts),
                 Orphanage::NeverSeen | Orphanage::Deleted => None,
             };
-            review.brake = review.brake.or(brake);
+            review.stop = review.stop.or(stop);
             let delay = match orphan.why {
                 Orphanage::NeverSeen => self.after.saturating_mul(NEVER_SEEN),
                 _ => self.after,
             };
             if !orphan.is_reported {
                 orphan.is_reported = true;
-                let after = brake.is_none().then_some(delay);
+                let after = stop.is_none().then_some(delay);
                 review.found.push((part.clone(), orphan.why, after));
             }
             let due = (orphan.since + delay).max(orphan.not_before);
-            if brake.is_none() && due <= now {
+            if stop.is_none() && due <= now {
                 review.due.push((part.clone(), orphan.why));
             }
         }
@@ -224,12 +227,12 @@ mod tests {
         }
     }
 
-    /// A world with one table of the Rollout `a`, and one in which nothing is wrong.
+    /// Two tables: one of the Rollout `a`, and one of the Rollout `b`, which does not change.
     struct World {
         collector: Collector,
         begin: Instant,
         tables: Vec<Marked>,
-        rollouts: BTreeMap<ObjectKey, Rollouts>,
+        rollouts: BTreeMap<ObjectKey, PluginUse>,
     }
 
     impl World {
@@ -238,7 +241,7 @@ mod tests {
                 collector: Collector::new(AFTER),
                 begin: Instant::now(),
                 tables: vec![marked("web", &["a"]), marked("fine", &["b"])],
-                rollouts: [(key("a"), Rollouts::Uses), (key("b"), Rollouts::Uses)].into(),
+                rollouts: [(key("a"), PluginUse::Uses), (key("b"), PluginUse::Uses)].into(),
             }
         }
 
@@ -255,7 +258,7 @@ mod tests {
                 .review(now, &self.tables, rollouts.len(), rollout)
         }
 
-        /// What is found and what is due at a second, by table.
+        /// Checks what is found and what is due at a second, by table.
         #[track_caller]
         fn check(&mut self, second: u64, found: &[(&str, Option<u64>)], due: &[&str]) {
             let review = self.review(second);
@@ -277,7 +280,7 @@ mod tests {
         world.check(1, &[("web", Some(30))], &[]);
         world.check(30, &[], &[]);
         world.check(31, &[], &["web"]);
-        // It could not be written.
+        // The restore fails.
         let part = Part {
             rollout: key("a"),
             table: key("web"),
@@ -287,21 +290,21 @@ mod tests {
             .failed(&part, world.begin + Duration::from_secs(31));
         world.check(60, &[], &[]);
         world.check(61, &[], &["web"]);
-        // Restored.
+        // The table is restored.
         world.tables = vec![marked("web", &[])];
         assert_eq!(world.review(62), Review::default());
         assert!(world.collector.orphans.is_empty() && world.collector.deleted.is_empty());
     }
 
     #[test]
-    fn a_rollout_that_comes_back_keeps_its_table() {
+    fn a_recreated_rollout_keeps_its_table() {
         let mut world = World::new();
         world.delete("a");
         world.check(0, &[("web", Some(30))], &[]);
-        world.rollouts.insert(key("a"), Rollouts::Uses);
+        world.rollouts.insert(key("a"), PluginUse::Uses);
         world.check(29, &[], &[]);
         world.check(1000, &[], &[]);
-        // The time begins again.
+        // The delay starts again.
         world.delete("a");
         world.check(1001, &[("web", Some(30))], &[]);
         world.check(1030, &[], &[]);
@@ -318,12 +321,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_without_the_plugin_is_waited_for_until_it_is_settled() {
+    fn a_rollout_without_the_plugin_is_restored_after_it_has_settled() {
         let mut world = World::new();
-        world.rollouts.insert(key("a"), Rollouts::UnsettledWithout);
+        world.rollouts.insert(key("a"), PluginUse::UnsettledWithout);
         world.check(0, &[], &[]);
         world.check(10_000, &[], &[]);
-        world.rollouts.insert(key("a"), Rollouts::SettledWithout);
+        world.rollouts.insert(key("a"), PluginUse::SettledWithout);
         world.check(10_001, &[("web", Some(30))], &[]);
         world.check(10_031, &[], &["web"]);
     }
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn a_table_that_is_no_longer_selected_is_due_after_a_delay() {
         let mut world = World::new();
-        world.rollouts.insert(key("a"), Rollouts::Deselects);
+        world.rollouts.insert(key("a"), PluginUse::Deselects);
         world.check(0, &[("web", Some(30))], &[]);
         world.check(29, &[], &[]);
         world.check(30, &[], &["web"]);
@@ -344,29 +347,29 @@ mod tests {
         world.tables = names.iter().map(|name| marked(name, &[name])).collect();
         world.rollouts = names
             .iter()
-            .map(|name| (key(name), Rollouts::Uses))
+            .map(|name| (key(name), PluginUse::Uses))
             .collect();
         assert_eq!(world.review(0), Review::default());
         // Six of 30 are 20 %.
         names[..6].iter().for_each(|name| world.delete(name));
-        assert_eq!(world.review(1).brake, None);
+        assert_eq!(world.review(1).stop, None);
         assert_eq!(world.review(31).due.len(), 6);
         world.delete(&names[6]);
         let review = world.review(32);
-        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+        assert_eq!((review.stop, review.due.len()), (Some(SafetyStop::Many), 0));
         assert_eq!((review.orphans, review.found[0].2), (7, None));
-        // All of them are too many, however they were lost.
+        // Losing all of them is too many, whatever the reason.
         world.rollouts.clear();
         let review = world.review(10_000);
-        assert_eq!((review.brake, review.due.len()), (Some(Brake::Many), 0));
+        assert_eq!((review.stop, review.due.len()), (Some(SafetyStop::Many), 0));
     }
 
     #[test]
-    fn without_any_rollout_only_those_that_were_seen_are_collected() {
+    fn without_any_rollout_only_observed_deletions_are_collected() {
         let mut world = World::new();
         world.rollouts.clear();
         world.check(0, &[("web", None), ("fine", None)], &[]);
-        assert_eq!(world.review(10_000).brake, Some(Brake::NoRollouts));
+        assert_eq!(world.review(10_000).stop, Some(SafetyStop::NoRollouts));
         let mut world = World::new();
         world.tables.truncate(1);
         world.delete("a");
@@ -376,7 +379,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_state(plugin: &str, status: Value, expect: Rollouts) {
+    fn check_state(plugin: &str, status: Value, expect: PluginUse) {
         let mut plugins = json!({});
         plugins[plugin] = json!({});
         let rollout = json!({
@@ -384,24 +387,24 @@ mod tests {
             "status": status,
         });
         let rollout = serde_json::from_value(rollout).unwrap();
-        assert_eq!(Rollouts::of(&rollout, &["acme/gloo".into()]), expect);
+        assert_eq!(PluginUse::of(&rollout, &["acme/gloo".into()]), expect);
     }
 
     #[test]
-    fn what_a_rollout_says_about_its_tables() {
+    fn a_rollout_is_classified_by_its_plugin_block_and_its_status() {
         let updating = json!({"stableRS": "a", "currentPodHash": "b"});
         let promoted = json!({"stableRS": "a", "currentPodHash": "a"});
         let aborted = json!({"stableRS": "a", "currentPodHash": "b", "abort": true});
-        check_state("acme/gloo", promoted.clone(), Rollouts::Uses);
-        check_state("acme/other", updating, Rollouts::UnsettledWithout);
-        check_state("acme/other", promoted, Rollouts::SettledWithout);
-        check_state("acme/other", aborted, Rollouts::SettledWithout);
-        check_state("acme/other", json!({}), Rollouts::UnsettledWithout);
+        check_state("acme/gloo", promoted.clone(), PluginUse::Uses);
+        check_state("acme/other", updating, PluginUse::UnsettledWithout);
+        check_state("acme/other", promoted, PluginUse::SettledWithout);
+        check_state("acme/other", aborted, PluginUse::SettledWithout);
+        check_state("acme/other", json!({}), PluginUse::UnsettledWithout);
         let blue_green: Rollout = serde_json::from_value(json!({
             "spec": {"strategy": {"blueGreen": {}}},
             "status": {"stableRS": "a", "currentPodHash": "a"},
         }))
         .unwrap();
-        assert_eq!(Rollouts::of(&blue_green, &[]), Rollouts::SettledWithout);
+        assert_eq!(PluginUse::of(&blue_green, &[]), PluginUse::SettledWithout);
     }
 }

@@ -1,11 +1,11 @@
-//! The commands for people and pipelines: the router's own decisions, shown before anything is written.
+//! The commands for people and pipelines. They run the router on a copy of the tables, and show its decisions before anything
+//! is written.
 //!
-//! Each command first makes a report, which is a plain value, and then prints it in the form that was asked for.
+//! Each command first builds a report, a plain value, and then prints it in the requested format.
 
 mod doctor;
 mod input;
 mod install;
-mod located;
 mod output;
 mod passes;
 mod plan;
@@ -13,7 +13,6 @@ mod restore;
 mod routes;
 mod simulate;
 mod status;
-mod trial;
 mod validate;
 mod world;
 
@@ -27,17 +26,18 @@ use clap_complete::Shell;
 use crate::error::flags;
 use crate::flags::Flags;
 
-/// What a person is told who ran the plugin as the controller does.
-pub(crate) const HINT: &str = "For you there are commands: plan, simulate, validate, status, restore and doctor; --help explains them.";
+/// Shown to a person who runs the plugin without a command.
+pub(crate) const HINT: &str =
+    "Commands for people: plan, simulate, validate, status, restore and doctor; see --help.";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 yes or done; 1 the answer is no: a problem was found, or the plugin would refuse; \
-2 the command line is wrong; 3 no answer: an input or the cluster cannot be read.";
+Exit codes: 0 success; 1 a problem was found, or the plugin would refuse; \
+2 the command line is wrong; 3 an input or the cluster cannot be read.";
 
 /// Argo Rollouts traffic router for Solo.io Gloo Platform.
 ///
 /// Without a command this is the plugin, which the Rollouts controller starts: register it in the ConfigMap
-/// `argo-rollouts-config` under `trafficRouterPlugins`, flags go into `args` there. The commands are for people.
+/// `argo-rollouts-config` under `trafficRouterPlugins`, with its flags as `args`. The commands are for people.
 #[derive(Debug, Clone, Parser)]
 #[command(
     version = crate::VERSION,
@@ -70,26 +70,26 @@ pub(crate) enum Command {
     },
 }
 
-/// How a command ended that could do its work.
+/// The answer of a command that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Yes,
     No,
 }
 
-/// Carries out a command; the exit code is as `--help` says.
+/// Runs a command. `--help` lists the exit codes.
 pub(crate) fn run(command: &Command) -> ExitCode {
     match answer(command) {
         Ok(Answer::Yes) => ExitCode::SUCCESS,
         Ok(Answer::No) => ExitCode::from(1),
         Err(error) => {
-            output::complain(&one_line(&error));
+            output::print_error(&one_line(&error));
             ExitCode::from(3)
         }
     }
 }
 
-/// An error and its causes, each by its first line: some go on with an excerpt.
+/// Formats an error and its causes as one line. Of each only the first line is used, since some continue with an excerpt.
 fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! Why traffic was not shifted, in the words a Rollout's events show.
+//! Errors of calls, as a Rollout's events show them.
 
 use std::{error::Error, fmt};
 
@@ -7,7 +7,7 @@ use rollouts_rpc::{MAX_ERROR, error_chain};
 use route_planner::{ConfigError, PlanError};
 use route_store::{ConnectError, StoreError};
 
-/// Why a call could not be carried out.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ShiftError {
     /// The Rollout has no canary strategy.
@@ -16,60 +16,60 @@ pub enum ShiftError {
     /// The Rollout has no traffic routing.
     #[error("Rollout {0} has no trafficRouting: add trafficRouting.plugins")]
     NoTrafficRouting(ObjectKey),
-    /// The plugin block cannot be used.
+    /// The plugin block is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The administrator does not allow RouteTables of that namespace.
+    /// The administrator does not allow RouteTables of the namespace.
     #[error(
         "Rollout {rollout} selects RouteTables in namespace {namespace}, which --allowed-route-table-namespaces does not list"
     )]
     NamespaceNotAllowed {
         /// The Rollout.
         rollout: ObjectKey,
-        /// The namespace it asks for.
+        /// The selected namespace.
         namespace: String,
     },
-    /// Some parts of the call could not be carried out; all of them are named.
+    /// Some parts of the call failed; all of them are listed.
     #[error(transparent)]
     Partial(#[from] Failures),
 }
 
-/// Why one part of a call was not carried out: one table, or what several tables need. The other parts are carried out as
-/// far as they move no more traffic to the canary.
+/// Why one part of a call failed: one table, or an input of several tables. The other parts are carried out unless they would
+/// move more traffic to the canary.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A table cannot be planned, or one of its routes is left as it is.
+    /// A table cannot be planned, or one of its routes was left unchanged.
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// A table cannot be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The time of the call was over before an object was written. Holds its kind and name.
+    /// The call ran out of time before an object was written. Holds its kind and name.
     #[error("{0}: not written in time: check the API server or raise --call-timeout")]
     NotWritten(String),
-    /// Most of the time of the call was over before an object was read. Holds its kind and name.
+    /// The call ran out of time for reading before an object was read. Holds its kind and name.
     #[error("{0}: not read in time: check the API server or raise --call-timeout")]
     NotRead(String),
-    /// Gloo has not accepted a table whose new weights let the controller scale the stable Pods down (`dynamicStableScale`).
-    /// Holds the table, and what Gloo says.
+    /// Gloo has not accepted a table whose new weights let the controller scale down the stable Pods (`dynamicStableScale`).
+    /// Holds the table and Gloo's message.
     #[error("{0}: written, not yet accepted by Gloo: the stable Pods are kept until it is")]
     NotAccepted(String),
-    /// The controller called with what it knew of the Rollout before something else happened, as one does that was frozen.
+    /// The Rollout has changed since the controller read it, for example because the controller was paused.
     #[error(
         "Rollout {rollout}: no traffic is moved to the canary: {why} after the controller read it"
     )]
     Outdated {
         /// The Rollout.
         rollout: ObjectKey,
-        /// What happened.
+        /// What has changed.
         why: Outdated,
     },
-    /// Labels matched no table.
+    /// The selector matches no table.
     #[error("Rollout {rollout} selects no RouteTable ({selector}): correct routeTableSelector")]
     NothingSelected {
         /// The Rollout.
         rollout: ObjectKey,
-        /// What was looked for, in words.
+        /// The selector as text.
         selector: String,
     },
     /// The Rollout itself, or the Service of an experiment, could not be read.
@@ -77,7 +77,7 @@ pub enum Failure {
     Read {
         /// The Rollout.
         rollout: ObjectKey,
-        /// What the store said.
+        /// The error of the store.
         #[source]
         source: Box<StoreError>,
     },
@@ -88,7 +88,7 @@ pub enum Failure {
     Policies {
         /// The Rollout.
         rollout: ObjectKey,
-        /// What the store said.
+        /// The error of the store.
         #[source]
         source: Box<StoreError>,
     },
@@ -97,16 +97,16 @@ pub enum Failure {
     NotRestored {
         /// The table.
         table: ObjectKey,
-        /// Why not.
+        /// The reason.
         #[source]
         source: Box<Self>,
     },
 }
 
-/// Why what a SetWeight asks for no longer holds.
+/// Why the intent of a SetWeight is outdated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outdated {
-    /// There is no such Rollout, or one with another uid.
+    /// The Rollout does not exist, or has another uid.
     Gone,
     /// `metadata.deletionTimestamp` is set.
     Deleting,
@@ -114,15 +114,15 @@ pub enum Outdated {
     StableVersion,
     /// Another version is rolled out.
     CurrentVersion,
-    /// Aborted, or an abort was taken back.
+    /// The Rollout was aborted, or an abort was retried.
     Abort,
-    /// A full promotion was asked for, or is over.
+    /// A full promotion was requested, or has ended.
     FullPromotion,
-    /// Another experiment runs, or none.
+    /// Another experiment is running, or none.
     Experiment,
     /// `spec.strategy` was changed.
     Strategy,
-    /// The controller would ask for another weight.
+    /// The controller would now ask for another weight.
     Weight,
 }
 
@@ -142,13 +142,13 @@ impl fmt::Display for Outdated {
     }
 }
 
-/// What a call left undone. One line, short enough for an event: long reasons are cut off so that the name of every object
-/// is shown.
+/// The failures of a call. Displayed as one line that is short enough for an event: long reasons are cut so that the name of
+/// every object is shown.
 #[derive(Debug)]
 pub struct Failures(Vec<Failure>);
 
 impl Failure {
-    /// The error and its causes in one line, and the flags that the remedy is about.
+    /// Returns the error and its causes in one line, and the flags that the remedy refers to.
     fn line(&self) -> String {
         let line = error_chain(self);
         match self.store_error().and_then(flags) {
@@ -172,7 +172,7 @@ impl Failure {
     }
 }
 
-/// The flags of this program that the remedy of an error is about.
+/// Returns the flags of this program that the remedy of an error refers to.
 pub(crate) fn flags(error: &StoreError) -> Option<&'static str> {
     match error {
         StoreError::Timeout { .. } => Some("--request-timeout"),
@@ -214,7 +214,7 @@ impl fmt::Display for Failures {
         let mut shown: Vec<String> = Vec::new();
         for failure in &self.0 {
             let text = failure.line();
-            // A table that was planned twice says the same twice.
+            // A table that was planned twice has the same error twice.
             if !shown.contains(&text) {
                 shown.push(text);
             }
@@ -230,14 +230,13 @@ impl fmt::Display for Failures {
 
 impl Error for Failures {}
 
-/// Characters that are left of a text at least: they tell the kind and the name of the object.
+/// Characters that are kept of each text at least. They contain kind and name of the object.
 const SHORTEST: usize = 100;
-/// Characters for what separates the texts, and for the number of those that are left out.
+/// Characters for the separator of two texts, and for the number of omitted texts.
 const BETWEEN: usize = 2;
 const MORE: usize = 20;
 
-/// Cuts the longest of the `texts` so that all of them fit into `limit` characters. If there are too many, returns how many
-/// are left out.
+/// Cuts the longest of the `texts` so that all of them fit into `limit` characters. Returns how many had to be omitted.
 fn fitting(mut texts: Vec<String>, limit: usize) -> (Vec<String>, usize) {
     let count = texts.len();
     let all: usize = texts
@@ -277,7 +276,7 @@ fn cut(text: &mut String, length: usize) {
 mod tests {
     use super::*;
 
-    /// The lengths of what is left of texts of the given lengths, and how many are left out.
+    /// Checks the lengths of texts after cutting, and how many are omitted.
     #[track_caller]
     fn check(lengths: &[usize], expect: &[usize], more: usize) {
         let texts = lengths.iter().map(|length| "x".repeat(*length)).collect();
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_of_a_limit_are_named() {
+    fn the_flag_of_an_exceeded_limit_is_named() {
         let timeout = || StoreError::Timeout {
             verb: "get",
             what: "RouteTable mesh/web".into(),
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn every_failure_is_shown_as_long_as_its_name_fits() {
+    fn every_failure_is_shown_if_its_name_fits() {
         check(&[], &[], 0);
         check(&[300, 300], &[300, 300], 0);
         check(&[300, 100, 900], &[300, 100, 474], 0);

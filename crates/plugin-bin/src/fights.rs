@@ -1,6 +1,5 @@
-//! Fights: another client undoes the weights of a table as often as they are written. Repairs are delayed then.
-//!
-//! Time is an argument.
+//! Fights: another client reverts the weights of a table as often as they are written. Repairs are delayed during a fight.
+//! The time is an argument.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -11,16 +10,16 @@ use route_store::FIELD_MANAGER;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// So many writes against changes of another client, within [`WITHIN`], are a fight.
+/// This many writes against changes of another client within [`WITHIN`] are a fight.
 const WRITES: usize = 3;
 const WITHIN: Duration = Duration::from_secs(60);
-/// The pause before the first repair in a fight. Each one after it doubles the pause.
+/// The pause before the first repair in a fight. It doubles with each repair.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// A fight ends after so long without a change of another client.
+/// A fight ends after this time without a change of another client.
 const QUIET: Duration = Duration::from_secs(600);
 
-/// The tables that another client changed lately. Other tables take no memory.
+/// The tables that another client has changed lately. Other tables take no memory.
 #[derive(Debug, Default)]
 pub(crate) struct Fights {
     tables: HashMap<ObjectKey, Recent>,
@@ -28,16 +27,16 @@ pub(crate) struct Fights {
 
 #[derive(Debug)]
 struct Recent {
-    /// The last writes against changes of another client, the latest last.
+    /// The last writes against changes of another client, oldest first.
     writes: Vec<Instant>,
     /// The last change of another client.
     changed: Instant,
-    /// Writes since the fight was noticed; `None` while there is none.
+    /// Writes since the fight began; `None` without a fight.
     fight: Option<u32>,
 }
 
 impl Fights {
-    /// Another client changed a table so that it has to be written again. Returns when that may be done.
+    /// Notes that another client changed a table so that it needs a repair. Returns when it may be repaired.
     pub(crate) fn changed(&mut self, table: &ObjectKey, now: Instant) -> Instant {
         self.forget(now);
         let Some(recent) = self.tables.get_mut(table) else {
@@ -54,7 +53,7 @@ impl Fights {
         }
     }
 
-    /// A table was written against a change of another client, by a repair or by a call. Returns whether a fight began.
+    /// Notes that a repair or a call has reverted a change of another client. Returns whether a fight began.
     pub(crate) fn written(&mut self, table: &ObjectKey, now: Instant) -> bool {
         self.forget(now);
         let begins = self.would_begin(table, now);
@@ -76,7 +75,7 @@ impl Fights {
         begins
     }
 
-    /// Whether a fight would begin if a table was written now.
+    /// Whether a fight would begin if the table were written now.
     pub(crate) fn would_begin(&self, table: &ObjectKey, now: Instant) -> bool {
         self.tables.get(table).is_some_and(|recent| {
             let mut last = recent.writes.iter().rev().take(WRITES - 1);
@@ -86,7 +85,7 @@ impl Fights {
         })
     }
 
-    /// Number of tables with a fight.
+    /// Returns the number of tables in a fight.
     pub(crate) fn count(&mut self, now: Instant) -> usize {
         self.forget(now);
         let tables = self.tables.values();
@@ -106,12 +105,12 @@ impl Fights {
     }
 }
 
-/// Who writes an object, as `metadata.managedFields` name it.
+/// The field manager of a write, as `metadata.managedFields` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldManager(String);
 
 impl FieldManager {
-    /// The last other writer of `spec`. `None` if the object has no such entry.
+    /// Returns the last other manager of `spec`. `None` if the object has no such entry.
     pub(crate) fn last_of_spec(object: &Value) -> Option<Self> {
         let entries = object.pointer("/metadata/managedFields")?.as_array()?;
         let of_spec = entries.iter().filter(|entry| {
@@ -119,13 +118,13 @@ impl FieldManager {
             let has_spec = entry.pointer("/fieldsV1/f:spec").is_some();
             has_spec && manager.is_some_and(|manager| !manager.starts_with(FIELD_MANAGER))
         });
-        // RFC 3339 in UTC, as the API server writes it: the order of the texts is that of the times.
+        // Times are RFC 3339 in UTC, as the API server writes them, so their text has the order of the times.
         let time = |entry: &&Value| entry.get("time").and_then(Value::as_str).map(str::to_owned);
         let last = of_spec.max_by_key(time)?;
         Some(Self(last.get("manager")?.as_str()?.to_owned()))
     }
 
-    /// What to change so that it leaves the weights alone.
+    /// Returns what to change so that the manager does not revert the weights.
     fn remedy(&self) -> Option<&'static str> {
         if self.0.starts_with("argocd") {
             Some(
@@ -164,7 +163,8 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Another client writes every `every` seconds for `length` seconds. Returns when it was repaired, and when a fight began.
+    /// Simulates another client that writes every `every` seconds for `length` seconds. Returns when the table was repaired,
+    /// and when a fight began.
     fn play(every: usize, length: u64) -> (Vec<u64>, Vec<u64>) {
         let mut fights = Fights::default();
         let begin = Instant::now();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn two_writes_a_minute_are_no_fight() {
+    fn two_writes_per_minute_are_no_fight() {
         let (repairs, reports) = play(31, 20 * 60);
         assert_eq!((repairs.len(), reports.len()), (39, 0));
     }
@@ -212,7 +212,7 @@ mod tests {
         let other = ObjectKey::new("shop", "other");
         assert_eq!(fights.changed(&other, last), last);
         assert_eq!(fights.changed(&table(), last), last + seconds(10));
-        // A change is no quiet, even if it is not repaired.
+        // A change extends the fight, even if it is not repaired.
         fights.changed(&table(), last + seconds(599));
         assert_eq!(fights.count(last + seconds(1198)), 1);
         assert_eq!(fights.count(last + seconds(1199)), 0);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_manager_wrote_the_spec_last() {
+    fn the_other_manager_is_the_last_writer_of_the_spec() {
         let at = |minute| format!("2026-01-01T00:{minute:02}:00Z");
         let (one, two, three) = (at(1), at(2), at(3));
         let ours = "rollouts-plugin-trafficrouter-glooplatform-at-rest";

@@ -1,4 +1,4 @@
-//! The flags of the plugin, and those that commands share with it.
+//! The flags of the plugin, some of which commands share.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -8,11 +8,11 @@ use rollouts_rpc::goplugin::log::LogFormat;
 use route_planner::DEFAULT_PLUGIN_NAMES;
 use route_store::{KubeAccess, RequestLimits};
 
+use crate::background::Settings;
 use crate::from_rpc::Policy;
-use crate::resident::Settings;
 
-/// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or variables for controllers before
-/// 1.7, which know no `args`.
+/// Flags of the plugin: `args` of its entry in the ConfigMap `argo-rollouts-config`, or environment variables for controllers
+/// before 1.7, which do not support `args`.
 #[derive(Debug, Clone, Args)]
 pub struct Flags {
     #[command(flatten)]
@@ -33,7 +33,7 @@ pub struct Flags {
     )]
     pub log_level: LogLevel,
 
-    /// How records are written to stderr; the controller reads both.
+    /// Format of the log records on stderr; the controller reads both.
     #[arg(
         long,
         env = "GLOO_PLUGIN_LOG_FORMAT",
@@ -46,19 +46,19 @@ pub struct Flags {
     #[arg(long, env = "GLOO_PLUGIN_ROUTE_TABLES_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     pub route_tables_dir: Option<PathBuf>,
 
-    /// Deadline of each call of the controller, in seconds; longer than --request-timeout.
+    /// Deadline of each call of the controller, in seconds. Must be longer than --request-timeout.
     #[arg(long, env = "GLOO_PLUGIN_CALL_TIMEOUT", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     pub(crate) call_timeout: Duration,
 
-    /// Serve metrics for Prometheus at this address, for example 0.0.0.0:8091. Default: none are served.
+    /// Serve metrics for Prometheus at this address, for example 0.0.0.0:8091. Default: no metrics are served.
     #[arg(long, env = "GLOO_PLUGIN_METRICS_ADDRESS", value_name = "ADDRESS")]
     pub(crate) metrics_address: Option<SocketAddr>,
 
-    /// Add the weight of each Rollout to the metrics, of 2,000 Rollouts at most.
+    /// Add the weight of each Rollout to the metrics, for at most 2,000 Rollouts.
     #[arg(long, env = "GLOO_PLUGIN_METRICS_PER_ROLLOUT")]
     pub(crate) metrics_per_rollout: bool,
 
-    /// Whether a promotion waits until the stable Service leads to the new Pods.
+    /// Hold a promotion until the stable Service leads to the new Pods.
     #[arg(
         long,
         env = "GLOO_PLUGIN_PROMOTION_GUARD",
@@ -67,7 +67,7 @@ pub struct Flags {
     )]
     promotion_guard: Switch,
 
-    /// Whether a table that somebody else changes in the middle of an update gets the weights of the last call again.
+    /// Repair a table that another client changes during an update: write the weights of the last call again.
     #[arg(
         long,
         env = "GLOO_PLUGIN_REPAIR",
@@ -76,11 +76,11 @@ pub struct Flags {
     )]
     repair: Switch,
 
-    /// How long after its Rollout was deleted a table is restored, in seconds.
+    /// Delay between the deletion of a Rollout and the restore of its tables, in seconds.
     #[arg(long, env = "GLOO_PLUGIN_GC_AFTER", value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     gc_after: Duration,
 
-    /// What to speak with the host; the Rollouts controller knows netrpc only.
+    /// Protocol of the host; the Rollouts controller supports netrpc only.
     #[arg(
         long,
         env = "GLOO_PLUGIN_PROTOCOL",
@@ -91,10 +91,10 @@ pub struct Flags {
     pub(crate) protocol: Protocol,
 }
 
-/// What a Rollout may do with the plugin.
+/// What Rollouts may configure.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PolicyFlags {
-    /// A further name under which the plugin is registered in the ConfigMap; repeatable.
+    /// Another name under which the ConfigMap registers the plugin; repeatable.
     #[arg(
         long = "plugin-name",
         env = "GLOO_PLUGIN_NAME",
@@ -112,7 +112,7 @@ pub(crate) struct PolicyFlags {
     )]
     allowed_route_table_namespaces: Vec<String>,
 
-    /// Namespaces in which destinations may be, comma separated, beside each Rollout's own. Default: none.
+    /// Namespaces in which destinations may be, besides each Rollout's own, comma separated. Default: none.
     #[arg(
         long,
         env = "GLOO_PLUGIN_ALLOWED_DESTINATION_NAMESPACES",
@@ -129,7 +129,7 @@ pub(crate) struct PolicyFlags {
 /// How to reach the cluster.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ClusterFlags {
-    /// Kubeconfig of the management cluster that holds the RouteTables, when that is not the cluster of the Rollouts.
+    /// Kubeconfig of the management cluster with the RouteTables, if they are not in the cluster of the Rollouts.
     #[arg(long, env = "GLOO_PLUGIN_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
@@ -137,7 +137,7 @@ pub(crate) struct ClusterFlags {
     #[arg(long, env = "GLOO_PLUGIN_CONTEXT", value_name = "NAME")]
     context: Option<String>,
 
-    /// With --kubeconfig: the cluster of the Rollouts, by a name that no other cluster has in the same management cluster. Default: remote.
+    /// With --kubeconfig: name of the Rollouts' cluster, unique within the management cluster. Default: remote.
     #[arg(long, env = "GLOO_PLUGIN_CLUSTER_NAME", value_name = "NAME", default_value_if("kubeconfig", ArgPredicate::IsPresent, "remote"), requires = "kubeconfig", value_parser = cluster_name)]
     cluster_name: Option<String>,
 
@@ -146,19 +146,19 @@ pub(crate) struct ClusterFlags {
     request_timeout: Duration,
 }
 
-/// How many requests an API server gets.
+/// Rate limits for requests to an API server.
 #[derive(Debug, Clone, Copy, Args)]
 struct LimitFlags {
-    /// Requests per second to one API server, in the long run. Watches are not counted.
+    /// Requests per second to one API server, on average. Watches are not counted.
     #[arg(long, env = "GLOO_PLUGIN_QPS", value_name = "NUMBER", default_value = "50", value_parser = rate)]
     qps: f64,
 
-    /// Requests to one API server at once, after a quiet time; a fifth of it is kept for traffic back to stable.
+    /// Burst of requests to one API server after a quiet time. A fifth of it is reserved for traffic back to stable.
     #[arg(long, env = "GLOO_PLUGIN_BURST", value_name = "NUMBER", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
     burst: u32,
 }
 
-/// The deadlines contradict each other.
+/// `--call-timeout` is not longer than `--request-timeout`.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "--call-timeout is {} s, it must be longer than --request-timeout, which is {} s",
@@ -170,7 +170,7 @@ pub(crate) struct WrongTimeouts {
     request: Duration,
 }
 
-/// What to speak with the host.
+/// The protocol of the host.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Protocol {
     Netrpc,
@@ -192,7 +192,7 @@ pub enum LogLevel {
     Trace,
 }
 
-/// Whether a feature is in use.
+/// Turns a feature on or off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,
@@ -206,16 +206,16 @@ enum Format {
 }
 
 impl Flags {
-    /// What Rollouts may do.
+    /// Returns what Rollouts may configure.
     #[must_use]
     pub fn policy(&self) -> Policy {
         self.policy.to_policy(&self.cluster)
     }
 
-    /// Checks what one flag alone does not say.
+    /// Checks the flags that depend on each other.
     ///
     /// # Errors
-    /// Returns `Err` if a call could be over before the API server had to answer: then no call could say which table is slow.
+    /// Returns `Err` if a call could end before the API server had to answer. Then no call could name the slow table.
     pub(crate) fn check(&self) -> Result<(), WrongTimeouts> {
         let (call, request) = (self.call_timeout, self.cluster.request_timeout);
         if call > request {
@@ -225,7 +225,7 @@ impl Flags {
         }
     }
 
-    /// How to reach the cluster of the Rollouts, and that of the RouteTables if it is another.
+    /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
     #[must_use]
     pub fn kube_access(&self) -> (KubeAccess, Option<KubeAccess>) {
         let LimitFlags { qps, burst } = self.limits;
@@ -237,13 +237,13 @@ impl Flags {
         (limited(local), tables.map(limited))
     }
 
-    /// Deadline of each request to the API server.
+    /// Returns the deadline of each request to the API server.
     pub(crate) fn request_timeout(&self) -> Duration {
         self.cluster.request_timeout
     }
 
-    /// What is done between the calls.
-    pub(crate) fn between_the_calls(&self) -> Settings {
+    /// Returns the settings of the work outside of calls.
+    pub(crate) fn background_settings(&self) -> Settings {
         Settings {
             repair: self.repair == Switch::On,
             collect_after: self.gc_after,
@@ -255,7 +255,7 @@ impl Flags {
         self.promotion_guard == Switch::On
     }
 
-    /// How records are written.
+    /// Returns the format of log records.
     #[must_use]
     pub const fn log_format(&self) -> LogFormat {
         match self.log_format {
@@ -266,7 +266,7 @@ impl Flags {
 }
 
 impl PolicyFlags {
-    /// What a Rollout of the cluster may do.
+    /// Returns what Rollouts of the cluster may configure.
     pub(crate) fn to_policy(&self, cluster: &ClusterFlags) -> Policy {
         let defaults = DEFAULT_PLUGIN_NAMES.map(str::to_owned).into_iter();
         Policy {
@@ -280,9 +280,9 @@ impl PolicyFlags {
 }
 
 impl ClusterFlags {
-    /// How to reach the cluster of the Rollouts, and that of the RouteTables if it is another.
+    /// Returns how to reach the cluster of the Rollouts, and the management cluster if there is one.
     pub(crate) fn to_access(&self) -> (KubeAccess, Option<KubeAccess>) {
-        let at_hand = KubeAccess {
+        let local = KubeAccess {
             kubeconfig: None,
             context: None,
             request_timeout: self.request_timeout,
@@ -291,10 +291,10 @@ impl ClusterFlags {
         let named = KubeAccess {
             kubeconfig: self.kubeconfig.clone(),
             context: self.context.clone(),
-            ..at_hand.clone()
+            ..local.clone()
         };
         match self.kubeconfig {
-            Some(_) => (at_hand, Some(named)),
+            Some(_) => (local, Some(named)),
             None => (named, None),
         }
     }
@@ -322,7 +322,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Names as Kubernetes has them: neither `@` nor `_` is in them, which end the name of a Rollout in a mark.
+/// Parses a DNS subdomain name. It contains neither `@` nor `_`, which end the name of a Rollout in a mark.
 fn cluster_name(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_name = text.len() <= 63
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// `--log-level` is `GLOO_PLUGIN_LOG_LEVEL`.
+    /// For example, `--log-level` has the variable `GLOO_PLUGIN_LOG_LEVEL`.
     #[test]
     fn every_flag_has_a_variable_named_after_it() {
         for flag in Line::command().get_arguments() {
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_leads_to_the_tables_alone_and_rollouts_are_marked_with_their_cluster() {
+    fn a_kubeconfig_is_for_tables_only_and_rollouts_are_marked_with_their_cluster() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<&str, &str>) {
             let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_gets_at_least_one_request() {
+    fn rate_limits_are_positive() {
         #[track_caller]
         fn check(args: &[&str], expect: Result<(f64, u32), &str>) {
             let parsed = Line::try_parse_from(["plugin"].iter().chain(args));
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_takes_longer_than_a_request() {
+    fn the_call_timeout_is_longer_than_the_request_timeout() {
         check_timeouts(&[], None);
         check_timeouts(&["--call-timeout=3.5"], None);
         check_timeouts(

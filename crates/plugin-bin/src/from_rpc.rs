@@ -1,67 +1,64 @@
-//! The controller's words in the planner's: a Rollout and a weight become a configuration and an intent.
-
-mod managed;
+//! Converts the controller's types to the planner's: a Rollout and a call become a configuration and an intent.
 
 use std::collections::BTreeMap;
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::{
     DesiredWeight, Rollout, WeightDestination,
-    rollout::{SetHeaderRoute, SetMirrorRoute, TrafficWeights},
+    rollout::{CanaryStep, SetHeaderRoute, SetMirrorRoute, StringMatch, TrafficWeights},
 };
 use route_planner::{
-    AdditionalDestination, Admissible, AppliedWeights, Intent, IntentKind, ManagedRoutes,
-    PluginConfig, PodHashes, Progress, Recorded, ServicePair, WeightSplit, mark, marked,
+    AdditionalDestination, Admissible, AppliedWeights, HeaderMatch, HeaderRoute, Intent,
+    IntentKind, ManagedRoute, ManagedRoutes, MirrorRoute, PluginConfig, PodHashes, Progress,
+    Recorded, RequestMatch, ServicePair, TextMatch, WeightSplit, mark, marked,
 };
 use route_store::RolloutFacts;
 
-pub(crate) use managed::{has_mirrors, is_ending};
-
 use crate::error::{Outdated, ShiftError};
 
-/// What a router may do for any Rollout. Set by the administrator with flags.
+/// What the administrator allows Rollouts to configure. Set with flags.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Names under which a Rollout may configure the plugin; the first that is there is read.
+    /// Names under which a Rollout may configure the plugin. The first one that the Rollout has is read.
     pub plugin_names: Vec<String>,
-    /// Namespaces whose RouteTables may be selected; empty allows all.
+    /// Namespaces whose RouteTables may be selected. Empty allows all.
     pub route_table_namespaces: Vec<String>,
-    /// Namespaces, beside the Rollout's own, in which destinations may be.
+    /// Namespaces in which destinations may be, besides the Rollout's own.
     pub destination_namespaces: Vec<String>,
     /// Whether header routes may be placed above routes of other owners (`headerRoutePlacement: top`).
     pub allow_top_placement: bool,
-    /// The cluster of the Rollouts, where the RouteTables are in a management cluster.
+    /// Name of the Rollouts' cluster, if the RouteTables are in a management cluster.
     pub cluster: Option<String>,
 }
 
 impl Policy {
-    /// The name under which a Rollout marks tables.
+    /// Returns the name with which a Rollout marks tables.
     pub(crate) fn mark(&self, rollout: &ObjectKey) -> ObjectKey {
         mark(rollout, self.cluster.as_deref())
     }
 
-    /// The Rollout that marks tables with a name; `None` if it is of another cluster.
+    /// Returns the Rollout of a mark; `None` if it belongs to another cluster.
     pub(crate) fn marked(&self, mark: &ObjectKey) -> Option<ObjectKey> {
         let (rollout, cluster) = marked(mark);
         (cluster == self.cluster.as_deref()).then_some(rollout)
     }
 }
 
-/// What one Rollout wants of its RouteTables.
+/// What one call asks for in the RouteTables of a Rollout.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
-    /// The Rollout. The intent has the name under which it marks tables.
+    /// The Rollout. The intent has the name with which it marks tables.
     pub(crate) rollout: ObjectKey,
     pub(crate) config: PluginConfig,
     pub(crate) intent: Intent,
-    /// Whether a step mirrors requests, so that there may be MirrorPolicies.
+    /// Whether a step mirrors requests, so that MirrorPolicies may exist.
     pub(crate) has_mirrors: bool,
-    pub(crate) seen: Seen,
+    pub(crate) snapshot: RolloutSnapshot,
 }
 
-/// The Rollout as the caller saw it, as far as that tells whether traffic may move to the canary.
+/// The Rollout as the caller read it: the fields that decide whether traffic may move to the canary.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct RolloutSnapshot {
     pub(crate) version: String,
     uid: String,
     stable_hash: String,
@@ -69,7 +66,7 @@ pub(crate) struct Seen {
     is_aborted: bool,
 }
 
-impl Seen {
+impl RolloutSnapshot {
     fn of(rollout: &Rollout) -> Self {
         let (metadata, status) = (&rollout.metadata, &rollout.status);
         Self {
@@ -81,7 +78,7 @@ impl Seen {
         }
     }
 
-    /// What happened to the Rollout since, so that no traffic may move to the canary that the caller meant.
+    /// Returns what has happened to the Rollout since, if it forbids moving traffic to the canary.
     pub(crate) fn outdated(&self, newer: &RolloutFacts) -> Option<Outdated> {
         if *self.uid != *newer.uid {
             return Some(Outdated::Gone);
@@ -99,7 +96,7 @@ impl Seen {
     }
 }
 
-/// Namespace and name of a Rollout.
+/// Returns namespace and name of a Rollout.
 pub(crate) fn key(rollout: &Rollout) -> ObjectKey {
     let metadata = &rollout.metadata;
     ObjectKey::new(&metadata.namespace, &metadata.name)
@@ -107,11 +104,11 @@ pub(crate) fn key(rollout: &Rollout) -> ObjectKey {
 
 impl Request {
     /// Reads the plugin block of `rollout`, within what `policy` allows. `are_removed` tells that its managed routes were
-    /// removed in the pass under way.
+    /// removed in the current pass.
     ///
     /// # Errors
-    /// When the Rollout is no canary, its plugin block cannot be used, or it reaches into a
-    /// namespace that is not allowed.
+    /// Returns `Err` if the Rollout has no canary strategy, its plugin block is invalid, or it refers to a namespace that is
+    /// not allowed.
     pub(crate) fn new(
         policy: &Policy,
         rollout: &Rollout,
@@ -135,27 +132,28 @@ impl Request {
             hashes: Some(hashes),
             applied: rollout.status.canary.weights.as_ref().map(applied),
             kind,
-            managed: managed::managed_routes(rollout, are_removed),
+            managed: managed_routes(rollout, are_removed),
         };
         Ok(Self {
             rollout: key,
             config,
             intent,
             has_mirrors: has_mirrors(rollout),
-            seen: Seen::of(rollout),
+            snapshot: RolloutSnapshot::of(rollout),
         })
     }
 }
 
 impl Request {
-    /// The same without managed routes that are not there yet.
+    /// Returns the request without managed routes that do not exist yet.
     pub(crate) fn without_new_routes(&self) -> Self {
         let mut request = self.clone();
         request.intent.managed.is_ending = true;
         request
     }
 
-    /// The same where all traffic is on the canary. The controller records weight 0 already while a promotion is held.
+    /// Returns the request with full canary weight as the recorded weight. While a promotion is held, the controller already
+    /// records weight 0.
     pub(crate) fn after_full_weight(mut self) -> Self {
         self.intent.applied = Some(AppliedWeights {
             stable: 0,
@@ -165,7 +163,7 @@ impl Request {
         self
     }
 
-    /// The same with all traffic on the canary.
+    /// Returns the request with all traffic on the canary.
     pub(crate) fn with_all_to_canary(&self) -> Self {
         let max = match &self.intent.kind {
             IntentKind::SetWeight(split) => split.max,
@@ -180,7 +178,7 @@ impl Request {
         request
     }
 
-    /// What puts a table back: no weight, no managed routes, one version of pods.
+    /// Returns the request that restores a table: no weight, no managed routes, Pods of one version.
     pub(crate) fn resting(&self) -> Self {
         let weight = WeightSplit {
             desired: 0,
@@ -197,12 +195,12 @@ impl Request {
                 ..self.intent.clone()
             },
             has_mirrors: self.has_mirrors,
-            seen: self.seen.clone(),
+            snapshot: self.snapshot.clone(),
         }
     }
 }
 
-/// The weights that the controller recorded as set.
+/// Converts the weights that the controller recorded.
 fn applied(weights: &TrafficWeights) -> AppliedWeights {
     let additional = weights.additional.iter();
     AppliedWeights {
@@ -214,7 +212,7 @@ fn applied(weights: &TrafficWeights) -> AppliedWeights {
     }
 }
 
-/// The weights that the controller may ask for while `rollout` is as it is.
+/// Returns the weights that the controller may ask for with the current status of `rollout`.
 #[must_use]
 pub fn admissible(rollout: &Rollout) -> Admissible {
     let status = &rollout.status;
@@ -237,7 +235,7 @@ pub fn admissible(rollout: &Rollout) -> Admissible {
     })
 }
 
-/// SetWeight in the planner's words.
+/// Converts SetWeight.
 pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -> IntentKind {
     let additional = additional.iter().map(|destination| AdditionalDestination {
         service: destination.service_name.clone(),
@@ -251,20 +249,20 @@ pub(crate) fn weight(desired: DesiredWeight, additional: &[WeightDestination]) -
     })
 }
 
-/// SetHeaderRoute in the planner's words.
+/// Converts SetHeaderRoute.
 pub(crate) fn header_route(route: &SetHeaderRoute) -> IntentKind {
-    IntentKind::SetManagedRoute(managed::header_route(route))
+    IntentKind::SetManagedRoute(managed_header_route(route))
 }
 
-/// SetMirrorRoute in the planner's words.
+/// Converts SetMirrorRoute.
 pub(crate) fn mirror_route(route: &SetMirrorRoute) -> IntentKind {
-    IntentKind::SetManagedRoute(managed::mirror_route(route))
+    IntentKind::SetManagedRoute(managed_mirror_route(route))
 }
 
-/// The plugin block of `rollout`, within what `policy` allows.
+/// Reads the plugin block of `rollout`, within what `policy` allows.
 ///
 /// # Errors
-/// When there is none, or it cannot be used.
+/// Returns `Err` if there is none, or it is invalid.
 pub(crate) fn config(
     policy: &Policy,
     rollout: &Rollout,
@@ -295,15 +293,120 @@ pub(crate) fn config(
     }
 }
 
+/// Returns the managed routes that the steps of `rollout` ask for so far. `are_removed` tells that they were removed in the
+/// current pass.
+fn managed_routes(rollout: &Rollout, are_removed: bool) -> ManagedRoutes {
+    let steps = rollout.steps();
+    // The controller sets a route only while its step is current, so a deleted route would stay deleted otherwise.
+    let so_far = rollout.status.step_index();
+    let so_far = so_far.map_or(0, |index| index.saturating_add(1));
+    ManagedRoutes {
+        order: order(rollout, steps),
+        in_force: in_force(steps.iter().take(so_far)),
+        is_ending: are_removed || is_ending(rollout),
+    }
+}
+
+/// Whether a step mirrors requests, so that MirrorPolicies may exist.
+pub(crate) fn has_mirrors(rollout: &Rollout) -> bool {
+    let mut steps = rollout.steps().iter();
+    steps.any(|step| step.set_mirror_route.is_some())
+}
+
+fn managed_header_route(route: &SetHeaderRoute) -> ManagedRoute {
+    let matches = route.matches.iter().map(|header| HeaderMatch {
+        name: header.header_name.clone(),
+        value: text_match(&header.header_value),
+    });
+    ManagedRoute::Header(HeaderRoute {
+        name: route.name.clone(),
+        matches: matches.collect(),
+    })
+}
+
+fn managed_mirror_route(route: &SetMirrorRoute) -> ManagedRoute {
+    let matches = route.matches.iter().map(|request| RequestMatch {
+        method: request.method.as_ref().map(text_match),
+        path: request.path.as_ref().map(text_match),
+        headers: request
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), text_match(value)))
+            .collect(),
+    });
+    ManagedRoute::Mirror(MirrorRoute {
+        name: route.name.clone(),
+        matches: matches.collect(),
+        percentage: route.percentage,
+    })
+}
+
+fn text_match(text: &StringMatch) -> TextMatch {
+    let StringMatch {
+        exact,
+        prefix,
+        regex,
+    } = text.clone();
+    TextMatch {
+        exact,
+        prefix,
+        regex,
+    }
+}
+
+/// Returns the names in `managedRoutes`, followed by those that only steps have.
+fn order(rollout: &Rollout, steps: &[CanaryStep]) -> Vec<String> {
+    let listed = rollout.traffic_routing().into_iter();
+    let listed = listed.flat_map(|routing| &routing.managed_routes);
+    let mut order: Vec<String> = listed.map(|route| route.name.clone()).collect();
+    for name in steps.iter().flat_map(names) {
+        if !order.contains(name) {
+            order.push(name.clone());
+        }
+    }
+    order
+}
+
+/// Returns the routes that `steps` set and that no later step replaces or removes.
+fn in_force<'a>(steps: impl Iterator<Item = &'a CanaryStep>) -> Vec<ManagedRoute> {
+    let mut routes: Vec<ManagedRoute> = Vec::new();
+    for step in steps {
+        // Within one step, the controller sets the mirror route last.
+        let header = step.set_header_route.as_ref().map(managed_header_route);
+        let mirror = step.set_mirror_route.as_ref().map(managed_mirror_route);
+        for route in header.into_iter().chain(mirror) {
+            routes.retain(|other| other.name() != route.name());
+            routes.extend(Some(route).filter(|route| !route.is_removal()));
+        }
+    }
+    routes
+}
+
+fn names(step: &CanaryStep) -> impl Iterator<Item = &String> {
+    let header = step.set_header_route.as_ref().map(|route| &route.name);
+    let mirror = step.set_mirror_route.as_ref().map(|route| &route.name);
+    header.into_iter().chain(mirror)
+}
+
+/// Whether the controller has removed the managed routes, is about to remove them, or has not started the steps.
+pub(crate) fn is_ending(rollout: &Rollout) -> bool {
+    let status = &rollout.status;
+    status.abort || status.promote_full || status.is_promoted() || rollout.revision() == Some(1)
+}
+
 #[cfg(test)]
 mod tests {
     use rollouts_rpc::RouterCall;
     use rollouts_rpc::goplugin::handshake::PluginKind;
+    use rollouts_rpc::rollout::{
+        CanaryStrategy, HeaderRoutingMatch, ManagedRoute as ManagedRouteName, REVISION_ANNOTATION,
+        RouteMatch, TrafficRouting,
+    };
     use rollouts_rpc::testing::{CallStream, recordings};
 
     use super::*;
 
-    /// What a release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
+    /// The status that each release wrote for a Rollout at its step `setWeight: 25`, after one with `setWeight: 0`.
     #[test]
     fn every_released_controllers_status_admits_the_weights_around_its_step() {
         for recording in recordings(PluginKind::TrafficRouter) {
@@ -319,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_the_status_are_known_by_service() {
+    fn recorded_weights_are_converted_by_service() {
         let destination = |weight, service: &str| WeightDestination {
             weight,
             service_name: service.into(),
@@ -337,5 +440,132 @@ mod tests {
             additional: [("exp".to_owned(), 5)].into(),
         };
         assert_eq!(applied(&weights), expect);
+    }
+
+    /// Parses a step: `name=value` sets a header route, `name` removes it, `~name!` mirrors, `~name` stops mirroring, and
+    /// `pause` is another kind of step.
+    fn step(text: &str) -> CanaryStep {
+        let mut step = CanaryStep::default();
+        match text.split_once('=') {
+            _ if text == "pause" => {}
+            _ if text.starts_with('~') => {
+                let name = text.trim_start_matches('~');
+                let entries = name.trim_end_matches('!').len() != name.len();
+                step.set_mirror_route = Some(SetMirrorRoute {
+                    name: name.trim_end_matches('!').into(),
+                    matches: if entries {
+                        vec![RouteMatch::default()]
+                    } else {
+                        vec![]
+                    },
+                    percentage: None,
+                });
+            }
+            Some((name, value)) => {
+                let header_value = StringMatch {
+                    exact: value.into(),
+                    ..StringMatch::default()
+                };
+                step.set_header_route = Some(SetHeaderRoute {
+                    name: name.into(),
+                    matches: vec![HeaderRoutingMatch {
+                        header_name: "x".into(),
+                        header_value,
+                    }],
+                });
+            }
+            None => {
+                step.set_header_route = Some(SetHeaderRoute {
+                    name: text.into(),
+                    matches: vec![],
+                });
+            }
+        }
+        step
+    }
+
+    fn rollout(steps: &str, index: Option<i32>) -> Rollout {
+        let managed = |name: &str| ManagedRouteName { name: name.into() };
+        let mut rollout = Rollout::default();
+        rollout.spec.strategy.canary = Some(CanaryStrategy {
+            steps: steps.split(' ').map(step).collect(),
+            traffic_routing: Some(TrafficRouting {
+                managed_routes: vec![managed("b"), managed("a")],
+                ..TrafficRouting::default()
+            }),
+            ..CanaryStrategy::default()
+        });
+        rollout.status.current_step_index = index;
+        rollout
+    }
+
+    #[track_caller]
+    fn check(steps: &str, index: Option<i32>, expect: &str) {
+        let managed = managed_routes(&rollout(steps, index), false);
+        let shown = managed.in_force.iter().map(|route| {
+            let values: String = match route {
+                ManagedRoute::Header(route) => {
+                    let values = route.matches.iter();
+                    values.map(|header| header.value.exact.as_str()).collect()
+                }
+                ManagedRoute::Mirror(route) => format!("~{}", route.matches.len()),
+            };
+            format!("{}={values}", route.name())
+        });
+        assert_eq!(shown.collect::<Vec<_>>().join(" "), expect);
+    }
+
+    #[test]
+    fn steps_so_far_add_up() {
+        check("pause a=1 pause b=2", Some(0), "");
+        check("pause a=1 pause b=2", Some(1), "a=1");
+        check("pause a=1 pause b=2", Some(3), "a=1 b=2");
+        check("pause a=1 pause b=2", Some(4), "a=1 b=2");
+        check("a=1", None, "");
+        check("a=1", Some(-1), "");
+        check("a=1", Some(i32::MAX), "a=1");
+    }
+
+    #[test]
+    fn later_steps_replace_and_remove_by_name() {
+        check("a=1 b=2 a=3", Some(2), "b=2 a=3");
+        check("a=1 b=2 a", Some(2), "b=2");
+        check("a=1 b=2 a", Some(1), "a=1 b=2");
+        check("a=1 ~a", Some(1), "");
+        check("a=1 ~a! b=2", Some(2), "a=~1 b=2");
+        check("~a! a=2", Some(1), "a=2");
+        check("~a! ~b! ~a", Some(2), "b=~1");
+        check("c", Some(0), "");
+    }
+
+    #[test]
+    fn names_that_only_steps_have_are_last() {
+        let order = managed_routes(&rollout("c=1 a=1 ~d c=2", Some(0)), false).order;
+        assert_eq!(order, ["b", "a", "c", "d"]);
+    }
+
+    #[test]
+    fn routes_are_not_restored_while_the_controller_removes_them() {
+        let ending = |change: &dyn Fn(&mut Rollout)| {
+            let mut rollout = rollout("a=1", Some(0));
+            rollout.status.stable_rs = "s".into();
+            rollout.status.current_pod_hash = "c".into();
+            change(&mut rollout);
+            managed_routes(&rollout, false).is_ending
+        };
+        assert!(!ending(&|_| {}));
+        assert!(ending(&|rollout| rollout.status.abort = true));
+        assert!(ending(&|rollout| rollout.status.promote_full = true));
+        assert!(ending(&|rollout| rollout.status.stable_rs = "c".into()));
+        let revision = |revision: &str| {
+            let revision = revision.to_owned();
+            move |rollout: &mut Rollout| {
+                let key = REVISION_ANNOTATION.to_owned();
+                rollout.metadata.annotations.insert(key, revision.clone());
+            }
+        };
+        assert!(ending(&revision("1")));
+        assert!(!ending(&revision("2")));
+        assert!(managed_routes(&rollout("a=1", Some(0)), true).is_ending);
     }
 }

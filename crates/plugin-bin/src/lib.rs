@@ -1,17 +1,18 @@
-//! The program: the plugin (flags, logging, the store and the router wired together), and the commands for people.
+//! The plugin program: it connects flags, logging, the store and the router, and serves the controller. It also has the
+//! commands for people.
 //!
-//! Decisions are `route-planner`'s, access is `route-store`'s, the protocol is `rollouts-rpc`'s.
+//! Decisions are in `route-planner`, access to the cluster in `route-store`, and the protocol in `rollouts-rpc`.
 
+mod background;
 mod collect;
 mod commands;
 mod error;
-mod events;
 mod fights;
 mod flags;
 mod from_rpc;
 mod metrics;
 mod report;
-mod resident;
+mod reporter;
 mod router;
 mod standing;
 
@@ -30,27 +31,27 @@ use route_store::{
     CachedRouteStore, Clusters, Controller, DirRouteStore, FIELD_MANAGER, KubeRouteStore, Store,
 };
 
+use background::leadership::LeaseFence;
 pub use commands::{CommandLine, Permission, permissions};
 pub use error::{Failure, Failures, ShiftError};
-use events::Events;
 use flags::Protocol;
 pub use flags::{Flags, LogLevel};
 pub use from_rpc::{Policy, admissible};
 use metrics::{Metered, Metrics};
-use resident::{leadership::LeaseFence, reporter::Reporter};
+use reporter::{Events, Reporter};
 pub use route_planner::DEFAULT_PLUGIN_NAMES;
 pub use router::GlooRouter;
 
-/// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
+/// The package's version. In a release also the commit that it was built from, which `cargo xtask dist` sets at compile time.
 pub(crate) const VERSION: &str = match option_env!("RELEASE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Stack of a worker thread. The future of a call is large where nothing is optimised.
+/// Stack size of a worker thread. Without optimisation, the future of a call is large.
 const THREAD_STACK: usize = 16 << 20;
 
-/// Carries out the command of a person, or serves the controller that started this process.
+/// Runs the command that the command line names, or serves the controller that started this process.
 #[must_use]
 pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
     match &line.command {
@@ -59,10 +60,10 @@ pub fn run(line: &CommandLine, env: &PluginEnv) -> ExitCode {
     }
 }
 
-/// Serves the controller until one of the two ends.
+/// Serves the controller until it sends Quit or disconnects.
 ///
-/// Without a controller it says so on stderr. The exit code is 0 when the controller asked for the
-/// end or went away, otherwise 1.
+/// Without a controller it prints an explanation to stderr. The exit code is 0 if the controller sent Quit or disconnected,
+/// otherwise 1.
 fn run_plugin(flags: &Flags, env: &PluginEnv) -> ExitCode {
     if let Err(error) = negotiate(&HandshakeConfig::of(PluginKind::TrafficRouter), env) {
         #[expect(
@@ -100,11 +101,13 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
         None => {
             let clusters = clusters(flags, &metrics);
             let sink = || EventSink::new(FIELD_MANAGER, metrics.count_events());
-            let of_rollouts = sink();
-            let of_tables = (!clusters.is_one()).then(sink);
+            let rollout_events = sink();
+            let table_events = (!clusters.is_one()).then(sink);
             let events = Events::to(
-                of_rollouts.clone(),
-                of_tables.clone().unwrap_or_else(|| of_rollouts.clone()),
+                rollout_events.clone(),
+                table_events
+                    .clone()
+                    .unwrap_or_else(|| rollout_events.clone()),
             );
             let cached = Arc::new(CachedRouteStore::new(
                 clusters.clone(),
@@ -112,41 +115,43 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
                 router::rollout_keeper(policy.clone()),
                 policy.route_table_namespaces.clone(),
             ));
-            follow(&metrics, &cached);
+            export_watches(&metrics, &cached);
             let reporter = Arc::new(Reporter::new(metrics.clone(), events));
             let router = GlooRouter::new(cached.clone(), policy).with_observer(reporter.clone());
             let router = configured(router, flags);
-            let (settings, timeout) = (flags.between_the_calls(), flags.request_timeout());
+            let (settings, timeout) = (flags.background_settings(), flags.request_timeout());
             let fence = LeaseFence::new(
                 clusters.local.clone(),
                 Controller::of_this_process(),
                 timeout,
             );
-            let mut fence = fence.telling(reporter.clone());
-            let attending = router.clone();
+            let mut fence = fence.with_observer(reporter.clone());
+            let shared = router.clone();
             let background = async move {
-                let _following = Following(cached.clone());
-                let between = async {
-                    fence.meet(attending.between().instance().await).await;
-                    resident::run(settings, &attending, cached.clone(), fence, reporter).await;
+                let _stop_watches = StopWatchesOnDrop(cached.clone());
+                let work = async {
+                    fence
+                        .read_holder(shared.background().instance().await)
+                        .await;
+                    background::run(settings, &shared, cached.clone(), fence, reporter).await;
                 };
                 let posting = async {
-                    let posting = of_rollouts.post_to(&*clusters.local);
-                    match of_tables {
-                        Some(of_tables) => {
-                            join(posting, of_tables.post_to(&*clusters.tables)).await;
+                    let posting = rollout_events.post_to(&*clusters.local);
+                    match table_events {
+                        Some(table_events) => {
+                            join(posting, table_events.post_to(&*clusters.tables)).await;
                         }
                         None => posting.await,
                     }
                 };
-                join4(posting, cached.run(), attending.attend(), between).await;
+                join4(posting, cached.run(), shared.maintain(), work).await;
             };
             serve_router(flags, env, router, metrics, background)
         }
     }
 }
 
-/// The cluster at hand, and the management cluster if there is one.
+/// Returns the local cluster, and the management cluster if `--kubeconfig` names one.
 fn clusters(flags: &Flags, metrics: &Arc<Metrics>) -> Clusters {
     let store = |access, name| {
         Arc::new(KubeRouteStore::new(access).with_observer(metrics.requests_to(name)))
@@ -169,31 +174,33 @@ fn configured<S: Store>(router: GlooRouter<S>, flags: &Flags) -> Arc<GlooRouter<
     Arc::new(router)
 }
 
-/// Ends the watches of a store when it is dropped.
-struct Following(Arc<CachedRouteStore>);
+/// Stops the watches of a store when it is dropped.
+struct StopWatchesOnDrop(Arc<CachedRouteStore>);
 
-impl Drop for Following {
+impl Drop for StopWatchesOnDrop {
     fn drop(&mut self) {
         self.0.follow_nothing();
     }
 }
 
-/// Shows how the objects of each kind are followed.
-fn follow(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
+/// Exports the state of the watch of each kind as metrics.
+fn export_watches(metrics: &Metrics, store: &Arc<CachedRouteStore>) {
     let [tables, rollouts, policies] = [store.clone(), store.clone(), store.clone()];
-    let of_tables = if store.live().is_one() {
+    let tables_cluster = if store.live().is_one() {
         "local"
     } else {
         "tables"
     };
-    metrics.follow(of_tables, "RouteTable", move || tables.tables().status());
-    metrics.follow("local", "Rollout", move || rollouts.rollouts().status());
-    metrics.follow(of_tables, "MirrorPolicy", move || {
+    metrics.export_watch(tables_cluster, "RouteTable", move || {
+        tables.tables().status()
+    });
+    metrics.export_watch("local", "Rollout", move || rollouts.rollouts().status());
+    metrics.export_watch(tables_cluster, "MirrorPolicy", move || {
         policies.mirror_policies().status()
     });
 }
 
-/// Serves `router`, and runs `background` until it is stopped.
+/// Serves `router`, and runs `background` until the session ends.
 fn serve_router<S: Store>(
     flags: &Flags,
     env: &PluginEnv,
@@ -207,7 +214,7 @@ fn serve_router<S: Store>(
         .build()?;
     {
         let _entered = runtime.enter();
-        router.between().spawn(background);
+        router.background().spawn(background);
     }
     let router = Metered::new(router, metrics.clone());
     if let Some(address) = flags.metrics_address {

@@ -1,13 +1,11 @@
-//! Metrics for Prometheus: what is counted, and under which names.
+//! Metrics for Prometheus: their names, labels and help texts.
 //!
-//! Labels have values that this program chooses, so the number of series does not grow with the cluster. Only
-//! [`PerRollout`], which is off by default, names Rollouts.
+//! Label values are chosen by this program, so the number of series does not grow with the cluster. Only [`PerRollout`],
+//! which is off by default, has a series for each Rollout.
 
 pub(crate) mod calls;
-mod per_rollout;
-mod process;
+mod collectors;
 mod serve;
-mod watches;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +22,10 @@ use route_store::event_sink::EventResult;
 use route_store::{InformerStatus, Observer, Outcome, Priority, RequestContext, SentRequest};
 
 pub(crate) use self::calls::Metered;
-use self::per_rollout::PerRollout;
-use self::process::Process;
+use self::collectors::{PerRollout, Process, Watches};
 pub(crate) use self::serve::serve;
-use self::watches::Watches;
 
-/// Everything that is counted.
+/// All metrics of the plugin.
 pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
@@ -43,13 +39,13 @@ pub(crate) struct Metrics {
     writes: Family<WriteLabels, Counter>,
     conflicts: Family<KindLabels, Counter>,
     events: Family<EventLabels, Counter>,
-    pub(crate) between: BetweenCalls,
+    pub(crate) background: BackgroundMetrics,
     watches: Watches,
     per_rollout: Option<PerRollout>,
 }
 
-/// What is done between the calls.
-pub(crate) struct BetweenCalls {
+/// Metrics of work outside of calls.
+pub(crate) struct BackgroundMetrics {
     repairs: Family<OutcomeLabels, Counter>,
     repair_delay: Histogram,
     fights: Gauge,
@@ -65,15 +61,15 @@ pub(crate) struct BetweenCalls {
 #[derive(Clone, Copy)]
 struct Buckets(&'static [f64]);
 
-/// The last one is the default deadline of a call.
+/// The last bucket is the default deadline of a call.
 const CALL: Buckets = Buckets(&[0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 3.0, 5.0]);
-/// The last one is the default timeout of a request.
+/// The last bucket is the default timeout of a request.
 const REQUEST: Buckets = Buckets(&[0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 3.0]);
-/// A repair is due within a second.
+/// A repair starts within a second.
 const DELAY: Buckets = Buckets(&[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 30.0, 300.0]);
-/// `settle` is 5 s and `timeout` 2 minutes, unless the Rollout says otherwise.
+/// The defaults of `settle` and `timeout` are 5 s and 2 minutes.
 const HOLD: Buckets = Buckets(&[2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0]);
-/// The controller asks every 10 s.
+/// The controller retries every 10 s.
 const LAG: Buckets = Buckets(&[0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0]);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -149,7 +145,7 @@ impl MetricConstructor<Histogram> for Buckets {
     }
 }
 
-/// Registers what it returns.
+/// Registers each metric that it returns.
 struct Register<'r>(&'r mut Registry);
 
 impl Register<'_> {
@@ -176,7 +172,7 @@ impl Register<'_> {
 }
 
 impl Metrics {
-    /// Nothing counted yet. `with_rollouts` adds a series for each Rollout.
+    /// Creates the metrics. `with_rollouts` adds a series for each Rollout.
     pub(crate) fn new(with_rollouts: bool) -> Arc<Self> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Process));
@@ -193,7 +189,7 @@ impl Metrics {
         if let Some(per_rollout) = &per_rollout {
             register.put(
                 "canary_weight",
-                "Weight that the controller asked for last, in parts of maxTrafficWeight, which is 100 by default",
+                "Last weight that the controller asked for, out of maxTrafficWeight, which is 100 by default",
                 per_rollout.family(),
             );
         }
@@ -214,7 +210,7 @@ impl Metrics {
             ),
             verify_lag: register.put(
                 "verify_lag_seconds",
-                "Time from a changed weight until VerifyWeight found it in force and accepted by Gloo",
+                "Time from a changed weight until VerifyWeight found that Gloo had accepted it",
                 LAG.new_metric(),
             ),
             requests: register.add(
@@ -228,7 +224,7 @@ impl Metrics {
             ),
             waited: register.add(
                 "api_wait_seconds",
-                "Time that requests waited for the budget of --qps and --burst",
+                "Time that requests waited for the rate limit of --qps and --burst",
             ),
             breaker: register.add(
                 "api_breaker_open",
@@ -240,35 +236,35 @@ impl Metrics {
             ),
             conflicts: register.add(
                 "conflicts",
-                "Writes that lost against a change of another writer",
+                "Writes that conflicted with a change of another writer",
             ),
             events: register.add(
                 "events",
                 "Events about Rollouts and RouteTables, by result: posted, counted (as a repeat), throttled, dropped \
                  or failed",
             ),
-            between: BetweenCalls {
+            background: BackgroundMetrics {
                 repairs: register.add(
                     "repairs",
-                    "Drift that was met, by outcome: written (undone), fenced_lease, fenced_rollout, conflict or failed",
+                    "Repairs of drift, by outcome: written, fenced_lease, fenced_rollout, conflict or failed",
                 ),
                 repair_delay: register.put(
                     "repair_delay_seconds",
-                    "Time from a change that moved traffic until it was undone or given up",
+                    "Time from a change that moved traffic until it was repaired or given up",
                     DELAY.new_metric(),
                 ),
-                fights: register.add("fights", "RouteTables whose weights another writer keeps changing"),
+                fights: register.add("fights", "RouteTables whose weights another writer repeatedly changes"),
                 restores: register.add(
                     "restores",
-                    "RouteTables that were restored because their Rollout was gone, by reason",
+                    "RouteTables that were restored because a Rollout was deleted or no longer uses them, by reason",
                 ),
                 orphans: register.add(
                     "orphans",
-                    "RouteTables that have parts of a Rollout that is gone or no longer uses them",
+                    "RouteTables that have parts of a Rollout that was deleted or no longer uses them",
                 ),
                 guard_outcomes: register.add(
                     "guard_outcomes",
-                    "Promotions that were held, by the end: complete (the stable Service has the new Pods), timeout, \
+                    "Promotions that were held, by outcome: complete (the stable Service has the new Pods), timeout, \
                      broken (traffic could not stay on the canary Service) or ended (another client ended the split)",
                 ),
                 guard_hold: register.put(
@@ -287,11 +283,11 @@ impl Metrics {
             per_rollout,
             registry,
         };
-        metrics.between.leads(None);
+        metrics.background.leads(None);
         Arc::new(metrics)
     }
 
-    /// Counts the requests to a cluster: `local`, the one with the Rollouts, or `tables`.
+    /// Returns an observer of the requests to a cluster: `local`, the one with the Rollouts, or `tables`.
     pub(crate) fn requests_to(self: &Arc<Self>, cluster: &'static str) -> Arc<Requests> {
         self.breaker
             .get_or_create(&ClusterLabels { cluster })
@@ -302,7 +298,7 @@ impl Metrics {
         })
     }
 
-    /// Counts what becomes of Events, for an [`EventSink`](route_store::event_sink::EventSink).
+    /// Returns a counter of the results of Events, for an [`EventSink`](route_store::event_sink::EventSink).
     pub(crate) fn count_events(&self) -> impl Fn(&'static str, EventResult) + Send + Sync + use<> {
         let events = self.events.clone();
         move |reason, result| {
@@ -311,8 +307,8 @@ impl Metrics {
         }
     }
 
-    /// Shows how the objects of a kind are followed in a cluster.
-    pub(crate) fn follow(
+    /// Exports the state of the watch of a kind in a cluster.
+    pub(crate) fn export_watch(
         &self,
         cluster: &'static str,
         kind: &'static str,
@@ -321,7 +317,7 @@ impl Metrics {
         self.watches.add(cluster, kind, Box::new(status));
     }
 
-    /// Everything, in the text format of OpenMetrics.
+    /// Encodes all metrics in the text format of OpenMetrics.
     fn to_open_metrics(&self) -> Result<String, fmt::Error> {
         if let Some(per_rollout) = &self.per_rollout {
             per_rollout.forget_absent();
@@ -332,7 +328,7 @@ impl Metrics {
     }
 }
 
-impl BetweenCalls {
+impl BackgroundMetrics {
     pub(crate) fn repair(&self, outcome: &'static str, delay: Duration) {
         self.repairs.get_or_create(&OutcomeLabels { outcome }).inc();
         self.repair_delay.observe(delay.as_secs_f64());
@@ -398,7 +394,7 @@ impl Observer for Requests {
             code,
         };
         metrics.requests.get_or_create(&labels).inc();
-        calls::asked();
+        calls::request_sent();
         let labels = VerbLabels { cluster, verb };
         let seconds = metrics.request_seconds.get_or_create(&labels);
         seconds.observe(duration.as_secs_f64());
@@ -406,7 +402,7 @@ impl Observer for Requests {
         if is_write && matches!(outcome, Outcome::Answered(200..=299)) {
             let priority = RequestContext::current().priority;
             if let Some(cause) = Cause::of_request(priority) {
-                calls::wrote();
+                calls::object_written();
                 let cause = cause.as_str();
                 metrics
                     .writes
@@ -442,14 +438,14 @@ impl Observer for Requests {
     }
 }
 
-/// Why something is written.
+/// The cause of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// A call of the controller.
     Call,
-    /// Drift.
+    /// A repair of drift.
     Repair,
-    /// A Rollout that is gone.
+    /// Garbage collection.
     Gc,
 }
 

@@ -1,5 +1,5 @@
-//! What was done between the calls, and what answers to the controller do not show, as values. Events and metrics are made of
-//! them by an [`Observer`].
+//! Reports, as values, of work outside of calls and of what replies to the controller do not show. An [`Observer`] turns them
+//! into Events and metrics.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use serde_json::Value;
 use crate::fights::FieldManager;
 use crate::from_rpc;
 
-/// Is told what was done between the calls. It returns at once.
+/// Receives reports. It must return at once.
 pub(crate) trait Observer: Send + Sync + 'static {
-    /// Something was done, or found.
+    /// Receives one report.
     fn observe(&self, report: &Report);
 }
 
@@ -28,16 +28,16 @@ impl Observer for () {
     fn observe(&self, _report: &Report) {}
 }
 
-/// An object that a report is about.
+/// The object of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct About {
     pub(crate) key: ObjectKey,
-    /// `metadata.uid`; empty where it is not known.
+    /// `metadata.uid`; empty if unknown.
     pub(crate) uid: String,
 }
 
 impl About {
-    /// The Rollout of a call.
+    /// Refers to the Rollout of a call.
     pub(crate) fn of_call(rollout: &Rollout) -> Self {
         Self {
             key: from_rpc::key(rollout),
@@ -45,7 +45,7 @@ impl About {
         }
     }
 
-    /// An object that was read.
+    /// Refers to an object that was read.
     pub(crate) fn of<K: Resource>(document: &Document<K>) -> Self {
         let uid = document.raw().pointer("/metadata/uid");
         Self {
@@ -55,43 +55,43 @@ impl About {
     }
 }
 
-/// Something that was done between the calls, or found.
+/// Something that was done outside of calls, or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The outcome of a repair, after another client had moved traffic.
+    /// The outcome of a repair, after another client has moved traffic.
     Repair {
         rollout: About,
         table: About,
         outcome: RepairOutcome,
-        /// From the change until the repair was carried out or given up.
+        /// Time from the change until the repair was written or given up.
         delay: Duration,
     },
-    /// Another client undoes the weights of a table again and again.
+    /// Another client repeatedly reverts the weights of a table.
     Fight {
         rollout: About,
         table: About,
-        /// Who wrote the routes last, as far as the table tells.
+        /// The last writer of the routes, if the table names it.
         with: Option<FieldManager>,
     },
-    /// Number of tables with a fight.
+    /// Number of tables in a fight.
     Fights(usize),
-    /// A table has parts of a Rollout that is gone or does not use the plugin.
+    /// A table has parts of a Rollout that was deleted or does not use the plugin.
     Orphaned {
         rollout: ObjectKey,
         table: About,
         why: Orphanage,
-        /// When the table will be restored; `None` if it is left to people.
+        /// When the table will be restored; `None` if a person has to do it.
         after: Option<Duration>,
     },
-    /// What this plugin has noted in a table cannot be read.
+    /// The plugin's annotation of a table cannot be read.
     Unreadable {
         table: About,
         /// The table and the reason.
         error: String,
     },
-    /// Number of tables with such parts.
+    /// Number of tables with orphaned parts.
     Orphans(usize),
-    /// What a Rollout left in a table is removed, and the table as its owner wrote it.
+    /// What a Rollout had left in a table was removed.
     Restored {
         rollout: ObjectKey,
         table: About,
@@ -99,52 +99,52 @@ pub(crate) enum Report {
     },
     /// A header or mirror route could not be set or removed.
     ManagedRoutesFailed { rollout: About, error: String },
-    /// Gloo does not accept a table as it is.
+    /// Gloo rejects a table.
     GlooRejected {
         rollout: About,
         table: About,
-        /// The table and Gloo's words.
+        /// The table and Gloo's message.
         reason: String,
     },
-    /// A promotion is held from now on.
+    /// A hold of a promotion begins.
     Held { rollout: About },
-    /// A promotion has been held for longer than its `timeout`, and is held on.
+    /// A promotion has been held for longer than its `timeout`, and the hold continues.
     HeldTooLong {
         rollout: About,
         /// The stable Service.
         service: String,
-        /// Pods that are ready behind it, and those that should be.
+        /// Ready Pods behind it, and the Pods that are expected.
         ready: usize,
         wanted: usize,
     },
-    /// A promotion is no longer held.
+    /// A hold has ended.
     Released {
         rollout: About,
         end: HoldEnd,
         /// How long it was held.
         after: Duration,
     },
-    /// Number of promotions that are held.
+    /// Number of held promotions.
     Holds(usize),
-    /// Whether the controller of this process is the leader, as far as its Lease tells.
+    /// Whether the controller of this process is the leader; `None` if unknown.
     Leads(Option<bool>),
 }
 
-/// Why a promotion is no longer held.
+/// Why a hold has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum HoldEnd {
     /// The stable Service leads to the new Pods.
     Complete,
-    /// The `timeout` is over, and enough of them are ready.
+    /// The `timeout` has passed, and enough new Pods are ready.
     TimedOut,
     /// Traffic could not stay on the canary Service.
     Broken,
-    /// The table leads to the stable Service already.
+    /// The table already leads to the stable Service.
     Ended,
 }
 
 impl HoldEnd {
-    /// Its value in a metric's label.
+    /// Returns the value of the metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -155,14 +155,14 @@ impl HoldEnd {
     }
 }
 
-/// What became of a repair.
+/// The outcome of a repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RepairOutcome {
     /// The weights are in force again.
     Written,
     /// Another controller may be the leader.
     FencedLease,
-    /// The Rollout no longer asks for what its last call asked for.
+    /// The Rollout no longer admits the weight of its last call.
     FencedRollout,
     /// Another client wrote the table at the same time.
     Conflict,
@@ -171,7 +171,7 @@ pub(crate) enum RepairOutcome {
 }
 
 impl RepairOutcome {
-    /// Its value in a metric's label.
+    /// Returns the value of the metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Written => "written",
@@ -183,21 +183,21 @@ impl RepairOutcome {
     }
 }
 
-/// Why no Rollout owns its parts of a table any more.
+/// Why a part of a table is an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Orphanage {
     /// The Rollout was deleted or renamed while this process ran.
     Deleted,
-    /// There is no such Rollout, and this process has never seen it.
+    /// The Rollout does not exist, and this process has never seen it.
     NeverSeen,
-    /// The Rollout is there and no longer shifts traffic with this plugin.
+    /// The Rollout exists and no longer uses this plugin.
     PluginRemoved,
-    /// The Rollout is there and no longer selects the table.
+    /// The Rollout exists and no longer selects the table.
     Deselected,
 }
 
 impl Orphanage {
-    /// Its value in a metric's label.
+    /// Returns the value of the metric's label.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Deleted => "deleted",
@@ -219,7 +219,7 @@ impl fmt::Display for Orphanage {
     }
 }
 
-/// One sentence, for an Event and for the log.
+/// Writes one sentence for an Event and for the log.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -230,7 +230,7 @@ impl fmt::Display for Report {
                 ..
             } => write!(
                 f,
-                "RouteTable {} was changed by another client and has the weights of Rollout {} again; to send all traffic to \
+                "RouteTable {} was changed by another client and was repaired for Rollout {}; to send all traffic to \
                  stable, abort the Rollout",
                 table.key, rollout.key
             ),
@@ -253,15 +253,15 @@ impl fmt::Display for Report {
             } => {
                 write!(
                     f,
-                    "the weights of Rollout {} in RouteTable {} are undone again and again",
+                    "the weights of Rollout {} in RouteTable {} are reverted repeatedly",
                     rollout.key, table.key
                 )?;
                 match with {
                     Some(manager) => write!(f, " by {manager}"),
-                    None => f.write_str("; its metadata.managedFields do not tell by whom"),
+                    None => f.write_str("; metadata.managedFields does not name the other writer"),
                 }
             }
-            Self::Fights(count) => write!(f, "{count} tables are fought about"),
+            Self::Fights(count) => write!(f, "{count} tables are in a fight with another writer"),
             Self::Orphaned {
                 rollout,
                 table,
@@ -277,16 +277,16 @@ impl fmt::Display for Report {
                     Some(after) => write!(f, "it is restored in {} s", after.as_secs()),
                     None => write!(
                         f,
-                        "it is not restored by itself: run rollouts-plugin-trafficrouter-glooplatform restore {rollout}"
+                        "it is not restored automatically: run rollouts-plugin-trafficrouter-glooplatform restore {rollout}"
                     ),
                 }
             }
             Self::Unreadable { error, .. } => write!(
                 f,
-                "{error}; until it is corrected, or removed, nothing is repaired or restored from it"
+                "{error}; nothing is repaired or restored from it until it is corrected or removed"
             ),
             Self::Orphans(count) => {
-                write!(f, "{count} tables have parts of Rollouts that are gone")
+                write!(f, "{count} tables have orphaned parts")
             }
             Self::Restored {
                 rollout,
@@ -294,7 +294,7 @@ impl fmt::Display for Report {
                 why,
             } => write!(
                 f,
-                "RouteTable {} is as its owner wrote it: Rollout {rollout} {why}",
+                "RouteTable {} was restored: Rollout {rollout} {why}",
                 table.key
             ),
             Self::ManagedRoutesFailed { error, .. } => f.write_str(error),

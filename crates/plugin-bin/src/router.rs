@@ -1,18 +1,14 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 //!
-//! [`selected`] reads what a call is about, [`partial`] decides what is written when a part of it cannot be planned, and
-//! [`write`] carries one plan out. [`deadline`] divides the time of a call between them, and [`priority`] says how urgent it is.
+//! [`read`] reads the inputs of a call, [`write`] decides which plans are written and carries them out, and
+//! [`verification`] answers VerifyWeight. [`deadline`] divides the time of a call between reading and writing.
 
-mod acceptance;
-mod attend;
-mod between;
+mod background;
 mod deadline;
+mod deferred;
 mod guard;
-mod live_rollout;
 mod memory;
-mod partial;
-mod priority;
-mod selected;
+mod read;
 mod verification;
 mod write;
 
@@ -25,39 +21,37 @@ use rollouts_rpc::{
     error_chain,
     rollout::{SetHeaderRoute, SetMirrorRoute},
 };
-use route_planner::{IntentKind, Observation, Plan, belongs_to, is_rest, observe};
+use route_planner::{IntentKind, Plan, belongs_to, is_rest};
 use route_store::{Decision, Priority, Store, StoreError, with_context};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use self::{
-    attend::Deferred,
-    deadline::Deadline,
-    guard::{Divided, Holds},
-    memory::Memory,
-    partial::{adds_share, decide, plan_all, toward_stable},
-    selected::{Selected, policies_unread},
-    verification::is_waited_for,
-    write::{Tries, Write, moving},
-};
 pub(crate) use self::{
-    attend::{rollout_keeper, table_keeper},
-    between::{Between, Collected, Drift, Fence, Repaired},
+    background::{Background, Collected, Drift, Fence, Repaired},
+    deferred::{rollout_keeper, table_keeper},
     guard::{Promotion, Release, end_of, look_at},
     write::carry_out,
+};
+use self::{
+    deadline::Deadline,
+    deferred::Deferred,
+    guard::{HeldApart, Holds},
+    memory::Memory,
+    read::{Selected, policies_unreadable},
+    verification::is_waited_for,
+    write::{Retries, Write, adds_share, decide, moving, plan_all, toward_stable},
 };
 use crate::{
     error::{Failure, Failures, ShiftError},
     from_rpc::{self, Policy, Request},
-    metrics::calls::confirming,
     report::{About, Observer, Report},
     standing::Standing,
 };
 
-/// Whether a call about managed routes is the controller's, or the retry in SetWeight.
+/// Whether a call about managed routes comes from the controller or is the retry in SetWeight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
-    First,
-    Second,
+    Call,
+    Retry,
 }
 
 /// Shifts traffic by editing RouteTables in `S`.
@@ -71,37 +65,37 @@ pub struct GlooRouter<S> {
     guards_promotions: bool,
     call_timeout: Option<Duration>,
     observer: Arc<dyn Observer>,
-    between: Between,
+    background: Background,
 }
 
-/// The one table that a repair writes.
+/// The one table that a repair may write.
 #[derive(Clone, Copy, Debug)]
-struct Only<'t> {
+struct RepairScope<'t> {
     table: &'t ObjectKey,
-    /// Whether the canary's share of it may grow.
+    /// Whether the canary's share in it may grow.
     may_grow: bool,
 }
 
-/// What became of a request.
-struct Shifted {
-    /// What cannot be planned.
+/// The outcome of carrying out a request.
+struct ShiftOutcome {
+    /// Why some tables could not be planned.
     failures: Vec<Failure>,
-    /// What could not be written.
+    /// Why some objects could not be written.
     unwritten: Vec<Failure>,
-    /// The tables in which traffic was to move.
+    /// Tables whose plan moved traffic, whether or not the write succeeded.
     moved: Vec<ObjectKey>,
-    /// Whether something of the Rollout is left in a table.
+    /// Whether some table keeps marks of the Rollout.
     leaves_marks: bool,
 }
 
-impl Shifted {
+impl ShiftOutcome {
     fn into_failures(self) -> Vec<Failure> {
         self.failures.into_iter().chain(self.unwritten).collect()
     }
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// A router over `store`, within `policy`.
+    /// Creates a router over `store` that obeys `policy`.
     pub fn new(store: S, policy: Policy) -> Self {
         Self {
             store,
@@ -112,17 +106,17 @@ impl<S: Store> GlooRouter<S> {
             guards_promotions: true,
             call_timeout: None,
             observer: Arc::new(()),
-            between: Between::default(),
+            background: Background::default(),
         }
     }
 
-    /// Tells `observer` what the answers to the controller do not show.
+    /// Reports to `observer` what the replies to the controller do not show.
     #[must_use]
     pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
     }
 
-    /// Bounds each call: tables that are not written by then are named in the answer.
+    /// Sets a deadline for each call. The reply names the tables that were not written by then.
     #[must_use]
     pub fn with_call_timeout(self, call_timeout: Duration) -> Self {
         Self {
@@ -131,7 +125,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Whether promotions wait for Pods, which they do unless this says otherwise.
+    /// Sets whether promotions wait for Pods. By default they do.
     #[must_use]
     pub fn with_promotion_guard(self, guards_promotions: bool) -> Self {
         Self {
@@ -140,14 +134,14 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Carries out a call of the controller, whose requests end with it and are as urgent as `priority`.
+    /// Runs a call of the controller. Its requests share the deadline of the call and have `priority`.
     async fn call<F: Future>(
         &self,
         priority: Priority,
         work: impl FnOnce(Deadline) -> F,
     ) -> F::Output {
         let deadline = Deadline::of_call(self.call_timeout);
-        // On the heap: each layer around it would have room for it on the stack again.
+        // On the heap: otherwise each layer of futures would reserve stack for it again.
         let work = Box::pin(work(deadline));
         with_context(deadline.context(priority), work).await
     }
@@ -164,13 +158,13 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// The Rollout with what the wire left out.
+    /// Returns the Rollout with the zero percentages that gob drops.
     async fn complete<'r>(
         &self,
         rollout: &'r Rollout,
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = live_rollout::with_zero_percentages(&self.store, rollout);
+        let complete = read::restore_zero_percentages(&self.store, rollout);
         let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {
@@ -181,14 +175,15 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Puts the request into force as far as its tables can be planned.
+    /// Plans the request on the selected tables and writes every plan that may be written. `only` limits a repair to one
+    /// table.
     async fn shift(
         &self,
         request: &Request,
         selected: Selected,
         deadline: Deadline,
-        only: Option<Only<'_>>,
-    ) -> Shifted {
+        only: Option<RepairScope<'_>>,
+    ) -> ShiftOutcome {
         let Selected {
             tables,
             mut failures,
@@ -216,11 +211,11 @@ impl<S: Store> GlooRouter<S> {
                 .retain(|(write, _)| write.is_of(only.table));
         }
         let may_grow = only.is_none_or(|only| only.may_grow);
-        let tries = only.map_or(Tries::Many, |_| Tries::One);
+        let retries = only.map_or(Retries::OnConflict, |_| Retries::Never);
         let mut failures = decision.failures;
         let policies = live.as_deref().unwrap_or_default();
         let mut moved: Vec<ObjectKey> = moving(&decision.steady, policies);
-        let written = self.write_all(request, decision.steady, policies, deadline, tries);
+        let written = self.write_all(request, decision.steady, policies, deadline, retries);
         let mut unwritten = written.await;
         let mut rest = Vec::new();
         for (write, table) in decision.growing {
@@ -234,9 +229,9 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         moved.extend(moving(&rest, policies));
-        let written = self.write_all(request, rest, policies, deadline, tries);
+        let written = self.write_all(request, rest, policies, deadline, retries);
         unwritten.extend(written.await);
-        Shifted {
+        ShiftOutcome {
             failures,
             unwritten,
             moved,
@@ -244,21 +239,21 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Why no traffic may move to the canary: something happened to the Rollout after the caller read it. The caller may have
-    /// been frozen while another controller was the leader.
+    /// Returns why no traffic may move to the canary: the Rollout changed after the caller read it. The caller may have been
+    /// paused while another controller was the leader.
     async fn outdated(&self, request: &Request, deadline: Deadline) -> Option<Failure> {
         let newer = self
             .store
-            .newer_rollout(&request.rollout, &request.seen.version);
+            .newer_rollout(&request.rollout, &request.snapshot.version);
         let newer = deadline.reading(newer).await.flatten()?;
-        let why = request.seen.outdated(&newer)?;
+        let why = request.snapshot.outdated(&newer)?;
         Some(Failure::Outdated {
             rollout: request.rollout.clone(),
             why,
         })
     }
 
-    /// SetWeight, with everything that was left over in the pass so far.
+    /// Carries out SetWeight, and retries what earlier calls of the pass could not do.
     async fn set_weights(
         &self,
         rollout: &Rollout,
@@ -284,18 +279,19 @@ impl<S: Store> GlooRouter<S> {
         if unread.is_some() {
             request = request.without_new_routes();
         }
-        // An incomplete selection says nothing about the tables that were selected before.
+        // An incomplete selection does not tell which tables are no longer selected.
         let is_complete = selected.failures.is_empty();
         let mut selected = self.for_weights(&mut request, selected, deadline).await;
         let keys = selected.keys();
         selected.failures.extend(unread);
-        let Divided { selected, held } = self.divide(rollout, &request, selected, deadline).await;
+        let HeldApart { selected, held } =
+            self.hold_apart(rollout, &request, selected, deadline).await;
         let is_held = held.is_some();
         let shifted = self.shift(&request, selected, deadline, None).await;
         let (moved, leaves_marks) = (shifted.moved.clone(), shifted.leaves_marks);
         let mut failures = shifted.into_failures();
         if let Some((request, held)) = held {
-            // Each by itself: the canary Service leads to the promoted version, so no table has to wait for another one.
+            // Each table alone: the canary Service leads to the promoted version, so no table has to wait for another one.
             for table in held.tables {
                 let table = Selected {
                     tables: vec![table],
@@ -323,7 +319,7 @@ impl<S: Store> GlooRouter<S> {
         }
         for call in self.memory.unfinished(rollout) {
             failures.extend(
-                self.manage(&complete, call, Attempt::Second, deadline)
+                self.manage(&complete, call, Attempt::Retry, deadline)
                     .await?,
             );
         }
@@ -338,19 +334,19 @@ impl<S: Store> GlooRouter<S> {
         standing.tables = keys;
         standing.is_complete = failures.is_empty();
         standing.request = Some(Arc::new(request.clone()));
-        // A promotion that is held has a watch of its own.
+        // The promotion guard watches a held promotion, so it needs no repairs.
         let leaves_marks = !is_held && (leaves_marks || !failures.is_empty());
-        self.between.set(rollout, standing, leaves_marks, &moved);
+        self.background.set(rollout, standing, leaves_marks, &moved);
         if failures.len() > 1 {
-            // The one line of the answer has no room for long reasons.
+            // The reply is one line and has no room for long reasons.
             for failure in &failures {
-                info!(rollout = %key, "left: {}", error_chain(failure));
+                info!(rollout = %key, "not done: {}", error_chain(failure));
             }
         }
         Ok(Failures::check(failures)?)
     }
 
-    /// Restores a table that the Rollout selected before and selects no longer.
+    /// Restores a table that the Rollout selected before and no longer selects.
     async fn release(
         &self,
         request: &Request,
@@ -369,7 +365,7 @@ impl<S: Store> GlooRouter<S> {
         };
         let shifted = self.shift(&request, selected, deadline, None).await;
         let failures = shifted.into_failures();
-        // A table that leads nowhere near the Rollout has nothing to restore.
+        // A table without a route to the Rollout has nothing to restore.
         let is_without_route =
             |failure: &Failure| matches!(failure, Failure::Plan(error) if error.is_without_route());
         let failure = failures
@@ -378,7 +374,7 @@ impl<S: Store> GlooRouter<S> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Removes the managed routes of every table that is there. A failing table does not stop the others.
+    /// Removes the managed routes from every selected table that exists. A failing table does not stop the others.
     async fn remove(
         &self,
         request: &Request,
@@ -403,22 +399,28 @@ impl<S: Store> GlooRouter<S> {
             .remove_policies(request, attempt, &plans, deadline)
             .await;
         if !policies.is_empty() {
-            // A policy goes before the routes it is about.
+            // A policy is deleted before its routes.
             plans.retain(|plan| !plan.needs_policies());
         }
         failures.extend(policies);
         let writes = plans.into_iter().map(|plan| Write::new(plan, false));
         let written = self
-            .write_all(request, writes.collect(), &[], deadline, Tries::Many)
+            .write_all(
+                request,
+                writes.collect(),
+                &[],
+                deadline,
+                Retries::OnConflict,
+            )
             .await;
-        // A table that was deleted has no routes left.
+        // A deleted table has no routes left.
         let is_gone =
             |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
         failures.extend(written.into_iter().filter(|failure| !is_gone(failure)));
         failures
     }
 
-    /// Deletes every MirrorPolicy of the Rollout, also those whose routes another client has removed.
+    /// Deletes every MirrorPolicy of the Rollout, also if another client has removed its routes.
     async fn remove_policies(
         &self,
         request: &Request,
@@ -437,17 +439,17 @@ impl<S: Store> GlooRouter<S> {
         let live = match live {
             Ok(live) => live,
             Err(error @ (StoreError::NotFound { .. } | StoreError::Forbidden { .. }))
-                if !has_routes && attempt == Attempt::First =>
+                if !has_routes && attempt == Attempt::Call =>
             {
-                // The step has never been carried out, and will say so itself.
+                // The mirror step was never carried out, and it reports the error itself.
                 debug!(%rollout, "MirrorPolicies are not read: {error}");
                 return Vec::new();
             }
-            // Nothing that was heard of has to go.
+            // As far as is known, there is no policy to delete.
             Err(error) if error.is_unavailable() && !self.has_known_policy(mark) => {
                 return Vec::new();
             }
-            Err(error) => return vec![policies_unread(request, error)],
+            Err(error) => return vec![policies_unreadable(request, error)],
         };
         let mut failures = Vec::new();
         for policy in live.iter().filter(|policy| belongs_to(policy, mark)) {
@@ -463,9 +465,9 @@ impl<S: Store> GlooRouter<S> {
         failures
     }
 
-    /// The complete Rollout, for a call about a managed route. SetWeight of the same pass reads it too, and reports what
-    /// fails.
-    async fn complete_or_leave<'r>(
+    /// Returns the complete Rollout for a call about a managed route. SetWeight of the same pass reads it too and reports the
+    /// error.
+    async fn complete_or_defer<'r>(
         &self,
         rollout: &'r Rollout,
         deadline: Deadline,
@@ -473,31 +475,31 @@ impl<S: Store> GlooRouter<S> {
         match self.complete(rollout, deadline).await {
             Ok(complete) => Some(complete),
             Err(failure) => {
-                info!("left to SetWeight: {}", error_chain(&failure));
+                info!("SetWeight retries this: {}", error_chain(&failure));
                 None
             }
         }
     }
 
-    /// Carries out a call about managed routes. What fails is left to SetWeight of the same pass, which tries it again and
-    /// reports it: an error here would keep the controller from calling SetWeight, and only the errors of SetWeight become
-    /// events (upstream `rollout/trafficrouting.go`).
-    async fn manage_or_leave(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
-        let failed = match self.manage(rollout, kind, Attempt::First, deadline).await {
+    /// Carries out a call about managed routes. If it fails, SetWeight of the same pass tries it again and reports the error.
+    /// An error here would keep the controller from calling SetWeight, and the controller makes Events of SetWeight's errors
+    /// only (upstream `rollout/trafficrouting.go`).
+    async fn manage_or_defer(&self, rollout: &Rollout, kind: IntentKind, deadline: Deadline) {
+        let failed = match self.manage(rollout, kind, Attempt::Call, deadline).await {
             Ok(failures) => Failures::check(failures).map_err(ShiftError::from),
             Err(error) => Err(error),
         };
         if let Err(error) = failed {
             let key = from_rpc::key(rollout);
             let error = error_chain(&error);
-            info!(rollout = %key, "left to SetWeight: {error}");
+            info!(rollout = %key, "SetWeight retries this: {error}");
             let rollout = About::of_call(rollout);
             self.observer
                 .observe(&Report::ManagedRoutesFailed { rollout, error });
         }
     }
 
-    /// Carries out a call about managed routes, and remembers whether something failed.
+    /// Carries out a call about managed routes, and records whether SetWeight has to retry it.
     async fn manage(
         &self,
         rollout: &Rollout,
@@ -510,7 +512,7 @@ impl<S: Store> GlooRouter<S> {
             IntentKind::SetManagedRoute(route)
                 if request.intent.managed.is_ending && !route.is_removal() =>
             {
-                // The controller asks for it even in a pass that removes it, for example after an abort.
+                // The controller sends this call even in a pass that removes the route, for example after an abort.
                 let name = route.name();
                 info!(rollout = %request.rollout, "managed route {name} is not set while managed routes are removed");
                 Vec::new()
@@ -529,65 +531,6 @@ impl<S: Store> GlooRouter<S> {
             .leave_unfinished(rollout, call, !failures.is_empty());
         Ok(failures)
     }
-
-    /// The answer for all tables is that of the table furthest behind.
-    async fn verify(
-        &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-        deadline: Deadline,
-    ) -> Result<Verification, ShiftError> {
-        let weight = from_rpc::weight(desired, additional);
-        let decision = if desired.value >= desired.max {
-            confirming();
-            Decision::VerifyPromotion
-        } else {
-            Decision::Verify
-        };
-        let complete = self.complete(rollout, deadline).await;
-        let complete = complete.map_err(Failures::from)?;
-        let mut request = self.request(&complete, weight)?;
-        let selected = self.selected(&request, decision, deadline).await;
-        let selected = self.for_weights(&mut request, selected, deadline).await;
-        let Selected { tables, failures } = selected;
-        Failures::check(failures)?;
-        let mut verification = Verification::Verified;
-        for table in &tables {
-            let observation = observe(&request.config, &request.intent, table);
-            let reason = match observation.map_err(|error| Failures::from(Failure::Plan(error)))? {
-                Observation::Verified => continue,
-                Observation::NotApplicable { reason } => {
-                    if verification == Verification::Verified {
-                        verification = Verification::NotImplemented;
-                    }
-                    reason
-                }
-                Observation::NotVerified { reason } => {
-                    verification = Verification::NotVerified;
-                    reason
-                }
-                Observation::Refused { reason } => {
-                    verification = Verification::NotVerified;
-                    warn!(rollout = %request.rollout, "not verified until the table is corrected: {reason}");
-                    self.observer.observe(&Report::GlooRejected {
-                        rollout: About::of_call(rollout),
-                        table: About::of(table),
-                        reason,
-                    });
-                    continue;
-                }
-            };
-            info!(rollout = %request.rollout, "not verified: {reason}");
-        }
-        if verification == Verification::Verified
-            && !self.may_be_promoted(rollout, &request, desired)
-        {
-            info!(rollout = %request.rollout, "not verified: promotionGuard.before is not over");
-            verification = Verification::NotVerified;
-        }
-        Ok(verification)
-    }
 }
 
 impl<S: Store> TrafficRouter for GlooRouter<S> {
@@ -596,7 +539,7 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn init(&self) -> Result<(), RouterError> {
-        // The controller holds a lock over all traffic routers meanwhile: nothing is contacted here.
+        // The controller holds a lock over all traffic routers during this call, so nothing is contacted here.
         Ok(())
     }
 
@@ -606,10 +549,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         hashes: &PodHashes,
         _additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
-        // Nothing is written before the weight is told. Where destinations are Services, the controller has moved their
-        // selectors itself.
-        self.memory.tell_hashes(rollout, hashes);
+        self.background.record_instance(rollout);
+        // Nothing is written before SetWeight. Where destinations are Services, the controller has changed their selectors
+        // itself.
+        self.memory.record_hashes(rollout, hashes);
         Ok(())
     }
 
@@ -619,15 +562,15 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         desired: DesiredWeight,
         additional: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
+        self.background.record_instance(rollout);
         if desired.value < desired.max {
             self.memory.end_full(&from_rpc::key(rollout));
         }
         if desired.value == 0 && additional.is_empty() && self.defer(rollout).await {
             return Ok(());
         }
-        self.between.suspend(rollout);
-        let priority = priority::of_weight(rollout, desired);
+        self.background.suspend(rollout);
+        let priority = deadline::priority_of_weight(rollout, desired);
         let set = self.call(priority, |deadline| {
             self.set_weights(rollout, desired, additional, deadline)
         });
@@ -657,10 +600,10 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), RouterError> {
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
-            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-                self.manage_or_leave(&complete, from_rpc::header_route(route), deadline)
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
+                self.manage_or_defer(&complete, from_rpc::header_route(route), deadline)
                     .await;
             }
         })
@@ -673,11 +616,11 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), RouterError> {
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         self.call(Priority::Call, |deadline| async move {
-            if let Some(complete) = self.complete_or_leave(rollout, deadline).await {
-                let route = live_rollout::current(&complete, route);
-                self.manage_or_leave(&complete, from_rpc::mirror_route(route), deadline)
+            if let Some(complete) = self.complete_or_defer(rollout, deadline).await {
+                let route = read::as_in_current_step(&complete, route);
+                self.manage_or_defer(&complete, from_rpc::mirror_route(route), deadline)
                     .await;
             }
         })
@@ -686,22 +629,22 @@ impl<S: Store> TrafficRouter for GlooRouter<S> {
     }
 
     async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), RouterError> {
-        self.between.called_for(rollout);
+        self.background.record_instance(rollout);
         self.memory.begin_removal(rollout);
         if self.defer(rollout).await {
             return Ok(());
         }
-        self.between.suspend(rollout);
+        self.background.suspend(rollout);
         let removal = IntentKind::RemoveManagedRoutes;
-        self.call(priority::of_removal(rollout), |deadline| {
-            self.manage_or_leave(rollout, removal, deadline)
+        self.call(deadline::priority_of_removal(rollout), |deadline| {
+            self.manage_or_defer(rollout, removal, deadline)
         })
         .await;
         Ok(())
     }
 
     async fn stop(&self) {
-        self.between.stop().await;
+        self.background.stop().await;
     }
 }
 

@@ -1,15 +1,15 @@
-//! Standing intents: what the last SetWeight of a Rollout asked for, as long as it holds.
+//! Standing intents: what the last SetWeight of a Rollout asked for, while it is still valid.
 //!
-//! A repair asks for the same again. It never computes a weight itself, and it asks for nothing once the Rollout says that
+//! A repair carries out the standing intent again. It never computes a weight, and does nothing once the Rollout shows that
 //! the controller is about to ask for something else.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::rollout::RolloutStrategy;
 use rollouts_rpc::{DesiredWeight, Rollout, WeightDestination};
-use route_planner::fnv1a;
 
 use crate::error::Outdated;
 use crate::from_rpc::{Request, admissible, key};
@@ -21,21 +21,21 @@ pub(crate) struct Standing {
     pub(crate) additional: Vec<WeightDestination>,
     /// Whether managed routes were removed in the same pass.
     pub(crate) are_removed: bool,
-    /// The tables that were selected.
+    /// The selected tables.
     pub(crate) tables: BTreeSet<ObjectKey>,
-    /// The call in the planner's words; `None` if it could not be put so.
+    /// The planner's request for the call; `None` if there is none.
     pub(crate) request: Option<Arc<Request>>,
-    /// Whether the call was carried out completely. While it was not, a repair moves no traffic to the canary.
+    /// Whether the call was carried out completely. If not, a repair moves no traffic to the canary.
     pub(crate) is_complete: bool,
-    asked: Asked,
+    at_call: RolloutState,
 }
 
-/// What the Rollout of the call said that decides about the weight.
+/// The fields of the Rollout that decided about the weight at the call.
 #[derive(Clone, Debug, PartialEq)]
-struct Asked {
+struct RolloutState {
     uid: String,
     generation: i64,
-    /// Hash of the strategy, as far as gob tells it.
+    /// Hash of the strategy, without the zeros that gob drops.
     strategy: u64,
     stable_hash: String,
     current_hash: String,
@@ -45,7 +45,7 @@ struct Asked {
 }
 
 impl Standing {
-    /// What a SetWeight for `rollout` asks for.
+    /// Creates the intent of a SetWeight for `rollout`.
     pub(crate) fn new(
         rollout: &Rollout,
         desired: DesiredWeight,
@@ -58,12 +58,13 @@ impl Standing {
             tables: BTreeSet::new(),
             request: None,
             is_complete: false,
-            asked: Asked::of(rollout),
+            at_call: RolloutState::of(rollout),
         }
     }
 
-    /// What the last SetWeight before the start of this process asked for, as the status of `live` records it. `None` unless
-    /// the record is about the versions and the spec of today, and the controller would still ask for that weight.
+    /// Returns the intent of the last SetWeight before this process started, as the status of `live` records it. `None`
+    /// unless the record belongs to the current versions and the current spec, and the controller would still ask for that
+    /// weight.
     pub(crate) fn recorded(live: &Rollout) -> Option<Self> {
         let (status, metadata) = (&live.status, &live.metadata);
         let weights = status.canary.weights.as_ref()?;
@@ -81,44 +82,45 @@ impl Standing {
         (is_of_today && recorded.outdated(Some(live), false).is_none()).then_some(recorded)
     }
 
-    /// Whether the call asked for the same as an earlier one: a table that it has to write was changed by another client.
+    /// Whether the call asked for the same as an earlier one. Then another client has changed each table that it has to
+    /// write.
     pub(crate) fn repeats(&self, before: &Self) -> bool {
         before.is_complete
             && (self.desired, &self.additional) == (before.desired, &before.additional)
             && self.are_removed == before.are_removed
-            && Asked {
-                generation: before.asked.generation,
-                ..self.asked.clone()
-            } == before.asked
+            && RolloutState {
+                generation: before.at_call.generation,
+                ..self.at_call.clone()
+            } == before.at_call
     }
 
     /// `metadata.uid` of the Rollout.
     pub(crate) fn uid(&self) -> &str {
-        &self.asked.uid
+        &self.at_call.uid
     }
 
-    /// Why it no longer holds, judged by the Rollout as it is now.
+    /// Returns why the intent is outdated for the current Rollout; `None` if it is still valid.
     pub(crate) fn outdated(&self, live: Option<&Rollout>, is_deleting: bool) -> Option<Outdated> {
         let Some(live) = live else {
             return Some(Outdated::Gone);
         };
-        let (asked, now) = (&self.asked, Asked::of(live));
-        if asked.uid != now.uid {
+        let (at_call, now) = (&self.at_call, RolloutState::of(live));
+        if at_call.uid != now.uid {
             Some(Outdated::Gone)
         } else if is_deleting {
             Some(Outdated::Deleting)
-        } else if asked.stable_hash != now.stable_hash {
+        } else if at_call.stable_hash != now.stable_hash {
             Some(Outdated::StableVersion)
-        } else if asked.current_hash != now.current_hash {
+        } else if at_call.current_hash != now.current_hash {
             Some(Outdated::CurrentVersion)
-        } else if asked.is_aborted != now.is_aborted {
+        } else if at_call.is_aborted != now.is_aborted {
             Some(Outdated::Abort)
-        } else if asked.is_promoted_fully != now.is_promoted_fully {
+        } else if at_call.is_promoted_fully != now.is_promoted_fully {
             Some(Outdated::FullPromotion)
-        } else if asked.experiment != now.experiment {
+        } else if at_call.experiment != now.experiment {
             Some(Outdated::Experiment)
-        } else if asked.generation != now.generation && asked.strategy != now.strategy {
-            // The number of replicas changes the generation too, whenever a HorizontalPodAutoscaler likes.
+        } else if at_call.generation != now.generation && at_call.strategy != now.strategy {
+            // A HorizontalPodAutoscaler changes the number of replicas, and with it the generation, at any time.
             Some(Outdated::Strategy)
         } else if !admissible(live).contains(self.desired.value) {
             Some(Outdated::Weight)
@@ -128,7 +130,7 @@ impl Standing {
     }
 }
 
-impl Asked {
+impl RolloutState {
     fn of(rollout: &Rollout) -> Self {
         let status = &rollout.status;
         Self {
@@ -144,7 +146,8 @@ impl Asked {
     }
 }
 
-/// A hash that is the same for a strategy from a call and for the same one from the API server: gob drops pointers to zeros.
+/// Returns a hash that is equal for a strategy from a call and the same strategy from the API server. Gob drops pointers to
+/// zeros, so zeros are removed first.
 fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
     let mut strategy = strategy.clone();
     if let Some(canary) = &mut strategy.canary {
@@ -159,22 +162,26 @@ fn strategy_hash(strategy: &RolloutStrategy) -> u64 {
             routing.max_traffic_weight = not_zero(routing.max_traffic_weight);
         }
     }
-    fnv1a(&format!("{strategy:?}"))
+    // The hash is compared within this process only, so its algorithm may change with the toolchain.
+    let mut hasher = DefaultHasher::new();
+    format!("{strategy:?}").hash(&mut hasher);
+    hasher.finish()
 }
 
-/// The standing intents of all Rollouts. One at rest has none.
+/// The standing intents of all Rollouts. A Rollout at rest has none.
 #[derive(Debug, Default)]
 pub(crate) struct StandingIntents {
     rollouts: HashMap<ObjectKey, Standing>,
-    /// What stood before the calls that are under way.
+    /// Intents from before the calls that are running.
     before: HashMap<ObjectKey, Standing>,
-    /// The Rollouts that were called for, until the intents from before the start of this process are known.
+    /// Rollouts with a call, until the intents from before the start of this process are restored.
     called: HashSet<ObjectKey>,
     are_resumed: bool,
 }
 
 impl StandingIntents {
-    /// A call for a Rollout begins that may ask for something else. Until its SetWeight has ended nothing stands.
+    /// Suspends the intent of a Rollout: a call begins that may ask for something else. There is no intent until its
+    /// SetWeight ends.
     pub(crate) fn suspend(&mut self, rollout: &ObjectKey) {
         if !self.are_resumed {
             self.called.insert(rollout.clone());
@@ -184,15 +191,15 @@ impl StandingIntents {
         }
     }
 
-    /// What the last SetWeight for a Rollout asked for.
+    /// Returns the intent of a Rollout.
     pub(crate) fn of(&self, rollout: &ObjectKey) -> Option<&Standing> {
         self.rollouts.get(rollout)
     }
 
-    /// A SetWeight for `rollout` ended. `leaves_marks` tells whether something of the Rollout is left in a table, or could be:
-    /// then the intent stands from here on, otherwise none does.
+    /// Records the intent of a finished SetWeight. `leaves_marks` tells whether something of the Rollout is left in a table,
+    /// or could be. Otherwise the Rollout has no intent from here on.
     ///
-    /// Returns whether the SetWeight before it asked for the same.
+    /// Returns whether the previous SetWeight asked for the same.
     pub(crate) fn set(
         &mut self,
         rollout: &Rollout,
@@ -201,12 +208,12 @@ impl StandingIntents {
     ) -> bool {
         let before = self.before.remove(&key(rollout));
         let repeats = before.is_some_and(|before| standing.repeats(&before));
-        // A weight that its own Rollout does not admit would never be repaired.
+        // A weight that the Rollout does not admit would never be repaired.
         let is_admissible = admissible(rollout).contains(standing.desired.value);
         if !is_admissible {
             tracing::debug!(
                 rollout = %key(rollout),
-                "weight {} is not among those that the status admits",
+                "the status does not admit weight {}",
                 standing.desired.value
             );
         }
@@ -218,33 +225,33 @@ impl StandingIntents {
         repeats
     }
 
-    /// An intent from before the start of this process, unless a call has told of a newer one.
+    /// Restores an intent from before the start of this process, unless a call has replaced it.
     pub(crate) fn resume(&mut self, rollout: &ObjectKey, standing: Standing) {
         if !self.called.contains(rollout) {
             self.rollouts.insert(rollout.clone(), standing);
         }
     }
 
-    /// All intents from before the start of this process are known.
+    /// Notes that all intents from before the start of this process are restored.
     pub(crate) fn end_resuming(&mut self) {
         self.called = HashSet::new();
         self.are_resumed = true;
     }
 
-    /// The intent of a Rollout no longer holds.
+    /// Drops the intent of a Rollout.
     pub(crate) fn forget(&mut self, rollout: &ObjectKey) {
         self.rollouts.remove(rollout);
         self.before.remove(rollout);
     }
 
-    /// The Rollouts that want something of a table.
+    /// Returns the Rollouts whose intents include a table.
     pub(crate) fn of_table(&self, table: &ObjectKey) -> Vec<ObjectKey> {
         let rollouts = self.rollouts.iter();
         let wanting = rollouts.filter(|(_, standing)| standing.tables.contains(table));
         wanting.map(|(rollout, _)| rollout.clone()).collect()
     }
 
-    /// The Rollouts that want something and have mirror steps.
+    /// Returns the Rollouts with an intent and mirror steps.
     pub(crate) fn with_mirrors(&self) -> Vec<ObjectKey> {
         let mirrors = self.rollouts.iter().filter(|(_, standing)| {
             let request = standing.request.as_ref();
@@ -253,7 +260,7 @@ impl StandingIntents {
         mirrors.map(|(rollout, _)| rollout.clone()).collect()
     }
 
-    /// All Rollouts that want something.
+    /// Returns all Rollouts with an intent.
     pub(crate) fn rollouts(&self) -> Vec<ObjectKey> {
         self.rollouts.keys().cloned().collect()
     }
@@ -296,7 +303,7 @@ mod tests {
         }
     }
 
-    /// What becomes of the intent of 25 % when the Rollout changes.
+    /// Checks whether the intent of 25 % is outdated after changes of the Rollout.
     #[track_caller]
     fn check(changes: &[(&str, Value)], expect: Option<Outdated>) {
         let mut live = object();
@@ -308,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_holds_until_the_rollout_says_otherwise() {
+    fn an_intent_is_valid_until_the_rollout_changes() {
         let generation = || ("/metadata/generation", json!(8));
         check(&[], None);
         check(&[generation(), ("/spec/replicas", json!(9))], None);
@@ -368,33 +375,34 @@ mod tests {
 
     /// Gob drops the zeros of `setWeight` and `percentage`.
     #[test]
-    fn a_strategy_from_a_call_is_the_one_of_the_api_server() {
-        let mut told = object();
+    fn a_strategy_from_a_call_has_the_hash_of_the_one_from_the_api_server() {
+        let mut received = object();
         for (path, key) in [
             ("/spec/strategy/canary/steps/0", "setWeight"),
             ("/spec/strategy/canary/steps/3/setMirrorRoute", "percentage"),
         ] {
-            told.pointer_mut(path)
+            received
+                .pointer_mut(path)
                 .unwrap()
                 .as_object_mut()
                 .unwrap()
                 .remove(key);
         }
-        let (told, live) = (rollout(told), rollout(object()));
-        assert_ne!(told.spec, live.spec);
+        let (received, live) = (rollout(received), rollout(object()));
+        assert_ne!(received.spec, live.spec);
         let hash = |rollout: &Rollout| strategy_hash(&rollout.spec.strategy);
-        assert_eq!(hash(&told), hash(&live));
+        assert_eq!(hash(&received), hash(&live));
     }
 
     #[test]
-    fn it_stands_from_a_call_that_leaves_marks_to_one_that_leaves_none() {
+    fn an_intent_lasts_from_a_call_that_leaves_marks_to_one_that_leaves_none() {
         let (rollout, table) = (rollout(object()), ObjectKey::new("mesh", "web"));
         let owner = key(&rollout);
         let mut intents = StandingIntents::default();
         intents.set(&rollout, standing(), true);
         assert_eq!(intents.of(&owner), Some(&standing()));
         assert_eq!(intents.of_table(&table), std::slice::from_ref(&owner));
-        // Nothing stands while the next call is under way, which replaces it.
+        // There is no intent while the next call is running.
         intents.suspend(&owner);
         assert_eq!(intents.of(&owner), None);
         let next = Standing {
@@ -418,7 +426,7 @@ mod tests {
         assert_eq!(intents.of(&owner), None);
     }
 
-    /// What a new process takes for the last SetWeight when the Rollout's status is as changed.
+    /// Checks the intent that a new process restores from a changed status.
     #[track_caller]
     fn check_recorded(changes: &[(&str, Value)], expect: Option<i32>) {
         let mut live = object();
@@ -436,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_process_goes_by_what_the_status_records_of_today() {
+    fn a_new_process_restores_a_current_record_of_the_status() {
         check_recorded(&[], Some(25));
         check_recorded(&[("/status/canary/weights", Value::Null)], None);
         let canary = "/status/canary/weights/canary";
@@ -450,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_intent_from_before_the_start_gives_way_to_a_call() {
+    fn a_call_replaces_an_intent_from_before_the_start() {
         let (other, owner) = (ObjectKey::new("shop", "other"), key(&rollout(object())));
         let mut intents = StandingIntents::default();
         intents.suspend(&owner);
@@ -466,9 +474,9 @@ mod tests {
     #[test]
     fn a_call_repeats_the_one_before_if_it_asks_for_the_same() {
         let again = Standing {
-            asked: Asked {
+            at_call: RolloutState {
                 generation: 8,
-                ..standing().asked
+                ..standing().at_call
             },
             ..standing()
         };

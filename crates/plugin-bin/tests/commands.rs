@@ -1,6 +1,6 @@
-//! The commands as a person sees them: what is typed, what is printed, the exit code.
+//! The commands as a person uses them: command line, output and exit code.
 //!
-//! `TRYCMD=overwrite cargo test --test commands` writes down what is printed now; look at the diff before you commit it.
+//! `TRYCMD=overwrite cargo test --test commands` updates the expected output. Review the diff before you commit it.
 
 #[test]
 fn commands_print_what_the_cases_and_the_docs_show() {

@@ -1,14 +1,13 @@
-//! The manifests of `examples`: each folder's README shows what the binary answers for them, and is right.
+//! The manifests of `examples`: the README of each folder shows the binary's output for them.
 //!
-//! `TRYCMD=overwrite cargo test --test example_manifests` writes down what is printed now; look at the diff before you
-//! commit it.
+//! `TRYCMD=overwrite cargo test --test example_manifests` updates the expected output. Review the diff before you commit it.
 
 use std::env;
 use std::fs;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/manifests");
 
-/// What every README has to show.
+/// Commands that every README has to show.
 const COMMANDS: &[&str] = &["validate -f . --strict", "simulate -f .", "plan -f ."];
 
 #[test]
@@ -21,7 +20,7 @@ fn each_example_is_valid_and_does_what_its_readme_says() {
             let folder = folder.display();
             assert!(readme.contains(command), "{folder} does not show {command}");
         }
-        // Its commands run where it is. There is no other test in this process whose directory would change.
+        // The commands of a README run in its folder. This process has no other test that depends on the current directory.
         env::set_current_dir(folder).unwrap();
         trycmd::TestCases::new().case("README.md").run();
     }

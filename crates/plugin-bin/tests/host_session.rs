@@ -1,6 +1,6 @@
-//! The end of a session, in a process of the plugin: no request is sent after it, and what was under way does not go on.
+//! The end of a session of the plugin's binary: after it, no request is sent, and running work does not continue.
 //!
-//! The test is the host, and its fake API server keeps a request of a repair until the session has ended.
+//! The test is the host. Its fake API server delays a request of a repair until the session has ended.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,15 +33,15 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 const TABLES: &str = "routetables";
-/// How long the process goes on after Quit at most, while the host does not hang up.
+/// How long the process may live after Quit while the host does not disconnect.
 const GRACE: Duration = Duration::from_millis(500);
-/// Far above what anything takes that has to happen.
+/// Timeout for events that must happen, far above their duration.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A fake API server on loopback, which keeps some requests.
+/// A fake API server on loopback that can delay requests.
 struct Api {
     objects: FakeApi,
-    kept: watch::Sender<Option<&'static str>>,
+    delayed: watch::Sender<Option<&'static str>>,
     /// The requests so far, as `method path?query`.
     requests: Mutex<Vec<String>>,
     kubeconfig: PathBuf,
@@ -65,7 +65,7 @@ impl Api {
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
         let api = Arc::new(Self {
             objects: FakeApi::default(),
-            kept: watch::Sender::new(None),
+            delayed: watch::Sender::new(None),
             requests: Mutex::default(),
             kubeconfig,
             _directory: directory,
@@ -85,24 +85,25 @@ impl Api {
             let line = format!("{} {}", head.method, head.uri);
             self.requests.lock().unwrap().push(line.clone());
             let body = body.collect().await?.to_bytes();
-            // Dropped here when the client hangs up.
-            let mut kept = self.kept.subscribe();
-            let is_free = |kept: &Option<&str>| kept.is_none_or(|it| !line.contains(it));
-            kept.wait_for(is_free)
+            // This future is dropped here when the client disconnects.
+            let mut delayed = self.delayed.subscribe();
+            let is_free = |delayed: &Option<&str>| delayed.is_none_or(|it| !line.contains(it));
+            delayed
+                .wait_for(is_free)
                 .await
                 .expect("the sender is in `self`");
             let answer = self.objects.answer(Request::from_parts(head, body.into()));
             Ok::<_, hyper::Error>(answer.await.expect("it is not down"))
         });
-        // A client may hang up at any time.
+        // A client may disconnect at any time.
         let _ = http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
             .await;
     }
 
     /// Waits for a request whose method and path contain `part`.
-    async fn is_asked(&self, part: &str) {
-        let is_asked = || {
+    async fn wait_for_request(&self, part: &str) {
+        let was_requested = || {
             self.requests
                 .lock()
                 .unwrap()
@@ -110,7 +111,7 @@ impl Api {
                 .any(|it| it.contains(part))
         };
         let asked = timeout(PATIENCE, async {
-            while !is_asked() {
+            while !was_requested() {
                 sleep(Duration::from_millis(5)).await;
             }
         });
@@ -123,7 +124,7 @@ impl Api {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
 
-    /// The weights of the table's destinations.
+    /// Returns the weights of the table's destinations.
     fn shares(&self) -> Vec<u64> {
         let table = self
             .objects
@@ -134,7 +135,7 @@ impl Api {
         list.iter().filter_map(weight).collect()
     }
 
-    /// Somebody else gives the canary more traffic.
+    /// Another client gives the canary more traffic.
     fn drift(&self) {
         let mut table = self
             .objects
@@ -162,7 +163,7 @@ fn table() -> Value {
     })
 }
 
-/// In an update, at the pause after `setWeight: 25`.
+/// A Rollout during an update, at the pause after `setWeight: 25`.
 fn rollout() -> Value {
     json!({
         "apiVersion": "argoproj.io/v1alpha1",
@@ -178,9 +179,9 @@ fn rollout() -> Value {
     })
 }
 
-/// The host says Quit while the API server keeps the request of a repair that `kept` is a part of. Without one, the table is
-/// changed after the reply. The host hangs up later than the plugin may live.
-async fn check(kept: Option<&'static str>) {
+/// Sends Quit while the API server delays the request of a repair that contains `delayed`. Without one, the table is changed
+/// after the reply. The host disconnects after the plugin's grace period.
+async fn check(delayed: Option<&'static str>) {
     let api = Api::start().await;
     api.objects.put(TABLES, table());
     api.objects.put("rollouts", rollout());
@@ -207,45 +208,45 @@ async fn check(kept: Option<&'static str>) {
     router.update_hash(&live, &hashes, &[]).await.unwrap();
     router.set_weight(&live, 25, &[]).await.unwrap();
     assert_eq!(api.shares(), [75, 25]);
-    api.is_asked("routetables?&watch=true").await;
+    api.wait_for_request("routetables?&watch=true").await;
 
-    if let Some(kept) = kept {
-        api.kept.send_replace(Some(kept));
+    if let Some(delayed) = delayed {
+        api.delayed.send_replace(Some(delayed));
         api.take_requests();
         api.drift();
-        api.is_asked(kept).await;
+        api.wait_for_request(delayed).await;
     }
     drop(router);
     process.session().quit().await.unwrap();
     api.take_requests();
-    if kept.is_none() {
+    if delayed.is_none() {
         api.drift();
     }
-    // What is kept may go on, if anyone still waits for it.
-    api.kept.send_replace(None);
+    // Delayed requests continue, if a client still waits for them.
+    api.delayed.send_replace(None);
     sleep(GRACE).await;
     let ended = process.hang_up().await.unwrap();
     assert!(
         ended.status.success(),
-        "{kept:?}: {ended:?}: {:#?}",
+        "{delayed:?}: {ended:?}: {:#?}",
         log.lock().unwrap()
     );
-    assert_eq!(api.take_requests(), [""; 0], "{kept:?}");
-    // A PATCH may be carried out before the API server notices that its client has hung up.
-    if kept != Some(PATCH) {
-        assert_eq!(api.shares(), DRIFT, "{kept:?}");
+    assert_eq!(api.take_requests(), [""; 0], "{delayed:?}");
+    // A PATCH may be carried out before the API server notices that its client has disconnected.
+    if delayed != Some(PATCH) {
+        assert_eq!(api.shares(), DRIFT, "{delayed:?}");
     }
 }
 
 /// D-19: the requests of a repair in their order, and the watch.
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_sent_after_quit_and_what_is_under_way_is_cancelled() {
-    for kept in [
+async fn nothing_is_sent_after_quit_and_running_requests_are_cancelled() {
+    for delayed in [
         None,
         Some("/rollouts/reviews"),
         Some("/leases/"),
         Some(PATCH),
     ] {
-        check(kept).await;
+        check(delayed).await;
     }
 }

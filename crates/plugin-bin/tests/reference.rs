@@ -1,6 +1,6 @@
-//! The tables in `docs/configuration.md` are written from the keys that the parser knows and the flags that clap knows.
+//! The tables in `docs/configuration.md` are generated from the parser's keys and from clap's flags.
 //!
-//! `cargo xtask docs` writes them; it runs this test with `REFERENCE=overwrite`.
+//! `cargo xtask docs` writes them by running this test with `REFERENCE=overwrite`.
 
 #![allow(clippy::unwrap_used, reason = "helpers are test code too")]
 
@@ -11,7 +11,7 @@ use plugin_bin::CommandLine;
 use route_planner::keys::{BLOCK, Key, Shape};
 
 #[test]
-fn the_reference_is_what_the_program_reads() {
+fn the_reference_lists_every_key_and_flag() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let page = fs::read_to_string(&path).unwrap();
     let written = replace(&page, "keys", &keys());
@@ -26,7 +26,7 @@ fn the_reference_is_what_the_program_reads() {
     }
 }
 
-/// `page` with another text between the comments that say where `part` begins and ends.
+/// Returns `page` with `text` between the comments that mark the beginning and the end of `part`.
 fn replace(page: &str, part: &str, text: &str) -> String {
     let (begin, end) = (
         format!("<!-- {part}: written by `cargo xtask docs` -->\n"),
@@ -37,7 +37,7 @@ fn replace(page: &str, part: &str, text: &str) -> String {
     format!("{before}{begin}\n{text}\n{end}{after}")
 }
 
-/// A table of the block's keys, and one of the keys in each object among them.
+/// Returns a table of the block's keys, and one for each object among them.
 fn keys() -> String {
     let mut text = table(BLOCK.iter().map(|key| (key.name.to_owned(), key)));
     let mut done: Vec<&[Key]> = Vec::new();
@@ -54,7 +54,7 @@ fn keys() -> String {
     text
 }
 
-/// What the table of `keys` is headed: the names of all keys that have it.
+/// Returns the heading of a table of `keys`: the names of all keys that share it.
 fn heading(keys: &[Key]) -> String {
     let names = BLOCK.iter().filter(|key| inside(&key.value) == Some(keys));
     let names: Vec<_> = names.map(|key| format!("`{}`", key.name)).collect();

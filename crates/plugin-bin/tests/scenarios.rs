@@ -1,4 +1,4 @@
-//! Every routing case over the memory store. `plugin_scenarios` says how to read and write the files.
+//! Plays every scenario over the memory store. `plugin_scenarios` documents the file format.
 
 use std::path::Path;
 use std::process::ExitCode;

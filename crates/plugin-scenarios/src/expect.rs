@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use crate::scenario::{Call, key};
 
-/// What starts the keys of labels and annotations that the plugin puts on.
+/// Prefix of the plugin's labels and annotations.
 const OURS: &str = "rollouts-plugin-trafficrouter-glooplatform/";
 
-/// All tables of a scenario; `None` is one that was deleted.
+/// All tables of a scenario; `None` for a deleted one.
 pub(super) type Tables = BTreeMap<ObjectKey, Option<RouteTableDoc>>;
 
-/// Checks the tables `after` a call against what it expects. `original` are those the owner created, `named` those after
-/// earlier calls.
+/// Checks the tables `after` a call against its expectations. `original` are the tables as created, `named` those after
+/// earlier calls with a name.
 pub(super) fn check(
     call: &Call,
     first: &ObjectKey,
@@ -77,7 +77,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Checks that every table is still valid to Gloo, or as invalid as it was or as its owner wrote it.
+/// Checks that every table is valid to Gloo, unless it was invalid before the call or as its owner wrote it.
 pub(super) fn check_validity(original: &Tables, before: &Tables, after: &Tables) -> Result<()> {
     let rules = |tables: &Tables, key| tables.get(key).map(broken_rules).unwrap_or_default();
     for (key, table) in after {
@@ -95,7 +95,7 @@ pub(super) fn check_validity(original: &Tables, before: &Tables, after: &Tables)
     Ok(())
 }
 
-/// The specs that a call expects, with `ours` marks.
+/// Returns the specs that a call expects, with `ours` marks.
 fn expected_specs(
     call: &Call,
     first: &ObjectKey,
@@ -148,12 +148,12 @@ fn all_equal(
     Ok(())
 }
 
-/// What an owner writes of a table, with the order of its keys.
+/// Returns the owner's part of a table as text, in the order of its keys.
 fn bytes(table: &RouteTableDoc) -> String {
     let metadata = |key: &str| table.raw().pointer(&format!("/metadata/{key}")).cloned();
     let mut annotations = metadata("annotations");
     if let Some(Value::Object(map)) = &mut annotations {
-        // The record of what was changed is not to be compared: it may tell the same in another way.
+        // The plugin's annotations are not compared: equal records may have different text.
         map.retain(|key, _| !key.starts_with(OURS));
         if map.is_empty() {
             annotations = None;
@@ -170,7 +170,7 @@ fn spec(table: &RouteTableDoc) -> &Value {
     table.raw().get("spec").unwrap_or(&Value::Null)
 }
 
-/// The spec with `ours: true` in place of our labels on routes.
+/// Returns the spec with `ours: true` in place of the plugin's labels on routes.
 fn with_marks(spec: &Value) -> Value {
     let mut spec = spec.clone();
     let routes = spec.get_mut("http").and_then(Value::as_array_mut);
@@ -205,7 +205,7 @@ fn same(key: &ObjectKey, actual: &Value, expected: &Value) -> Result<()> {
     Ok(())
 }
 
-/// One line per route, keys sorted, so that two can be compared by eye.
+/// Formats a spec with one line per route and sorted keys, so that two can be compared by eye.
 fn routes_of(spec: &Value) -> String {
     let mut sorted = spec.clone();
     sorted.sort_all_objects();

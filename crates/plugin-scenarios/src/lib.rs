@@ -1,7 +1,7 @@
 //! Scenarios: the routing behaviour of the plugin, written as YAML files.
 //!
-//! A scenario creates RouteTables, calls the plugin as the controller does, edits the tables as their owners do, and says
-//! after each call what the tables must be. A new case is a new file; it needs no Rust.
+//! A scenario creates RouteTables, calls the plugin as the controller does, edits the tables as their owners do, and lists
+//! the expected tables after each call. A new case is a new file and needs no Rust.
 //!
 //! Every file of `crates/plugin-bin/tests/scenarios` is played over a store in memory (`tests/scenarios.rs` beside it) and over a real API server
 //! (`tests/tests/cluster_scenarios.rs`). The calls go through a connection of the plugin protocol into a
@@ -31,11 +31,11 @@
 //!
 //! # Keys of a file
 //!
-//! A file begins with a comment that says what it shows.
+//! A file starts with a comment that says what it shows.
 //!
 //! | key | value |
 //! |---|---|
-//! | `tables` | the specs by `namespace/name`; required. A call that names no table is about the first one |
+//! | `tables` | the specs by `namespace/name`; required. A call without `table` applies to the first one |
 //! | `labels` | labels of tables, by `namespace/name` |
 //! | `plugin` | the plugin block of the Rollout; by default it selects the first table |
 //! | `flags` | the administrator's `routeTableNamespaces` and `destinationNamespaces` |
@@ -57,17 +57,17 @@
 //! | `status` | the status that Gloo writes to `table` |
 //! | `delete` | `true`: the owner deletes `table` |
 //! | `restart` | `true`: a new plugin process over the same tables |
-//! | `change` | `true`: nothing but the `rollout` beside it |
+//! | `change` | `true`: only the `rollout` of this entry is merged |
 //!
 //! Beside it:
 //!
 //! | key | value |
 //! |---|---|
 //! | `rollout` | merged into the Rollout, for this call and the later ones: a new step index, an abort |
-//! | `as` | the name of another Rollout that makes the call; for `ratings` its Services are `ratings` and `ratings-canary` |
-//! | `table` | the table that `edit`, `reapply`, `status`, `delete` or `meanwhile` is about |
+//! | `as` | the name of another Rollout for which the call is made; for `ratings` its Services are `ratings` and `ratings-canary` |
+//! | `table` | the table of `edit`, `reapply`, `status`, `delete` or `meanwhile` |
 //! | `meanwhile` | a JSON Patch of the owner of `table` between the read and the write of the plugin |
-//! | `once` | `true`: the call is not repeated, since its repetition has another outcome |
+//! | `once` | `true`: the call is not repeated, because its repetition has another outcome |
 //! | `name` | a name for the tables after this call, for a later `same` |
 //!
 //! # What is expected
@@ -90,9 +90,8 @@
 //!
 //! In `routes`, `http` and `tables` a route with the plugin's labels has `ours: true` in their place.
 //!
-//! The player checks three more things on its own. It makes each call of the controller twice, and the second one must have
-//! the same outcome and write nothing. A table that was valid to Gloo before a call is valid after it. An error is one line
-//! without `%`.
+//! The player also checks three rules. It makes each call of the controller twice: the second one must have the same outcome
+//! and write nothing. A table that was valid to Gloo before a call is valid after it. An error is one line without `%`.
 
 mod expect;
 mod place;
@@ -105,19 +104,19 @@ use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Plays the scenario of a file, written in YAML, in `place`.
+/// Parses a scenario, written in YAML, and plays it in `place`.
 ///
 /// # Errors
-/// The file makes no sense, or the first call after which something is not as expected.
+/// Returns `Err` if the file is no scenario, or with the first call whose result is not as expected.
 pub async fn play(file: &str, place: &impl Place) -> Result<()> {
     let scenario = scenario::parse(file).context("not a scenario")?;
     player::play(&scenario, place).await
 }
 
-/// Name and text of every scenario in a folder, sorted by name.
+/// Returns name and text of every scenario in a folder, sorted by name.
 ///
 /// # Errors
-/// The folder cannot be read, or is empty.
+/// Returns `Err` if the folder cannot be read, or is empty.
 pub fn scenarios(folder: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {

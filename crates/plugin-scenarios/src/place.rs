@@ -1,4 +1,4 @@
-//! Where a scenario takes place, and a store that counts what the plugin writes.
+//! The environment of a scenario, and a store that counts the plugin's writes.
 
 use std::collections::BTreeSet;
 use std::sync::{
@@ -10,39 +10,39 @@ use anyhow::Result;
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
-    RouteStore, Selection, ServiceReader, Store, StoreError,
+    Endpoint, EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore,
+    Selection, ServiceReader, Store, StoreError,
 };
 use serde_json::Value;
 
-/// Somewhere that RouteTables can live, as their owners and Gloo see it.
+/// An environment with RouteTables, as their owners and Gloo access it.
 pub trait Place: Sync {
-    /// How the plugin gets at the tables.
+    /// The plugin's access to the tables.
     type Store: Store;
 
-    /// A store as a newly started plugin has it.
+    /// Returns a store for a newly started plugin.
     fn store(&self) -> Self::Store;
 
     /// Creates an object.
     ///
     /// # Errors
-    /// The place refuses it.
+    /// Returns `Err` if the environment refuses it.
     fn create(&self, object: Value) -> impl Future<Output = Result<()>>;
 
     /// Sets the status of a RouteTable.
     ///
     /// # Errors
-    /// The place refuses it.
+    /// Returns `Err` if the environment refuses it.
     fn set_status(&self, table: &ObjectKey, status: &Value) -> impl Future<Output = Result<()>>;
 
     /// Deletes a RouteTable.
     ///
     /// # Errors
-    /// The place refuses it.
+    /// Returns `Err` if the environment refuses it.
     fn delete(&self, table: &ObjectKey) -> impl Future<Output = Result<()>>;
 }
 
-/// The store of a [`Place`] that counts writes, and that lets an owner edit a table before one.
+/// Wraps the store of a [`Place`]: it counts writes, and edits a table right before one.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     store: S,
@@ -59,17 +59,17 @@ impl<S: RouteStore> Watched<S> {
         })
     }
 
-    /// How many writes succeeded.
+    /// Returns the number of successful writes.
     pub(super) fn writes(&self) -> usize {
         self.writes.load(Ordering::SeqCst)
     }
 
     /// Applies `edit` right before the next write.
-    pub(super) fn get_in_before_a_write(&self, table: ObjectKey, edit: Patch) {
+    pub(super) fn edit_before_the_next_write(&self, table: ObjectKey, edit: Patch) {
         *self.meanwhile() = Some((table, edit));
     }
 
-    /// The store for what others than the plugin do; nothing is counted.
+    /// Returns the inner store, for operations of others than the plugin, which are not counted.
     pub(super) fn unwatched(&self) -> &S {
         &self.store
     }
@@ -152,10 +152,6 @@ impl<S: EndpointReader> EndpointReader for Watched<S> {
         services: &[&str],
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
         self.store.endpoints(namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.follow_endpoints(namespace, services)
     }
 
     async fn pods_of_version(

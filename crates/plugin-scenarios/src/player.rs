@@ -1,4 +1,4 @@
-//! Plays a scenario call by call, and makes each call of the controller twice.
+//! Plays a scenario call by call. Each call of the controller is made twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,15 +30,15 @@ pub(super) async fn play(scenario: &Scenario, place: &impl Place) -> Result<()> 
     player.plugin.quit().await
 }
 
-/// The plugin, its tables and the Rollouts that call it.
+/// The state of a running scenario.
 struct Player<'a, P: Place> {
     scenario: &'a Scenario,
     place: &'a P,
     store: Arc<Watched<P::Store>>,
     plugin: Plugin,
-    /// The Rollouts that made a call so far, as the API shows them.
+    /// Rollouts for which a call was made so far, as the API server shows them.
     rollouts: BTreeMap<Option<String>, Value>,
-    /// As their owners created them, the first of the file first.
+    /// The tables as their owners created them, in the order of the file.
     objects: Vec<(ObjectKey, Value)>,
     original: Tables,
     named: BTreeMap<String, Tables>,
@@ -71,7 +71,7 @@ impl<'a, P: Place> Player<'a, P> {
         let writes = self.store.writes();
         if let Some(edit) = &call.meanwhile {
             self.store
-                .get_in_before_a_write(self.table(call)?, edit.clone());
+                .edit_before_the_next_write(self.table(call)?, edit.clone());
         }
         let outcome = self.perform(call, &action).await?;
         let after = self.tables().await?;
@@ -94,14 +94,14 @@ impl<'a, P: Place> Player<'a, P> {
         if let Some(expected) = call.writes {
             ensure!(written == expected, "{written} writes, expected {expected}");
         }
-        if action.is_the_controllers() {
+        if action.is_from_the_controller() {
             expect::check_validity(&self.original, &before, &after)?;
         }
-        if action.is_the_controllers() && !call.once {
+        if action.is_from_the_controller() && !call.once {
             let again = self.perform(call, &action).await?;
-            ensure!(again == outcome, "the second time: {again:?}");
+            ensure!(again == outcome, "repeated, the outcome is {again:?}");
             let again = self.store.writes() - writes - written;
-            ensure!(again == 0, "the second time it wrote {again} times");
+            ensure!(again == 0, "repeated, the call wrote {again} times");
         }
         if let Some(name) = &call.name {
             self.named.insert(name.clone(), after);
@@ -190,7 +190,7 @@ impl<'a, P: Place> Player<'a, P> {
         Outcome::of(answer.map(|()| None))
     }
 
-    /// The table that a call is about.
+    /// Returns the table of a call.
     fn table(&self, call: &Call) -> Result<ObjectKey> {
         match &call.table {
             Some(name) => key(name),
@@ -212,7 +212,7 @@ impl<'a, P: Place> Player<'a, P> {
     }
 }
 
-/// The router behind a connection of the plugin protocol, in this process.
+/// The router, called through a connection of the plugin protocol in this process.
 struct Plugin {
     host: MemoryHost,
     router: RouterClient,
@@ -239,7 +239,7 @@ impl Plugin {
     }
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Done(Option<Verification>),
@@ -281,7 +281,8 @@ impl Outcome {
     }
 }
 
-/// The content of a step: `route` itself, or that of the Rollout's step with a route of that name, which becomes current.
+/// Returns the content of a step: `route` itself, or that of the Rollout's step with this route name, which becomes the
+/// current step.
 fn step(rollout: &mut Value, kind: &str, route: &Value) -> Result<Value> {
     let Some(name) = route.as_str() else {
         return Ok(route.clone());

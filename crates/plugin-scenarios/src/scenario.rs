@@ -1,4 +1,4 @@
-//! The file format, as it is parsed. `testing.rs` explains it.
+//! Parses scenario files. The crate's documentation explains the format.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use plugin_bin::DEFAULT_PLUGIN_NAMES;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-/// The Rollout that files merge into.
+/// The Rollout into which each file merges its own fields.
 const BASE: &str = include_str!("base.yaml");
 
 #[derive(Debug, Deserialize)]
@@ -81,7 +81,7 @@ pub(super) struct Hashes {
     pub(super) stable: String,
 }
 
-/// What a call does.
+/// The action of a call.
 #[derive(Clone, Debug)]
 pub(super) enum Action<'a> {
     SetWeight(i32),
@@ -100,7 +100,7 @@ pub(super) enum Action<'a> {
 
 impl Action<'_> {
     /// Whether this is a call of the controller.
-    pub(super) const fn is_the_controllers(&self) -> bool {
+    pub(super) const fn is_from_the_controller(&self) -> bool {
         matches!(
             self,
             Self::SetWeight(_)
@@ -134,11 +134,13 @@ impl Call {
         .flatten();
         match (actions.next(), actions.next()) {
             (Some(action), None) => Ok(action),
-            (first, second) => bail!("a call does exactly one thing, not {first:?} and {second:?}"),
+            (first, second) => {
+                bail!("a call needs exactly one action, not {first:?} and {second:?}")
+            }
         }
     }
 
-    /// Whether the call says what the tables must be.
+    /// Whether the call has an expectation about the tables.
     pub(super) fn expects_tables(&self) -> bool {
         self.routes.is_some()
             || self.http.is_some()
@@ -151,7 +153,7 @@ impl Call {
 }
 
 impl Scenario {
-    /// The tables as their owner creates them, in the order of the file.
+    /// Returns the tables as their owner creates them, in the order of the file.
     pub(super) fn objects(&self) -> Result<Vec<(ObjectKey, Value)>> {
         let object = |(name, spec): (&String, &Value)| {
             let key = key(name)?;
@@ -171,7 +173,7 @@ impl Scenario {
         self.tables.iter().map(object).collect()
     }
 
-    /// The Rollout of that name as the API would show it, or the file's own.
+    /// Returns the named Rollout as the API server would show it, or the Rollout of the file.
     pub(super) fn rollout(&self, name: Option<&str>) -> Result<Value> {
         let (first, _) = self.tables.iter().next().context("no tables")?;
         let first = key(first)?;
@@ -199,29 +201,29 @@ fn canary(strategy: Value) -> Value {
     json!({"spec": {"strategy": {"canary": strategy}}})
 }
 
-/// Parses a file and writes out its short forms.
+/// Parses a file and expands its short forms.
 pub(super) fn parse(file: &str) -> Result<Scenario> {
     let mut scenario: Scenario = serde_saphyr::from_str(file)?;
-    scenario.tables.values_mut().for_each(write_out);
+    scenario.tables.values_mut().for_each(expand);
     for call in &mut scenario.calls {
         for value in call.routes.iter_mut().flat_map(BTreeMap::values_mut) {
-            write_out_list(value);
+            expand_list(value);
         }
         call.tables
             .iter_mut()
             .flat_map(BTreeMap::values_mut)
-            .for_each(write_out);
-        call.http.iter_mut().for_each(write_out);
+            .for_each(expand);
+        call.http.iter_mut().for_each(expand);
         let action = call.action()?;
         ensure!(
-            !action.is_the_controllers() || call.expects_tables(),
-            "{action:?} expects nothing"
+            !action.is_from_the_controller() || call.expects_tables(),
+            "{action:?} has no expectation"
         );
     }
     Ok(scenario)
 }
 
-/// `namespace/name` as a key.
+/// Parses `namespace/name`.
 pub(super) fn key(text: &str) -> Result<ObjectKey> {
     let (namespace, name) = text
         .split_once('/')
@@ -229,31 +231,31 @@ pub(super) fn key(text: &str) -> Result<ObjectKey> {
     Ok(ObjectKey::new(namespace, name))
 }
 
-/// Writes out the destinations anywhere inside `value`.
-fn write_out(value: &mut Value) {
+/// Expands all short destinations in `value`.
+fn expand(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             for (key, value) in fields {
                 match key.as_str() {
-                    "destinations" => write_out_list(value),
-                    "defaultDestination" => write_out_destination(value),
-                    _ => write_out(value),
+                    "destinations" => expand_list(value),
+                    "defaultDestination" => expand_destination(value),
+                    _ => expand(value),
                 }
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(write_out),
+        Value::Array(items) => items.iter_mut().for_each(expand),
         _ => {}
     }
 }
 
-fn write_out_list(list: &mut Value) {
+fn expand_list(list: &mut Value) {
     list.as_array_mut()
         .into_iter()
         .flatten()
-        .for_each(write_out_destination);
+        .for_each(expand_destination);
 }
 
-fn write_out_destination(short: &mut Value) {
+fn expand_destination(short: &mut Value) {
     let Some(text) = short.as_str() else { return };
     let (name, weight) = text.split_once(' ').map_or((text, None), |(name, weight)| {
         (name, weight.parse::<u32>().ok())

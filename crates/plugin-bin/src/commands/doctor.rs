@@ -1,12 +1,12 @@
-//! `doctor`: whether everything is in place that the plugin needs of a cluster.
+//! `doctor`: checks that a cluster has what the plugin needs.
 //!
-//! What the cluster says is gathered here; what it means is decided in the sub-modules, by plain functions.
+//! This file reads the cluster. Plain functions in the submodules judge what it has read.
 
 mod argo_cd;
 mod config_map;
-mod rights;
+mod permissions;
 
-pub use rights::{Permission, permissions};
+pub use permissions::{Permission, permissions};
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ use route_store::{Clusters, KubeRouteStore};
 use serde::Serialize;
 
 use self::config_map::Entry;
-use self::rights::Place;
+use self::permissions::Cluster;
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
 use super::world::{Live, Subject};
@@ -31,17 +31,17 @@ use crate::{Policy, from_rpc};
 
 /// Check that a cluster has what the plugin needs: one line per finding, with its remedy.
 ///
-/// It looks at the API server, the CRDs, the permissions of the controller, its ConfigMap and the plugin's file, at the Rollouts
-/// that use the plugin, and at Argo CD Applications that would undo its work.
+/// It checks the API server, the CRDs, the permissions of the controller, its ConfigMap and the plugin's file, the Rollouts
+/// that use the plugin, and Argo CD Applications that would revert its changes.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   doctor                                            with your own kubeconfig
   doctor --service-account argo/rollouts            when the controller runs as another account
-  doctor -o json                                    for a program
+  doctor -o json                                    JSON output
 
-The rights are those of the controller's service account if you may ask for them, otherwise your own. A file of the \
-controller's container is looked at where it can be: run the doctor there too.
+Without permission to create SubjectAccessReviews, doctor checks your own permissions instead of those of the controller's \
+service account. It can check the plugin's file only in the controller's container.
 
 Exit codes: 0 no problems; 1 problems; 2 the command line is wrong; 3 the cluster cannot be reached.")]
 pub(crate) struct Args {
@@ -56,17 +56,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     live: Live,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     subject: &'static str,
     verdict: Verdict,
-    /// What was found, and for anything but `ok` what to do.
+    /// The result, and for anything but `ok` the remedy.
     message: String,
 }
 
@@ -74,7 +74,7 @@ struct Finding {
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     Ok,
-    /// It may be as meant, or could not be looked at.
+    /// It may be intended, or could not be checked.
     Warning,
     Problem,
 }
@@ -105,13 +105,13 @@ impl Finding {
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     let clusters = args.live.clusters();
-    let findings = examine(args, &clusters).await?;
+    let findings = check_cluster(args, &clusters).await?;
     output::print(&args.output.render(&findings, |findings| text(findings))?)?;
-    let is_well = findings.iter().all(|it| it.verdict != Verdict::Problem);
-    Ok(if is_well { Answer::Yes } else { Answer::No })
+    let is_ok = findings.iter().all(|it| it.verdict != Verdict::Problem);
+    Ok(if is_ok { Answer::Yes } else { Answer::No })
 }
 
-async fn examine(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding>> {
+async fn check_cluster(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding>> {
     let client = clusters.local.client().await?;
     let management = clusters.tables.client().await?;
     let mut findings = vec![
@@ -143,7 +143,7 @@ async fn examine(args: &Args, clusters: &Clusters) -> anyhow::Result<Vec<Finding
     if mirrors {
         has_resource(management, &mut findings, &MIRROR_POLICIES).await;
     }
-    findings.extend(rights(args, clusters, mirrors, &policy, &rollouts).await?);
+    findings.extend(check_permissions(args, clusters, mirrors, &policy, &rollouts).await?);
     if has_tables {
         output::progress("reading RouteTables");
         findings.extend(tables(&clusters.tables, management, &policy, &rollouts).await);
@@ -157,7 +157,7 @@ async fn version(client: &Client, what: &str) -> anyhow::Result<String> {
     Ok(version.git_version)
 }
 
-/// A resource the cluster must have.
+/// A resource that the cluster must have.
 struct Needed {
     subject: &'static str,
     group_version: &'static str,
@@ -206,7 +206,7 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
             Finding::problem(subject, format!("no {name}: {remedy}")),
         ),
         Err(error) => {
-            let message = format!("cannot be looked for: {}", error_chain(&error));
+            let message = format!("cannot be checked: {}", error_chain(&error));
             (true, Finding::warning(subject, message))
         }
     };
@@ -217,14 +217,14 @@ async fn has_resource(client: &Client, findings: &mut Vec<Finding>, needed: &Nee
 async fn controller(args: &Args, client: &Client) -> Finding {
     const SUBJECT: &str = "controller";
     let namespace = &args.controller_namespace;
-    // Typed, a Deployment would bring every kind of volume and probe into the binary.
+    // A typed Deployment would link every kind of volume and probe into the binary.
     let resource = ApiResource::erase::<Deployment>(&());
     let deployments: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &resource);
     let listed = deployments.list(&ListParams::default()).await;
     let listed = match listed {
         Ok(listed) => listed,
-        Err(error) => return unseen(SUBJECT, "Deployments", &error),
+        Err(error) => return unreadable(SUBJECT, "Deployments", &error),
     };
     let containers = listed.items.iter().filter_map(|it| {
         let pod = it.data.pointer("/spec/template/spec")?;
@@ -233,26 +233,26 @@ async fn controller(args: &Args, client: &Client) -> Finding {
     let mut images = containers
         .flatten()
         .filter_map(|container| container.get("image")?.as_str());
-    // Every build of it is called so, wherever it is pulled from.
+    // The image has this name in every registry.
     match images.find(|image| image.contains("argo-rollouts")) {
         Some(image) => Finding::ok(SUBJECT, image),
         None => Finding::warning(
             SUBJECT,
             format!(
-                "none in namespace {namespace}: if it runs elsewhere, say so with --controller-namespace"
+                "not found in namespace {namespace}: if it runs in another one, set --controller-namespace"
             ),
         ),
     }
 }
 
-/// The entries of the ConfigMap that are ours.
+/// Returns the entries of the ConfigMap that register this plugin.
 async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> Vec<Entry> {
     let namespace = &args.controller_namespace;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let data = match maps.get_opt("argo-rollouts-config").await {
         Ok(map) => map.and_then(|map| map.data),
         Err(error) => {
-            findings.push(unseen(config_map::SUBJECT, "ConfigMaps", &error));
+            findings.push(unreadable(config_map::SUBJECT, "ConfigMaps", &error));
             return Vec::new();
         }
     };
@@ -262,7 +262,7 @@ async fn entries(args: &Args, client: &Client, findings: &mut Vec<Finding>) -> V
     entries
 }
 
-/// The Rollouts that configure any traffic router plugin.
+/// Reads all Rollouts.
 async fn subjects(store: &KubeRouteStore, findings: &mut Vec<Finding>) -> Vec<Subject> {
     const SUBJECT: &str = "Rollouts";
     let rollouts = match store.rollouts(None).await {
@@ -282,8 +282,8 @@ async fn subjects(store: &KubeRouteStore, findings: &mut Vec<Finding>) -> Vec<Su
     subjects
 }
 
-/// Whether the plugin may do what it does, in each of its clusters.
-async fn rights(
+/// Checks the permissions of the plugin in each of its clusters.
+async fn check_permissions(
     args: &Args,
     clusters: &Clusters,
     mirrors: bool,
@@ -293,36 +293,38 @@ async fn rights(
     let controller = &args.controller_namespace;
     let account = args.service_account.clone();
     let account = account.unwrap_or_else(|| format!("{controller}/argo-rollouts"));
-    let local = Place {
-        subject: "rights",
+    let local = Cluster {
+        subject: "permissions",
         client: clusters.local.client().await?,
         account: Some(&account),
         role: "ClusterRole argo-rollouts-gloo-platform",
+        place: "",
     };
     let in_namespaces: BTreeSet<String> = rollouts
         .iter()
         .map(|rollout| rollout.key.namespace.clone())
         .collect();
     let in_namespaces: Vec<String> = in_namespaces.into_iter().collect();
-    let of_tables = rights::of_tables(mirrors, &namespaces(policy, rollouts));
-    let mut of_rollouts = rights::of_rollouts(mirrors, &in_namespaces, controller);
+    let of_tables = permissions::of_tables(mirrors, &namespaces(policy, rollouts));
+    let mut of_rollouts = permissions::of_rollouts(mirrors, &in_namespaces, controller);
     if clusters.is_one() {
         of_rollouts.extend(of_tables);
-        return Ok(rights::examine(local, of_rollouts).await);
+        return Ok(permissions::examine(local, of_rollouts).await);
     }
-    let management = Place {
-        subject: "rights there",
+    let management = Cluster {
+        subject: "permissions",
         client: clusters.tables.client().await?,
-        // The kubeconfig says who the plugin is.
+        // The kubeconfig contains the plugin's identity.
         account: None,
         role: "ClusterRole argo-rollouts-gloo-platform of the management cluster",
+        place: " in the management cluster",
     };
-    let mut findings = rights::examine(local, of_rollouts).await;
-    findings.extend(rights::examine(management, of_tables).await);
+    let mut findings = permissions::examine(local, of_rollouts).await;
+    findings.extend(permissions::examine(management, of_tables).await);
     Ok(findings)
 }
 
-/// Where the tables of the Rollouts are.
+/// Returns the namespaces of the Rollouts' tables.
 fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
     let configs = rollouts
         .iter()
@@ -334,7 +336,7 @@ fn namespaces(policy: &Policy, rollouts: &[Subject]) -> Vec<String> {
     namespaces
 }
 
-/// What would fight over the tables that Rollouts select.
+/// Checks for Applications that would revert the tables which Rollouts select.
 async fn tables(
     store: &KubeRouteStore,
     client: &Client,
@@ -362,7 +364,7 @@ async fn tables(
         Err(error) if is_absent(&error) => {
             vec![Finding::ok(argo_cd::SUBJECT, "not in this cluster")]
         }
-        Err(error) => vec![unseen(argo_cd::SUBJECT, "Applications", &error)],
+        Err(error) => vec![unreadable(argo_cd::SUBJECT, "Applications", &error)],
     }
 }
 
@@ -370,7 +372,7 @@ fn is_absent(error: &Error) -> bool {
     matches!(error, Error::Api(status) if status.code == 404)
 }
 
-fn unseen(subject: &'static str, what: &str, error: &Error) -> Finding {
+fn unreadable(subject: &'static str, what: &str, error: &Error) -> Finding {
     Finding::warning(
         subject,
         format!("{what} cannot be read: {}", error_chain(error)),

@@ -1,24 +1,24 @@
-//! Manifests from files and stdin.
+//! Reads manifests from files and stdin. A [`Located`] document keeps the position of each of its values.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::{fmt, fs};
 
 use gloo_types::ObjectKey;
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
-
-use super::located::{Located, Place, Step};
+use serde_saphyr::{Location, Spanned};
 
 /// One object of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Manifest {
     pub(super) file: String,
     pub(super) value: Value,
-    /// Absent for an object of the cluster.
+    /// `None` for an object of the cluster.
     located: Option<Located>,
 }
 
-/// What could not be read, and where.
+/// A manifest that cannot be read, with its position.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{spot}: {reason}")]
 pub(super) struct Unreadable {
@@ -26,7 +26,7 @@ pub(super) struct Unreadable {
     pub(super) reason: String,
 }
 
-/// A place in a file, as compilers write it.
+/// A file and a position in it, printed as compilers do.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Spot {
     pub(super) file: String,
@@ -52,7 +52,7 @@ impl Manifest {
         }
     }
 
-    /// An object of the cluster. Items of a list come without `kind`.
+    /// Creates the manifest of an object of the cluster. Items of a list come without `kind`.
     pub(super) fn live(kind: &str, mut value: Value) -> Self {
         let text = |pointer| {
             value
@@ -71,7 +71,7 @@ impl Manifest {
         }
     }
 
-    /// `kind`, empty when there is none.
+    /// Returns `kind`; empty if it is missing.
     pub(super) fn kind(&self) -> &str {
         self.value
             .get("kind")
@@ -79,7 +79,7 @@ impl Manifest {
             .unwrap_or_default()
     }
 
-    /// Where `path` leads to.
+    /// Returns the position of the value at `path`.
     pub(super) fn spot(&self, path: &[Step]) -> Spot {
         Spot {
             file: self.file.clone(),
@@ -88,7 +88,7 @@ impl Manifest {
     }
 }
 
-/// Reads files, the YAML and JSON files of directories, and stdin (`-`). One that cannot be read hides none of the others.
+/// Reads files, the YAML and JSON files of directories, and stdin (`-`). An unreadable file does not stop the others.
 pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
     let (mut manifests, mut unreadable) = (Vec::new(), Vec::new());
     let mut collect = |path: &Path| match read_file(path) {
@@ -104,7 +104,7 @@ pub(super) fn read(paths: &[PathBuf]) -> (Vec<Manifest>, Vec<Unreadable>) {
     (manifests, unreadable)
 }
 
-/// The manifests of a directory, sorted; `None` if the path is not a directory.
+/// Returns the manifest files of a directory, sorted; `None` if the path is not a directory.
 fn files_in(path: &Path) -> Option<Vec<PathBuf>> {
     let entries = fs::read_dir(path).ok()?;
     let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -142,7 +142,7 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
         let place = error.location().and_then(Place::of);
         let text = error.without_snippet().to_string();
         let reason = text.lines().next().unwrap_or_default();
-        failed(place, format!("no YAML: {reason}"))
+        failed(place, format!("invalid YAML: {reason}"))
     })?;
     let mut manifests = Vec::new();
     for document in &documents {
@@ -156,4 +156,216 @@ fn read_file(path: &Path) -> Result<Vec<Manifest>, Unreadable> {
         }
     }
     Ok(manifests)
+}
+
+/// A value of a YAML document with its position.
+#[derive(Clone, Debug)]
+pub(super) struct Located(Spanned<Content>);
+
+#[derive(Clone, Debug)]
+enum Content {
+    Scalar(Value),
+    List(Vec<Located>),
+    Map(Vec<(Spanned<String>, Located)>),
+}
+
+/// A line and a column, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) line: u64,
+    pub(super) column: u64,
+}
+
+/// One part of the path to a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Key(String),
+    Index(usize),
+}
+
+impl Located {
+    /// Returns the document without positions.
+    pub(super) fn value(&self) -> Value {
+        match &self.0.value {
+            Content::Scalar(value) => value.clone(),
+            Content::List(items) => items.iter().map(Self::value).collect(),
+            Content::Map(fields) => fields
+                .iter()
+                .map(|(key, value)| (key.value.clone(), value.value()))
+                .collect(),
+        }
+    }
+
+    /// Returns the items of the list under `key`, if there is one.
+    pub(super) fn list(&self, key: &str) -> Option<&[Self]> {
+        let Content::Map(fields) = &self.0.value else {
+            return None;
+        };
+        let (_, list) = fields.iter().find(|(name, _)| name.value == key)?;
+        match &list.0.value {
+            Content::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// Returns the position of the value at `path`, or of the nearest existing parent. For a field it is the position of its
+    /// key.
+    pub(super) fn place(&self, path: &[Step]) -> Option<Place> {
+        let mut here = self;
+        let mut place = Place::of(self.0.referenced);
+        for step in path {
+            let next = match (&here.0.value, step) {
+                (Content::Map(fields), Step::Key(key)) => fields
+                    .iter()
+                    .find(|(name, _)| name.value == *key)
+                    .map(|(name, value)| (name.referenced, value)),
+                (Content::List(items), Step::Index(index)) => {
+                    items.get(*index).map(|item| (item.0.referenced, item))
+                }
+                _ => None,
+            };
+            let Some((location, value)) = next else {
+                break;
+            };
+            place = Place::of(location).or(place);
+            here = value;
+        }
+        place
+    }
+}
+
+impl Place {
+    pub(super) fn of(location: Location) -> Option<Self> {
+        let (line, column) = (location.line(), location.column());
+        (line > 0).then_some(Self { line, column })
+    }
+}
+
+/// Reads a dotted path, such as `spec.http[0].name`.
+pub(super) fn path(text: &str) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for part in text.split('.') {
+        let (key, indices) = part.split_once('[').unwrap_or((part, ""));
+        if !key.is_empty() {
+            steps.push(Step::Key(key.to_owned()));
+        }
+        let indices = indices.split('[').map(|index| index.trim_end_matches(']'));
+        steps.extend(
+            indices
+                .filter_map(|index| index.parse().ok())
+                .map(Step::Index),
+        );
+    }
+    steps
+}
+
+impl<'de> Deserialize<'de> for Located {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Spanned::deserialize(deserializer).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyContent)
+    }
+}
+
+struct AnyContent;
+
+impl<'de> Visitor<'de> for AnyContent {
+    type Value = Content;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value that JSON can hold")
+    }
+
+    fn visit_unit<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_none<E>(self) -> Result<Content, E> {
+        Ok(Content::Scalar(Value::Null))
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Content, D::Error> {
+        Content::deserialize(deserializer)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Content, E> {
+        Ok(Content::Scalar(value.into()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Content, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Content::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Content, A::Error> {
+        let mut map: Vec<(Spanned<String>, Located)> = Vec::new();
+        while let Some((key, value)) = fields.next_entry::<Spanned<String>, Located>()? {
+            map.push((key, value));
+        }
+        Ok(Content::Map(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+# A comment.
+spec:
+  http:
+  - name: list
+    forwardTo: {destinations: [{weight: 80}]}
+  \"a b\": x
+";
+
+    #[track_caller]
+    fn check(at: &str, expect: (u64, u64)) {
+        let located: Located = serde_saphyr::from_str(TEXT).unwrap();
+        let place = located.place(&path(at)).unwrap();
+        assert_eq!((place.line, place.column), expect, "{at}");
+    }
+
+    #[test]
+    fn a_path_leads_to_its_key_or_to_the_nearest_existing_one() {
+        check("", (2, 1));
+        check("spec", (2, 1));
+        check("spec.http", (3, 3));
+        check("spec.http[0]", (4, 5));
+        check("spec.http[0].name", (4, 5));
+        check("spec.http[0].forwardTo.destinations[0].weight", (5, 33));
+        check("spec.http[0].gone.weight", (4, 5));
+        check("spec.http[7]", (3, 3));
+        check("spec.a b", (6, 3));
+    }
+
+    #[test]
+    fn the_value_is_that_of_an_ordinary_reader() {
+        let located: Located = serde_saphyr::from_str(TEXT).unwrap();
+        let value: Value = serde_saphyr::from_str(TEXT).unwrap();
+        assert_eq!(located.value(), value);
+    }
 }

@@ -1,4 +1,4 @@
-//! `install`: puts this program where another container finds it.
+//! `install`: copies this program to where another container finds it.
 
 use std::{env, fs, path::PathBuf};
 
@@ -8,10 +8,10 @@ use super::{Answer, output};
 
 /// Copy this program into a directory, such as the volume that an init container shares with the controller.
 ///
-/// The image of the plugin holds this program and nothing else, so no other could do it.
+/// The image of the plugin holds this program and nothing else, so it has to copy itself.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// The directory; the file in it is named as the controller's ConfigMap has it.
+    /// The directory. The file in it has the name that the controller's ConfigMap uses.
     directory: PathBuf,
 }
 
@@ -19,7 +19,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<Answer> {
     let program = env::current_exe().context("cannot find this program")?;
     let path = args.directory.join(env!("CARGO_PKG_NAME"));
     let partial = path.with_extension("partial");
-    // A program that runs cannot be written to, but another can take its name, and never half of it.
+    // A running program cannot be overwritten, but another file can be renamed to its name. A rename is atomic, so the file
+    // is never incomplete.
     fs::copy(program, &partial)
         .and_then(|_| fs::rename(&partial, &path))
         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_copy_is_whole_may_run_and_replaces_a_former_one() {
+    fn the_copy_is_complete_executable_and_replaces_an_older_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(env!("CARGO_PKG_NAME"));
         fs::write(&path, "former").unwrap();

@@ -1,4 +1,4 @@
-//! How reports reach people and programs: colour on a terminal, plain text elsewhere, JSON, YAML.
+//! Prints reports: with colours on a terminal, as plain text elsewhere, or as JSON or YAML.
 
 use std::io::Write as _;
 
@@ -20,16 +20,16 @@ pub(super) const GREEN: Style = AnsiColor::Green.on_default();
 pub(super) const YELLOW: Style = AnsiColor::Yellow.on_default();
 const CYAN: Style = AnsiColor::Cyan.on_default();
 
-/// Unchanged lines around a change.
+/// Unchanged lines shown around a change.
 const CONTEXT: usize = 3;
 
-/// What the plugin remembers of a table: for the plugin to read.
+/// The plugin's annotation, which is of no use to people.
 const RECORD: &str = "/metadata/annotations/rollouts-plugin-trafficrouter-glooplatform~1changes";
 
-/// What `kubectl apply` remembers: the object once more, on one line.
+/// The annotation of `kubectl apply`, which holds the object again on one line.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The form of a report.
+/// The format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     Text,
@@ -38,7 +38,7 @@ pub(super) enum Format {
 }
 
 impl Format {
-    /// A report in this form; as text, it is what `text` makes of it.
+    /// Renders a report in this format. `text` renders it as text.
     pub(super) fn render<R: Serialize>(
         self,
         report: &R,
@@ -60,7 +60,7 @@ pub(super) fn yaml<R: Serialize>(report: &R) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string(report)?)
 }
 
-/// Writes to stdout. Styles are left out if it is no terminal, and where `NO_COLOR` is set.
+/// Writes to stdout. Styles are omitted if it is no terminal or `NO_COLOR` is set.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = anstream::stdout().lock();
     stdout
@@ -69,13 +69,13 @@ pub(super) fn print(text: &str) -> anyhow::Result<()> {
         .context("cannot write to stdout")
 }
 
-/// Says on stderr why there is no answer.
-pub(super) fn complain(text: &str) {
-    // Without stderr the message is lost.
+/// Prints an error to stderr.
+pub(super) fn print_error(text: &str) {
+    // If stderr is closed, the message is lost.
     let _ = writeln!(anstream::stderr(), "{RED}error{RED:#}: {text}");
 }
 
-/// Says on stderr what takes a while, to a person only.
+/// Prints to stderr what takes some time, if it is a terminal.
 pub(super) fn progress(what: &str) {
     let mut stderr = anstream::stderr();
     if stderr.is_terminal() {
@@ -87,12 +87,12 @@ pub(super) fn styled(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// A unified diff of two objects as YAML, without what only machines write and read. Empty when they are equal.
+/// Returns a unified diff of two objects as YAML, without fields that only machines use. Empty if they are equal.
 pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result<String> {
     let (before, after) = (manifest(before)?, manifest(after)?);
     let before: Vec<&str> = before.lines().collect();
     let after: Vec<&str> = after.lines().collect();
-    // `TextDiff` would bring every algorithm into the binary.
+    // `TextDiff` would link every algorithm into the binary.
     let mut diff = Compact::new(Replace::new(Capture::new()), &before, &after);
     myers::diff(&mut diff, &before, 0..before.len(), &after, 0..after.len())?;
     let capture = diff.into_inner().into_inner();
@@ -116,7 +116,7 @@ pub(super) fn diff(label: &str, before: &Value, after: &Value) -> anyhow::Result
     Ok(text)
 }
 
-/// An object as [`diff`] shows it; empty for one that is not there.
+/// Returns an object as [`diff`] shows it; empty for a missing object.
 fn manifest(object: &Value) -> anyhow::Result<String> {
     if object.is_null() {
         return Ok(String::new());
@@ -151,7 +151,7 @@ fn manifest(object: &Value) -> anyhow::Result<String> {
     yaml(&object)
 }
 
-/// Rows in columns that are as wide as their widest cell; the first row is the head.
+/// Formats rows as columns, each as wide as its widest cell. The first row is the header.
 pub(super) fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_diff_shows_what_people_write() {
+    fn a_diff_omits_fields_of_machines() {
         let applied = json!({"kubectl.kubernetes.io/last-applied-configuration": "{}"});
         let before =
             json!({"metadata": {"name": "a", "uid": "1", "annotations": applied}, "spec": 1});

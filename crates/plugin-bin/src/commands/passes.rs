@@ -1,26 +1,33 @@
-//! What the controller asks of a router, pass by pass, while it carries out an update.
+//! The calls that the controller makes to a router during an update, pass by pass, and the router that answers them on a copy
+//! of the tables.
 //!
-//! A pass is the traffic part of one reconcile; its calls and their order are those of the controller's
+//! A pass is the traffic part of one reconcile. Its calls and their order are those of the controller's
 //! `rollout/trafficrouting.go`.
 
 use std::fmt;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rollouts_rpc::{
-    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination,
+    DesiredWeight, PodHashes, Rollout, RouterError, TrafficRouter, WeightDestination, error_chain,
     rollout::{REVISION_ANNOTATION, SetHeaderRoute, SetMirrorRoute},
 };
+use route_store::MemoryRouteStore;
 use serde_json::Value;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use super::world::Subject;
+use crate::{GlooRouter, Policy};
 
-/// Stands for the hash of pods that there are not yet.
+/// Placeholder for the hash of Pods that do not exist yet.
 const CANARY: &str = "canary";
 const STABLE: &str = "stable";
 
-/// The calls of one reconcile, and the Rollout as it is then.
+/// The calls of one reconcile, and the Rollout at that time.
 #[derive(Clone, Debug)]
 pub(super) struct Pass {
-    /// What the Rollout is at, for people.
+    /// The stage of the update, for people.
     pub(super) at: String,
     pub(super) rollout: Rollout,
     pub(super) calls: Vec<Call>,
@@ -53,7 +60,7 @@ impl fmt::Display for Call {
 }
 
 impl Call {
-    /// Makes the call for `rollout`, with those that the controller makes around it.
+    /// Makes the call for `rollout`, and the calls that the controller makes with it.
     pub(super) async fn make(
         &self,
         router: &impl TrafficRouter,
@@ -74,7 +81,7 @@ impl Call {
                 };
                 router.update_hash(rollout, &hashes, additional).await?;
                 router.set_weight(rollout, desired, additional).await?;
-                // It ends a pass; what it says depends on Gloo.
+                // It ends a pass. Its answer depends on Gloo and is ignored.
                 router.verify_weight(rollout, desired, additional).await?;
                 Ok(())
             }
@@ -86,21 +93,21 @@ impl Call {
 #[derive(Clone, Debug)]
 pub(super) struct Update<'a> {
     api: &'a Value,
-    /// While the new version is rolled out.
+    /// The Rollout during the update.
     rollout: Rollout,
-    /// Whether the update is under way, so that the tables may be split.
+    /// Whether the update has already started, so that the tables may be split.
     is_under_way: bool,
 }
 
 impl<'a> Update<'a> {
-    /// The update that is under way, or else one that begins.
+    /// Takes the running update of a Rollout, or starts one.
     pub(super) fn new(subject: &'a Subject) -> Self {
         let mut rollout = subject.rollout.clone();
         let status = &mut rollout.status;
         let is_under_way = status.is_updating() && !status.current_pod_hash.is_empty();
         if status.stable_rs.is_empty() {
             status.stable_rs = STABLE.to_owned();
-            // The first deployment swaps the Services too, from an empty status, which counts as pong.
+            // The first deployment swaps the Services too, starting from an empty status, which counts as pong.
             status.canary.stable_ping_pong = "ping".to_owned();
         }
         if status.current_pod_hash.is_empty() || status.current_pod_hash == status.stable_rs {
@@ -119,7 +126,7 @@ impl<'a> Update<'a> {
                 .insert(revision, "2".to_owned());
         }
         for step in rollout.steps_mut() {
-            // Go's gob drops a zero behind a pointer, so a router never sees it.
+            // Go's gob drops a pointer to zero, so a router never receives it.
             if let Some(route) = &mut step.set_mirror_route {
                 route.percentage = route.percentage.filter(|percentage| *percentage != 0);
             }
@@ -131,12 +138,12 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// The Rollout in the middle of the update.
+    /// Returns the Rollout during the update.
     pub(super) const fn rollout(&self) -> &Rollout {
         &self.rollout
     }
 
-    /// Every pass of an update from rest to rest; with `abort_at`, that step is the last before an abort.
+    /// Returns the passes of a whole update. With `abort_at`, the update is aborted after that step.
     pub(super) fn passes(&self, abort_at: Option<usize>) -> Vec<Pass> {
         let mut before = self.rollout.clone();
         if self.is_under_way {
@@ -178,12 +185,12 @@ impl<'a> Update<'a> {
         passes
     }
 
-    /// How many steps there are.
+    /// Returns the number of steps.
     pub(super) fn steps(&self) -> usize {
         self.rollout.steps().len()
     }
 
-    /// What the controller asks for while a step is current: once, or while an experiment runs and then after it.
+    /// Returns the passes while a step is current: one, or one during an experiment and one after it.
     pub(super) fn step(&self, index: usize) -> Vec<Pass> {
         let rollout = self.at(index);
         let steps = rollout.steps();
@@ -222,7 +229,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// The Rollout at a step.
+    /// Returns the Rollout at a step.
     fn at(&self, step: usize) -> Rollout {
         let mut rollout = self.rollout.clone();
         rollout.status.current_step_index = step.try_into().ok();
@@ -236,7 +243,7 @@ impl<'a> Update<'a> {
             .unwrap_or(&Value::Null)
     }
 
-    /// The Services of an experiment's templates that take a share of the traffic, named as the controller names them.
+    /// Returns the Services of an experiment's templates that get traffic, named as the controller names them.
     fn experiment(&self, index: usize, step: &Value) -> Vec<WeightDestination> {
         let name = &self.rollout.metadata.name;
         let hash = &self.rollout.status.current_pod_hash;
@@ -258,7 +265,7 @@ impl<'a> Update<'a> {
     }
 }
 
-/// A step in a few words: `setWeight 25`, `pause 5m`, `setHeaderRoute hdr`.
+/// Describes a step: `setWeight 25`, `pause 5m`, `setHeaderRoute hdr`.
 fn describe(step: &Value) -> String {
     let parts = step.as_object().into_iter().flatten().map(|(key, value)| {
         let detail = match value {
@@ -274,4 +281,95 @@ fn describe(step: &Value) -> String {
         }
     });
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// The plugin's router over tables in memory.
+pub(super) struct Trial {
+    router: GlooRouter<Arc<MemoryRouteStore>>,
+    warnings: Warnings,
+}
+
+/// The outcome of one call.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome {
+    /// Warnings of the router, as in the controller's log.
+    pub(super) warnings: Vec<String>,
+    /// Why the call was refused.
+    pub(super) error: Option<String>,
+}
+
+impl Trial {
+    pub(super) fn new(store: &Arc<MemoryRouteStore>, policy: Policy) -> Self {
+        Self {
+            router: GlooRouter::new(Arc::clone(store), policy),
+            warnings: Warnings::default(),
+        }
+    }
+
+    pub(super) async fn call(&self, rollout: &Rollout, call: &Call) -> Outcome {
+        let listening = tracing::subscriber::set_default(self.warnings.clone());
+        let made = call.make(&self.router, rollout).await;
+        drop(listening);
+        let mut warnings = mem::take(&mut *self.warnings.lines());
+        warnings.dedup();
+        Outcome {
+            warnings,
+            error: made.err().map(|error| error_chain(error.as_error())),
+        }
+    }
+}
+
+/// Collects the messages of warnings on the current thread. Commands have only one.
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Warnings {
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && metadata.is_event()
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut record = Record::default();
+        event.record(&mut record);
+        let Record { table, message } = record;
+        self.lines().push(if table.is_empty() {
+            message
+        } else {
+            format!("RouteTable {table}: {message}")
+        });
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[derive(Default)]
+struct Record {
+    table: String,
+    message: String,
+}
+
+impl Visit for Record {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            "route_table" => self.table = format!("{value:?}"),
+            _ => {}
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! `plan`: what one call of the controller would change.
+//! `plan`: shows what one call of the controller would change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,14 +12,13 @@ use serde_json::{Value, json};
 
 use super::Answer;
 use super::output::{self, BOLD, DIM, RED, YELLOW, styled};
-use super::passes::{Call, Pass, Update};
-use super::trial::Trial;
+use super::passes::{Call, Pass, Trial, Update};
 use super::world::Source;
 
 /// Show what a call of the controller would change, as a diff. Writes nothing.
 ///
-/// The Rollout and its RouteTables come from files or from the cluster. A Rollout that is not being updated is planned as
-/// if a new version had just been applied.
+/// The Rollout and its RouteTables come from files or from the cluster. A Rollout without a running update is planned as if a
+/// new version had just been applied.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -30,20 +29,20 @@ Examples:
 
 Exit codes: 0 planned; 1 the plugin would refuse; 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
-    /// The Rollout, as name or namespace/name; needed when there are several.
+    /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,
 
     #[command(flatten)]
     asked: Asked,
 
-    /// With --weight: a further destination, as an experiment adds; repeatable.
+    /// With --weight: an additional destination, as of an experiment; repeatable.
     #[arg(long, value_name = "SERVICE=WEIGHT", requires = "weight", value_parser = additional)]
     additional: Vec<(String, i32)>,
 
     #[command(flatten)]
     source: Source,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: PlanFormat,
 }
@@ -51,15 +50,15 @@ pub(crate) struct Args {
 #[derive(Debug, Clone, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Asked {
-    /// SetWeight with that weight.
+    /// SetWeight with this weight.
     #[arg(long)]
     weight: Option<i32>,
 
-    /// SetHeaderRoute, with the content of the step that sets this route.
+    /// SetHeaderRoute, with the matches of the step that sets this route.
     #[arg(long, value_name = "NAME")]
     header_route: Option<String>,
 
-    /// SetMirrorRoute, with the content of the step that sets this route.
+    /// SetMirrorRoute, with the matches of the step that sets this route.
     #[arg(long, value_name = "NAME")]
     mirror_route: Option<String>,
 
@@ -67,7 +66,7 @@ struct Asked {
     #[arg(long)]
     remove_managed_routes: bool,
 
-    /// All that is called for at that step, counted from 0 as status.currentStepIndex is; at an experiment, while it runs.
+    /// All calls at this step, counted from 0 as status.currentStepIndex is; at an experiment, those while it runs.
     #[arg(long, value_name = "INDEX")]
     step: Option<usize>,
 }
@@ -80,7 +79,7 @@ enum PlanFormat {
     Patch,
 }
 
-/// What would happen.
+/// The result of the calls.
 #[derive(Debug, Serialize)]
 struct Report {
     rollout: String,
@@ -96,10 +95,10 @@ struct Report {
 struct Change {
     kind: &'static str,
     object: String,
-    /// The JSON Patches that would be sent for it, without their test of `resourceVersion`; none for an object that is made
-    /// or deleted.
+    /// The JSON Patches that would be sent, without their test of `resourceVersion`. Empty for an object that is created or
+    /// deleted.
     patches: Vec<Value>,
-    /// `null` for an object that is made.
+    /// `null` for an object that is created.
     before: Value,
     /// `null` for an object that is deleted.
     after: Value,
@@ -138,7 +137,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
 }
 
 impl Args {
-    /// What is asked for, as the controller would call for it.
+    /// Returns the requested calls, as the controller would make them.
     fn pass(&self, update: &Update<'_>) -> anyhow::Result<Pass> {
         let asked = &self.asked;
         let only = |call: Call, pass: Pass| Pass {
@@ -153,7 +152,7 @@ impl Args {
         if let Some(index) = asked.step {
             let Some(pass) = update.step(index).into_iter().next() else {
                 let steps = update.steps();
-                bail!("there is no step {index}: the Rollout has {steps}, counted from 0");
+                bail!("the Rollout has no step {index}: it has {steps}, counted from 0");
             };
             return Ok(pass);
         }
@@ -201,7 +200,7 @@ async fn objects(store: &MemoryRouteStore) -> Result<Objects, StoreError> {
     Ok(objects)
 }
 
-/// An object without the version that memory gave it.
+/// Removes the version that the memory store sets.
 fn unversioned(mut object: Value) -> Value {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.shift_remove("resourceVersion");
@@ -233,7 +232,7 @@ fn changes(store: &MemoryRouteStore, before: &Objects, after: &Objects) -> Vec<C
     changed.map(change).collect()
 }
 
-/// A patch without its test of that version: the other tests guard what is there.
+/// Removes the test of the resource version from a patch. The other tests guard the current values.
 fn without_version(patch: &json_patch::Patch) -> Value {
     let operations = patch.iter();
     let operations = operations.filter(|it| *it.path() != "/metadata/resourceVersion");
@@ -262,10 +261,10 @@ fn text(report: &Report) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The one JSON Patch, for other tools.
+/// Prints the only JSON Patch, for other tools.
 fn patch(report: &Report) -> anyhow::Result<String> {
     if let Some(reason) = &report.refused {
-        output::complain(reason);
+        output::print_error(reason);
     }
     let mut patches = report.changes.iter().flat_map(|change| &change.patches);
     let whole = report
@@ -275,7 +274,7 @@ fn patch(report: &Report) -> anyhow::Result<String> {
     match (patches.next(), patches.next(), whole) {
         (None, _, true) => Ok("[]\n".to_owned()),
         (Some(patch), None, true) => output::json(patch),
-        _ => bail!("it takes more than one JSON Patch: -o json shows all there is to write"),
+        _ => bail!("the change is not a single JSON Patch: use -o json, which shows all changes"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `restore`: puts tables back for a Rollout that is gone.
+//! `restore`: removes what a deleted Rollout has left in tables.
 
 use std::io::{self, BufRead as _, IsTerminal as _};
 
@@ -13,11 +13,11 @@ use super::output::{self, BOLD, DIM, GREEN, YELLOW, styled};
 use super::world::{self, Live, Subject};
 use crate::{from_rpc, router::carry_out};
 
-/// Put RouteTables back to what their owners wrote, for a Rollout that was deleted in the middle of an update.
+/// Restore the RouteTables of a Rollout that was deleted during an update to what their owners wrote.
 ///
-/// The controller tells a plugin nothing when a Rollout is deleted, so its share of the traffic stays where it was. This
-/// takes out what the Rollout has left, in every table of the cluster, and nothing else: edits of the owner and parts of
-/// other Rollouts stay. While the Rollout is there, the tables it selects are left to it.
+/// The controller does not notify a plugin when a Rollout is deleted, so its share of the traffic stays. This command removes
+/// what the Rollout has left in every table of the cluster, and nothing else: edits of the owner and parts of other Rollouts
+/// stay. If the Rollout exists, the tables that it selects are skipped.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -52,25 +52,25 @@ struct Change {
     after: Value,
 }
 
-/// What the cluster knows of the Rollout.
+/// Whether the Rollout exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Found {
-    /// It is there.
-    Here,
-    /// There is no such Rollout.
+enum Existence {
+    /// The Rollout exists.
+    Exists,
+    /// The Rollout does not exist.
     Gone,
-    /// Rollouts of that cluster are not known here, or there is no such kind.
+    /// The Rollouts of its cluster cannot be read here, or there is no such kind.
     Unknown,
 }
 
-/// All that is to be written.
+/// The changes to write.
 struct Work {
     changes: Vec<Change>,
     policies: Vec<MirrorPolicyDoc>,
-    /// Tables that are left to the Rollout.
+    /// Tables that are skipped because the Rollout exists and selects them.
     in_use: Vec<ObjectKey>,
-    /// Where the Rollout is.
-    found: Found,
+    /// Whether the Rollout exists.
+    existence: Existence,
 }
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
@@ -91,7 +91,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         output::print("nothing was written\n")?;
         return Ok(Answer::No);
     }
-    // A policy goes before the routes it is about.
+    // A policy is deleted before its routes.
     for policy in &work.policies {
         match clusters.delete_policy(policy).await {
             Err(StoreError::NotFound { .. }) => {}
@@ -118,12 +118,12 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
         true => local.rollout(&rollout).await?,
         false => None,
     };
-    let found = match live {
-        Some(_) => Found::Here,
-        None if !is_known => Found::Unknown,
+    let existence = match live {
+        Some(_) => Existence::Exists,
+        None if !is_known => Existence::Unknown,
         None => match local.rollouts(Some(&rollout.namespace)).await {
-            Err(StoreError::NotFound { .. }) => Found::Unknown,
-            _ => Found::Gone,
+            Err(StoreError::NotFound { .. }) => Existence::Unknown,
+            _ => Existence::Gone,
         },
     };
     let selector = match live {
@@ -138,7 +138,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
         changes: Vec::new(),
         policies: Vec::new(),
         in_use: Vec::new(),
-        found,
+        existence,
     };
     for table in tables.tables(None).await? {
         let plan = restore(&mark, &table)?;
@@ -160,7 +160,7 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
             after,
         });
     }
-    if found != Found::Here {
+    if existence != Existence::Exists {
         let policies = world::policies(tables).await?;
         let left = policies.into_iter().filter(|it| belongs_to(it, &mark));
         work.policies.extend(left);
@@ -170,11 +170,11 @@ async fn plan(args: &Args, clusters: &Clusters) -> anyhow::Result<Work> {
 
 fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
     let rollout = &args.rollout;
-    let mut text = match work.found {
-        Found::Here => String::new(),
-        Found::Gone => format!("there is no Rollout {rollout} in this cluster\n\n"),
-        Found::Unknown => format!(
-            "{YELLOW}warning{YELLOW:#}: the Rollouts of that cluster are not known here: make sure that {rollout} is gone\n\n"
+    let mut text = match work.existence {
+        Existence::Exists => String::new(),
+        Existence::Gone => format!("this cluster has no Rollout {rollout}\n\n"),
+        Existence::Unknown => format!(
+            "{YELLOW}warning{YELLOW:#}: the Rollouts of that cluster cannot be read here: make sure that {rollout} was deleted\n\n"
         ),
     };
     for policy in &work.policies {
@@ -195,16 +195,16 @@ fn text(args: &Args, work: &Work) -> anyhow::Result<String> {
     }
     for table in &work.in_use {
         text += &format!(
-            "{YELLOW}left alone{YELLOW:#}: Rollout {rollout} is there and selects RouteTable {table}: abort the Rollout instead\n"
+            "{YELLOW}skipped{YELLOW:#}: Rollout {rollout} exists and selects RouteTable {table}: abort the Rollout instead\n"
         );
     }
     if work.changes.is_empty() && work.policies.is_empty() && work.in_use.is_empty() {
-        text += &(styled(DIM, &format!("no table has anything of Rollout {rollout}")) + "\n");
+        text += &(styled(DIM, &format!("no table has parts of Rollout {rollout}")) + "\n");
     }
     Ok(text)
 }
 
-/// Asks the person at the terminal.
+/// Asks for confirmation on the terminal.
 fn is_confirmed() -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() {
         bail!("cannot ask for confirmation without a terminal: give --yes or --dry-run");

@@ -1,4 +1,4 @@
-//! What a RouteTable does, in few words per route.
+//! Summarises where each route of a RouteTable leads.
 
 use gloo_types::{
     DestinationReference, HttpRoute, MirrorPolicyDoc, PortSelector, RouteTableDoc,
@@ -7,14 +7,14 @@ use gloo_types::{
 use route_planner::managed_by;
 use serde::Serialize;
 
-/// Where one route leads.
+/// The destinations of one route.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RouteState {
     /// `namespace/name` of the table.
     pub(super) table: String,
     /// Its name, or its position.
     pub(super) route: String,
-    /// The Rollout it was put in for; absent for one that the table's owner wrote.
+    /// The Rollout that it was added for; absent for a route of the table's owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) managed_by: Option<String>,
     pub(super) destinations: Vec<Share>,
@@ -22,7 +22,7 @@ pub(super) struct RouteState {
     pub(super) copies: Vec<Copies>,
 }
 
-/// Where copies of a route's requests go.
+/// The destination of copies of a route's requests.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Copies {
     pub(super) destination: String,
@@ -30,12 +30,12 @@ pub(super) struct Copies {
     pub(super) percentage: f64,
 }
 
-/// A destination and what it gets.
+/// A destination and its weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Share {
     pub(super) destination: String,
-    /// Percent of the route's traffic; absent where the table says 0, which means no traffic to its owner and at least 1 to
-    /// Gloo's reference.
+    /// Percent of the route's traffic; absent where the table has 0. The owner means no traffic by it, while Gloo's reference
+    /// documents at least 1.
     pub(super) weight: Option<u32>,
 }
 
@@ -57,7 +57,7 @@ impl RouteState {
     }
 }
 
-/// The routes of a table that forward somewhere, in their order. Nothing for a table that cannot be read.
+/// Returns the routes of a table that forward requests, in their order. Empty for a table that cannot be read.
 pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec<RouteState> {
     let Ok(spec) = table.spec() else {
         return Vec::new();
@@ -115,7 +115,7 @@ pub(super) fn routes(table: &RouteTableDoc, policies: &[MirrorPolicyDoc]) -> Vec
     states
 }
 
-/// What the policies do that select a route by its labels.
+/// Returns the copies of the policies that select a route by its labels.
 fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]) -> Vec<Copies> {
     let mut copies = Vec::new();
     for spec in policies.iter().filter_map(|policy| policy.spec().ok()) {
@@ -135,7 +135,7 @@ fn copies(table: &RouteTableDoc, route: &HttpRoute, policies: &[MirrorPolicyDoc]
     copies
 }
 
-/// A name for each destination of a route: the shortest that tells them apart.
+/// Returns a name for each destination of a route: the shortest that distinguishes it.
 fn names(destinations: &[DestinationReference]) -> Vec<String> {
     let short: Vec<String> = destinations.iter().map(short_name).collect();
     let named = destinations.iter().zip(&short).map(|(destination, name)| {
@@ -155,7 +155,7 @@ fn names(destinations: &[DestinationReference]) -> Vec<String> {
     named.collect()
 }
 
-/// The object, and the values of its subset.
+/// Returns the name of the object and the values of its subset.
 fn short_name(destination: &DestinationReference) -> String {
     let mut name = match &destination.reference {
         Some(reference) => reference.name.clone(),
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(shown, expect);
     }
 
-    /// Copies the routes that have the label `copied`.
+    /// A policy that copies the requests of routes with the label `copied`.
     fn policy() -> MirrorPolicyDoc {
         let policy = json!({"kind": "MirrorPolicy", "metadata": {"name": "p", "namespace": "n"}, "spec": {
             "applyToRoutes": [{"route": {"labels": {"copied": "yes"}}}],

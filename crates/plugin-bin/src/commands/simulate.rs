@@ -1,4 +1,4 @@
-//! `simulate`: an update from rest to rest, step by step.
+//! `simulate`: runs a whole update, step by step.
 
 use std::sync::Arc;
 
@@ -9,15 +9,14 @@ use serde_json::Value;
 
 use super::Answer;
 use super::output::{self, BOLD, Format, GREEN, RED, YELLOW, styled};
-use super::passes::{Pass, Update};
+use super::passes::{Pass, Trial, Update};
 use super::routes::{RouteState, routes};
-use super::trial::Trial;
 use super::world::Source;
 
-/// Walk all steps of a Rollout and show where its routes lead at each. Writes nothing.
+/// Run all steps of a Rollout and show where its routes lead at each step. Writes nothing.
 ///
-/// The calls are those that the controller makes, from one version at rest to the next. At the end it says whether every
-/// table is again what its owner wrote.
+/// The calls are those of the controller, from one version at rest to the next. At the end it reports whether every table is
+/// again what its owner wrote.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -28,7 +27,7 @@ Examples:
 Exit codes: 0 the tables return to what they were; 1 the plugin would refuse a step, or something is left behind; \
 2 the command line is wrong; 3 an input or the cluster cannot be read.")]
 pub(crate) struct Args {
-    /// The Rollout, as name or namespace/name; needed when there are several.
+    /// The Rollout, as name or namespace/name; required if there are several.
     rollout: Option<String>,
 
     /// Abort at this step, counted from 0, instead of finishing.
@@ -38,7 +37,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     source: Source,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
 }
@@ -61,7 +60,7 @@ pub(super) struct PassReport {
     routes: Vec<RouteState>,
 }
 
-/// How the tables are left.
+/// The state of the tables at the end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum End {
@@ -71,7 +70,7 @@ pub(super) enum End {
     Swapped,
     /// These objects differ.
     Changed(Vec<String>),
-    /// The controller would not come to the end.
+    /// The controller would not get to the end.
     Stuck,
 }
 
@@ -91,7 +90,7 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     })
 }
 
-/// Carries out an update as far as the plugin lets it come.
+/// Runs an update until its end, or until the plugin refuses a call.
 pub(super) async fn walk(
     trial: &Trial,
     store: &Arc<MemoryRouteStore>,
@@ -149,15 +148,16 @@ pub(super) async fn walk(
     })
 }
 
-/// A table without what the Rollout changed in it, as far as that can be read. What other Rollouts changed stays.
+/// Returns a table without the changes of the Rollout, if these can be read. Changes of other Rollouts stay.
 fn at_rest(rollout: &ObjectKey, table: RouteTableDoc) -> RouteTableDoc {
     let plan = route_planner::restore(rollout, &table);
-    // The router says what is wrong with a table that cannot be read.
+    // The router reports a table that cannot be read.
     let rest = plan.ok().and_then(|plan| plan.applied_to(&table));
     rest.unwrap_or(table)
 }
 
-/// The tables, each as `view` shows it, and the policies, by name and without what only the store writes.
+/// Returns the tables, each changed by `view`, and the policies, with their names and without fields that only the store
+/// writes.
 async fn objects(
     store: &MemoryRouteStore,
     view: impl Fn(RouteTableDoc) -> RouteTableDoc,
@@ -257,7 +257,7 @@ fn text(report: &Report) -> String {
         End::Changed(objects) => styled(
             RED,
             &format!(
-                "At the end these are not what they were: {}.",
+                "At the end these objects are not restored: {}.",
                 objects.join(", ")
             ),
         ),

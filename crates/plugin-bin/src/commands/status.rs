@@ -1,4 +1,4 @@
-//! `status`: what the plugin has in force in a cluster.
+//! `status`: shows what the plugin has set in a cluster.
 
 mod watch;
 
@@ -17,16 +17,16 @@ use super::routes::{RouteState, routes};
 use super::world::{self, Live, Subject};
 use crate::from_rpc;
 
-/// Show each Rollout of a cluster that uses the plugin, where its routes lead, and what Gloo says of its tables.
+/// Show each Rollout of a cluster that uses the plugin, where its routes lead, and whether Gloo accepts its tables.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
   status                                            all namespaces
   status -n shop -o json                            the Rollouts of one namespace, for a program
-  status --watch                                    how Rollouts go on
+  status --watch                                    the progress of Rollouts
 
-A route marked with * is one that the plugin has put in. What Rollouts have left in tables that do not use them any more \
-is listed below; `restore` takes it out.
+The plugin has added the routes marked with *. Parts that Rollouts have left in tables which they no longer use are listed \
+below; `restore` removes them.
 
 Exit codes: 0 all is well; 1 a Rollout cannot be carried out, Gloo refuses a table, or something was left behind; \
 2 the command line is wrong; 3 the cluster cannot be read.")]
@@ -38,11 +38,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     live: Live,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: Format,
 
-    /// Show asked and accepted weights, promotions that wait and repairs, again and again until Ctrl-C.
+    /// Show requested and accepted weights, held promotions and repairs, repeatedly until Ctrl-C.
     #[arg(short, long, conflicts_with = "output")]
     watch: bool,
 }
@@ -57,9 +57,9 @@ struct Report {
 struct RolloutStatus {
     rollout: String,
     phase: String,
-    /// Index of the current step, and how many there are.
+    /// Index of the current step, and the number of steps.
     step: Option<(i32, usize)>,
-    /// Why the plugin cannot serve it.
+    /// Why the plugin refuses its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     tables: Vec<TableStatus>,
@@ -70,26 +70,26 @@ struct RolloutStatus {
 #[derive(Debug, Serialize)]
 struct TableStatus {
     table: String,
-    /// Whether something of this Rollout is in it.
+    /// Whether it has parts of this Rollout.
     is_changed: bool,
     gloo: Verdict,
     routes: Vec<RouteState>,
 }
 
-/// What Gloo says of a table.
+/// Gloo's status of a table.
 #[derive(Debug, Serialize)]
 struct Verdict {
-    /// Its word; absent when it has not written any.
+    /// The state; absent if Gloo has not written a status.
     #[serde(skip_serializing_if = "Option::is_none")]
     approval: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
-    /// Whether the word is about the table as it is.
+    /// Whether the state is of the current generation.
     is_current: bool,
     is_bad: bool,
 }
 
-/// Something of a Rollout that is gone, or no longer selects the table.
+/// Parts of a Rollout that was deleted or does not select the table.
 #[derive(Debug, Serialize)]
 struct LeftBehind {
     table: String,
@@ -102,15 +102,15 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
         return watch::run(args, &clusters).await;
     }
     let report = read(args, &clusters).await?;
-    let is_well = report.left_behind.is_empty()
+    let is_ok = report.left_behind.is_empty()
         && report.rollouts.iter().all(|rollout| {
             rollout.problem.is_none() && !rollout.tables.iter().any(|table| table.gloo.is_bad)
         });
     output::print(&args.output.render(&report, text)?)?;
-    Ok(if is_well { Answer::Yes } else { Answer::No })
+    Ok(if is_ok { Answer::Yes } else { Answer::No })
 }
 
-/// What is in the cluster now.
+/// Reads the cluster.
 async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     if !args.watch {
         output::progress("reading Rollouts");
@@ -127,7 +127,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
         rollouts: Vec::new(),
         left_behind: Vec::new(),
     };
-    let mut explained: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
+    let mut selected_by_mark: BTreeMap<ObjectKey, Vec<ObjectKey>> = BTreeMap::new();
     for rollout in rollouts {
         if !args.live.uses_plugin(rollout.raw()) {
             continue;
@@ -135,7 +135,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
         match Subject::new(rollout.raw().clone()) {
             Ok(subject) => {
                 let (status, selected) = status(args, &subject, &tables, &policies);
-                explained.insert(policy.mark(&subject.key), selected);
+                selected_by_mark.insert(policy.mark(&subject.key), selected);
                 report.rollouts.push(status);
             }
             Err(error) => report.rollouts.push(RolloutStatus {
@@ -149,15 +149,15 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
         }
     }
     for table in &tables {
-        // What is remembered of a table and cannot be read keeps its Rollout from going on, and is shown there.
+        // An unreadable annotation stops the Rollouts of the table, and is reported with them.
         for rollout in involved(table).unwrap_or_default() {
             let is_here = args
                 .namespace
                 .as_ref()
                 .is_none_or(|namespace| rollout.namespace == *namespace);
-            // Nothing is known here of the Rollouts of other clusters.
+            // Rollouts of other clusters cannot be read here.
             let is_here = is_here && policy.marked(&rollout).is_some();
-            let selected = explained.get(&rollout);
+            let selected = selected_by_mark.get(&rollout);
             if is_here && selected.is_none_or(|tables| !tables.contains(table.key())) {
                 report.left_behind.push(LeftBehind {
                     table: table.key().to_string(),
@@ -169,7 +169,7 @@ async fn read(args: &Args, clusters: &Clusters) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// What is to be said of a Rollout, and the tables it selects.
+/// Returns the status of a Rollout, and the tables that it selects.
 fn status(
     args: &Args,
     subject: &Subject,
@@ -259,7 +259,7 @@ impl Verdict {
             self.approval.is_some() && !self.is_current,
             self.message.is_empty(),
         ) {
-            (true, _) => format!("{word}, of an older generation"),
+            (true, _) => format!("{word}, for an older generation"),
             (false, true) => word.to_owned(),
             (false, false) => format!("{word}: {}", self.message),
         }
@@ -317,7 +317,7 @@ fn text(report: &Report) -> String {
     }
     for LeftBehind { table, rollout } in &report.left_behind {
         text += &format!(
-            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has something of Rollout {rollout}, which is gone or does not select it: restore {rollout}\n"
+            "{YELLOW}left behind{YELLOW:#}: RouteTable {table} has parts of Rollout {rollout}, which was deleted or does not select it: run restore {rollout}\n"
         );
     }
     text

@@ -1,4 +1,4 @@
-//! `validate`: every problem of Rollouts and their tables, with its place.
+//! `validate`: lists every problem of Rollouts and their tables, with its position.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,19 +14,17 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::input::{self, Manifest, Spot};
-use super::located::{Step, path};
+use super::input::{self, Manifest, Spot, Step, path};
 use super::output::{self, BOLD, GREEN, RED, YELLOW, styled};
-use super::passes::Update;
+use super::passes::{Trial, Update};
 use super::simulate::{End, walk};
-use super::trial::Trial;
 use super::world::{Source, Subject};
 use crate::from_rpc;
 
-/// Check Rollouts that use the plugin, and their RouteTables: every problem, with its place and its remedy.
+/// Check Rollouts that use the plugin, and their RouteTables: lists every problem, with its position and its remedy.
 ///
-/// Files of other kinds are passed over, so a whole directory of manifests may be given. Every Rollout is also simulated,
-/// so that what the plugin would refuse in the middle of an update is found before it.
+/// Objects of other kinds are ignored, so a whole directory of manifests may be given. Every Rollout is also simulated, to
+/// find what the plugin would refuse during an update.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -45,7 +43,7 @@ pub(crate) struct Args {
     #[arg(long)]
     strict: bool,
 
-    /// Form of the answer.
+    /// Output format.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: ValidateFormat,
 }
@@ -55,11 +53,11 @@ enum ValidateFormat {
     Text,
     Json,
     Yaml,
-    /// Workflow commands, which GitHub shows beside the lines of a pull request.
+    /// Workflow commands, which GitHub shows at the lines of a pull request.
     Github,
 }
 
-/// All that was found.
+/// The result of the checks.
 #[derive(Debug, Serialize)]
 struct Report {
     rollouts: usize,
@@ -82,7 +80,7 @@ enum Severity {
     Warning,
 }
 
-/// Seconds that old Pods are to serve after a promotion, until every gateway has heard of it.
+/// Seconds that old Pods have to serve after a promotion, until every gateway has received the change.
 const ENOUGH_FOR_A_GATEWAY: u64 = 15;
 
 pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
@@ -134,7 +132,7 @@ async fn check(source: &Source) -> anyhow::Result<Report> {
         match source.subject(&manifest.value) {
             Ok(subject) => {
                 let store = Arc::new(MemoryRouteStore::default());
-                // What does not parse has been said.
+                // Objects that cannot be parsed are already reported.
                 source.fill_what_parses(&store, &manifests);
                 problems.extend(scaling_problems(manifest, &subject));
                 problems.extend(rollout_problems(source, manifest, &subject, &store).await?);
@@ -161,7 +159,7 @@ async fn check(source: &Source) -> anyhow::Result<Report> {
     })
 }
 
-/// Whatever makes a table invalid to Gloo.
+/// Returns the problems that make a table invalid to Gloo.
 fn table_problems(manifest: &Manifest, object: &Value) -> Vec<Problem> {
     let table = match RouteTableDoc::from_value(object.clone()) {
         Ok(table) => table,
@@ -184,7 +182,7 @@ fn table_problems(manifest: &Manifest, object: &Value) -> Vec<Problem> {
     problems
 }
 
-/// What is wrong with a Rollout's plugin block, or else with an update of it.
+/// Returns the problems of a Rollout's plugin block or, if there are none, those of a simulated update.
 async fn rollout_problems(
     source: &Source,
     manifest: &Manifest,
@@ -209,7 +207,7 @@ async fn rollout_problems(
         .await
         .complete()
     {
-        let message = format!("{label}: {what} is not among the files: its routes are not checked");
+        let message = format!("{label}: the files do not have {what}: its routes are not checked");
         return Ok(vec![Problem::warning(spot, message)]);
     }
     store.put_rollout(subject.api.clone())?;
@@ -219,7 +217,7 @@ async fn rollout_problems(
     let steps = path("spec.strategy.canary.steps");
     let mut problems = Vec::new();
     for pass in &report.passes {
-        // A step of the Rollout starts with its index.
+        // The name of a pass at a step starts with the index of the step.
         let index = pass
             .at
             .split(' ')
@@ -247,7 +245,7 @@ async fn rollout_problems(
     }
     if let End::Changed(objects) = &report.end {
         let objects = objects.join(", ");
-        let message = format!("{label}: after an update these are not what they were: {objects}");
+        let message = format!("{label}: an update does not restore these objects: {objects}");
         problems.push(Problem::error(spot, message));
     }
     let mut said = BTreeSet::new();
@@ -255,7 +253,7 @@ async fn rollout_problems(
     Ok(problems)
 }
 
-/// Pods that go before the gateway has heard of it, which no router can prevent.
+/// Returns warnings about Pods that would end before the gateway stops sending requests to them, which no router can prevent.
 fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let canary = subject.api.pointer("/spec/strategy/canary");
     let of_canary = |key: &str| canary.and_then(|canary| canary.get(key));
@@ -268,13 +266,13 @@ fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     if of_canary("dynamicStableScale").and_then(Value::as_bool) == Some(true) {
         let containers = subject.api.pointer("/spec/template/spec/containers");
         let has_hook = |container: &Value| container.pointer("/lifecycle/preStop").is_some();
-        // A template elsewhere (workloadRef) is not known here.
+        // The template of a workloadRef is not available here.
         if let Some(containers) = containers.and_then(Value::as_array)
             && !containers.iter().any(has_hook)
         {
             warn(
                 "dynamicStableScale",
-                "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway hears of it",
+                "give the Pods a preStop hook that sleeps for some seconds, since they end before the gateway stops sending requests to them",
             );
         }
         if of_canary("abortScaleDownDelaySeconds").is_none() {
@@ -287,14 +285,15 @@ fn scaling_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let delay = of_canary("scaleDownDelaySeconds").and_then(Value::as_u64);
     if delay.is_some_and(|delay| delay < ENOUGH_FOR_A_GATEWAY) {
         let message = format!(
-            "raise it to {ENOUGH_FOR_A_GATEWAY} at least, so that old Pods serve until the gateway has left them"
+            "raise it to at least {ENOUGH_FOR_A_GATEWAY}, so that old Pods serve until the gateway has stopped sending requests to them"
         );
         warn("scaleDownDelaySeconds", &message);
     }
     problems
 }
 
-/// Every problem of a plugin block: one is reported at a time, so what it is about is taken out and the rest is read again.
+/// Returns every problem of a plugin block. The parser reports one at a time, so the value is removed and the rest is parsed
+/// again.
 fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let at = block_path(source, &subject.api);
     let Some(mut block) = lookup(&subject.api, &at).cloned() else {
@@ -307,7 +306,7 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
         PluginConfig::from_json(block.to_string().as_bytes(), &subject.key, &namespaces)
     {
         let inside = path(config_path(&error.problem).unwrap_or_default());
-        // Something may be missing only because what was wrong has been taken out.
+        // A value may be missing only because a wrong one was removed.
         let follows = match error.problem {
             ConfigProblem::NoSelector => !problems.is_empty(),
             ConfigProblem::Key(strict_json::Problem::Empty { .. }) => removed.starts_with(&inside),
@@ -332,8 +331,8 @@ fn block_problems(source: &Source, manifest: &Manifest, subject: &Subject) -> Ve
     problems
 }
 
-/// What the controller itself refuses of steps that concern a router (upstream
-/// `pkg/apis/rollouts/validation/validation.go`): the Rollout is then InvalidSpec, and no router is asked.
+/// Returns the problems of steps that the controller itself refuses (upstream `pkg/apis/rollouts/validation/validation.go`).
+/// The Rollout is then InvalidSpec, and no router is called.
 fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
     let rollout = &subject.rollout;
     let max = rollout.max_traffic_weight();
@@ -372,7 +371,7 @@ fn step_problems(manifest: &Manifest, subject: &Subject) -> Vec<Problem> {
         .collect()
 }
 
-/// The path to the plugin block that counts.
+/// Returns the path of the plugin block that is read.
 fn block_path(source: &Source, api: &Value) -> Vec<Step> {
     let mut at = path("spec.strategy.canary.trafficRouting.plugins");
     let plugins = lookup(api, &at);
@@ -401,7 +400,7 @@ fn lookup<'v>(value: &'v Value, path: &[Step]) -> Option<&'v Value> {
     })
 }
 
-/// Takes out what `path` leads to; whether it was there.
+/// Removes the value at `path`. Returns whether it existed.
 fn remove(value: &mut Value, path: &[Step]) -> bool {
     let Some((last, above)) = path.split_last() else {
         return false;
@@ -446,7 +445,7 @@ impl Problem {
     }
 }
 
-/// A place as the three fields that tools read.
+/// Serialises a position as three fields.
 fn shown<S: Serializer>(spot: &Spot, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Shown<'s> {
@@ -486,7 +485,7 @@ fn text(report: &Report) -> String {
     text + &styled(style, &checked) + "\n"
 }
 
-/// Workflow commands of GitHub Actions.
+/// Formats problems as workflow commands of GitHub Actions.
 fn github(report: &Report) -> String {
     let mut text = String::new();
     for Problem {

@@ -1,4 +1,4 @@
-//! The Rollouts and RouteTables a command is about, read from files or from a cluster, and kept in memory.
+//! Loads the Rollouts and RouteTables of a command from files or from a cluster into memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,26 +13,25 @@ use route_store::{
 };
 use serde_json::{Value, json};
 
-use super::input::{self, Manifest, Unreadable};
-use super::located::path;
+use super::input::{self, Manifest, Unreadable, path};
 use crate::{
     Policy,
     flags::{ClusterFlags, PolicyFlags},
     from_rpc,
 };
 
-/// Where objects come from.
+/// The source of the objects.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Source {
-    /// File or directory with the Rollout and its RouteTables, or - for stdin; repeatable. Without it: the cluster.
+    /// File or directory with the Rollout and its RouteTables, or - for stdin; repeatable. Default: the cluster.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
 
-    /// With -f: take RouteTables and MirrorPolicies that the files lack from the cluster.
+    /// With -f: read RouteTables and MirrorPolicies that the files lack from the cluster.
     #[arg(long, requires = "files")]
     live: bool,
 
-    /// Namespace of objects that name none.
+    /// Namespace of objects without a namespace.
     #[arg(short, long, default_value = "default")]
     pub(super) namespace: String,
 
@@ -40,7 +39,7 @@ pub(super) struct Source {
     live_objects: Live,
 }
 
-/// The cluster, and what the plugin is told about it.
+/// The cluster, and the plugin's flags for it.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Live {
     #[command(flatten)]
@@ -59,7 +58,7 @@ pub(super) struct Subject {
     pub(super) api: Value,
 }
 
-/// A Rollout whose fields have other types than the API says.
+/// A Rollout with a field of another type than the API has.
 #[derive(Debug, thiserror::Error)]
 #[error("Rollout {key}: unexpected value at {path}")]
 pub(super) struct Mistyped {
@@ -86,7 +85,7 @@ impl Live {
         }
     }
 
-    /// Whether a Rollout names the plugin.
+    /// Whether a Rollout configures the plugin.
     pub(super) fn uses_plugin(&self, api: &Value) -> bool {
         let plugins = api.pointer("/spec/strategy/canary/trafficRouting/plugins");
         let plugins = plugins.and_then(Value::as_object).into_iter().flatten();
@@ -131,7 +130,7 @@ impl Source {
         self.live_objects.clusters()
     }
 
-    /// `name` or `namespace/name` as a key.
+    /// Parses `name` or `namespace/name`.
     pub(super) fn key(&self, name: &str) -> ObjectKey {
         match name.split_once('/') {
             Some((namespace, name)) => ObjectKey::new(namespace, name),
@@ -139,22 +138,22 @@ impl Source {
         }
     }
 
-    /// Whether the cluster is asked for tables.
+    /// Whether tables are read from the cluster.
     pub(super) const fn is_live(&self) -> bool {
         self.live || self.files.is_empty()
     }
 
-    /// The Rollout that is named, or the only one there is, and a store with its tables.
+    /// Loads the named Rollout, or the only one, and a store with its tables.
     pub(super) async fn load(
         &self,
         name: Option<&str>,
     ) -> anyhow::Result<(Subject, Arc<MemoryRouteStore>)> {
         let store = Arc::new(MemoryRouteStore::default());
         let subject = if self.files.is_empty() {
-            let name = name.context("which Rollout? name it, or give files with -f")?;
+            let name = name.context("no Rollout is named: name one, or give files with -f")?;
             let key = self.key(name);
             let live = self.clusters().rollout(&key).await?;
-            let live = live.with_context(|| format!("there is no Rollout {key} in the cluster"))?;
+            let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
             self.subject(live.raw())?
         } else {
             let (manifests, unreadable) = input::read(&self.files);
@@ -182,7 +181,7 @@ impl Source {
         Ok((subject, store))
     }
 
-    /// A Rollout with its namespace.
+    /// Reads a Rollout, with the default namespace if it has none.
     pub(super) fn subject(&self, api: &Value) -> Result<Subject, Mistyped> {
         Subject::new(self.with_namespace(api))
     }
@@ -192,7 +191,7 @@ impl Source {
         manifest.kind() == "Rollout" && self.live_objects.uses_plugin(&manifest.value)
     }
 
-    /// Puts the tables and policies among `manifests` into `store`, as far as they can be read.
+    /// Adds those tables and policies among `manifests` to `store` that can be parsed.
     pub(super) fn fill_what_parses(&self, store: &MemoryRouteStore, manifests: &[Manifest]) {
         for manifest in manifests {
             let _ = self.put(store, manifest);
@@ -212,25 +211,27 @@ impl Source {
         if let Some(name) = name {
             let key = self.key(name);
             let found = subjects.into_iter().find(|subject| subject.key == key);
-            return found.with_context(|| {
-                format!("no Rollout {key} that uses the plugin is among the files")
-            });
+            return found
+                .with_context(|| format!("the files have no Rollout {key} that uses the plugin"));
         }
         match (subjects.pop(), subjects.is_empty()) {
             (Some(subject), true) => Ok(subject),
             (Some(last), false) => {
                 subjects.push(last);
                 let names: Vec<String> = subjects.iter().map(|it| it.key.to_string()).collect();
-                bail!("which Rollout? name one of {}", names.join(", "))
+                bail!(
+                    "there are several Rollouts: name one of {}",
+                    names.join(", ")
+                )
             }
             (None, _) => {
                 let names = self.policy().plugin_names.join(" or ");
-                bail!("no Rollout among the files has {names} under trafficRouting.plugins")
+                bail!("the files have no Rollout with {names} under trafficRouting.plugins")
             }
         }
     }
 
-    /// Copies what the Rollout selects from the cluster, as far as `store` lacks it.
+    /// Copies the tables and policies that the Rollout selects from the cluster, unless `store` has them.
     pub(super) async fn copy_tables(
         &self,
         subject: &Subject,
@@ -238,7 +239,7 @@ impl Source {
     ) -> anyhow::Result<()> {
         let Subject { key, rollout, .. } = subject;
         let Ok(config) = from_rpc::config(&self.policy(), rollout, key) else {
-            // The router says what is wrong with it.
+            // The router reports the error.
             return Ok(());
         };
         let clusters = self.clusters();
@@ -246,7 +247,7 @@ impl Source {
             .select(config.route_tables(), Freshness::Live)
             .await;
         for error in selection.errors {
-            // The router names a table that is not there.
+            // The router reports a missing table.
             if !matches!(error, StoreError::NotFound { .. }) {
                 return Err(error.into());
             }
@@ -259,7 +260,7 @@ impl Source {
             store.put(table.into_raw())?;
         }
         match clusters.policies().await {
-            // Only mirror routes need them.
+            // Only mirror routes need policies.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
                 if !from_rpc::has_mirrors(rollout) => {}
             policies => {
@@ -274,14 +275,14 @@ impl Source {
         Ok(())
     }
 
-    /// The Rollouts of the cluster, of all namespaces.
+    /// Reads the Rollouts of the cluster, of all namespaces.
     pub(super) async fn live_rollouts(&self) -> anyhow::Result<Vec<Manifest>> {
         let rollouts = rollouts(&self.clusters().local, None).await?.into_iter();
         let manifests = rollouts.map(|rollout| Manifest::live("Rollout", rollout.raw().clone()));
         Ok(manifests.collect())
     }
 
-    /// Where objects come from, in words.
+    /// Describes the source.
     pub(super) fn shown(&self) -> String {
         let files = self.files.iter().map(|file| file.display().to_string());
         match self.files.is_empty() {
@@ -290,7 +291,7 @@ impl Source {
         }
     }
 
-    /// An object with a namespace.
+    /// Returns an object with the default namespace if it has none.
     pub(super) fn with_namespace(&self, object: &Value) -> Value {
         let mut object = object.clone();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -302,7 +303,7 @@ impl Source {
     }
 }
 
-/// The Rollouts of a cluster.
+/// Reads the Rollouts of a cluster.
 pub(super) async fn rollouts(
     store: &KubeRouteStore,
     namespace: Option<&str>,
@@ -317,7 +318,7 @@ pub(super) async fn rollouts(
     }
 }
 
-/// The MirrorPolicies of a cluster; none where there is no such kind, or no right to see them.
+/// Reads the MirrorPolicies of a cluster; none if there is no such kind, or no permission to read it.
 pub(super) async fn policies(store: &KubeRouteStore) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
     match store.policies().await {
         Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! A layer around the router that counts the controller's calls, and what became of each pass over a Rollout.
+//! Counts the controller's calls and the result of each pass over a Rollout, as a layer around the router.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,8 +14,7 @@ use tokio::time::Instant;
 use super::{CallLabels, MethodLabels, Metrics, PassLabels};
 use crate::from_rpc;
 
-/// Rollouts that something is remembered of. The controller works on few at a time; more are left from passes that it did
-/// not end.
+/// Rollouts with state of an unfinished pass. The controller works on few at a time, but may not finish a pass.
 const MOST: usize = 10_000;
 
 tokio::task_local! {
@@ -26,23 +25,23 @@ tokio::task_local! {
 #[derive(Default)]
 struct Call(Cell<Pass>);
 
-/// A request was sent. Counts for the call of this task, if there is one.
-pub(super) fn asked() {
-    note(|pass| pass.asked = true);
+/// Notes that a request was sent, for the call of this task, if there is one.
+pub(super) fn request_sent() {
+    note(|pass| pass.has_sent = true);
 }
 
-/// An object was changed. Counts for the call of this task, if there is one.
-pub(super) fn wrote() {
-    note(|pass| pass.wrote = true);
+/// Notes that an object was changed, for the call of this task, if there is one.
+pub(super) fn object_written() {
+    note(|pass| pass.has_written = true);
 }
 
-/// The call of this task is answered from what is known, and the tables are checked later.
+/// Notes that the call of this task is answered from the cache, and that the tables are checked later.
 pub(crate) fn deferred() {
     note(|pass| pass.is_deferred = true);
 }
 
-/// The call of this task is VerifyWeight at the full weight, which always reads from the API server: the controller promotes
-/// on its answer.
+/// Notes that the call of this task is VerifyWeight at full weight. It always reads from the API server, because the
+/// controller promotes on its answer.
 pub(crate) fn confirming() {
     note(|pass| pass.is_confirming = true);
 }
@@ -55,24 +54,24 @@ fn note(change: impl FnOnce(&mut Pass)) {
     });
 }
 
-/// Counts the calls of a router.
+/// A router whose calls are counted.
 pub(crate) struct Metered<R> {
     pub(super) router: R,
     metrics: Arc<Metrics>,
     pub(super) passes: Mutex<HashMap<ObjectKey, Pass>>,
 }
 
-/// What is remembered of a Rollout from one call to the next.
+/// State of the current pass of a Rollout.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Pass {
-    asked: bool,
-    wrote: bool,
+    has_sent: bool,
+    has_written: bool,
     is_deferred: bool,
-    /// Whether a call was VerifyWeight at the full weight.
+    /// Whether a call was VerifyWeight at full weight.
     is_confirming: bool,
-    /// Whether that one asked.
+    /// Whether that call sent a request.
     confirmed: bool,
-    /// When SetWeight changed something that was not verified since.
+    /// When SetWeight last changed something that is not verified yet.
     unverified: Option<Instant>,
 }
 
@@ -85,7 +84,7 @@ impl<R> Metered<R> {
         }
     }
 
-    /// Counts one call.
+    /// Counts one call, with its duration and outcome.
     async fn count<T>(
         &self,
         method: &'static str,
@@ -105,29 +104,29 @@ impl<R> Metered<R> {
             })
             .await;
         running.code = Some(if result.is_ok() { "ok" } else { "error" });
-        self.remember(rollout, |pass| {
+        self.change(rollout, |pass| {
             if noted.is_confirming {
-                pass.confirmed |= noted.asked;
+                pass.confirmed |= noted.has_sent;
             } else {
-                pass.asked |= noted.asked;
+                pass.has_sent |= noted.has_sent;
             }
-            pass.wrote |= noted.wrote;
+            pass.has_written |= noted.has_written;
             pass.is_deferred |= noted.is_deferred;
-            if noted.wrote && method == SET_WEIGHT {
+            if noted.has_written && method == SET_WEIGHT {
                 pass.unverified = Some(Instant::now());
             }
         });
         result
     }
 
-    /// The last call of a pass is over: SetWeight with an error, or VerifyWeight.
+    /// Counts a pass after its last call: VerifyWeight, or SetWeight with an error.
     fn end_pass(&self, rollout: &Rollout, result: Option<Verification>) {
-        self.remember(rollout, |pass| {
+        self.change(rollout, |pass| {
             let label = match result {
                 None => "failed",
-                Some(_) if pass.wrote => "changed",
+                Some(_) if pass.has_written => "changed",
                 Some(_) if pass.is_deferred => "deferred",
-                Some(_) if pass.asked => "read",
+                Some(_) if pass.has_sent => "read",
                 Some(_) if pass.confirmed => "confirmed",
                 Some(_) => "steady",
             };
@@ -146,8 +145,8 @@ impl<R> Metered<R> {
         });
     }
 
-    /// Changes what is remembered of a Rollout; what says nothing is not kept.
-    fn remember(&self, rollout: &Rollout, change: impl FnOnce(&mut Pass)) {
+    /// Changes the state of a Rollout. An empty state is not kept.
+    fn change(&self, rollout: &Rollout, change: impl FnOnce(&mut Pass)) {
         let key = from_rpc::key(rollout);
         let mut passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
         let mut pass = passes.remove(&key).unwrap_or_default();
@@ -163,7 +162,7 @@ impl<R> Metered<R> {
 
 const SET_WEIGHT: &str = "SetWeight";
 
-/// A call that has not ended. If it is dropped, it took too long or panicked.
+/// A running call. If it is dropped without a code, it timed out or panicked.
 struct Running<'m> {
     metrics: &'m Metrics,
     method: &'static str,

@@ -1,4 +1,4 @@
-//! The metrics over HTTP, for Prometheus.
+//! Serves the metrics over HTTP.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -17,18 +17,18 @@ use tracing::{debug, info, warn};
 
 use super::Metrics;
 
-/// How long a connection may wait for a request. Prometheus keeps one open from scrape to scrape.
+/// How long a connection may be idle. Prometheus keeps one open between scrapes.
 const IDLE: Duration = Duration::from_secs(300);
-/// Connections at once.
-const MOST: usize = 16;
-/// Pause after a connection could not be accepted: too many files are open.
+/// Maximum number of concurrent connections.
+const MAX_CONNECTIONS: usize = 16;
+/// Pause after a failed accept, which happens when too many files are open.
 const PAUSE: Duration = Duration::from_secs(1);
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves `/metrics` at `address` until it is cancelled. If the port is taken, for example because the plugin is registered
-/// under two names, there is one warning and nothing is served.
+/// under two names, it logs one warning and returns.
 pub(crate) async fn serve(address: SocketAddr, metrics: Arc<Metrics>) {
     match TcpListener::bind(address).await {
         Ok(listener) => {
@@ -42,7 +42,7 @@ pub(crate) async fn serve(address: SocketAddr, metrics: Arc<Metrics>) {
 }
 
 async fn serve_on(listener: TcpListener, metrics: Arc<Metrics>) {
-    let connections = Arc::new(Semaphore::new(MOST));
+    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(place) = connections.clone().acquire_owned().await else {
             return;
@@ -107,7 +107,7 @@ pub(super) fn answer(
     response
 }
 
-/// The same in Prometheus's own text format, in which the name of a counter has `_total` everywhere.
+/// Converts OpenMetrics to Prometheus's own text format, in which the name of a counter always ends with `_total`.
 fn to_text(open_metrics: &str) -> String {
     let counters: Vec<&str> = open_metrics
         .lines()

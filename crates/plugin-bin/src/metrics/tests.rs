@@ -1,4 +1,4 @@
-//! What is counted, under which names, and how many series there are.
+//! Tests of the metrics: what is counted, under which names, and how many series there are.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,18 +12,18 @@ use route_store::{ScopeStatus, with_context};
 use serde_json::json;
 
 use super::*;
-use crate::events::Reason;
+use crate::reporter::Reason;
 
-/// A router that answers as it is told, and may write meanwhile.
+/// A router with set answers, which may write during a call.
 #[derive(Default)]
 struct Fake {
-    /// Whether SetWeight fails, and what VerifyWeight answers.
+    /// Whether SetWeight fails.
     fails: bool,
     verification: Option<Verification>,
-    /// The verb of a request that each call sends, and who counts it.
+    /// The verb of a request that each call sends, and the observer that counts it.
     sends: Option<(&'static str, Arc<Requests>)>,
     is_deferred: bool,
-    /// Whether the call is one that confirms the full weight.
+    /// Whether each call confirms the full weight.
     confirms: bool,
     is_slow: bool,
     panics: bool,
@@ -124,7 +124,7 @@ const WEIGHT: DesiredWeight = DesiredWeight {
     max: 100,
 };
 
-/// One pass as the controller makes it.
+/// Makes the calls of one pass.
 async fn pass<R: TrafficRouter>(router: &R, rollout: &Rollout) {
     let hashes = PodHashes::default();
     router.remove_managed_routes(rollout).await.unwrap();
@@ -134,7 +134,7 @@ async fn pass<R: TrafficRouter>(router: &R, rollout: &Rollout) {
     }
 }
 
-/// The value of a series, without the prefix.
+/// Returns the value of a series, named without the prefix.
 fn value(metrics: &Metrics, series: &str) -> Option<f64> {
     let text = metrics.to_open_metrics().unwrap();
     let mut lines = text.lines();
@@ -156,7 +156,7 @@ async fn the_layer_passes_the_end_on() {
     assert!(is_stopped.load(Ordering::Relaxed));
 }
 
-/// One pass of such a router, and the result that is counted.
+/// Makes one pass and checks the result that is counted.
 async fn check_pass(router: impl FnOnce(&Arc<Metrics>) -> Fake, expect: &str) {
     let metrics = Metrics::new(false);
     let router = Metered::new(router(&metrics), metrics.clone());
@@ -217,7 +217,7 @@ async fn calls_are_counted_by_their_outcome() {
         let router = Metered::new(fake, metrics.clone());
         let call = router.set_weight(&rollout, WEIGHT, &[]);
         let call = tokio::time::timeout(Duration::from_secs(5), call);
-        // As the server does for a panic.
+        // The server catches a panic in the same way.
         let _ = std::panic::AssertUnwindSafe(call).catch_unwind().await;
         let series = format!(r#"calls_total{{method="SetWeight",code="{code}"}}"#);
         assert_eq!(value(&metrics, &series), Some(1.0), "{code}");
@@ -334,17 +334,17 @@ async fn leadership_is_not_known_until_the_lease_is_read() {
     let metrics = Metrics::new(false);
     assert_eq!(value(&metrics, "leader"), Some(-1.0));
     for (leads, expect) in [(Some(true), 1.0), (Some(false), 0.0), (None, -1.0)] {
-        metrics.between.leads(leads);
+        metrics.background.leads(leads);
         assert_eq!(value(&metrics, "leader"), Some(expect));
     }
 }
 
-/// Series, without comments.
+/// Counts the series, without comments.
 fn series(text: &str) -> usize {
     text.lines().filter(|line| !line.starts_with('#')).count()
 }
 
-/// What a process can meet within its life: each kind of request with each answer, each outcome of each call.
+/// Records everything that a process can count: each kind of request with each answer, each outcome of each call.
 async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     let sends = Some(("patch", metrics.requests_to("local")));
     for number in 0..rollouts {
@@ -433,13 +433,15 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
         "conflict",
         "failed",
     ] {
-        metrics.between.repair(outcome, Duration::from_millis(300));
+        metrics
+            .background
+            .repair(outcome, Duration::from_millis(300));
     }
     for reason in ["deleted", "never_seen", "plugin_removed", "deselected"] {
-        metrics.between.restore(reason);
+        metrics.background.restore(reason);
     }
     for outcome in ["complete", "timeout", "broken", "ended"] {
-        metrics.between.released(outcome, Duration::from_secs(7));
+        metrics.background.released(outcome, Duration::from_secs(7));
     }
     let count = metrics.count_events();
     for reason in Reason::ALL {
@@ -465,7 +467,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
             restarts: 1,
             problem: None,
         };
-        metrics.follow(cluster, kind, move || InformerStatus {
+        metrics.export_watch(cluster, kind, move || InformerStatus {
             scopes: vec![scope.clone()],
             objects: 1000,
             bytes: 12_000_000,
@@ -494,7 +496,7 @@ async fn with_rollouts_there_are_2000_series_more() {
     assert!(series(&text) < 2600);
 }
 
-/// A metric that is declared and not counted has no series.
+/// A metric that is declared but never counted has no series.
 #[tokio::test]
 async fn each_declared_metric_is_counted() {
     let metrics = Metrics::new(true);
@@ -508,7 +510,7 @@ async fn each_declared_metric_is_counted() {
 }
 
 #[test]
-fn names_are_those_of_the_reference() {
+fn the_reference_lists_every_metric() {
     let metrics = Metrics::new(true);
     let page = include_str!("../../../../docs/observability.md");
     let text = metrics.to_open_metrics().unwrap();
@@ -524,7 +526,7 @@ fn names_are_those_of_the_reference() {
 }
 
 #[tokio::test]
-async fn metrics_are_in_the_format_that_is_asked_for() {
+async fn the_accept_header_selects_the_format() {
     let metrics = Metrics::new(false);
     everything(&metrics, 1).await;
     let (status, text) = get(&metrics, &Method::GET, "/metrics", "");
@@ -549,14 +551,14 @@ fn get(metrics: &Metrics, method: &Method, path: &str, accept: &str) -> (StatusC
 }
 
 #[tokio::test]
-async fn a_taken_port_is_a_warning_and_no_more() {
+async fn a_taken_port_causes_only_a_warning() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
-    // It returns, and does not panic.
+    // It must return without a panic.
     serve(address, Metrics::new(false)).await;
 }
 
-/// What is shown of a kind whose scopes are followed like this.
+/// Checks the series of a kind whose scopes have this state.
 #[track_caller]
 fn check_synced(scopes: &[bool], expect: Option<&str>) {
     let scopes = scopes.iter().map(|is_synced| ScopeStatus {
@@ -568,7 +570,7 @@ fn check_synced(scopes: &[bool], expect: Option<&str>) {
     });
     let scopes: Vec<_> = scopes.collect();
     let metrics = Metrics::new(false);
-    metrics.follow("local", "MirrorPolicy", move || InformerStatus {
+    metrics.export_watch("local", "MirrorPolicy", move || InformerStatus {
         scopes: scopes.clone(),
         ..InformerStatus::default()
     });
@@ -578,9 +580,9 @@ fn check_synced(scopes: &[bool], expect: Option<&str>) {
     assert_eq!(shown, expect);
 }
 
-/// Otherwise the alert on kinds that are not followed would never end.
+/// Otherwise the alert on kinds without a watch would never end.
 #[test]
-fn a_kind_that_nobody_needs_is_neither_synced_nor_unsynced() {
+fn a_kind_that_is_not_watched_is_neither_synced_nor_unsynced() {
     check_synced(&[], None);
     check_synced(&[false], Some("0"));
     check_synced(&[true, false], Some("0"));

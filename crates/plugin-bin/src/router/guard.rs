@@ -1,12 +1,12 @@
-//! Holds promotions: SetWeight 0 of a promoted Rollout leaves traffic on the canary Service until the stable Service leads
-//! to the new Pods.
+//! Holds promotions: after SetWeight 0 of a promoted Rollout, traffic stays on the canary Service until the stable Service
+//! leads to the new Pods.
 //!
-//! A hold is not "write nothing": the canary Service gets all traffic. After `promote --full` at 40 % the rest would meet the
-//! old Pods.
+//! During a hold the canary Service gets all traffic. Writing nothing would not do: after `promote --full` at 40 % the other
+//! 60 % would be sent to the old Pods.
 //!
-//! The call answers Ok, so that nothing else of the Rollout waits, and VerifyWeight answers "not verified", so that the
-//! controller asks again every 10 s: if this process ended, a new one would hold or release with the next call. "Not
-//! implemented" would leave the table as it is for up to 15 minutes.
+//! SetWeight returns `Ok`, so that nothing else of the Rollout waits. VerifyWeight returns "not verified", so that the
+//! controller calls again every 10 s: after a restart, the new process holds or releases with the next call. With "not
+//! implemented" the table could stay as it is for up to 15 minutes.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -32,44 +32,44 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{Fence, GlooRouter, Only, carry_out, deadline::Deadline, selected::Selected};
+use super::{Fence, GlooRouter, RepairScope, carry_out, deadline::Deadline, read::Selected};
 use crate::error::Failure;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, HoldEnd, Report};
 
-/// A hold that no call has asked about for this long belongs to a Rollout that is gone.
+/// A hold that no call has asked about for this long belongs to a deleted Rollout.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The promotions that are held, by Rollout.
+/// The held promotions, by Rollout.
 #[derive(Debug)]
 pub(crate) struct Holds {
     begun: Instant,
     held: Mutex<HashMap<ObjectKey, Held>>,
-    /// Told when a promotion begins to be held.
+    /// Notified when a hold begins.
     changed: Notify,
     has_warned: AtomicBool,
 }
 
-/// A promotion that is held.
+/// One held promotion.
 #[derive(Clone, Debug)]
 struct Held {
     promotion: Promotion,
-    /// The tables whose traffic stays.
+    /// Tables whose traffic stays on the canary Service.
     tables: BTreeSet<ObjectKey>,
-    /// The last known state of the endpoints, and its time, if they are watched.
+    /// The last observation of the watched endpoints, and its time; `None` if they are not watched.
     followed: Option<(Look, Instant)>,
     hold: Hold,
-    /// When it was decided last to go on.
+    /// When the hold was last continued.
     asked: Instant,
 }
 
-/// What is promoted, and where its Pods have to be.
+/// What is promoted, and the Services whose endpoints are compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Promotion {
     pub(crate) rollout: ObjectKey,
     /// `metadata.uid` of the Rollout.
     pub(crate) uid: String,
-    /// Hash of the new Pods.
+    /// Pod template hash of the promoted version.
     pub(crate) hash: String,
     pub(crate) stable: String,
     pub(crate) canary: String,
@@ -77,7 +77,7 @@ pub(crate) struct Promotion {
 }
 
 impl Promotion {
-    /// The promotion that a request for weight 0 follows; `None` if it may not be held.
+    /// Returns the promotion that a request for weight 0 follows; `None` if it may not be held.
     pub(crate) fn of(rollout: &Rollout, request: &Request) -> Option<Self> {
         let hash = rollout.status.promoted_canary()?;
         let (stable, canary) = guarded_services(&request.config, &request.intent)?;
@@ -91,7 +91,7 @@ impl Promotion {
         })
     }
 
-    /// Whether a Rollout is the one that was promoted, and nothing was rolled out since.
+    /// Whether `rollout` is the promoted one, and nothing was rolled out since.
     pub(crate) fn is_of(&self, rollout: &Rollout) -> bool {
         let promoted = rollout.status.promoted_canary();
         rollout.metadata.uid == self.uid && promoted == Some(&self.hash)
@@ -117,19 +117,19 @@ impl Default for Holds {
 }
 
 impl Holds {
-    /// Whether the promotion of a Rollout is held.
+    /// Whether a promotion of the Rollout is held.
     pub(crate) fn is_held(&self, rollout: &ObjectKey) -> bool {
         self.held().contains_key(rollout)
     }
 
-    /// Whether it is this promotion that is held.
+    /// Whether this very promotion is held.
     pub(crate) fn holds(&self, promotion: &Promotion) -> bool {
         let held = self.held();
         let held = held.get(&promotion.rollout);
         held.is_some_and(|held| held.promotion == *promotion)
     }
 
-    /// All promotions that are held. The future ends when another one is.
+    /// Returns all held promotions, and a future that completes when another hold begins.
     pub(crate) fn all(&self) -> (Vec<Promotion>, Notified<'_>) {
         let changed = self.changed.notified();
         let held = self.held();
@@ -137,7 +137,7 @@ impl Holds {
         (all.collect(), changed)
     }
 
-    /// Decides about a promotion by what the endpoints say. The caller that ends the hold reports it.
+    /// Decides about a promotion from an observation of the endpoints. The caller that ends the hold reports it.
     fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
         let (at, now) = (Instant::now(), self.now());
         let mut held = self.held();
@@ -166,7 +166,7 @@ impl Holds {
         decision
     }
 
-    /// The last known state of watched endpoints; `None` if they are not watched any more.
+    /// Records an observation of the watched endpoints; `None` if they are no longer watched.
     pub(crate) fn follow(&self, promotion: &Promotion, look: Option<Look>) {
         let mut held = self.held();
         let held = held.get_mut(&promotion.rollout);
@@ -175,18 +175,18 @@ impl Holds {
         }
     }
 
-    /// Ends the hold of a Rollout, and tells how long it was.
+    /// Removes the hold of a Rollout. Returns how long it lasted.
     fn end(&self, rollout: &ObjectKey) -> Option<Duration> {
         let ended = self.held().remove(rollout);
         ended.map(|it| it.hold.lasts(self.now()))
     }
 
-    /// Number of promotions that are held.
+    /// Returns the number of held promotions.
     fn count(&self) -> usize {
         self.held().len()
     }
 
-    /// Remembers the tables whose traffic stays.
+    /// Records the tables whose traffic stays on the canary Service.
     fn keep(&self, rollout: &ObjectKey, tables: BTreeSet<ObjectKey>) {
         if let Some(held) = self.held().get_mut(rollout) {
             held.tables = tables;
@@ -199,7 +199,7 @@ impl Holds {
         held.map(|held| held.tables.clone()).unwrap_or_default()
     }
 
-    /// What the endpoints say about a promotion, if they are watched.
+    /// Returns the last observation of the endpoints of a promotion, if they are watched.
     fn followed(&self, promotion: &Promotion) -> Option<Look> {
         let held = self.held();
         let held = held.get(&promotion.rollout);
@@ -208,7 +208,7 @@ impl Holds {
         (since.elapsed() < FRESH).then(|| look.clone())
     }
 
-    /// A time that a decision named, on the clock.
+    /// Converts a time of a decision to an instant.
     pub(crate) fn at(&self, time: Duration) -> Instant {
         self.begun + time
     }
@@ -222,23 +222,23 @@ impl Holds {
     }
 }
 
-/// The selected tables, divided into those that get what the call asks for and those whose traffic is held.
-pub(super) struct Divided {
+/// The selected tables, with the held ones kept apart.
+pub(super) struct HeldApart {
     pub(super) selected: Selected,
-    /// The tables that are held, with what they get instead.
+    /// The held tables, and the request that is carried out for them instead.
     pub(super) held: Option<(Request, Selected)>,
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Decides which of the selected tables keep their traffic on the canary Service for now.
-    pub(super) async fn divide(
+    /// Separates the selected tables that keep their traffic on the canary Service for now.
+    pub(super) async fn hold_apart(
         &self,
         rollout: &Rollout,
         request: &Request,
         selected: Selected,
         deadline: Deadline,
-    ) -> Divided {
-        let free = |selected| Divided {
+    ) -> HeldApart {
+        let free = |selected| HeldApart {
             selected,
             held: None,
         };
@@ -248,18 +248,18 @@ impl<S: Store> GlooRouter<S> {
             return free(selected);
         };
         let full = request.with_all_to_canary();
-        let is_led_by_canary = |table: &RouteTableDoc| {
-            // At rest no table has a record, and nothing has to be planned here.
+        let may_be_held = |table: &RouteTableDoc| {
+            // At rest no table has an annotation, and nothing has to be planned here.
             let annotations = table.annotations();
             if annotations.is_none_or(|it| !it.contains_key(ANNOTATION)) {
                 return false;
             }
             let plan = plan(&request.config, &request.intent, table);
-            // Where all traffic cannot go to the canary Service, it goes to stable, as asked.
-            plan.is_ok_and(|plan| plan.takes_from_canary()) && plan_is_whole(&full, table)
+            // A table that cannot send all traffic to the canary Service returns to stable, as requested.
+            plan.is_ok_and(|plan| plan.takes_from_canary()) && is_completely_plannable(&full, table)
         };
         let Selected { tables, failures } = selected;
-        let (held, tables): (Vec<_>, Vec<_>) = tables.into_iter().partition(is_led_by_canary);
+        let (held, tables): (Vec<_>, Vec<_>) = tables.into_iter().partition(may_be_held);
         let selected = Selected { tables, failures };
         if held.is_empty() {
             self.end_hold(promotion.about(), HoldEnd::Ended);
@@ -273,7 +273,7 @@ impl<S: Store> GlooRouter<S> {
             && self.may_get_all(&promotion, &full, &held, deadline).await
         {
             self.holds.keep(&promotion.rollout, held.keys());
-            return Divided {
+            return HeldApart {
                 selected,
                 held: Some((full, held)),
             };
@@ -286,7 +286,7 @@ impl<S: Store> GlooRouter<S> {
         })
     }
 
-    /// Whether a promotion is held now. What cannot be read holds nothing.
+    /// Whether a promotion is held now. If endpoints or Pods cannot be read, it is not.
     async fn is_held(&self, promotion: &Promotion, deadline: Deadline) -> bool {
         let key = &promotion.rollout;
         let look = match self.holds.followed(promotion) {
@@ -295,12 +295,12 @@ impl<S: Store> GlooRouter<S> {
                 Some(Ok(Some(look))) => look,
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
-                    self.warn_once(key, &error_chain(&error));
+                    self.warn_unguarded_once(key, &error_chain(&error));
                     self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
                 None => {
-                    self.warn_once(key, "the endpoints were not read in time");
+                    self.warn_unguarded_once(key, "the endpoints were not read in time");
                     self.end_hold(promotion.about(), HoldEnd::Broken);
                     return false;
                 }
@@ -317,7 +317,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Decides about a promotion by what the endpoints say, and reports a hold that begins or lasts too long.
+    /// Decides about a promotion from an observation of the endpoints. Reports a hold that begins or lasts too long.
     pub(crate) fn decide(&self, promotion: &Promotion, look: &Look) -> Decision {
         let was_held = self.holds.holds(promotion);
         let decision = self.holds.decide(promotion, look);
@@ -342,8 +342,8 @@ impl<S: Store> GlooRouter<S> {
         decision
     }
 
-    /// Whether the canary Service may get all traffic of the tables to be held. If it has less so far, the Rollout as it is
-    /// now decides: a call that comes late, from a process that was no leader for some time, may not send traffic to the
+    /// Whether the canary Service may get all traffic of the held tables. If this moves traffic to it, the live Rollout
+    /// decides: a late call, from a process whose controller was not the leader for some time, must not send traffic to the
     /// Pods of the next version.
     async fn may_get_all(
         &self,
@@ -373,7 +373,7 @@ impl<S: Store> GlooRouter<S> {
         is_current
     }
 
-    /// Ends the hold of a Rollout, if it has one, and reports it.
+    /// Ends the hold of a Rollout, if there is one, and reports it.
     fn end_hold(&self, rollout: About, end: HoldEnd) {
         if let Some(after) = self.holds.end(&rollout.key) {
             info!(rollout = %rollout.key, "the promotion is no longer held: {}", end.as_str());
@@ -387,14 +387,14 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    fn warn_once(&self, rollout: &ObjectKey, why: &str) {
+    fn warn_unguarded_once(&self, rollout: &ObjectKey, why: &str) {
         if !self.holds.has_warned.swap(true, Ordering::Relaxed) {
             warn!(%rollout, "promotions do not wait for Pods: {why}");
         }
     }
 }
 
-/// How a hold ends by a decision; `None` if it goes on.
+/// Returns how a decision ends the hold; `None` if the hold continues.
 pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
     match decision {
         Decision::Hold { .. } => None,
@@ -404,12 +404,12 @@ pub(crate) fn end_of(decision: &Decision) -> Option<HoldEnd> {
     }
 }
 
-/// What became of a hold that was to end between the calls.
+/// The outcome of releasing a hold outside of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The table leads to the stable Service, or another call takes care of it.
+    /// The tables lead to the stable Service, or a call has taken over.
     Done,
-    /// It was not written: it is worth another try.
+    /// A table was not written. Try again.
     Failed,
 }
 
@@ -418,24 +418,24 @@ impl<S: Store> GlooRouter<S> {
         &self.holds
     }
 
-    /// Whether the Rollout of a promotion that is held is still there, and nothing was rolled out since; `None` if the API
-    /// server does not tell.
+    /// Whether the Rollout of a held promotion still exists, and nothing was rolled out since; `None` if the API server does
+    /// not answer.
     pub(crate) async fn is_still_promoted(&self, promotion: &Promotion) -> Option<bool> {
         match self.live_rollout(&promotion.rollout).await {
             Ok(live) => {
                 Some(live.is_some_and(|(live, is_deleting)| !is_deleting && promotion.is_of(&live)))
             }
             Err(error) => {
-                debug!(rollout = %promotion.rollout, "not known: {error}");
+                debug!(rollout = %promotion.rollout, "the Rollout cannot be read: {error}");
                 None
             }
         }
     }
 
-    /// What the endpoints of a promotion say, live.
+    /// Reads the uids of the promoted version's Pods from the API server.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn new_pods(
         &self,
         promotion: &Promotion,
@@ -444,17 +444,17 @@ impl<S: Store> GlooRouter<S> {
         self.store.pods_of_version(namespace, &promotion.hash).await
     }
 
-    /// Follows the endpoints of both Services of a promotion.
+    /// Watches the endpoints of both Services of a promotion.
     pub(crate) fn follow_endpoints(&self, promotion: &Promotion) -> EndpointStream<'_> {
         let services = [promotion.stable.as_str(), promotion.canary.as_str()];
         self.store
             .follow_endpoints(&promotion.rollout.namespace, &services)
     }
 
-    /// Ends a hold between the calls: the tables get what the call asked for, by one guarded PATCH each.
+    /// Ends a hold outside of a call: each table gets what the call asked for, with one guarded PATCH.
     ///
-    /// Weight 0 is right whatever was rolled out since: a Rollout may ask for it at any time, and the next call asks for
-    /// more. What a Rollout that was deleted left is restored.
+    /// Weight 0 is right whatever was rolled out since: a Rollout may return to it at any time, and the next call sets a
+    /// higher weight. If the Rollout was deleted, its tables are restored.
     pub(crate) async fn release_promotion(
         &self,
         promotion: &Promotion,
@@ -475,7 +475,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Whether the hold was ended, and not by a call meanwhile.
+    /// Returns whether this function ended the hold, and not a concurrent call.
     async fn try_release_promotion(
         &self,
         promotion: &Promotion,
@@ -508,7 +508,7 @@ impl<S: Store> GlooRouter<S> {
                 Err(StoreError::NotFound { .. }) => continue,
                 read => read?,
             };
-            // A call ends the hold before it writes: from here on its write is a conflict.
+            // A call ends its hold before it writes, so from here on its write would conflict with this one.
             if !self.holds.holds(promotion) {
                 return Ok(false);
             }
@@ -523,7 +523,7 @@ impl<S: Store> GlooRouter<S> {
                 tables: vec![document],
                 failures: Vec::new(),
             };
-            let only = Only {
+            let only = RepairScope {
                 table: &table,
                 may_grow: false,
             };
@@ -536,13 +536,13 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// Whether a request can be carried out on a whole table.
-fn plan_is_whole(request: &Request, table: &RouteTableDoc) -> bool {
+/// Whether a request can be carried out on every selected route of a table.
+fn is_completely_plannable(request: &Request, table: &RouteTableDoc) -> bool {
     let plan = plan(&request.config, &request.intent, table);
     plan.is_ok_and(|plan| plan.left().next().is_none())
 }
 
-/// What the endpoints say about a promotion now; `None` where no endpoints are kept.
+/// Reads endpoints and Pods, and returns the observation for a promotion; `None` if the store has no endpoints.
 pub(crate) async fn look<S: Store>(
     store: &S,
     promotion: &Promotion,
@@ -555,7 +555,7 @@ pub(crate) async fn look<S: Store>(
     Ok(endpoints.map(|endpoints| look_at(promotion, &endpoints, &pods)))
 }
 
-/// What `endpoints` of both Services say about a promotion of `pods`.
+/// Returns what `endpoints` of both Services mean for a promotion whose new Pods are `pods`.
 pub(crate) fn look_at(
     promotion: &Promotion,
     endpoints: &[route_store::Endpoint],

@@ -1,5 +1,5 @@
-//! What the router remembers from one call to the next. A new process knows nothing of it, and every rule holds without it
-//! in the next pass.
+//! State that the router keeps from one call to the next. It is an optimisation of one pass: a new process starts without it,
+//! and every rule holds again from the next pass on.
 
 mod table_locks;
 
@@ -11,7 +11,7 @@ use std::{
 };
 
 use gloo_types::ObjectKey;
-use rollouts_rpc::{PodHashes as Told, Rollout};
+use rollouts_rpc::{PodHashes as ReceivedHashes, Rollout};
 use route_planner::{IntentKind, PodHashes};
 use tokio::time::Instant;
 
@@ -19,62 +19,62 @@ pub(super) use table_locks::{TableLocks, Urgency};
 
 use crate::from_rpc::key;
 
-/// A Rollout that the controller has not asked about for this long is gone: it asks about each every 15 minutes. It may be
-/// remembered for twice as long.
+/// State of a Rollout is dropped if the controller has not called for it for this long: it calls for each Rollout every 15
+/// minutes. The state may be kept for twice as long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Facts about Rollouts that the calls themselves do not carry. A Rollout at rest takes no memory.
+/// State of Rollouts that the calls do not carry. A Rollout at rest takes no memory.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     rollouts: Mutex<Rollouts>,
-    /// The tables that are being written.
+    /// Locks of the tables that are being written.
     pub(super) locks: TableLocks,
 }
 
 #[derive(Debug, Default)]
-struct Facts {
+struct State {
     pass: Option<Pass>,
     hashes: Option<Hashes>,
-    /// The tables that the Rollout selected, so that one it selects no longer can be restored.
+    /// The tables that the Rollout selected, so that a table which it no longer selects can be restored.
     selected: BTreeSet<ObjectKey>,
-    /// The ports of an experiment's Services, by name.
+    /// Ports of an experiment's Services, by name.
     ports: BTreeMap<String, u32>,
-    /// The weight for which a call has waited until Gloo accepts it.
+    /// The weight for which a call has already waited until Gloo accepts it.
     awaited: Option<IntentKind>,
     full: Option<Full>,
 }
 
-/// Since when a canary has had all traffic.
+/// When a canary got all traffic.
 #[derive(Debug)]
 struct Full {
-    /// Of the Rollout.
+    /// `metadata.uid` of the Rollout.
     uid: String,
-    /// Of the canary's Pods.
+    /// Hash of the canary's Pods.
     hash: String,
     since: Instant,
 }
 
-/// What the calls of a pass say to SetWeight, which comes after them. A pass ends with VerifyWeight, and a Rollout of another
-/// version belongs to another pass.
+/// What earlier calls of a pass tell SetWeight, which comes last but one. A pass ends with VerifyWeight. A Rollout with
+/// another resource version belongs to another pass.
 #[derive(Debug)]
 struct Pass {
     /// `metadata.resourceVersion` of the Rollout.
     version: String,
     /// Whether RemoveManagedRoutes was called.
     ///
-    /// The controller removes managed routes when they must not be there, and goes on with SetWeight, or even with
-    /// SetHeaderRoute, in the same pass (upstream `rollout/trafficrouting.go`). Only the removal says so: later calls must
-    /// not bring the routes back.
+    /// The controller removes managed routes when they must not exist, and continues with SetWeight, or even SetHeaderRoute,
+    /// in the same pass (upstream `rollout/trafficrouting.go`). Only RemoveManagedRoutes shows this: later calls must not restore the
+    /// routes.
     has_removed: bool,
-    /// Calls about managed routes that SetWeight has to try again.
+    /// Calls about managed routes that SetWeight has to retry.
     unfinished: Vec<IntentKind>,
 }
 
-/// What UpdateHash said last. It holds as long as the status names the same versions: the controller may call SetWeight
-/// before UpdateHash when they have changed.
+/// The hashes of the last UpdateHash. They are valid as long as the status names the same versions: the controller may call
+/// SetWeight before UpdateHash after the versions have changed.
 #[derive(Debug)]
 struct Hashes {
-    /// Of the Rollout, which another one of the same name does not share.
+    /// `metadata.uid` of the Rollout. Another Rollout of the same name must not use the hashes.
     uid: String,
     status_stable: String,
     status_canary: String,
@@ -85,31 +85,31 @@ struct Hashes {
 #[derive(Debug, Default)]
 struct Rollouts {
     by_key: BTreeMap<ObjectKey, Remembered>,
-    /// When those that are gone were last removed.
+    /// When state of deleted Rollouts was last dropped.
     swept: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Remembered {
-    facts: Facts,
+    state: State,
     used: Instant,
 }
 
 impl Memory {
-    /// The managed routes of `rollout` are being removed.
+    /// Notes that the managed routes of `rollout` are removed in this pass.
     pub(super) fn begin_removal(&self, rollout: &Rollout) {
         let pass = Pass {
             version: rollout.metadata.resource_version.clone(),
             has_removed: true,
             unfinished: Vec::new(),
         };
-        self.change(&key(rollout), |facts| facts.pass = Some(pass));
+        self.change(&key(rollout), |state| state.pass = Some(pass));
     }
 
-    /// Whether the managed routes of `rollout` were removed in the pass under way.
+    /// Whether the managed routes of `rollout` were removed in the current pass.
     pub(super) fn has_removed(&self, rollout: &Rollout) -> bool {
-        self.change(&key(rollout), |facts| {
-            facts.pass_of(rollout).is_some_and(|pass| pass.has_removed)
+        self.change(&key(rollout), |state| {
+            state.pass_of(rollout).is_some_and(|pass| pass.has_removed)
         })
     }
 
@@ -120,12 +120,12 @@ impl Memory {
         call: &IntentKind,
         is_unfinished: bool,
     ) {
-        self.change(&key(rollout), |facts| {
-            if let Some(pass) = facts.pass_of(rollout) {
+        self.change(&key(rollout), |state| {
+            if let Some(pass) = state.pass_of(rollout) {
                 pass.unfinished.retain(|other| other != call);
                 pass.unfinished.extend(is_unfinished.then(|| call.clone()));
             } else if is_unfinished {
-                facts.pass = Some(Pass {
+                state.pass = Some(Pass {
                     version: rollout.metadata.resource_version.clone(),
                     has_removed: false,
                     unfinished: vec![call.clone()],
@@ -134,57 +134,57 @@ impl Memory {
         });
     }
 
-    /// The calls of the pass under way that have to be tried again.
+    /// Returns the calls of the current pass that have to be retried.
     pub(super) fn unfinished(&self, rollout: &Rollout) -> Vec<IntentKind> {
-        self.change(&key(rollout), |facts| {
-            let pass = facts.pass_of(rollout);
+        self.change(&key(rollout), |state| {
+            let pass = state.pass_of(rollout);
             pass.map(|pass| pass.unfinished.clone()).unwrap_or_default()
         })
     }
 
-    /// VerifyWeight was called, the last call of a pass.
+    /// Ends the pass: VerifyWeight, its last call, was made.
     pub(super) fn end_pass(&self, rollout: &Rollout) {
-        self.change(&key(rollout), |facts| facts.pass = None);
+        self.change(&key(rollout), |state| state.pass = None);
     }
 
-    /// Remembers what UpdateHash said. At rest it says no more than the Rollout's status.
-    pub(super) fn tell_hashes(&self, rollout: &Rollout, told: &Told) {
+    /// Records the hashes of UpdateHash. At rest they say no more than the Rollout's status, so nothing is kept.
+    pub(super) fn record_hashes(&self, rollout: &Rollout, received: &ReceivedHashes) {
         let status = &rollout.status;
-        let is_rest = told.stable == told.canary
-            && told.stable == status.stable_rs
-            && told.canary == status.current_pod_hash;
+        let is_rest = received.stable == received.canary
+            && received.stable == status.stable_rs
+            && received.canary == status.current_pod_hash;
         let hashes = (!is_rest).then(|| Hashes {
             uid: rollout.metadata.uid.clone(),
             status_stable: status.stable_rs.clone(),
             status_canary: status.current_pod_hash.clone(),
-            stable: told.stable.clone(),
-            canary: told.canary.clone(),
+            stable: received.stable.clone(),
+            canary: received.canary.clone(),
         });
-        self.change(&key(rollout), |facts| facts.hashes = hashes);
+        self.change(&key(rollout), |state| state.hashes = hashes);
     }
 
-    /// The hashes to go by now.
+    /// Returns the hashes that are valid now.
     pub(super) fn hashes(&self, rollout: &Rollout) -> PodHashes {
         let status = &rollout.status;
         let (mut stable, mut canary) = (status.stable_rs.clone(), status.current_pod_hash.clone());
-        self.change(&key(rollout), |facts| {
-            let is_current = |told: &&Hashes| {
-                told.uid == rollout.metadata.uid
-                    && told.status_stable == status.stable_rs
-                    && told.status_canary == status.current_pod_hash
+        self.change(&key(rollout), |state| {
+            let is_current = |received: &&Hashes| {
+                received.uid == rollout.metadata.uid
+                    && received.status_stable == status.stable_rs
+                    && received.status_canary == status.current_pod_hash
             };
-            if let Some(told) = facts.hashes.as_ref().filter(is_current) {
-                stable.clone_from(&told.stable);
-                canary.clone_from(&told.canary);
+            if let Some(received) = state.hashes.as_ref().filter(is_current) {
+                stable.clone_from(&received.stable);
+                canary.clone_from(&received.canary);
             }
         });
         let others = if status.abort && status.updated_replicas == 0 {
-            // The aborted canary has no Pods left that stable would have to be kept apart from. The status does not count
-            // the stable Pods, but there cannot be more than the Rollout asks for.
+            // The aborted canary has no Pods, so nothing has to be distinguished from stable. The status does not count the
+            // stable Pods, but there cannot be more than `spec.replicas`.
             canary.clone_from(&stable);
             status.replicas > rollout.replicas()
         } else {
-            // After a promotion or rollback the current version is the stable one.
+            // After a promotion or a rollback, the current version is the stable one.
             stable == canary && status.replicas > status.updated_replicas
         };
         PodHashes {
@@ -194,39 +194,39 @@ impl Memory {
         }
     }
 
-    /// The tables that were selected before and are not among those selected `now`. They are told until they are
+    /// Returns the tables that were selected before and are not in `now`. They are returned again until they are
     /// [restored](Self::restored).
     pub(super) fn left_behind(
         &self,
         rollout: &ObjectKey,
         now: &BTreeSet<ObjectKey>,
     ) -> Vec<ObjectKey> {
-        self.change(rollout, |facts| {
-            let left = facts.selected.difference(now).cloned().collect();
-            facts.selected.extend(now.iter().cloned());
+        self.change(rollout, |state| {
+            let left = state.selected.difference(now).cloned().collect();
+            state.selected.extend(now.iter().cloned());
             left
         })
     }
 
-    /// A table that was left behind is as its owner wrote it.
+    /// Notes that a table which is no longer selected was restored.
     pub(super) fn restored(&self, rollout: &ObjectKey, table: &ObjectKey) {
-        self.change(rollout, |facts| facts.selected.remove(table));
+        self.change(rollout, |state| state.selected.remove(table));
     }
 
-    /// Every table that was selected is as its owner wrote it.
+    /// Notes that every selected table was restored.
     pub(super) fn all_restored(&self, rollout: &ObjectKey) {
-        self.change(rollout, |facts| {
-            facts.selected = BTreeSet::new();
-            facts.ports = BTreeMap::new();
+        self.change(rollout, |state| {
+            state.selected = BTreeSet::new();
+            state.ports = BTreeMap::new();
         });
     }
 
-    /// Rollouts that are gone need no memory.
+    /// Drops the state of Rollouts that do not exist.
     pub(super) fn retain(&self, exists: impl Fn(&ObjectKey) -> bool) {
         self.lock().by_key.retain(|key, _| exists(key));
     }
 
-    /// A Rollout is gone.
+    /// Drops the state of a deleted Rollout.
     pub(super) fn forget(&self, rollout: &ObjectKey) {
         self.lock().by_key.remove(rollout);
     }
@@ -236,60 +236,60 @@ impl Memory {
         self.lock().by_key.is_empty()
     }
 
-    /// The port of a Service of a running experiment.
+    /// Returns the recorded port of a Service of a running experiment.
     pub(super) fn port(&self, rollout: &ObjectKey, service: &str) -> Option<u32> {
-        self.change(rollout, |facts| facts.ports.get(service).copied())
+        self.change(rollout, |state| state.ports.get(service).copied())
     }
 
     pub(super) fn remember_port(&self, rollout: &ObjectKey, service: &str, port: u32) {
-        self.change(rollout, |facts| {
-            facts.ports.insert(service.to_owned(), port)
+        self.change(rollout, |state| {
+            state.ports.insert(service.to_owned(), port)
         });
     }
 
-    /// Whether this call is the first that waits until Gloo accepts `weight`.
+    /// Whether this is the first call that waits until Gloo accepts `weight`.
     pub(super) fn wait_first(&self, rollout: &ObjectKey, weight: &IntentKind) -> bool {
-        self.change(rollout, |facts| {
-            facts.awaited.replace(weight.clone()).as_ref() != Some(weight)
+        self.change(rollout, |state| {
+            state.awaited.replace(weight.clone()).as_ref() != Some(weight)
         })
     }
 
-    /// No call has to wait until Gloo accepts a weight.
+    /// Notes that no call has to wait for Gloo.
     pub(super) fn stop_waiting(&self, rollout: &ObjectKey) {
-        self.change(rollout, |facts| facts.awaited = None);
+        self.change(rollout, |state| state.awaited = None);
     }
 
-    /// How long the canary with that hash has had all traffic. The time begins with the first call.
+    /// Returns how long the canary with that hash has had all traffic. The time starts with the first call.
     pub(super) fn full_for(&self, rollout: &ObjectKey, uid: &str, hash: &str) -> Duration {
-        self.change(rollout, |facts| {
+        self.change(rollout, |state| {
             let is_same = |full: &Full| full.uid == uid && full.hash == hash;
-            let full = facts.full.take().filter(is_same).unwrap_or_else(|| Full {
+            let full = state.full.take().filter(is_same).unwrap_or_else(|| Full {
                 uid: uid.to_owned(),
                 hash: hash.to_owned(),
                 since: Instant::now(),
             });
             let lasts = full.since.elapsed();
-            facts.full = Some(full);
+            state.full = Some(full);
             lasts
         })
     }
 
-    /// The canary does not have all traffic.
+    /// Notes that the canary no longer has all traffic.
     pub(super) fn end_full(&self, rollout: &ObjectKey) {
-        self.change(rollout, |facts| facts.full = None);
+        self.change(rollout, |state| state.full = None);
     }
 
-    fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut Facts) -> T) -> T {
+    fn change<T>(&self, rollout: &ObjectKey, change: impl FnOnce(&mut State) -> T) -> T {
         let mut rollouts = self.lock();
         let used = Instant::now();
         rollouts.sweep(used);
         let known = rollouts.by_key.get_mut(rollout);
-        let mut facts = known.map(|it| mem::take(&mut it.facts)).unwrap_or_default();
-        let changed = change(&mut facts);
-        if facts.is_empty() {
+        let mut state = known.map(|it| mem::take(&mut it.state)).unwrap_or_default();
+        let changed = change(&mut state);
+        if state.is_empty() {
             rollouts.by_key.remove(rollout);
         } else {
-            let remembered = Remembered { facts, used };
+            let remembered = Remembered { state, used };
             rollouts.by_key.insert(rollout.clone(), remembered);
         }
         changed
@@ -301,7 +301,7 @@ impl Memory {
 }
 
 impl Rollouts {
-    /// Removes Rollouts that are gone, once in [`FORGOTTEN_AFTER`].
+    /// Drops state that was not used lately, once in [`FORGOTTEN_AFTER`].
     fn sweep(&mut self, now: Instant) {
         let is_recent = |then: Instant| now.duration_since(then) < FORGOTTEN_AFTER;
         if !is_recent(*self.swept.get_or_insert(now)) {
@@ -311,7 +311,7 @@ impl Rollouts {
     }
 }
 
-impl Facts {
+impl State {
     fn pass_of(&mut self, rollout: &Rollout) -> Option<&mut Pass> {
         let pass = self.pass.as_mut();
         pass.filter(|pass| pass.version == rollout.metadata.resource_version)
@@ -345,8 +345,8 @@ mod tests {
         serde_json::from_value(rollout).unwrap()
     }
 
-    fn told(stable: &str, canary: &str) -> Told {
-        Told {
+    fn received(stable: &str, canary: &str) -> ReceivedHashes {
+        ReceivedHashes {
             stable: stable.into(),
             canary: canary.into(),
         }
@@ -359,12 +359,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_controller_told_counts_before_the_status() {
+    fn hashes_of_update_hash_take_precedence_over_the_status() {
         let memory = Memory::default();
         check(&memory, &rollout("a", false, 1), "s1", "c1");
-        memory.tell_hashes(&rollout("a", false, 1), &told("s1", "c0"));
+        memory.record_hashes(&rollout("a", false, 1), &received("s1", "c0"));
         check(&memory, &rollout("a", false, 1), "s1", "c0");
-        // Another Rollout of that name.
+        // Another Rollout of the same name.
         check(&memory, &rollout("b", false, 1), "s1", "c1");
         let mut promoted = rollout("a", false, 1);
         promoted.status.stable_rs = "c1".into();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aborted_canary_counts_as_long_as_it_has_pods() {
+    fn an_aborted_canary_is_distinguished_while_it_has_pods() {
         let memory = Memory::default();
         check(&memory, &rollout("a", true, 1), "s1", "c1");
         check(&memory, &rollout("a", true, 0), "s1", "s1");
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_another_version_may_be_there_until_the_replicas_agree() {
+    fn other_pods_are_expected_until_the_replica_counts_agree() {
         check_others(|_| {}, false);
         let promoted = |rollout: &mut Rollout| rollout.status.current_pod_hash = "s1".into();
         check_others(promoted, false);
@@ -423,12 +423,12 @@ mod tests {
         let rollout = rollout("a", false, 1);
         let tables = [ObjectKey::new("mesh", "web")].into();
         memory.begin_removal(&rollout);
-        memory.tell_hashes(&rollout, &told("s1", "c1"));
+        memory.record_hashes(&rollout, &received("s1", "c1"));
         memory.left_behind(&key(&rollout), &tables);
         assert_eq!(known(&memory), 1);
         let mut promoted = rollout.clone();
         promoted.status.stable_rs = "c1".into();
-        memory.tell_hashes(&promoted, &told("c1", "c1"));
+        memory.record_hashes(&promoted, &received("c1", "c1"));
         memory.all_restored(&key(&rollout));
         assert_eq!(known(&memory), 1);
         memory.end_pass(&rollout);
@@ -439,13 +439,13 @@ mod tests {
     }
 
     #[test]
-    fn d_10_what_is_remembered_goes_with_its_rollout() {
+    fn d_10_state_is_dropped_with_its_rollout() {
         let memory = Memory::default();
         for number in 0..100_000 {
             let mut rollout = rollout("a", false, 1);
             rollout.metadata.name = number.to_string();
             memory.begin_removal(&rollout);
-            memory.tell_hashes(&rollout, &told("s1", "c0"));
+            memory.record_hashes(&rollout, &received("s1", "c0"));
             memory.left_behind(&key(&rollout), &[ObjectKey::new("mesh", "web")].into());
             memory.forget(&key(&rollout));
         }
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_rollout_that_is_gone_is_forgotten() {
+    async fn state_that_is_not_used_is_dropped() {
         let memory = Memory::default();
         memory.begin_removal(&rollout("a", false, 1));
         tokio::time::advance(FORGOTTEN_AFTER / 2).await;

@@ -1,13 +1,12 @@
-//! The router over the memory store: what SetWeight writes, what it refuses, and how it retries.
+//! Tests of the router over a memory store: what SetWeight writes and refuses, and how it retries.
 
 mod cached;
 mod faulty;
-mod gateway;
 mod guard;
 mod managed_routes;
 mod management_cluster;
-mod mirror_routes;
 mod partial_failures;
+mod promotion_simulation;
 mod reports;
 
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use tokio::task::JoinSet;
 use self::faulty::Faulty;
 use super::*;
 
-/// A router over tables in memory.
+/// A router and its memory store.
 struct Fixture {
     router: GlooRouter<Arc<Faulty>>,
     store: Arc<Faulty>,
@@ -56,7 +55,7 @@ impl Fixture {
         outcome.map_err(|error| error_chain(error.as_error()))
     }
 
-    /// SetWeight with that plugin block fails with a text that contains `expect`, and nothing is written.
+    /// Checks that SetWeight with this plugin block fails with a text that contains `expect`, and writes nothing.
     async fn refuses(&self, block: Value, expect: &str) {
         let error = self
             .set_weight(&rollout(block.clone()), 25)
@@ -76,7 +75,7 @@ impl Fixture {
         )
     }
 
-    /// Name and weight of each destination of the first route.
+    /// Returns name and weight of each destination of the first route.
     fn weights(&self, key: &ObjectKey) -> Vec<(String, Option<u64>)> {
         let table = self.store.table(key).unwrap();
         let destinations = table["spec"]["http"][0]["forwardTo"]["destinations"]
@@ -114,7 +113,7 @@ fn shop() -> Value {
     table("shop", vec![route_to("web")])
 }
 
-/// The block that selects [`shop`].
+/// Returns the plugin block that selects [`shop`].
 fn select_shop() -> Value {
     json!({"routeTableSelector": {"name": "shop", "namespace": "mesh"}})
 }
@@ -185,7 +184,7 @@ async fn a_repeated_call_writes_nothing() {
 
 /// B49
 #[tokio::test]
-async fn a_conflict_is_read_and_planned_again() {
+async fn after_a_conflict_the_table_is_read_and_planned_again() {
     let fixture = Fixture::new([shop()]);
     let rollout = rollout(select_shop());
     for _ in 0..2 {
@@ -214,7 +213,7 @@ async fn three_conflicts_are_an_error() {
 }
 
 #[tokio::test]
-async fn writers_of_one_table_take_turns() {
+async fn concurrent_writers_of_one_table_do_not_conflict() {
     let tables: Vec<String> = (0..20).map(|n| format!("web-{n}")).collect();
     let routes = tables.iter().map(|name| route_to(name));
     let fixture = Arc::new(Fixture::new([table("shop", routes.collect())]));
@@ -238,7 +237,7 @@ async fn writers_of_one_table_take_turns() {
 
 /// B34, B52
 #[tokio::test]
-async fn one_table_that_cannot_be_planned_leaves_all_tables_alone() {
+async fn no_table_is_written_if_one_cannot_be_planned() {
     let other = table("aside", vec![route_to("other")]);
     let fixture = Fixture::new([shop(), other]);
     fixture
@@ -289,7 +288,7 @@ async fn bad_configuration_is_refused() {
 }
 
 #[tokio::test]
-async fn a_rollout_without_our_block_is_told_what_is_there() {
+async fn the_error_for_a_missing_block_lists_the_existing_plugins() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = rollout(json!({}));
     let nginx = ("argoproj-labs/nginx".to_owned(), RawJson::from(&json!({})));
@@ -314,7 +313,7 @@ async fn a_rollout_without_our_block_is_told_what_is_there() {
 
 /// B31
 #[tokio::test]
-async fn a_namespace_the_administrator_does_not_allow_is_not_even_read() {
+async fn a_namespace_that_is_not_allowed_is_not_read() {
     let fixture = Fixture::within([shop()], &["edge"]);
     fixture
         .refuses(
@@ -384,20 +383,20 @@ async fn verification_follows_the_table() {
     assert_eq!(verify(25).await, Ok(Verification::Verified));
     assert_eq!(verify(50).await, Ok(Verification::NotVerified));
     fixture.store.remove(&key());
-    // To the controller this is "not verified": `rollouts-rpc` has no errors of VerifyWeight.
+    // The server answers "not verified" to the controller: `rollouts-rpc` has no errors of VerifyWeight.
     let error = verify(25).await.unwrap_err();
     assert!(error.contains("mesh/shop not found"), "{error}");
 }
 
 #[tokio::test]
-async fn where_nobody_waits_no_table_is_read_for_an_answer() {
+async fn no_table_is_read_if_the_controller_does_not_wait() {
     let fixture = Fixture::new([]);
     let rollout = rollout(select_shop());
     let verification = fixture.router.verify_weight(&rollout, desired(25), &[]);
     assert_eq!(verification.await.unwrap(), Verification::NotImplemented);
 }
 
-/// The requests of a call, each with its priority. All of them have to end with the call.
+/// Returns the requests of a call with their priorities. All must have the deadline of the call.
 fn requests(fixture: &Fixture) -> Vec<String> {
     let end = tokio::time::Instant::now() + Duration::from_secs(5);
     let contexts = fixture.store.contexts().into_iter();
@@ -409,7 +408,7 @@ fn requests(fixture: &Fixture) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_end_with_their_call_and_those_toward_stable_are_urgent() {
+async fn requests_have_the_deadline_of_their_call_and_are_urgent_toward_stable() {
     let fixture = Fixture::new([shop()]).with_call_timeout();
     let mut rollout = rollout(select_shop());
     rollout.status = RolloutStatus {
@@ -423,7 +422,7 @@ async fn requests_end_with_their_call_and_those_toward_stable_are_urgent() {
             50,
             ["select shop: Call", "get shop: Call", "patch shop: Call"],
         ),
-        // The plan says that no share grows.
+        // The plan increases no share.
         (
             25,
             [

@@ -1,4 +1,4 @@
-//! The API server of a world: RouteTables in memory, requests that fail on demand, and what happens between requests.
+//! The model's API server: RouteTables in memory, requests that fail on demand, and events between requests.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -24,10 +24,10 @@ use crate::owner::{Status, Table};
 /// `--call-timeout` of the plugin.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a slow request takes: `--request-timeout` of the plugin.
+/// Duration of a slow request: the default of `--request-timeout`.
 const SLOW: Duration = Duration::from_secs(3);
 
-/// A store over the API server.
+/// A store of the model's API server.
 #[derive(Clone, Debug)]
 pub(crate) struct Api(Arc<Shared>);
 
@@ -35,15 +35,15 @@ pub(crate) struct Api(Arc<Shared>);
 struct Shared {
     memory: Arc<MemoryRouteStore>,
     world: Mutex<World>,
-    /// The process of the plugin is to end.
+    /// Notified when the plugin's process has to end.
     killed: Notify,
 }
 
-/// Everything but the plugin, and the events to come.
+/// The state outside of the plugin, and scheduled events.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) tables: Vec<Table>,
-    /// The Rollouts' status.
+    /// The status of each Rollout.
     pub(crate) statuses: Vec<Status>,
     faults: Vec<(Target, Fault, u8)>,
     events: Vec<(u8, Event)>,
@@ -51,19 +51,19 @@ pub(crate) struct World {
     pub(crate) met: Met,
 }
 
-/// Something that happens before a request.
+/// An event before a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Edit(usize, Edit),
     Restart,
-    /// SetWeight of a pass, by another process.
+    /// Another process makes the SetWeight of a pass.
     Late(Box<Pass>),
 }
 
-/// What happened during a call besides the call itself.
+/// What happened during a call, besides the call itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Met {
-    /// Tables that their owner or another process changed.
+    /// Tables that their owner or another process has changed.
     pub(crate) changed: BTreeSet<usize>,
     /// Tables that could not be written.
     pub(crate) failed: BTreeSet<usize>,
@@ -98,19 +98,19 @@ impl Api {
         self.0.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The live table; `None` when it is deleted.
+    /// Returns the live table; `None` if it is deleted.
     pub(crate) fn live(&self, table: usize) -> Option<Value> {
         let key = self.world().tables[table].key.clone();
         self.0.memory.table(&key)
     }
 
-    /// Number of writes so far.
+    /// Returns the number of writes so far.
     pub(crate) fn writes(&self) -> usize {
         self.0.memory.writes()
     }
 
-    /// The MirrorPolicies, without asking as the plugin does.
-    pub(crate) async fn policies_there(&self) -> usize {
+    /// Returns the number of MirrorPolicies, without a request that could fail.
+    pub(crate) async fn count_policies(&self) -> usize {
         self.0
             .memory
             .policies()
@@ -118,7 +118,7 @@ impl Api {
             .map_or(0, |policies| policies.len())
     }
 
-    /// Ends when the process of the plugin is to end.
+    /// Completes when the plugin's process has to end.
     pub(crate) async fn killed(&self) {
         self.0.killed.notified().await;
     }
@@ -127,7 +127,7 @@ impl Api {
         self.0.memory.put_rollout(rollout).expect("a Rollout");
     }
 
-    /// The endpoints of a Service are these Pods.
+    /// Sets the endpoints of a Service.
     pub(crate) fn show_endpoints(&self, service: &str, pods: &[Pod]) {
         for Pod { name, hash } in pods {
             let labels = json!({ POD_HASH: hash });
@@ -154,7 +154,7 @@ impl Api {
         self.world().faults.push((on, fault, times));
     }
 
-    /// Drops all faults and all events to come.
+    /// Removes all faults.
     pub(crate) fn heal(&self) {
         self.world().faults.clear();
     }
@@ -163,18 +163,18 @@ impl Api {
         self.world().events.clear();
     }
 
-    /// Whether no fault and no event is to come.
+    /// Whether no fault and no event is scheduled.
     pub(crate) fn is_calm(&self) -> bool {
         let world = self.world();
         world.faults.is_empty() && world.events.is_empty()
     }
 
-    /// Schedules an event before the request after `when` others.
+    /// Schedules an event, to happen after `when` more requests.
     pub(crate) fn schedule(&self, when: u8, event: Event) {
         self.world().events.push((when, event));
     }
 
-    /// An owner edits a table.
+    /// Edits a table as its owner.
     pub(crate) fn edit(&self, index: usize, edit: Edit) {
         // A shrunk setup has fewer tables.
         if index >= self.world().tables.len() {
@@ -200,29 +200,29 @@ impl Api {
         }
     }
 
-    /// Notes that the status of a Rollout has another weight: a table that is not selected may still show the earlier one.
+    /// Notes that the status of a Rollout has a new weight. A table that is not selected may still have the earlier one.
     pub(crate) fn miss_status(&self) {
         let tables = self.world().tables.len();
         for index in 0..tables {
             let live = self.live(index);
             let table = &mut self.world().tables[index];
             if !table.is_selected {
-                live.iter().for_each(|live| table.meet_another_status(live));
+                live.iter().for_each(|live| table.note_another_status(live));
             }
         }
     }
 
-    /// Another process of the plugin carries out the SetWeight of a pass.
+    /// Carries out the SetWeight of a pass with another process of the plugin.
     pub(crate) async fn late(&self, pass: &Pass) {
         let router = router(Arc::clone(&self.0.memory));
         let everything = 0..self.world().tables.len();
         for table in everything.clone() {
             let live = self.live(table);
             let table = &mut self.world().tables[table];
-            live.iter().for_each(|live| table.meet_another_status(live));
+            live.iter().for_each(|live| table.note_another_status(live));
         }
         self.world().met.changed.extend(everything.clone());
-        // The process that asked for it is gone.
+        // The caller has ended, so the result is ignored.
         let _ = router
             .update_hash(&pass.rollout, &pass.hashes, &pass.additional)
             .await;
@@ -232,11 +232,11 @@ impl Api {
         for table in everything {
             let live = self.live(table);
             let table = &mut self.world().tables[table];
-            live.iter().for_each(|live| table.see(live));
+            live.iter().for_each(|live| table.note_live(live));
         }
     }
 
-    /// One request: plays the events that are due, and fails if a fault is set.
+    /// Makes one request: plays the events that are due, and fails if a fault is set.
     async fn request(
         &self,
         target: Target,
@@ -324,7 +324,7 @@ impl Api {
     }
 }
 
-/// A new process of the plugin.
+/// Creates the router of a new process.
 pub(crate) fn router<S: Store>(store: S) -> GlooRouter<S> {
     let policy = Policy {
         plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),

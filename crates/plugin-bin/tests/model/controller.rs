@@ -1,13 +1,14 @@
-//! A model of the Argo Rollouts controller: which calls one pass makes for a Rollout, and how its status moves on.
+//! A model of the Argo Rollouts controller: the calls of one pass for a Rollout, and the progress of its status.
 //!
-//! The branches are those of `rollout/trafficrouting.go`, the steps those of `rollout/canary.go`. Pods become available by
-//! themselves after two passes, so that most passes move something.
+//! The branches follow `rollout/trafficrouting.go`, the steps `rollout/canary.go`. Pods become available after two passes, so
+//! that most passes change something.
 
 use gloo_types::ObjectKey;
 use rollouts_rpc::{DesiredWeight, PodHashes, Rollout, WeightDestination};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
+use crate::documents::name;
 use crate::history::{Services, Setup, Steps};
 
 /// The name of the experiment's Service.
@@ -17,7 +18,7 @@ pub(crate) const MIRROR_ROUTE: &str = "mir";
 /// The label that distinguishes Pods where subsets are used.
 pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
 
-/// Passes after which some, and all, pods of a new version are available.
+/// Passes after which some, and all, Pods of a new version are available.
 const SOME_PODS: u8 = 2;
 const ALL_PODS: u8 = 3;
 
@@ -42,7 +43,7 @@ pub(crate) struct Pass {
     pub(crate) additional: Vec<WeightDestination>,
     pub(crate) calls: Vec<Call>,
     pub(crate) roles: Roles,
-    /// The managed routes that must be there after SetWeight; `None` while the earlier ones are kept.
+    /// The managed routes that must exist after SetWeight; `None` while the earlier ones are kept.
     pub(crate) managed: Option<Managed>,
 }
 
@@ -53,21 +54,35 @@ pub(crate) struct Managed {
     pub(crate) mirror: bool,
 }
 
-/// A destination by name and, where subsets distinguish the versions, by Pod hash.
+/// The name of a destination and, if subsets distinguish the versions, its Pod hash.
 pub(crate) type Id = (String, Option<String>);
 
-/// The destinations of a Rollout, as the controller means them now.
+/// The current destinations of a Rollout.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Roles {
     pub(crate) stable: Id,
     pub(crate) canary: Id,
-    /// Names by which an owner's route leads to the Rollout.
+    /// Names of destinations by which an owner's route leads to the Rollout.
     pub(crate) anchors: Vec<String>,
-    /// Whether the pods behind stable's Service are all of one version, so that a route needs no subset.
+    /// Whether all Pods behind stable's Service are of one version, so that a route needs no subset.
     pub(crate) is_one_version: bool,
 }
 
-/// A Pod, by the version that it is of.
+impl Roles {
+    /// Whether a destination is one by which an owner's route leads to the Rollout.
+    pub(crate) fn is_anchor(&self, destination: &Value) -> bool {
+        self.anchors
+            .iter()
+            .any(|anchor| anchor == name(destination))
+    }
+
+    /// Whether two Services swap roles, so that owners may lead routes to either.
+    pub(crate) fn is_ping_pong(&self) -> bool {
+        self.anchors.len() > 1
+    }
+}
+
+/// A Pod and the hash of its version.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pod {
     pub(crate) name: String,
@@ -101,7 +116,7 @@ pub(crate) struct Told {
     pub(crate) additional: Vec<WeightDestination>,
 }
 
-/// One Rollout, as the controller sees it.
+/// The controller's state of one Rollout.
 #[derive(Debug)]
 pub(crate) struct Controller {
     name: &'static str,
@@ -117,11 +132,11 @@ pub(crate) struct Controller {
     index: usize,
     abort: bool,
     promote_full: bool,
-    /// Passes since the canary's pods were asked for.
+    /// Passes since the canary was scaled up.
     pods: u8,
     /// Passes for which a stable pod is missing.
     stable_down: u8,
-    /// Passes for which pods of a former version are still there.
+    /// Passes for which Pods of an earlier version remain.
     old_pods: u8,
     experiment: Experiment,
     is_pong: bool,
@@ -205,7 +220,7 @@ fn steps(steps: Steps) -> Vec<Step> {
 }
 
 impl Controller {
-    /// The Rollout `reviews` of a setup.
+    /// Creates the Rollout `reviews` of a setup.
     pub(crate) fn first(setup: &Setup, plugin: Value) -> Self {
         Self::new(
             "reviews",
@@ -217,7 +232,7 @@ impl Controller {
         )
     }
 
-    /// A second Rollout, with plain steps and two Services.
+    /// Creates a second Rollout, with plain steps and two Services.
     pub(crate) fn second(
         name: &'static str,
         stable_service: &'static str,
@@ -284,12 +299,12 @@ impl Controller {
         ObjectKey::new("shop", self.name)
     }
 
-    /// Whether the status says that there is nothing to roll out.
+    /// Whether the status has no update.
     pub(crate) fn is_promoted(&self) -> bool {
         self.stable == self.current
     }
 
-    /// Whether ping and pong have changed roles.
+    /// Whether ping and pong have swapped roles.
     pub(crate) fn is_pong(&self) -> bool {
         self.is_pong
     }
@@ -363,7 +378,7 @@ impl Controller {
 
     // One pass.
 
-    /// The calls of the next pass.
+    /// Returns the calls of the next pass.
     pub(crate) fn pass(&self) -> Pass {
         let (desired, removes, with_experiment) = self.branch();
         let step = self.steps.get(self.index).filter(|_| !self.is_promoted());
@@ -410,7 +425,7 @@ impl Controller {
         }
     }
 
-    /// Desired weight, whether managed routes are removed, and whether an experiment gets its share.
+    /// Returns the desired weight, whether managed routes are removed, and whether an experiment gets its share.
     fn branch(&self) -> (i32, bool, bool) {
         if self.goes_back_to_stable() {
             return (self.told.canary.min(self.max / 4), false, false);
@@ -447,7 +462,7 @@ impl Controller {
         (weight.unwrap_or(0) * self.max / 100, false, true)
     }
 
-    /// A rollback with dynamicStableScale, until stable has its pods again.
+    /// Whether a rollback with `dynamicStableScale` waits for the Pods of stable.
     fn goes_back_to_stable(&self) -> bool {
         self.is_dynamic && self.is_promoted() && self.told.hash != self.current && self.old_pods > 0
     }
@@ -475,7 +490,7 @@ impl Controller {
         Some(managed)
     }
 
-    /// The pass was carried out; `is_verified` unless VerifyWeight said "not verified".
+    /// Updates the status after a pass. `is_verified` is `false` if VerifyWeight answered "not verified".
     pub(crate) fn finish(&mut self, pass: &Pass, is_verified: bool) {
         let was_called = pass.calls.contains(&Call::SetWeight);
         let desired = pass.desired.value;
@@ -537,7 +552,7 @@ impl Controller {
         self.version += 1;
     }
 
-    /// Time passes: pods come and go, whether a pass succeeds or not.
+    /// Lets time pass: Pods start and end, whether a pass succeeds or not.
     pub(crate) fn wait(&mut self) {
         let before = (self.pods, self.stable_down, self.old_pods);
         self.stable_down = self.stable_down.saturating_sub(1);
@@ -590,7 +605,7 @@ impl Controller {
         }
     }
 
-    /// The Pods that the stable and the canary Service select; `None` unless two Services distinguish the versions.
+    /// Returns the Pods that the stable and the canary Service select; `None` unless two Services distinguish the versions.
     pub(crate) fn selected_pods(&self) -> Option<[(String, Vec<Pod>); 2]> {
         if self.services != Services::Pair {
             return None;
@@ -613,7 +628,7 @@ impl Controller {
         ])
     }
 
-    /// Stable, updated and all replicas.
+    /// Returns the number of stable, updated and all replicas.
     fn replicas(&self) -> (u8, u8, u8) {
         if self.is_promoted() {
             let old = if self.old_pods > 0 { 3 } else { 0 };
@@ -628,7 +643,7 @@ impl Controller {
         Rollout::deserialize(object).expect("a Rollout of the API")
     }
 
-    /// The object as the API server shows it.
+    /// Returns the object as the API server shows it.
     pub(crate) fn object(&self) -> Value {
         let steps: Vec<Value> = self
             .steps

@@ -1,17 +1,17 @@
-//! RouteTables of the model as JSON: routes, destinations, and how traffic divides between them.
+//! RouteTables of the model as JSON: routes, destinations, and how traffic is divided between them.
 //!
-//! This reads documents without the planner's code, since the planner is checked against it.
+//! The documents are read without the planner's code, since they check the planner.
 
 use serde_json::{Map, Value, json};
 
 use crate::controller::{Id, POD_HASH};
 
-/// What starts the keys of the plugin's labels and annotations.
+/// Prefix of the plugin's labels and annotations.
 const OURS: &str = "rollouts-plugin-trafficrouter-glooplatform/";
 pub(crate) const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// The tables of a world, as their owners create them. `anchor` is the Service that their routes lead to. With `preview`,
-/// there is a route of the owner's to that Service too.
+/// Returns the tables as their owners create them. `anchor` is the Service to which their routes lead. With `preview`, the
+/// owner also has a route to that Service.
 pub(crate) fn tables(anchor: &str, preview: Option<&str>, by_label: bool) -> [Value; 3] {
     let to = |name: &str, weight: Option<u32>| destination(name, weight);
     let route = |name: &str, path: &str, destinations: Vec<Value>| {
@@ -94,7 +94,7 @@ pub(crate) fn is_managed(route: &Value) -> bool {
         .is_some_and(|labels| labels.keys().any(|key| key.starts_with(OURS)))
 }
 
-/// The positions of the owner's routes.
+/// Returns the positions of the owner's routes.
 pub(crate) fn owned(table: &Value) -> Vec<usize> {
     let routes = http(table).iter().enumerate();
     routes
@@ -103,8 +103,8 @@ pub(crate) fn owned(table: &Value) -> Vec<usize> {
         .collect()
 }
 
-/// The table without the plugin's annotation, and without the version that the API server counts. The API server
-/// does not keep the order of keys in metadata.
+/// Returns the table without the plugin's annotation and without the resource version. The API server does not keep the order
+/// of keys in metadata, so these are sorted.
 pub(crate) fn without_ours(table: &Value) -> Value {
     let mut table = table.clone();
     if let Some(metadata) = table["metadata"].as_object_mut() {
@@ -115,7 +115,7 @@ pub(crate) fn without_ours(table: &Value) -> Value {
     table
 }
 
-/// Removes the plugin's annotation, and the map if it was the last one.
+/// Removes the plugin's annotation, and the map if it is then empty.
 pub(crate) fn drop_annotation(metadata: &mut Map<String, Value>) {
     if let Some(Value::Object(annotations)) = metadata.get_mut("annotations") {
         annotations.shift_remove(ANNOTATION);
@@ -155,7 +155,7 @@ pub(crate) fn destinations_mut(route: &mut Value) -> Option<&mut Vec<Value>> {
         .as_array_mut()
 }
 
-/// A route without its destinations.
+/// Returns a route without its destinations.
 pub(crate) fn frame(route: &Value) -> Value {
     let mut route = route.clone();
     if let Some(forward) = route.get_mut("forwardTo").and_then(Value::as_object_mut) {
@@ -177,7 +177,7 @@ pub(crate) fn weight(destination: &Value) -> Option<i64> {
     destination["weight"].as_i64()
 }
 
-/// The destination without its weight, and without what makes it one of a version: to compare attributes.
+/// Returns a destination without weight, name and subset, to compare its other attributes.
 pub(crate) fn attributes(destination: &Value) -> Value {
     let mut destination = destination.clone();
     if let Some(fields) = destination.as_object_mut() {
@@ -188,7 +188,8 @@ pub(crate) fn attributes(destination: &Value) -> Value {
     destination
 }
 
-/// Percent of the traffic of each destination. One with weight 0 gets nothing; those without weight share what is left.
+/// Returns the percentage of traffic of each destination. One with weight 0 gets nothing; those without weight share the
+/// rest.
 pub(crate) fn shares(list: &[Value]) -> Vec<i64> {
     let set: i64 = list.iter().filter_map(weight).sum();
     let unset = list.iter().filter(|it| weight(it).is_none()).count();
@@ -198,7 +199,7 @@ pub(crate) fn shares(list: &[Value]) -> Vec<i64> {
         .collect()
 }
 
-/// What the destinations that `is_meant` get together.
+/// Returns the total percentage of the destinations that `is_meant` selects.
 pub(crate) fn share(list: &[Value], is_meant: impl Fn(&Value) -> bool) -> i64 {
     let both = list.iter().zip(shares(list));
     both.filter(|(it, _)| is_meant(it))
@@ -211,7 +212,7 @@ pub(crate) fn managed_for(route: &Value, rollout: &str) -> bool {
     route["labels"][format!("{OURS}rollout")] == rollout
 }
 
-/// Whether both are the same text: unlike `==`, with their keys in the same order.
+/// Whether both have the same text: unlike `==`, this compares the order of keys.
 pub(crate) fn has_same_bytes(a: &Value, b: &Value) -> bool {
     let (a, b) = (a.to_string(), b.to_string());
     a == b

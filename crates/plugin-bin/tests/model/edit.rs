@@ -1,7 +1,7 @@
-//! What owners do to a table.
+//! Edits of owners.
 //!
-//! An owner edits what is there, with the plugin's parts in it. The same edit is made to the owner's document, which has none
-//! of them.
+//! An owner edits the live table, which has the plugin's parts. The same edit is made to the owner's document, which has
+//! none.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ use crate::owner::{Cut, Status, Table, Trust, is_broken, is_plugins};
 const ELSEWHERE: &str = "elsewhere";
 
 impl Table {
-    /// Makes an edit to the owner's document and to the `live` table, which is returned; `None` if it is not possible.
+    /// Makes an edit to the owner's document and to the `live` table, which is returned; `None` if it is impossible.
     pub(crate) fn edit(
         &mut self,
         edit: Edit,
@@ -25,7 +25,7 @@ impl Table {
         statuses: &[Status],
     ) -> Option<Value> {
         let Some(live) = live else {
-            // The only edits of a table that does not exist.
+            // These are the only edits of a table that does not exist.
             return match edit {
                 Edit::Recreate | Edit::Reapply => Some(self.recreate()),
                 _ => None,
@@ -79,7 +79,7 @@ impl Both<'_> {
             Edit::Cut(route) => {
                 let route = self.wrap(route)?;
                 let trust = self.table.trust[route];
-                // The record may be matched to a copy that has none yet.
+                // The record may be matched to a copy without one.
                 let has_copies = self.table.trust.iter().any(|it| *it != Trust::Bytes);
                 let (live, owners) = self.remove(route)?;
                 let mut cut = Cut {
@@ -100,7 +100,7 @@ impl Both<'_> {
                 let trust = match self.trust_without_record(&cut.live, &cut.owners) {
                     _ if untouched => cut.trust,
                     _ if !is_forgotten && !self.table.is_spoiled => cut.trust,
-                    trust => trust.max_loss(cut.trust),
+                    trust => trust.min(cut.trust),
                 };
                 let owners = if trust == Trust::Nothing {
                     cut.live.clone()
@@ -150,7 +150,7 @@ impl Both<'_> {
                 };
                 let list = destinations(&http(&self.live)[self.at[at]]);
                 if list.iter().any(is_of_another_version) {
-                    // The next call would have moved it: what the owner means to replace is unknown.
+                    // The next call would have changed it: it is unknown which destination the owner means to replace.
                     return None;
                 }
                 if is_split && status.has_experiment {
@@ -171,7 +171,7 @@ impl Both<'_> {
                     } else {
                         Trust::Nothing
                     };
-                    self.table.trust[at] = self.table.trust[at].max_loss(trust);
+                    self.table.trust[at] = self.table.trust[at].min(trust);
                     let list = destinations(&http(&self.live)[self.at[at]]);
                     if !list.iter().any(is_plugins) {
                         self.take_over(at);
@@ -187,7 +187,7 @@ impl Both<'_> {
                     // It led to another Rollout before.
                     return None;
                 }
-                // Of ping and pong, ping is what owners write.
+                // Of ping and pong, owners write ping.
                 let anchor = self.statuses.first()?.roles.anchors.iter().min()?.clone();
                 let back = |route: &mut Value| {
                     let mut list = destinations_mut(route)?.iter_mut();
@@ -198,7 +198,7 @@ impl Both<'_> {
                 let may_be_remembered = self.is_split(at) || annotation(&self.live).is_some();
                 self.each(at, back)?;
                 if may_be_remembered {
-                    self.table.trust[at] = self.table.trust[at].max_loss(Trust::Nothing);
+                    self.table.trust[at] = self.table.trust[at].min(Trust::Nothing);
                 }
                 Some(())
             }
@@ -237,14 +237,14 @@ impl Both<'_> {
                 })?;
                 let at = self.wrap(route)?;
                 if self.table.trust[at] == Trust::Traffic {
-                    // What is not in the record cannot be read from the route either.
+                    // Without a record, the original cannot be derived from the route either.
                     self.take_over(at);
                 }
                 Some(())
             }
             Edit::Mend => {
                 if self.table.is_spoiled {
-                    // The error text asks owners to remove it.
+                    // The error text asks owners to remove the annotation.
                     self.table.is_spoiled = false;
                     drop_annotation(self.live["metadata"].as_object_mut()?);
                 }
@@ -267,15 +267,15 @@ impl Both<'_> {
                 Some(())
             }
             Edit::NoLabels => {
-                if self.statuses.iter().any(|it| it.roles.anchors.len() > 1) {
-                    // Of ping and pong, both are the owner's to lead routes to.
+                if self.statuses.iter().any(|it| it.roles.is_ping_pong()) {
+                    // With ping-pong, the owner may lead routes to either Service.
                     return None;
                 }
                 let managed = http(&self.live).iter().position(is_managed)?;
                 let before = owned(&self.live).iter().filter(|at| **at < managed).count();
                 let route = &mut http_mut(&mut self.live)[managed];
                 drop_labels(route);
-                // Its name is the owner's now, so that the plugin may use its own again.
+                // The name now belongs to the owner, so that the plugin may use its own again.
                 route["name"] = json!(format!("{}-kept", self.table.count));
                 self.table.count += 1;
                 let route = route.clone();
@@ -283,7 +283,7 @@ impl Both<'_> {
                 self.table.trust.insert(before, Trust::Nothing);
                 Some(())
             }
-            // Without the record it is unknown which of two Rollouts split a route.
+            // Without the record it is unknown which of two Rollouts splits a route.
             Edit::NoAnnotation | Edit::SpoilAnnotation | Edit::NothingOfOurs
                 if self.are_rivals() =>
             {
@@ -322,9 +322,9 @@ impl Both<'_> {
                 Some(())
             }
             Edit::Reapply => {
-                // `kubectl apply` of a document without our annotation leaves that as it is.
+                // `kubectl apply` of a document without the annotation does not change the annotation.
                 self.live["spec"] = self.table.document["spec"].clone();
-                // A rebuilt record holds other bytes than the document.
+                // A rebuilt record has other bytes than the document.
                 if annotation(&self.live).is_none() {
                     self.table.in_step();
                 }
@@ -362,13 +362,13 @@ impl Both<'_> {
     }
 
     fn wrap(&self, route: usize) -> Option<usize> {
-        // A lost or added route is reported as a violation of its own.
+        // A missing or additional route is reported as a separate violation.
         let routes = self.at.len().min(self.table.trust.len());
         route.checked_rem(routes)
     }
 
-    /// Notes that a route loses its name or its matchers, by which its record is found, unless one that the plugin knows
-    /// `is_left`. Then only what the plugin inserted identifies it, and other routes have that too.
+    /// Notes that a route loses its name or its matchers, by which its record is found, unless `is_left` for one that the
+    /// plugin knows. Afterwards only what the plugin inserted identifies it, and other routes have that too.
     fn lose_identity(
         &mut self,
         route: usize,
@@ -380,14 +380,14 @@ impl Both<'_> {
             return Some(());
         }
         if destinations(live).iter().any(is_plugins) {
-            self.table.trust[route] = self.table.trust[route].max_loss(Trust::Traffic);
+            self.table.trust[route] = self.table.trust[route].min(Trust::Traffic);
         } else {
             self.take_over(route);
         }
         Some(())
     }
 
-    /// Changes one route in both.
+    /// Changes one route in both documents.
     fn each(&mut self, route: usize, change: impl Fn(&mut Value) -> Option<()>) -> Option<()> {
         let route = self.wrap(route)?;
         let mut live = http(&self.live)[self.at[route]].clone();
@@ -399,12 +399,12 @@ impl Both<'_> {
         Some(())
     }
 
-    /// The Rollout to which an owner's route leads.
+    /// Returns the Rollout to which an owner's route leads.
     fn leads_to(&self, owners: &Value) -> Option<&Status> {
         let leads = |status: &&Status| {
             destinations(owners)
                 .iter()
-                .any(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)))
+                .any(|it| status.roles.is_anchor(it))
         };
         self.statuses.iter().find(leads)
     }
@@ -416,7 +416,7 @@ impl Both<'_> {
         )
     }
 
-    /// Changes the stable destination in both, where the live route has it.
+    /// Changes the stable destination in both documents, if the live route has it.
     fn stable(&mut self, route: usize, change: impl Fn(&mut Value)) -> Option<()> {
         let route = self.wrap(route)?;
         let status = self.leads_to(&http(&self.table.document)[route])?.clone();
@@ -429,14 +429,14 @@ impl Both<'_> {
                 if is_live && is_split {
                     id(it) == status.roles.stable
                 } else {
-                    status.roles.anchors.iter().any(|anchor| anchor == name(it))
+                    status.roles.is_anchor(it)
                 }
             });
             change(&mut list[found?]);
         }
-        // With ping-pong the destination that is there is not the one that the owner wrote.
-        if is_split && status.roles.anchors.first() != status.roles.anchors.last() {
-            self.table.trust[route] = self.table.trust[route].max_loss(Trust::Nothing);
+        // With ping-pong the live destination is not the one that the owner wrote.
+        if is_split && status.roles.is_ping_pong() {
+            self.table.trust[route] = self.table.trust[route].min(Trust::Nothing);
         }
         http_mut(&mut self.live)[self.at[route]] = live;
         http_mut(&mut self.table.document)[route] = owners;
@@ -480,9 +480,9 @@ impl Both<'_> {
         }
         let trust = if self.is_split(at) {
             let trust = self.trust_without_record(&live, &owners);
-            let trust = trust.max_loss(self.table.trust[at]);
+            let trust = trust.min(self.table.trust[at]);
             // The only record may be matched to the copy.
-            self.table.trust[at] = self.table.trust[at].max_loss(trust);
+            self.table.trust[at] = self.table.trust[at].min(trust);
             trust
         } else {
             self.table.trust[at]
@@ -508,7 +508,7 @@ impl Both<'_> {
         Some((live, owners))
     }
 
-    /// `legacy` gets that weight; in the document, a stable destination with a weight of its own gets the rest.
+    /// Sets the weight of `legacy`. In the document, a stable destination with a weight gets the rest.
     fn legacy(&mut self, route: usize, to: Option<i64>) -> Option<()> {
         let route = self.wrap(route)?;
         let owners = &http(&self.table.document)[route];
@@ -524,23 +524,23 @@ impl Both<'_> {
                 .map(weight)
         };
         let before = has(owners);
-        // One that gets nothing is out of sight while the route is split.
+        // A destination without traffic is not in the list while the route is split.
         if is_split && before != has(&http(&self.live)[self.at[route]]) {
             return None;
         }
         if to.is_none() && before.is_none() {
             return None;
         }
-        // The live route shows no difference, so the weight of stable does not follow.
+        // The live route does not change, so the weight of stable does not follow.
         let is_as_much = before.flatten().unwrap_or(0) == to.unwrap_or(0);
         if is_split && (before == Some(to) || self.table.was_invalid && is_as_much) {
             return None;
         }
-        // Applied again over a split that is still recorded: it is unknown whether the plugin removed it.
+        // The document was reapplied over a recorded split: it is unknown whether the plugin removed the destination.
         if before == Some(Some(0)) && !is_split && annotation(&self.live).is_some() {
             return None;
         }
-        // `[reviews, legacy]` without weights: half of it, and not a number.
+        // In `[reviews, legacy]` without weights, `legacy` has half of the traffic and no number.
         let change = |route: &mut Value| {
             let list = destinations_mut(route)?;
             match (list.iter().position(|it| name(it) == "legacy"), to) {
@@ -564,8 +564,7 @@ impl Both<'_> {
             (&mut self.live, self.at[route]),
         ] {
             let list = destinations_mut(&mut http_mut(table)[at])?;
-            let is_stable =
-                |it: &Value| status.roles.anchors.iter().any(|anchor| anchor == name(it));
+            let is_stable = |it: &Value| status.roles.is_anchor(it);
             let others = share(list, |it| !is_stable(it) && !is_plugins(it));
             if list.iter().any(is_plugins) {
                 continue;
@@ -597,7 +596,7 @@ impl Both<'_> {
         Some(())
     }
 
-    /// The record of the table is lost.
+    /// Notes that the record of the table is lost.
     fn forget(&mut self) {
         for route in 0..self.at.len().min(self.table.trust.len()) {
             if !self.is_split(route) {
@@ -614,14 +613,14 @@ impl Both<'_> {
                 &http(&self.live)[self.at[route]],
                 &http(&self.table.document)[route],
             );
-            self.table.trust[route] = self.table.trust[route].max_loss(trust);
+            self.table.trust[route] = self.table.trust[route].min(trust);
             if self.table.trust[route] == Trust::Nothing {
                 self.take_over(route);
             }
         }
     }
 
-    /// Without a record, a route to the canary alone is only taken for one that was split while no route leads to stable.
+    /// Without a record, a route to the canary alone is assumed to be split at 100 % only if no route leads to stable.
     fn doubt_full_weight(&mut self) {
         if annotation(&self.live).is_some() {
             return;
@@ -643,13 +642,13 @@ impl Both<'_> {
         }
     }
 
-    /// The live text counts as the owner's from now on, even if the plugin wrote it.
+    /// Takes the live route as the owner's text from now on, even if the plugin wrote it.
     fn take_over(&mut self, route: usize) {
         http_mut(&mut self.table.document)[route] = http(&self.live)[self.at[route]].clone();
         self.table.trust[route] = Trust::Nothing;
     }
 
-    /// What can be expected of a route that has no record (any more).
+    /// Returns what may be expected of a route without a record.
     fn trust_without_record(&self, live: &Value, owners: &Value) -> Trust {
         let sum: i64 = shares(destinations(owners)).iter().sum();
         if sum != 100 || frame(live) != frame(owners) || is_broken(live) {
@@ -668,7 +667,7 @@ impl Both<'_> {
         }
         let in_place = destinations(owners)
             .iter()
-            .find(|it| status.roles.anchors.iter().any(|anchor| anchor == name(it)));
+            .find(|it| status.roles.is_anchor(it));
         let Some(in_place) = in_place else {
             return Trust::Nothing;
         };
@@ -694,7 +693,7 @@ impl Both<'_> {
             (Some(_), Some(canary)) => {
                 let told = managed * status.canary;
                 let there = weight(canary).unwrap_or(0) * status.max;
-                // The share of the others shows how much was divided.
+                // The share of the other destinations shows how much was divided.
                 let is_told = (told - there).abs() <= status.max
                     && shares(list).iter().sum::<i64>() == 100
                     && status.canary > 0

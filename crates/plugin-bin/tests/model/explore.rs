@@ -1,9 +1,9 @@
-//! Plays random histories: how many, from which seed, and how a failing one is shortened and printed.
+//! Plays random histories: their number and seed, and how a failing one is shortened and printed.
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `MODEL_SEED` | histories of that seed, instead of those of an ordinary run, or of fresh ones with `MODEL_MINUTES` |
-//! | `MODEL_MINUTES` | for so long, instead of a fixed number of histories (`cargo xtask soak`) |
+//! | `MODEL_SEED` | the seed, instead of the fixed one, or of a random one with `MODEL_MINUTES` |
+//! | `MODEL_MINUTES` | plays for this many minutes instead of a fixed number of histories (`cargo xtask soak`) |
 //! | `MODEL_TRACE` | prints every action, call and table |
 
 use std::cell::Cell;
@@ -18,15 +18,15 @@ use proptest_state_machine::ReferenceStateMachine as _;
 use crate::history::History;
 use crate::play::play;
 
-/// Histories of an ordinary run, and the actions of each.
+/// Number of histories of an ordinary run, and of actions in each.
 const HISTORIES: u32 = 100;
 const ACTIONS: usize = 60;
 const ORDINARY_SEED: u64 = 1;
 
-/// Plays random histories: a number of them, up to the first that fails, or for a time.
+/// Plays random histories: a fixed number up to the first that fails, or for a fixed time.
 pub(crate) fn explore() -> Result<()> {
     let minutes = number("MODEL_MINUTES")?;
-    // An ordinary run is the same each time; a soak looks for unknown violations.
+    // An ordinary run has a fixed seed; a soak searches for unknown violations.
     let fresh = || minutes.map_or(ORDINARY_SEED, |_| fastrand::u64(..));
     let seed = number("MODEL_SEED")?.unwrap_or_else(fresh);
     let end = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * minutes));
@@ -45,7 +45,7 @@ pub(crate) fn explore() -> Result<()> {
     Ok(())
 }
 
-/// What was played.
+/// Number of played histories and actions.
 #[derive(Clone, Copy, Default)]
 struct Count {
     histories: u64,
@@ -97,7 +97,7 @@ fn explore_some(seed: u64, count: &mut Count) -> Result<bool> {
     }
 }
 
-/// Drops every action without which the history still fails. Shrinking tries each only once.
+/// Removes every action without which the history still fails. Shrinking tries each action only once.
 fn shortest(mut history: History) -> History {
     let mut index = 0;
     while index < history.actions.len() {
@@ -113,7 +113,7 @@ fn shortest(mut history: History) -> History {
     history
 }
 
-/// A number in the environment.
+/// Reads a number from an environment variable.
 fn number(name: &str) -> Result<Option<u64>> {
     let Ok(text) = env::var(name) else {
         return Ok(None);

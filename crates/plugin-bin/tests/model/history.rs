@@ -1,4 +1,4 @@
-//! What can happen: the setups of a world, the actions in it, how often each is tried, and histories as text.
+//! The setups of the model, its actions and their frequencies, and histories as text.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use proptest::sample::select;
 use proptest_state_machine::ReferenceStateMachine;
 use serde::{Deserialize, Serialize};
 
-/// A setup and the actions that follow it. As text it is YAML with one action a line.
+/// A setup and the actions after it. As text it is YAML with one action per line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct History {
@@ -15,23 +15,23 @@ pub(crate) struct History {
     pub(crate) actions: Vec<Action>,
 }
 
-/// What does not change within a history.
+/// The properties that are constant in a history.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Setup {
-    /// How many RouteTables there are: `shop/a`, `shop/b` and so on.
+    /// Number of RouteTables: `shop/a`, `shop/b` and so on.
     pub(crate) tables: usize,
     pub(crate) services: Services,
     pub(crate) steps: Steps,
     /// `maxTrafficWeight`; the weights of the steps are percentages of it.
     pub(crate) max: i32,
-    /// The tables are selected by a label instead of by name.
+    /// Whether tables are selected by label instead of by name.
     pub(crate) by_label: bool,
     pub(crate) dynamic_stable_scale: bool,
-    /// The owner of `shop/a` has a route to the canary's Service.
+    /// Whether the owner of `shop/a` has a route to the canary's Service.
     #[serde(default)]
     pub(crate) has_preview: bool,
-    /// After how many passes the endpoints of Services follow their selectors; without it no endpoints are kept.
+    /// Number of passes after which endpoints follow the selectors of Services; without it there are no endpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lag: Option<usize>,
     /// The second Rollout.
@@ -44,7 +44,7 @@ pub(crate) struct Setup {
 pub(crate) enum Services {
     /// By two Services.
     Pair,
-    /// By two Services that change roles with every promotion.
+    /// By two Services that swap roles with every promotion.
     PingPong,
     /// By subsets of one Service.
     Subsets,
@@ -69,13 +69,13 @@ pub(crate) enum Steps {
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Second {
     Absent,
-    /// It has routes of its own in the same tables.
+    /// It has its own routes in the same tables.
     Neighbour,
     /// It has the same stable Service.
     Rival,
 }
 
-/// Which Rollout: 0 is `reviews`, 1 the [second](Second) one.
+/// Index of a Rollout: 0 is `reviews`, 1 the [second](Second) one.
 pub(crate) type Who = usize;
 
 /// Something that happens between two requests to the API server.
@@ -86,7 +86,7 @@ pub(crate) enum Action {
     Reconcile(Who),
     /// A new pod template.
     Update(Who),
-    /// The pod template of the stable version again.
+    /// The pod template of the stable version.
     Rollback(Who),
     Abort(Who),
     Retry(Who),
@@ -107,7 +107,7 @@ pub(crate) enum Action {
     Fault {
         on: Target,
         fault: Fault,
-        /// How often.
+        /// How many times it fails.
         times: u8,
     },
     /// Every request succeeds again.
@@ -116,7 +116,8 @@ pub(crate) enum Action {
     Restart {
         when: When,
     },
-    /// Another process of the plugin carries out the last SetWeight but `ago`, as after a change of the leader.
+    /// Another process of the plugin carries out an earlier SetWeight, as after a change of the leader. `ago` counts back
+    /// from the last one.
     Late {
         who: Who,
         ago: usize,
@@ -124,7 +125,7 @@ pub(crate) enum Action {
     },
 }
 
-/// After how many more requests to the API server; 0 is now.
+/// Number of requests to the API server before it happens; 0 is now.
 pub(crate) type When = u8;
 
 /// Where a request fails.
@@ -150,11 +151,11 @@ pub(crate) enum Fault {
     Forbidden,
     /// It takes three seconds, and fails.
     Slow,
-    /// It is carried out, and then reported as failed.
+    /// It is carried out, but reported as failed.
     AnswerLost,
 }
 
-/// What an owner does to a table. Routes and positions count the owner's own routes.
+/// An edit of an owner. Indices count the owner's own routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Edit {
@@ -164,24 +165,24 @@ pub(crate) enum Edit {
     Rework(usize, usize),
     Copy(usize),
     Remove(usize),
-    /// Removed, to be pasted later.
+    /// Removed, and kept for a later `Paste`.
     Cut(usize),
     Paste,
     Matchers(usize),
     /// A port, kind, cluster or filter of the stable destination.
     Stable(usize, Attribute),
-    /// `legacy` gets that weight, beside the stable destination.
+    /// Sets the weight of the destination `legacy`.
     Legacy(usize, u8),
     NoLegacy(usize),
     /// The stable destination becomes `elsewhere`; the others stay.
     Repoint(usize),
     /// `elsewhere` becomes the stable destination again.
     PointBack(usize),
-    /// The route leads to `elsewhere` alone.
+    /// The route leads only to `elsewhere`.
     Replace(usize),
-    /// The weights between stable and canary are set to others.
+    /// The weights of stable and canary are changed.
     Drift(usize),
-    /// A destination that cannot be read is added.
+    /// An unreadable destination is added.
     Break(usize),
     Mend,
     /// The destinations that the plugin added are removed.
@@ -191,13 +192,13 @@ pub(crate) enum Edit {
     /// A route that the plugin added loses the plugin's labels.
     NoLabels,
     NoAnnotation,
-    /// The annotation becomes a text that cannot be read.
+    /// The annotation becomes unreadable.
     SpoilAnnotation,
     /// `NoCanary` for all routes, `NoManaged` and `NoAnnotation`.
     NothingOfOurs,
-    /// A label, an annotation and a field of the spec that the plugin does not read.
+    /// Changes a label, an annotation and a field of the spec that the plugin does not read.
     Metadata,
-    /// The owner's document is applied over what is there.
+    /// The owner's document is applied over the live table.
     Reapply,
     /// Deleted, and created from the owner's document.
     Recreate,
@@ -216,7 +217,7 @@ pub(crate) enum Attribute {
 }
 
 impl ReferenceStateMachine for History {
-    // What is possible depends on what the plugin did, so an action that is not possible does nothing.
+    // Whether an action is possible depends on what the plugin did, so an impossible action does nothing.
     type State = Setup;
     type Transition = Action;
 
@@ -391,7 +392,7 @@ fn edit(setup: &Setup) -> BoxedStrategy<Edit> {
 
 impl History {
     /// # Errors
-    /// The text is not a history.
+    /// Returns `Err` if the text is not a history.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         Ok(serde_saphyr::from_str(text)?)
     }
@@ -414,7 +415,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// YAML on one line. Every text in a history is a plain word, so JSON without its quotes will do.
+/// Formats a value as YAML on one line. Texts in a history need no quotes, so JSON without quotes is valid.
 fn flow(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).unwrap_or_default();
     json.replace('"', "").replace(':', ": ").replace(',', ", ")

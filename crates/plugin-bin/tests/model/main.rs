@@ -1,7 +1,8 @@
-//! The plugin over time: random histories of a controller, of owners and of failures, and what must hold after each call.
+//! Model test of the plugin: random histories of a controller, of owners' edits and of failures, and the invariants after
+//! each call.
 //!
-//! A history that fails is shrunk and printed, one action a line. Saved as `histories/<what it shows>.yaml`, it is played in
-//! every run from then on.
+//! A failing history is shrunk and printed, one action per line. Saved as `histories/<what it shows>.yaml`, it is played in
+//! every later run.
 #![expect(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -31,7 +32,7 @@ use crate::history::History;
 use crate::play::play;
 
 fn main() -> Result<ExitCode> {
-    // Shrinking repeats a panic many times; the last one is reported.
+    // Shrinking repeats a panic many times; only the last one is reported.
     std::panic::set_hook(Box::new(|_| {}));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/model/histories");
     let recorded = |(name, text): (String, String)| {

@@ -1,4 +1,4 @@
-//! Checks a live table against the owner's document, and against what the controller asked for.
+//! Checks a live table against the owner's document and against what the controller asked for.
 
 use gloo_types::{RouteTableDoc, violations};
 use serde_json::Value;
@@ -10,8 +10,8 @@ use crate::documents::{
 };
 use crate::owner::{Table, Trust, is_broken};
 
-/// Checks that nothing but destinations, managed routes and the annotation differs from the owner's document.
-pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), String> {
+/// Checks that only destinations, managed routes and the annotation differ from the owner's document.
+pub(crate) fn check_owner_parts(table: &Table, live: &Value) -> Result<(), String> {
     let at = owned(live);
     let routes = http(&table.document);
     if at.len() != routes.len() {
@@ -34,8 +34,8 @@ pub(crate) fn keeps_the_owners_parts(table: &Table, live: &Value) -> Result<(), 
     same("table", &rest(live), &rest(&table.document))
 }
 
-/// Checks that the table is the owner's document, byte for byte.
-pub(crate) fn is_handed_back(table: &Table, live: &Value) -> Result<(), String> {
+/// Checks that the table equals the owner's document, byte for byte.
+pub(crate) fn check_restored(table: &Table, live: &Value) -> Result<(), String> {
     if let Some(text) = annotation(live) {
         return Err(format!(
             "{}: the annotation is still there: {text}",
@@ -45,7 +45,8 @@ pub(crate) fn is_handed_back(table: &Table, live: &Value) -> Result<(), String> 
     same("table", &without_ours(live), &without_ours(&table.document))
 }
 
-/// Why Gloo would refuse the table. A weight of 0 beside a sum of 100 is what a published walk-through of Gloo has.
+/// Returns why Gloo would refuse the table. A weight of 0 beside a sum of 100 is valid: a published walk-through of Gloo has
+/// it.
 pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
     let mut live = live.clone();
     for list in http_mut(&mut live).iter_mut().filter_map(destinations_mut) {
@@ -61,10 +62,10 @@ pub(crate) fn broken_rules(live: &Value) -> Vec<String> {
 
 /// Whether an owner's route leads to a Rollout.
 pub(crate) fn leads_to(route: &Value, roles: &Roles) -> bool {
-    destinations(route).iter().any(|it| is_anchor(it, roles))
+    destinations(route).iter().any(|it| roles.is_anchor(it))
 }
 
-/// Whether a live route has destinations that only that Rollout can have put in.
+/// Whether a live route has destinations that only this Rollout can have added.
 pub(crate) fn is_split_by(route: &Value, roles: &Roles) -> bool {
     destinations(route).iter().any(|it| {
         let id = id(it);
@@ -73,13 +74,13 @@ pub(crate) fn is_split_by(route: &Value, roles: &Roles) -> bool {
     })
 }
 
-/// Whether another Rollout splits a live route. Its owner may have taken over what a split left in a copy.
+/// Whether another Rollout splits a live route. If the owner has taken over such destinations in a copy, it is no split.
 fn is_split_by_others(live: &Value, owners: &Value, others: &[Roles]) -> bool {
     let mut others = others.iter();
     others.any(|roles| is_split_by(live, roles) && !is_split_by(owners, roles))
 }
 
-/// The canary's percentage of each owner's route.
+/// Returns the canary's percentage in each of the owner's routes.
 pub(crate) fn canary_shares(live: &Value, roles: &Roles) -> Vec<i64> {
     let routes = owned(live)
         .into_iter()
@@ -89,7 +90,7 @@ pub(crate) fn canary_shares(live: &Value, roles: &Roles) -> Vec<i64> {
         .collect()
 }
 
-/// The routes that are not as the SetWeight of a pass asked for. `others` are the roles of the other Rollouts.
+/// Returns the routes that differ from what the SetWeight of a pass asked for. `others` are the roles of the other Rollouts.
 pub(crate) fn wrong_routes(
     table: &Table,
     live: &Value,
@@ -113,7 +114,7 @@ pub(crate) fn wrong_routes(
             ));
             continue;
         }
-        // What another Rollout changed is checked with that Rollout.
+        // Changes of another Rollout are checked with that Rollout.
         let is_changed = !is_split_by(there, &pass.roles) && !has_same_bytes(there, owners);
         let of_another = others.iter().any(|roles| {
             is_split_by(there, roles)
@@ -129,7 +130,7 @@ pub(crate) fn wrong_routes(
     wrong
 }
 
-/// Whether the owner's text must be there as it is.
+/// Whether the live route must have the owner's text.
 pub(crate) fn is_rest(owners: &Value, pass: &Pass) -> bool {
     let is_down = is_down(pass);
     let stable = &pass.roles.stable.0;
@@ -160,7 +161,8 @@ fn check_route(owners: &Value, live: &Value, trust: Trust, pass: &Pass) -> Resul
     is_divided(live, owners, trust, pass)
 }
 
-/// Checks that stable, canary and experiment get the shares that a pass asks for, and others what their owner gave.
+/// Checks that stable, canary and experiment have the shares that a pass asks for, and that other destinations have their
+/// owner's weights.
 fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result<(), String> {
     let roles = &pass.roles;
     let list = destinations(live);
@@ -173,13 +175,13 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
         let id = id(it);
         id == roles.stable || id == roles.canary || experiments.contains(&id)
     };
-    let of_owner = |it: &&Value| !is_anchor(it, roles);
+    let of_owner = |it: &&Value| !roles.is_anchor(it);
     let others: Vec<&Value> = destinations(owners)
         .iter()
         .filter(of_owner)
         .filter(|it| weight(it) != Some(0))
         .collect();
-    // Without a record, a destination without traffic stays where it is.
+    // Without a record, a destination without traffic stays in the list.
     let is_gone = |it: &&Value| trust != Trust::Bytes && weight(it) == Some(0);
     let left = list.iter().filter(|it| !is_ours(it) && !is_gone(it));
     let left: Vec<&Value> = left.collect();
@@ -191,7 +193,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
             show(live)
         ));
     }
-    let share_of_ours = 100 - share(destinations(owners), |it| !is_anchor(it, roles));
+    let share_of_ours = 100 - share(destinations(owners), |it| !roles.is_anchor(it));
 
     let max = i64::from(pass.desired.max);
     let mut wanted = Vec::new();
@@ -210,7 +212,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     for (id, weight) in wanted {
         let found = share(list, |it| crate::documents::id(it) == id);
         let exact = share_of_ours * weight;
-        // Rounded, and at least 1 if any is wanted.
+        // The weight is rounded, and at least 1 unless it is 0.
         let is_right = if weight == 0 || weight == total {
             found * total == exact
         } else {
@@ -231,7 +233,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     }
     let anchor = destinations(owners)
         .iter()
-        .find(|it| is_anchor(it, roles))
+        .find(|it| roles.is_anchor(it))
         .map(attributes);
     let odd = list
         .iter()
@@ -245,7 +247,7 @@ fn is_divided(live: &Value, owners: &Value, trust: Trust, pass: &Pass) -> Result
     Ok(())
 }
 
-/// Checks that the same destinations get the same traffic, however their weights are written.
+/// Checks that the same destinations get the same traffic, whatever the form of their weights.
 fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), String> {
     let traffic = |route: &Value| {
         let list = destinations(route);
@@ -254,7 +256,7 @@ fn same_traffic(live: &Value, owners: &Value, roles: &Roles) -> Result<(), Strin
             .zip(shares(list))
             .filter(|(it, _)| weight(it) != Some(0))
             .map(|(it, share)| {
-                let name = if is_anchor(it, roles) && id(it).1.is_none() {
+                let name = if roles.is_anchor(it) && id(it).1.is_none() {
                     &roles.stable.0
                 } else {
                     name(it)
@@ -330,8 +332,8 @@ pub(crate) fn managed_routes(
     Ok(())
 }
 
-/// Checks that a call for one Rollout changed nothing that belongs to others.
-pub(crate) fn keeps_out(
+/// Checks that a call for one Rollout did not change parts of others.
+pub(crate) fn check_other_rollouts(
     table: &Table,
     before: &Value,
     after: &Value,
@@ -370,13 +372,6 @@ pub(crate) fn keeps_out(
     Ok(())
 }
 
-fn is_anchor(destination: &Value, roles: &Roles) -> bool {
-    roles
-        .anchors
-        .iter()
-        .any(|anchor| anchor == name(destination))
-}
-
 fn same(what: &str, live: &Value, expected: &Value) -> Result<(), String> {
     let (live, expected) = (live.to_string(), expected.to_string());
     if live == expected {
@@ -391,7 +386,7 @@ fn texts(list: &[&Value]) -> String {
     format!("[{}]", texts.join(", "))
 }
 
-/// The destinations of a route, in short.
+/// Formats the destinations of a route.
 pub(crate) fn show(route: &Value) -> String {
     let list = destinations(route).iter();
     let all: Vec<String> = list

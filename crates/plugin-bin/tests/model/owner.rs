@@ -1,7 +1,7 @@
-//! The owner's side of a table: the document as the owner means it, and what may be expected of each route.
+//! The owner's view of a table: the owner's document, and what may be expected of each route.
 //!
-//! What the plugin restores must be that document. Where an edit destroys what the plugin remembered, the bytes cannot come
-//! back; [`Trust`] says what can still be expected.
+//! The plugin must restore that document. If an edit destroys the plugin's record, the bytes cannot be restored; [`Trust`]
+//! says what can still be expected.
 
 use gloo_types::ObjectKey;
 use serde_json::Value;
@@ -15,36 +15,36 @@ pub(crate) struct Table {
     pub(crate) key: ObjectKey,
     /// The owner's document.
     pub(crate) document: Value,
-    /// Of each http route of the document.
+    /// What may be expected of each HTTP route of the document.
     pub(crate) trust: Vec<Trust>,
     pub(crate) is_deleted: bool,
     pub(crate) is_selected: bool,
-    /// Whether the annotation is one that the owner made unreadable.
+    /// Whether the owner has made the annotation unreadable.
     pub(crate) is_spoiled: bool,
-    /// Whether the owner has ever left weights that Gloo refuses: they are restored as any others, also in a copy.
+    /// Whether the owner has ever written weights that Gloo refuses. They are restored as any others, also in a copy.
     pub(crate) was_invalid: bool,
-    /// Names and matchers of the routes that the plugin knows, with the annotation in which it wrote them.
+    /// Names and matchers of the routes when the plugin last wrote the annotation.
     pub(crate) known: Vec<(Value, Value)>,
     recorded: Option<String>,
     pub(crate) cut: Option<Cut>,
-    /// Counts what gets a new name.
+    /// Counter for new names.
     pub(crate) count: usize,
 }
 
-/// A route that its owner has cut and may paste.
+/// A route that its owner has removed and may insert again.
 #[derive(Debug)]
 pub(crate) struct Cut {
     pub(crate) live: Value,
     pub(crate) owners: Value,
     pub(crate) trust: Trust,
-    /// The Rollout that it leads to.
+    /// The Rollout to which it leads.
     pub(crate) rollout: Option<&'static str>,
-    /// Whether the record of that Rollout went away since.
+    /// Whether the record of that Rollout was removed since.
     pub(crate) is_forgotten: bool,
 }
 
 impl Cut {
-    /// Whether there is a record that may be about the route.
+    /// Whether a record exists that may belong to the route.
     pub(crate) fn is_recorded(&self, live: &Value) -> bool {
         let key = |rollout| format!("\"shop/{rollout}\"");
         let has_key = |text: &str| self.rollout.is_none_or(|it| text.contains(&key(it)));
@@ -80,17 +80,17 @@ impl Table {
         self.document.clone()
     }
 
-    /// The live routes are those of the document.
+    /// Notes that the live routes equal those of the document.
     pub(crate) fn in_step(&mut self) {
         for (route, trust) in http(&self.document).iter().zip(&mut self.trust) {
-            // Weights that might have been the plugin's have become the owner's text.
+            // Weights that may be the plugin's are now the owner's text.
             if !destinations(route).iter().any(is_plugins) {
                 *trust = Trust::Bytes;
             }
         }
     }
 
-    /// Notes that the table was restored: what is there is the owner's from now on.
+    /// Notes that a route was restored: the live route is now the owner's.
     pub(crate) fn adopt(&mut self, route: usize, live: &Value) {
         let trust = &mut self.trust[route];
         if *trust != Trust::Bytes && !destinations(live).iter().any(is_plugins) {
@@ -100,7 +100,7 @@ impl Table {
     }
 
     /// Notes the live table after a call.
-    pub(crate) fn see(&mut self, live: &Value) {
+    pub(crate) fn note_live(&mut self, live: &Value) {
         let recorded = annotation(live).map(str::to_owned);
         if recorded.is_none() || recorded != self.recorded {
             let routes = http(live).iter();
@@ -112,22 +112,22 @@ impl Table {
             cut.is_forgotten |= !cut.is_recorded(live);
         }
         if self.is_spoiled {
-            // What is written now is not recorded.
+            // Current writes are not recorded.
             let routes = http(&self.document).iter().zip(owned(live));
             for ((owners, at), trust) in routes.zip(&mut self.trust) {
                 // A route to the canary alone could be one that was split at 100 %.
                 if destinations(owners).iter().any(is_plugins) {
                     *trust = Trust::Nothing;
                 } else if !has_same_bytes(&http(live)[at], owners) {
-                    *trust = trust.max_loss(Trust::Traffic);
+                    *trust = trust.min(Trust::Traffic);
                 }
             }
         }
     }
 
-    /// Without the record, weights that are not those of the status count as the owner's: the status may be older, or the table
-    /// was not selected when it changed.
-    pub(crate) fn meet_another_status(&mut self, live: &Value) {
+    /// Without the record, weights that differ from the status count as the owner's. The status may be older, or the table
+    /// was not selected when the status changed.
+    pub(crate) fn note_another_status(&mut self, live: &Value) {
         if annotation(live).is_some() {
             return;
         }
@@ -140,24 +140,24 @@ impl Table {
         }
     }
 
-    /// Whether a route, or the table, is such that the plugin cannot read it.
+    /// Whether the plugin cannot read the table or a route of it.
     pub(crate) fn is_broken(&self) -> bool {
         !self.is_deleted && (self.is_spoiled || http(&self.document).iter().any(is_broken))
     }
 }
 
-/// What may be expected of a route when it is handed back.
+/// What may be expected of a restored route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// The owner's document, byte for byte.
     Bytes,
-    /// The same division of traffic: the record of the route was destroyed, but the live table told enough.
+    /// The same division of traffic: the record of the route was destroyed, but the live table had enough information.
     Traffic,
     /// Nothing: the plugin's weights cannot be distinguished from the owner's.
     Nothing,
 }
 
-/// What distinguishes the plugin's weights from the owner's if the record is gone.
+/// What distinguishes the plugin's weights from the owner's if the record is lost.
 #[derive(Clone, Debug)]
 pub(crate) struct Status {
     pub(crate) rollout: &'static str,
@@ -180,8 +180,8 @@ impl Status {
 }
 
 impl Trust {
-    /// The lesser of two.
-    pub(crate) fn max_loss(self, other: Self) -> Self {
+    /// Returns the lesser of two.
+    pub(crate) fn min(self, other: Self) -> Self {
         match (self, other) {
             (Self::Nothing, _) | (_, Self::Nothing) => Self::Nothing,
             (Self::Traffic, _) | (_, Self::Traffic) => Self::Traffic,

@@ -1,4 +1,4 @@
-//! Plays a history: every action in turn, what must hold after each call, and how the world comes to rest.
+//! Plays a history: every action in turn, the invariants after each call, and the return to rest.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::mem::discriminant;
@@ -21,10 +21,10 @@ use crate::owner::{Status, Table, Trust};
 /// Passes of each Rollout after which nothing may be left to do.
 const PASSES_TO_REST: usize = 14;
 
-/// Plays a history. `seen` is told of every action that is played.
+/// Plays a history. `seen` is called for every action.
 ///
 /// # Errors
-/// Returns `Err` with what does not hold and after which action, also if the plugin panics.
+/// Returns `Err` with the violated invariant and the action before it, also if the plugin panics.
 pub(crate) fn play(history: &History, seen: &dyn Fn()) -> Result<(), String> {
     let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| play_all(history, seen)));
     outcome.unwrap_or_else(|panic| {
@@ -54,36 +54,37 @@ fn play_all(history: &History, seen: &dyn Fn()) -> Result<(), String> {
     })
 }
 
-/// How long a pass of the controller takes, with the time until the next one.
+/// Duration of a pass of the controller, with the time until the next one.
 const PASS: Duration = Duration::from_secs(5);
 
-/// The Pods behind the stable and the canary Service of a Rollout, over several passes.
+/// The Pods that the stable and the canary Service of a Rollout select, for several passes.
 type Selected = VecDeque<[(String, Vec<Pod>); 2]>;
 
 struct Play {
     api: Api,
-    /// After how many passes endpoints follow, and what Services selected in each of these passes, by Rollout.
+    /// Number of passes after which endpoints follow the selectors, and what Services selected in each of these passes, by
+    /// Rollout.
     lag: Option<usize>,
     selected: Vec<Selected>,
     router: GlooRouter<Api>,
     controllers: Vec<Controller>,
-    /// The passes of each Rollout that set a weight, for processes that come late.
+    /// The passes of each Rollout that set a weight, for late processes.
     passes: Vec<Vec<Pass>>,
-    /// Tables on which this process set a weight, by Rollout.
+    /// Tables in which this process has set a weight, by Rollout.
     known: BTreeSet<(Who, usize)>,
-    /// Tables that others changed since the pass began.
+    /// Tables that other clients have changed since the pass began.
     changed: BTreeSet<usize>,
     /// Whether tables can be selected and deselected.
     by_label: bool,
     is_traced: bool,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq)]
 enum Outcome {
     Done(Option<Verification>),
     Refused(String),
-    /// The process ended.
+    /// The plugin's process ended.
     Killed,
 }
 
@@ -123,7 +124,7 @@ impl Play {
         let mut play = Self {
             router: router(api.clone()),
             api,
-            // With a second Rollout behind the same Service its endpoints would never be of one version.
+            // With a second Rollout behind the same Service, the endpoints would never be of one version.
             lag: setup.lag.filter(|_| setup.second != Second::Rival),
             selected: vec![Selected::new(); controllers.len()],
             passes: vec![Vec::new(); controllers.len()],
@@ -136,11 +137,11 @@ impl Play {
         for who in 0..play.controllers.len() {
             play.move_endpoints(who);
         }
-        play.tell();
+        play.publish();
         play
     }
 
-    /// The endpoints are the Pods that were selected some passes ago.
+    /// Sets the endpoints to the Pods that were selected `lag` passes ago.
     fn move_endpoints(&mut self, who: Who) {
         let Some(lag) = self.lag else { return };
         let selected = &mut self.selected[who];
@@ -153,8 +154,8 @@ impl Play {
         }
     }
 
-    /// Shows the Rollouts to the plugin and to the owners.
-    fn tell(&self) {
+    /// Publishes the Rollouts to the plugin and to the owners.
+    fn publish(&self) {
         self.api.world().statuses = self.controllers.iter().map(Status::of).collect();
         for controller in &self.controllers {
             self.api.show_rollout(controller.object());
@@ -197,7 +198,7 @@ impl Play {
                     .len()
                     .checked_sub(*ago + 1)
                     .map(|index| passes[index].clone());
-                // To a process from before a promotion, the subset that is stable now is the canary's.
+                // For a process from before a promotion, the subset that is now stable is the canary's.
                 let pass = pass.filter(|pass| {
                     let now = self.controllers[at(who)].pass().roles.stable;
                     now.1.is_none() || now == pass.roles.stable
@@ -215,7 +216,7 @@ impl Play {
     fn change(&mut self, who: Who, change: impl Fn(&mut Controller)) {
         let who = who % self.controllers.len();
         change(&mut self.controllers[who]);
-        self.tell();
+        self.publish();
     }
 
     fn restart(&mut self) {
@@ -223,11 +224,11 @@ impl Play {
         self.known.clear();
     }
 
-    /// One pass of the controller.
+    /// Makes one pass of the controller.
     async fn reconcile(&mut self, who: Who) -> Result<(), String> {
         let pass = self.controllers[who].pass();
         self.changed.clear();
-        // The controller turns the selectors before it calls plugins.
+        // The controller changes the selectors before it calls plugins.
         self.move_endpoints(who);
         let mut is_verified = true;
         let mut is_done = true;
@@ -259,12 +260,12 @@ impl Play {
             }
         }
         self.controllers[who].wait();
-        self.tell();
+        self.publish();
         tokio::time::sleep(PASS).await;
         Ok(())
     }
 
-    /// One call, and what must hold after it.
+    /// Makes one call and checks the invariants after it.
     async fn call(&mut self, who: Who, pass: &Pass, call: &Call) -> Result<Outcome, String> {
         let said = |why: String| {
             format!(
@@ -304,7 +305,7 @@ impl Play {
             let writes = self.api.writes();
             let again = self.ask(pass, call).await;
             let written = self.api.writes() - writes;
-            // A restored table may no longer lead to the Rollout, which is refused from then on.
+            // A restored table may no longer lead to the Rollout, so that later calls are refused.
             let leads_nowhere = {
                 let live = self.live();
                 let world = self.api.world();
@@ -314,14 +315,14 @@ impl Play {
             };
             if written > 0 || discriminant(&again) != discriminant(&outcome) && !leads_nowhere {
                 return Err(said(format!(
-                    "the second time it wrote {written} times: {again:?} after {outcome:?}"
+                    "repeated, the call wrote {written} times: {again:?} after {outcome:?}"
                 )));
             }
         }
         Ok(outcome)
     }
 
-    /// One call, without a look at what it did.
+    /// Makes one call, without checks.
     async fn ask(&self, pass: &Pass, call: &Call) -> Outcome {
         let Pass {
             rollout,
@@ -382,15 +383,15 @@ impl Play {
             let mut world = self.api.world();
             for (index, table) in world.tables.iter_mut().enumerate() {
                 let Some(after) = &after[index] else { continue };
-                oracle::keeps_the_owners_parts(table, after)?;
-                table.see(after);
+                oracle::check_owner_parts(table, after)?;
+                table.note_live(after);
                 let Some(before) = before[index]
                     .as_ref()
                     .filter(|_| !met.changed.contains(&index))
                 else {
                     continue;
                 };
-                oracle::keeps_out(table, before, after, &name, &pass.roles, &others)?;
+                oracle::check_other_rollouts(table, before, after, &name, &pass.roles, &others)?;
                 let broken = oracle::broken_rules(after);
                 let was_broken = !oracle::broken_rules(before).is_empty() || table.was_invalid;
                 if !broken.is_empty() && !was_broken {
@@ -403,9 +404,9 @@ impl Play {
             }
         }
         match (call, outcome) {
-            (Call::RemoveManagedRoutes, Outcome::Refused(why)) => {
-                Err(format!("it keeps SetWeight from being called: {why}"))
-            }
+            (Call::RemoveManagedRoutes, Outcome::Refused(why)) => Err(format!(
+                "the error keeps the controller from calling SetWeight: {why}"
+            )),
             (Call::SetWeight, Outcome::Done(_)) => self.check_done(who, pass, &after, met),
             (Call::SetWeight, Outcome::Refused(why)) => {
                 self.check_refused(who, pass, before, &after, met, why)
@@ -414,7 +415,7 @@ impl Play {
         }
     }
 
-    /// After a SetWeight that succeeded.
+    /// Checks the tables after a successful SetWeight.
     fn check_done(
         &mut self,
         who: Who,
@@ -436,8 +437,8 @@ impl Play {
                 continue;
             };
             if !table.is_selected {
-                // With ping-pong, the owner's text may lead to the Service that is the canary's now.
-                let is_ping_pong = pass.roles.anchors.len() > 1;
+                // With ping-pong, the owner's text may lead to the Service that is now the canary's.
+                let is_ping_pong = pass.roles.is_ping_pong();
                 let met_failure = !met.failed.is_empty() || met.reads_failed || met.policies_failed;
                 if self.known.remove(&(who, index)) && !met_failure && !is_ping_pong {
                     let resting = resting(pass);
@@ -446,7 +447,7 @@ impl Play {
                 continue;
             }
             let (wrong, is_held) = wrong_routes(table, live, pass, &others, self.lag.is_some());
-            // At rest nothing is recorded.
+            // At rest there is no record.
             if !oracle::is_down(pass) || is_held {
                 self.known.insert((who, index));
             }
@@ -465,7 +466,7 @@ impl Play {
         Ok(())
     }
 
-    /// After a SetWeight that failed.
+    /// Checks the tables and the error after a failed SetWeight.
     fn check_refused(
         &self,
         who: Who,
@@ -494,7 +495,7 @@ impl Play {
             || met.policies_failed
             || !met.failed.is_empty()
             || !met.changed.is_empty()
-            // A table that is no longer selected may wait to be restored.
+            // A table that is no longer selected may still have to be restored.
             || world.tables.iter().any(|table| !table.is_selected)
             || selected().any(|(_, table)| is_unplannable(table) || table.trust.iter().any(|trust| *trust != Trust::Bytes))
             || self.is_disputed(pass, &others);
@@ -537,13 +538,13 @@ impl Play {
                 || leads_nowhere(&table.document, &pass.roles);
             if !is_excused {
                 return Err(format!(
-                    "weight 0 did not land: {}; the error is {why}",
+                    "weight 0 was not written: {}; the error is {why}",
                     wrong.join("; ")
                 ));
             }
             if !met.reads_failed && !why.contains(&table.key.to_string()) {
                 return Err(format!(
-                    "{} was left, and the error does not say so: {why}",
+                    "{} was not changed, and the error does not name it: {why}",
                     table.key
                 ));
             }
@@ -551,7 +552,7 @@ impl Play {
         Ok(())
     }
 
-    /// Whether another Rollout splits a route that leads to this one.
+    /// Whether another Rollout has the same stable Service.
     fn is_disputed(&self, pass: &Pass, others: &[Roles]) -> bool {
         others.iter().any(|roles| {
             roles
@@ -561,7 +562,8 @@ impl Play {
         })
     }
 
-    /// Brings the world to rest: owners mend what is broken, and nothing is rolled out.
+    /// Brings the model to rest: owners repair what is broken, and nothing is rolled out. Then checks that every table is
+    /// restored.
     async fn rest(&mut self) -> Result<(), String> {
         self.api.heal();
         self.api.forget_events();
@@ -577,7 +579,7 @@ impl Play {
         }
         for who in 0..self.controllers.len() {
             if self.controllers[who].is_pong() {
-                // The owner's text is back when ping is stable again.
+                // The owner's text returns when ping is stable again.
                 self.change(who, Controller::update);
                 self.change(who, Controller::promote_full);
                 for _ in 0..PASSES_TO_REST {
@@ -602,9 +604,9 @@ impl Play {
             }
         }
         if quiet_passes < 2 {
-            return Err("it never stops writing".to_owned());
+            return Err("it does not stop writing".to_owned());
         }
-        let policies = self.api.policies_there().await;
+        let policies = self.api.count_policies().await;
         let live = self.live();
         let world = self.api.world();
         for (table, live) in world.tables.iter().zip(&live) {
@@ -612,16 +614,16 @@ impl Play {
             for who in 0..self.controllers.len() {
                 let mut pass = self.controllers[who].pass();
                 pass = resting(&pass);
-                // While pong is stable, the routes of that Rollout are not as their owner wrote them.
+                // While pong is stable, the routes of that Rollout differ from their owner's text.
                 let others = self.controllers.iter().enumerate();
                 let others = others.filter(|(index, other)| *index != who && other.is_pong());
                 let others: Vec<Roles> = others.map(|(_, other)| other.pass().roles).collect();
                 none(oracle::wrong_routes(table, live, &pass, &others))?;
             }
-            // With ping-pong the owner's text is back when ping is stable, which takes a rollout that nothing refuses.
+            // With ping-pong the owner's text returns when ping is stable, which takes a rollout that is not refused.
             let is_owners = !self.controllers.iter().any(Controller::is_pong);
             if is_owners && table.trust.iter().all(|trust| *trust == Trust::Bytes) {
-                oracle::is_handed_back(table, live)?;
+                oracle::check_restored(table, live)?;
             }
         }
         if policies > 0 {
@@ -666,7 +668,7 @@ impl Play {
     }
 }
 
-/// A weight that the controller asks for is one of those that the Rollout says it may ask for.
+/// Checks that the status of the Rollout admits the weight that the controller asks for.
 fn is_admissible(pass: &Pass, rollout: &Rollout) -> Result<(), String> {
     let weight = pass.desired.value;
     if admissible(rollout).contains(weight) {
@@ -678,9 +680,9 @@ fn is_admissible(pass: &Pass, rollout: &Rollout) -> Result<(), String> {
     ))
 }
 
-/// The routes that are not as a pass asked for, and whether its promotion is held: if there `are_endpoints`, traffic may
-/// stay on the canary Service right after a promotion, since both Services lead to the new Pods. After an abort or a rollback
-/// it may not.
+/// Returns the routes that differ from what a pass asked for, and whether its promotion is held. If there `are_endpoints`,
+/// traffic may stay on the canary Service right after a promotion, since it leads to the new Pods. After an abort or a
+/// rollback it may not.
 fn wrong_routes(
     table: &Table,
     live: &Value,
@@ -695,7 +697,7 @@ fn wrong_routes(
     }
 }
 
-/// What a pass after a promotion asks for while it is held.
+/// Returns the pass that a held promotion carries out instead.
 fn held(pass: &Pass) -> Option<Pass> {
     let rollout = &pass.rollout;
     let is_promotion = oracle::is_down(pass) && rollout.status.promoted_canary().is_some();
@@ -704,7 +706,7 @@ fn held(pass: &Pass) -> Option<Pass> {
     is_promotion.then_some(pass)
 }
 
-/// The pass that restores a table.
+/// Returns the pass that restores a table.
 fn resting(pass: &Pass) -> Pass {
     let mut pass = pass.clone();
     pass.desired.value = 0;

@@ -1,4 +1,4 @@
-//! Argo CD Applications that revert what the plugin writes.
+//! Finds Argo CD Applications that would revert the plugin's changes.
 
 use gloo_types::{Resource as _, RouteTable, RouteTableDoc};
 use kube::ResourceExt as _;
@@ -10,11 +10,11 @@ use super::Finding;
 
 pub(super) const SUBJECT: &str = "Argo CD";
 
-/// How Argo CD marks what it applied (`util/argo/resource_tracking.go`).
+/// How Argo CD marks the objects that it applies (`util/argo/resource_tracking.go`).
 const TRACKING_ID: &str = "argocd.argoproj.io/tracking-id";
 const TRACKING_LABEL: &str = "app.kubernetes.io/instance";
 
-/// Looks at the Applications that apply one of the `selected` tables.
+/// Checks the Applications that apply one of the `selected` tables.
 pub(super) fn examine(selected: &[&RouteTableDoc], applications: &[DynamicObject]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut applied = 0;
@@ -34,7 +34,7 @@ pub(super) fn examine(selected: &[&RouteTableDoc], applications: &[DynamicObject
             _ => "with its next sync",
         };
         let message = format!(
-            "Application {} takes the weights out of RouteTable {} {when}: give it ignoreDifferences of RouteTables with \
+            "Application {} reverts the weights of RouteTable {} {when}: give it ignoreDifferences of RouteTables with \
              managedFieldsManagers [{FIELD_MANAGER}], and the sync option RespectIgnoreDifferences=true",
             application.name_any(),
             table.key()
@@ -43,7 +43,7 @@ pub(super) fn examine(selected: &[&RouteTableDoc], applications: &[DynamicObject
     }
     if findings.is_empty() {
         let message = format!(
-            "nothing fights over the tables; it applies {applied} of {}",
+            "no Application reverts the tables; Argo CD applies {applied} of {}",
             selected.len()
         );
         findings.push(Finding::ok(SUBJECT, message));
@@ -63,7 +63,7 @@ fn applies(application: &DynamicObject, table: &RouteTableDoc) -> bool {
         .is_some_and(|owner| owner == name || owner == qualified)
 }
 
-/// Whether differences of RouteTables are ignored, in syncs too.
+/// Whether the Application ignores differences of RouteTables, also when it syncs.
 fn is_ignored(application: &Value) -> bool {
     let list = |pointer| {
         let list = application.pointer(pointer).and_then(Value::as_array);

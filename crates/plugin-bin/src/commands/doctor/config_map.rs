@@ -1,4 +1,4 @@
-//! What the controller's ConfigMap says of the plugin, and whether Rollouts and plugin mean the same names.
+//! Checks the plugin's entries in the controller's ConfigMap, and that Rollouts use a name that is registered.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ pub(super) const SUBJECT: &str = "ConfigMap";
 const FILE: &str = "plugin file";
 const NAMES: &str = "plugin names";
 
-/// What the name of the binary starts with, in releases and builds.
+/// The prefix of the binary's name, in releases and builds.
 const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
 /// An entry of `trafficRouterPlugins` that is this plugin.
@@ -32,7 +32,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What the plugin allows with these args.
+    /// Returns the policy that these args set.
     pub(super) fn flags_policy(&self) -> Policy {
         self.flags()
             .map(|line| line.flags.policy())
@@ -50,7 +50,7 @@ impl Entry {
     }
 }
 
-/// Reads `trafficRouterPlugins` and picks the entries of this plugin.
+/// Parses `trafficRouterPlugins` and returns the entries of this plugin.
 pub(super) fn read(
     namespace: &str,
     text: Option<&str>,
@@ -89,7 +89,7 @@ pub(super) fn read(
     (ours, findings)
 }
 
-/// Whether the plugin starts with the args of its entry, and reads the name that it is registered under.
+/// Checks that the plugin starts with the args of its entry, and reads the name under which it is registered.
 fn arguments(entry: &Entry) -> Option<Finding> {
     let Entry { name, .. } = entry;
     match entry.flags() {
@@ -100,7 +100,7 @@ fn arguments(entry: &Entry) -> Option<Finding> {
             Some(Finding::problem(SUBJECT, message))
         }
         Ok(line) if line.command.is_some() => {
-            let message = format!("{name}: its args are a command for people: leave that out");
+            let message = format!("{name}: its args contain a command for people: remove it");
             Some(Finding::problem(SUBJECT, message))
         }
         Ok(line) if !line.flags.policy().plugin_names.contains(name) => {
@@ -113,7 +113,7 @@ fn arguments(entry: &Entry) -> Option<Finding> {
     }
 }
 
-/// Whether the file can be what it should be. The controller compares the checksum of a download only, and only with 64
+/// Checks location and checksum of the plugin's file. The controller checks only downloads, and only against a checksum of 64
 /// lower-case digits (upstream `utils/plugin/downloader.go`).
 fn file(entry: &Entry) -> Finding {
     let Entry {
@@ -148,7 +148,7 @@ fn file(entry: &Entry) -> Finding {
     };
     let Ok(bytes) = fs::read(Path::new(path)) else {
         let message = format!(
-            "{name}: {path} is not on this machine: run the doctor in the controller's container to check it"
+            "{name}: {path} is not on this machine: run doctor in the controller's container to check it"
         );
         return Finding::warning(FILE, message);
     };
@@ -171,7 +171,7 @@ fn hex(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Rollouts that name the plugin otherwise than the ConfigMap does: the controller then says "not configured".
+/// Checks that Rollouts use a name which the ConfigMap registers. Otherwise the controller reports "not configured".
 pub(super) fn names(entries: &[Entry], rollouts: &[Subject]) -> Vec<Finding> {
     let policies: Vec<Policy> = entries.iter().map(Entry::flags_policy).collect();
     let mut users = 0;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_the_plugin_from_starting_is_told() {
+    fn what_keeps_the_plugin_from_starting_is_reported() {
         check("{", &[(Verdict::Problem, "does not parse")]);
         let elsewhere = (Verdict::Warning, "is not on this machine");
         check(
@@ -273,7 +273,7 @@ mod tests {
             "[{name: solo-io/glooplatform, location: file:///nowhere, args: [status]}]",
             &[
                 REGISTERED,
-                (Verdict::Problem, "a command for people"),
+                (Verdict::Problem, "contain a command for people"),
                 elsewhere,
             ],
         );
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_at_hand_is_compared() {
+    fn an_accessible_file_is_compared() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "hello").unwrap();
         let entry = |digest: &str| {

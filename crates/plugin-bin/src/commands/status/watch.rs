@@ -1,4 +1,4 @@
-//! `status --watch`: how far each Rollout is, shown again and again.
+//! `status --watch`: shows the progress of each Rollout repeatedly.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal as _, stdout};
@@ -12,22 +12,22 @@ use super::super::Answer;
 use super::super::output::{self, DIM, RED, YELLOW, styled};
 use super::super::world::Subject;
 use super::{Args, Report, RolloutStatus, Verdict, read};
-use crate::events::Reason;
+use crate::reporter::Reason;
 
-/// Time between two looks at the cluster.
+/// Interval between two reads of the cluster.
 const PAUSE: Duration = Duration::from_secs(2);
-/// To the upper left corner; what is there is written over.
+/// Moves the cursor to the upper left corner; the old text is overwritten.
 const HOME: &str = "\x1b[H";
-/// Clears the rest of a line, and of the screen.
+/// Clear the rest of a line, and of the screen.
 const END_OF_LINE: &str = "\x1b[K";
 const END_OF_SCREEN: &str = "\x1b[J";
 
-/// Of a Rollout, what only this view shows.
+/// The data of a Rollout that only this view shows.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// The weight that the controller recorded last.
     asked: Option<i64>,
-    /// How destinations of the canary are named, and those of stable.
+    /// Names of the canary's destinations, and of stable's.
     canary: Vec<String>,
     stable: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Progress {
             progress.canary.push(services.canary.to_owned());
             progress.stable.push(services.stable.to_owned());
         }
-        // One Service with subsets, which are told apart by the hashes of the Pods.
+        // One Service with subsets, which are distinguished by the hashes of the Pods.
         let status = &rollout.status;
         progress
             .canary
@@ -69,7 +69,7 @@ pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answ
             let text = text.replace('\n', &format!("{END_OF_LINE}\n"));
             output::print(&format!("{HOME}{text}{END_OF_SCREEN}"))?;
         } else if text != shown {
-            // A log has no corner to go back to.
+            // A log cannot be overwritten, so only changes are printed.
             let separator = if shown.is_empty() { "" } else { "\n" };
             output::print(&format!("{separator}{text}"))?;
             shown = text;
@@ -78,7 +78,7 @@ pub(super) async fn run(args: &Args, clusters: &Clusters) -> anyhow::Result<Answ
     }
 }
 
-/// The view at the time `now`.
+/// Renders the view at the time `now`.
 fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp) -> String {
     let head = [
         "ROLLOUT", "PHASE", "STEP", "ASKED", "IN FORCE", "GLOO", "GUARD", "REPAIRS",
@@ -111,12 +111,12 @@ fn view(report: &Report, events: &Result<Vec<Value>, StoreError>, now: Timestamp
         }
     }
     if let Err(error) = events {
-        text += &format!("{YELLOW}no Events{YELLOW:#}: {error}\n");
+        text += &format!("{YELLOW}Events cannot be read{YELLOW:#}: {error}\n");
     }
     text
 }
 
-/// The canary's share of the routes that lead to the Rollout's Services: one number if it is the same for all of them.
+/// Returns the canary's share of the routes that lead to the Rollout's Services: one number if it is equal for all of them.
 fn in_force(rollout: &RolloutStatus) -> String {
     let Progress { canary, stable, .. } = &rollout.progress;
     let mut shares = BTreeSet::new();
@@ -141,7 +141,7 @@ fn in_force(rollout: &RolloutStatus) -> String {
     }
 }
 
-/// Whether a destination, as `status` shows it, has this name, or the hash of a subset.
+/// Whether a destination, as `status` shows it, has this name, or this subset hash.
 fn is_named(destination: &str, name: &str) -> bool {
     if name.starts_with('[') {
         return name != "[]" && destination.ends_with(name);
@@ -151,7 +151,7 @@ fn is_named(destination: &str, name: &str) -> bool {
     object == Some(name) && !destination.contains('[')
 }
 
-/// Gloo's word on the tables: the worst one.
+/// Returns the worst state of Gloo among the tables.
 fn gloo(rollout: &RolloutStatus) -> String {
     let tables = || rollout.tables.iter();
     if let Some(table) = tables().find(|table| table.gloo.is_bad) {
@@ -166,7 +166,7 @@ fn gloo(rollout: &RolloutStatus) -> String {
     word.unwrap_or_else(|| "-".to_owned())
 }
 
-/// The Events of one reason about a Rollout.
+/// Returns the Events of one reason about a Rollout.
 fn about<'e>(
     events: &'e [Value],
     rollout: &'e str,
@@ -191,13 +191,13 @@ fn last(event: &Value) -> Option<Timestamp> {
     event.get("lastTimestamp")?.as_str()?.parse().ok()
 }
 
-/// When the last Event of these reasons was.
+/// Returns the time of the last Event of these reasons.
 fn latest(events: &[Value], rollout: &str, reasons: &[Reason]) -> Option<Timestamp> {
     let of = |reason: &Reason| about(events, rollout, *reason).filter_map(last).max();
     reasons.iter().filter_map(of).max()
 }
 
-/// Whether the promotion is held, and since when.
+/// Describes whether a promotion is held, and since when.
 fn guard(events: &[Value], rollout: &str, now: Timestamp) -> String {
     let held = latest(events, rollout, &[Reason::PromotionHeld]);
     let released = latest(events, rollout, &[Reason::PromotionReleased]);
@@ -210,7 +210,7 @@ fn guard(events: &[Value], rollout: &str, now: Timestamp) -> String {
     }
 }
 
-/// How often drift was repaired within the hour that Events are kept, and when last.
+/// Describes how often drift was repaired within the hour that Events are kept, and when last.
 fn repairs(events: &[Value], rollout: &str, now: Timestamp) -> String {
     let repaired = about(events, rollout, Reason::TrafficDriftRepaired);
     let counts = repaired.filter_map(|event| event.get("count")?.as_u64());
@@ -226,7 +226,7 @@ fn repairs(events: &[Value], rollout: &str, now: Timestamp) -> String {
     text
 }
 
-/// The time since `then`, in its largest unit.
+/// Returns the time since `then`, in its largest unit.
 fn ago(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.as_second().saturating_sub(then.as_second()).max(0);
     match seconds {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn asked_in_force_and_accepted() {
+    fn requested_current_and_accepted_weights_are_shown() {
         let split = |canary| {
             route(
                 "reviews",
@@ -401,7 +401,7 @@ mod tests {
             Err(StoreError::NotFound { what }),
             "
             no Rollout uses the plugin
-            no Events: events not found: create it or correct routeTableSelector",
+            Events cannot be read: events not found: create it or correct routeTableSelector",
         );
     }
 }

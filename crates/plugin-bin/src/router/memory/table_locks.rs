@@ -1,4 +1,4 @@
-//! A lock per table, so that the calls of one process do not conflict with each other.
+//! A lock per table, so that calls of one process do not conflict with each other.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map::Entry},
@@ -8,20 +8,20 @@ use std::{
 use gloo_types::ObjectKey;
 use tokio::sync::oneshot;
 
-/// The tables that are locked, each with the calls that wait for it. A free lock takes no memory.
+/// The locked tables, each with the calls that wait for it. A free lock takes no memory.
 #[derive(Clone, Debug, Default)]
 pub(in crate::router) struct TableLocks(Arc<Mutex<BTreeMap<ObjectKey, Waiters>>>);
 
-/// What a call is about to do with a table.
+/// What a call is about to do to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::router) enum Urgency {
-    /// No share of a canary grows: goes before the calls that wait with a growing one.
+    /// No canary's share grows. Takes precedence over waiting calls of the other kind.
     Less,
-    /// Some share grows.
+    /// A share grows.
     More,
 }
 
-/// Calls in the order in which they came.
+/// Waiting calls in the order of their arrival.
 #[derive(Debug, Default)]
 struct Waiters {
     less: VecDeque<oneshot::Sender<TableGuard>>,
@@ -58,7 +58,7 @@ impl TableLocks {
                     locks: self.clone(),
                     table: table.clone(),
                 };
-                // The receiver is here.
+                // Cannot fail: the receiver is in this function.
                 let _ = turn.send(guard);
             }
         }
@@ -84,7 +84,7 @@ impl Drop for TableGuard {
             next
         };
         if let Some(next) = next {
-            // A call that was cut short gives the guard back; dropping it wakes the one after.
+            // A cancelled call returns the guard, whose drop wakes the next one.
             let _ = next.send(Self {
                 locks: self.locks.clone(),
                 table: self.table.clone(),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_asks_for_less_goes_first() {
+    async fn a_call_that_lowers_shares_goes_first() {
         let locks = TableLocks::default();
         let table = web();
         let holder = locks.lock(&table, Urgency::More).await;
@@ -129,20 +129,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_was_cut_short_holds_nobody_up_and_no_lock_is_left() {
+    async fn a_cancelled_call_delays_no_other_and_no_lock_is_left() {
         let locks = TableLocks::default();
         let table = web();
         let holder = locks.lock(&table, Urgency::More).await;
-        let mut cut_short = Box::pin(locks.lock(&table, Urgency::Less));
-        let mut cut_later = Box::pin(locks.lock(&table, Urgency::More));
+        let mut cancelled_first = Box::pin(locks.lock(&table, Urgency::Less));
+        let mut cancelled_later = Box::pin(locks.lock(&table, Urgency::More));
         let mut last = Box::pin(locks.lock(&table, Urgency::More));
-        for waiting in [&mut cut_short, &mut cut_later, &mut last] {
+        for waiting in [&mut cancelled_first, &mut cancelled_later, &mut last] {
             assert!(waiting.now_or_never().is_none());
         }
-        drop(cut_short);
+        drop(cancelled_first);
         drop(holder);
-        // It gets the lock, and does not take it.
-        drop(cut_later);
+        // It gets the lock and is dropped before it takes it.
+        drop(cancelled_later);
         let holder = last.now_or_never().unwrap();
         assert_eq!(locks.held().len(), 1);
         drop(holder);

@@ -1,4 +1,4 @@
-//! The router over the cache and a fake API server: what is asked of the API server, and when. Time is paused.
+//! Tests of the router over the cache and a fake API server: which requests are sent, and when. Time is paused.
 
 use std::future::Future;
 
@@ -10,7 +10,7 @@ use route_store::{
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::mirror_routes::mirror_rollout;
+use super::managed_routes::mirror_rollout;
 use super::*;
 
 const NOTHING: [&str; 0] = [];
@@ -19,7 +19,7 @@ const GET: &str = "get routetables mesh/shop";
 
 type Cached = Arc<GlooRouter<Arc<CachedRouteStore>>>;
 
-/// A router, and the API server behind its cache.
+/// A router, its cache and a fake API server.
 struct World {
     api: FakeApi,
     store: Arc<CachedRouteStore>,
@@ -28,13 +28,13 @@ struct World {
 }
 
 impl World {
-    /// A router that was just started.
+    /// Creates a router that has just started.
     fn starting(api: FakeApi) -> Self {
         let store = Arc::new(api.store());
         Self::over(api, Clusters::one(store))
     }
 
-    /// The same with the RouteTables of `api`, whatever the Rollouts' cluster is.
+    /// Creates a router with the RouteTables of `api` and the Rollouts of any cluster.
     fn over(api: FakeApi, clusters: Clusters) -> Self {
         let policy = Policy {
             plugin_names: vec!["solo-io/glooplatform".into()],
@@ -52,7 +52,7 @@ impl World {
         let (running, attending) = (store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
-            tokio::spawn(async move { attending.attend().await }),
+            tokio::spawn(async move { attending.maintain().await }),
         ];
         Self {
             api,
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// A router that knows everything there is.
+    /// Creates a router with a filled cache.
     async fn synced(api: FakeApi) -> Self {
         let world = Self::starting(api);
         sleep(Duration::from_secs(3)).await;
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    /// With [`shop`].
+    /// Creates a router with the table [`shop`] and a filled cache.
     async fn new() -> Self {
         let api = FakeApi::default();
         api.put("routetables", shop());
@@ -88,7 +88,7 @@ impl World {
             .await
     }
 
-    /// The calls of one pass.
+    /// Makes the calls of one pass.
     async fn pass(&self, rollout: &Rollout, weight: i32) -> Result<(), String> {
         if weight == 0 {
             let removed: Result<(), RouterError> = self.router.remove_managed_routes(rollout).await;
@@ -106,7 +106,7 @@ impl World {
         Ok(())
     }
 
-    /// What was asked about single objects since the last time.
+    /// Checks the requests for single objects since the last check.
     #[track_caller]
     fn check_requests(&self, expect: &[&str]) {
         assert_eq!(self.api.requests_for_objects(), expect);
@@ -129,7 +129,7 @@ impl Drop for World {
     }
 }
 
-/// A Rollout that is at rest by its own account.
+/// Returns a Rollout whose status says that it is at rest.
 fn resting(name: &str) -> Rollout {
     let mut rollout = rollout(select_shop());
     rollout.metadata.name = name.into();
@@ -141,7 +141,7 @@ fn resting(name: &str) -> Rollout {
     rollout
 }
 
-/// A Rollout that is being updated, at a step that sets a weight.
+/// Returns a Rollout during an update, at a step that sets a weight.
 fn updating() -> Rollout {
     let mut rollout = rollout(select_shop());
     rollout.status.stable_rs = "s1".into();
@@ -239,14 +239,14 @@ async fn d_2_a_mirror_step_is_one_patch_and_one_policy() {
     world.check_requests(&[PATCH, "create mirrorpolicies in mesh"]);
     world.set_weight(&rollout, 0).await.unwrap();
     world.check_requests(&NOTHING);
-    // Followed only as long as a Rollout has mirror steps.
+    // MirrorPolicies are watched only while a Rollout has mirror steps.
     assert_eq!(world.store.mirror_policies().status().objects, 1);
     world.api.delete("rollouts", &ObjectKey::new("shop", "web"));
     sleep(Duration::from_secs(3)).await;
     assert_eq!(world.store.mirror_policies().status().objects, 0);
 }
 
-/// The Rollout of [`mirror_rollout`] as the API server shows it.
+/// Returns the Rollout of [`mirror_rollout`] as the API server shows it.
 fn mirrored() -> Value {
     json!({
         "metadata": {"name": "web", "namespace": "shop", "generation": 1},
@@ -259,7 +259,7 @@ fn mirrored() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_percentage_of_zero_is_known_without_asking_as_long_as_the_generation_is() {
+async fn a_percentage_of_zero_is_cached_for_a_generation() {
     let api = FakeApi::default();
     api.put("routetables", shop());
     let mut live = mirrored();
@@ -278,7 +278,7 @@ async fn a_percentage_of_zero_is_known_without_asking_as_long_as_the_generation_
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_3_a_write_counts_before_its_event_comes() {
+async fn d_3_a_write_is_visible_before_its_event_arrives() {
     let world = World::new().await;
     world
         .api
@@ -294,7 +294,7 @@ async fn d_3_a_write_counts_before_its_event_comes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_3_d_4_a_conflict_is_one_live_read_and_older_events_come_too_late() {
+async fn d_3_d_4_a_conflict_causes_one_live_read_and_older_events_are_ignored() {
     let world = World::new().await;
     world
         .api
@@ -316,7 +316,7 @@ async fn d_3_d_4_a_conflict_is_one_live_read_and_older_events_come_too_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_5_what_is_no_longer_fresh_is_read() {
+async fn d_5_stale_tables_are_read() {
     let world = World::new().await;
     let rollout = updating();
     world.set_weight(&rollout, 25).await.unwrap();
@@ -325,12 +325,12 @@ async fn d_5_what_is_no_longer_fresh_is_read() {
     let mut edited = world.api.get("routetables", &key()).unwrap();
     edited["spec"] = shop()["spec"].clone();
     world.api.put("routetables", edited);
-    // A watch that is silent for a while is not remarkable.
+    // A watch may be silent for a short time.
     world.set_weight(&rollout, 25).await.unwrap();
     world.check_requests(&NOTHING);
     sleep(FRESH + Duration::from_secs(1)).await;
     world.set_weight(&rollout, 25).await.unwrap();
-    // The Rollout as well, before more traffic moves to its canary.
+    // The Rollout is read too, before more traffic moves to its canary.
     world.check_requests(&[GET, "get rollouts shop/web", PATCH]);
     assert_eq!(world.weights(), "75 25");
     world.api.behave(|api| api.is_frozen = false);
@@ -341,7 +341,7 @@ async fn d_5_what_is_no_longer_fresh_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_6_a_table_that_is_not_known_yet_is_looked_for() {
+async fn d_6_an_unknown_table_is_read() {
     let world = World::synced(FakeApi::default()).await;
     world
         .api
@@ -356,7 +356,7 @@ async fn d_6_a_table_that_is_not_known_yet_is_looked_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_6_a_promotion_is_verified_by_what_is_live() {
+async fn d_6_a_promotion_is_verified_with_a_live_read() {
     let world = World::new().await;
     let mut rollout = updating();
     rollout.status.current_step_index = Some(1);
@@ -381,9 +381,9 @@ async fn d_6_a_promotion_is_verified_by_what_is_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_8_rollouts_at_rest_are_answered_for_while_the_cache_is_filled() {
+async fn d_8_calls_at_rest_are_answered_while_the_cache_is_being_filled() {
     let api = FakeApi::default();
-    // The process before this one was killed in the middle of a Rollout, which has been rolled back since.
+    // The previous process was killed during an update, which has been rolled back since.
     api.put("routetables", shop());
     let before = World::synced(api.clone()).await;
     before.set_weight(&updating(), 25).await.unwrap();
@@ -407,7 +407,7 @@ async fn d_8_rollouts_at_rest_are_answered_for_while_the_cache_is_filled() {
     .await;
     world.check_requests(&NOTHING);
     assert_eq!(world.weights(), "75 25");
-    // Any other call reads.
+    // Any other call reads the tables.
     let mut other = updating();
     other.metadata.name = "other".into();
     let refused = world.set_weight(&other, 25).await.unwrap_err();
@@ -422,7 +422,7 @@ async fn d_8_rollouts_at_rest_are_answered_for_while_the_cache_is_filled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_9_without_permission_to_watch_everything_is_read() {
+async fn d_9_without_permission_to_watch_every_call_reads() {
     let api = FakeApi::default();
     api.put("routetables", shop());
     api.behave(|api| {
@@ -438,7 +438,7 @@ async fn d_9_without_permission_to_watch_everything_is_read() {
     }
     let status = world.store.tables().status();
     assert!(status.scopes.iter().all(|scope| !scope.is_synced));
-    // Granted while it runs.
+    // The permission is granted while the process runs.
     world.api.behave(|api| api.forbidden.clear());
     sleep(Duration::from_secs(40)).await;
     world.api.requests();
@@ -447,7 +447,7 @@ async fn d_9_without_permission_to_watch_everything_is_read() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_followed() {
+async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_watched() {
     let api = FakeApi::default();
     api.put("routetables", shop());
     api.behave(|api| {
@@ -465,7 +465,7 @@ async fn d_9_without_permission_for_all_namespaces_those_of_calls_are_followed()
 }
 
 #[tokio::test(start_paused = true)]
-async fn d_10_what_is_kept_goes_with_its_object() {
+async fn d_10_cached_state_is_dropped_with_its_object() {
     let world = World::new().await;
     let size = world.store.rollouts().status().bytes;
     for round in 0..10 {
@@ -480,7 +480,7 @@ async fn d_10_what_is_kept_goes_with_its_object() {
                 stable: "s0".into(),
                 canary: "c0".into(),
             };
-            world.router.memory.tell_hashes(&rollout, &told);
+            world.router.memory.record_hashes(&rollout, &told);
             let tables = [key()].into();
             world
                 .router
@@ -519,15 +519,15 @@ async fn d_41_steady_passes_succeed_while_the_api_server_is_down_and_others_fail
     })
     .await;
     assert_eq!(world.weights(), "null");
-    // At rest as well.
+    // The same holds at rest.
     world.api.behave(|api| api.is_down = true);
     sleep(FRESH * 2).await;
     world.pass(&resting("web"), 0).await.unwrap();
 }
 
-/// The decisions of the first second are not delayed by a cache that is never filled.
+/// Calls are not delayed by a cache that is never filled.
 #[tokio::test(start_paused = true)]
-async fn d_41_rollouts_at_rest_are_answered_for_when_the_api_server_is_down_at_the_start() {
+async fn d_41_calls_at_rest_are_answered_if_the_api_server_is_down_at_the_start() {
     let api = FakeApi::default();
     api.behave(|api| api.is_down = true);
     let world = World::starting(api);
@@ -539,7 +539,7 @@ async fn d_41_rollouts_at_rest_are_answered_for_when_the_api_server_is_down_at_t
     assert!(world.set_weight(&updating(), 25).await.is_err());
 }
 
-/// Calls with what a controller knew of [`updating`] before `change` happened to it, `silence` ago.
+/// Makes a call with an old version of [`updating`], after `change` was made to it `silence` ago.
 async fn check_outdated(
     silence: Duration,
     change: fn(&FakeApi, &mut Value),
@@ -573,7 +573,7 @@ async fn check_outdated(
             let error = set.unwrap_err();
             assert!(error.contains(why), "{error}");
             assert_eq!(world.weights(), "75 25");
-            // The way back is open.
+            // Lowering the weight is still possible.
             world.set_weight(&known, 10).await.unwrap();
             assert_eq!(world.weights(), "90 10");
         }
@@ -625,7 +625,7 @@ async fn d_42_two_api_servers_fail_independently() {
     local.behave(|api| api.is_down = false);
     world.api.behave(|api| api.is_down = true);
     sleep(FRESH * 2).await;
-    // Enough failures to ask no more.
+    // Enough failures to open the circuit breaker.
     for _ in 0..10 {
         world.store.read(&super::key()).await.unwrap_err();
     }

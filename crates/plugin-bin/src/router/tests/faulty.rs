@@ -1,4 +1,4 @@
-//! A memory store that fails on demand and says what was written.
+//! A memory store that fails on demand and records requests and writes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,8 +10,8 @@ use std::{
 use gloo_types::{MirrorPolicyDoc, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
 use route_store::{
-    Endpoint, EndpointReader, EndpointStream, Freshness, MemoryRouteStore, PolicyStore,
-    RequestContext, RolloutDoc, RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
+    Endpoint, EndpointReader, Freshness, MemoryRouteStore, PolicyStore, RequestContext, RolloutDoc,
+    RolloutReader, RouteStore, Selection, ServiceReader, StoreError,
 };
 
 use super::*;
@@ -21,7 +21,7 @@ use super::*;
 pub(super) enum Fault {
     Forbidden,
     Timeout,
-    /// There is no answer at all.
+    /// The request is never answered.
     Silence,
     /// The answer takes a second.
     Slowness,
@@ -29,11 +29,11 @@ pub(super) enum Fault {
 
 pub(super) struct Faulty {
     store: MemoryRouteStore,
-    /// By request, for example `patch shop`.
+    /// Faults by request, for example `patch shop`.
     faults: Mutex<BTreeMap<String, Fault>>,
     written: Mutex<Vec<String>>,
     services_read: Mutex<usize>,
-    /// Each request, and its context.
+    /// Each request with its context.
     contexts: Mutex<Vec<(String, RequestContext)>>,
     endpoints_read: Mutex<usize>,
     before_next_patch: Mutex<Option<Value>>,
@@ -52,13 +52,13 @@ impl Faulty {
         })
     }
 
-    /// Makes every request `what` fail: `get shop`, `select shop` (not when it is read alone), `patch shop`, `list policies`, `delete policy`, `get rollout`,
-    /// `get service`, `list endpointslices` or `list pods`.
+    /// Makes every request `what` fail: `get shop`, `select shop` (only as a part of a selection), `patch shop`, `list
+    /// policies`, `delete policy`, `get rollout`, `get service`, `list endpointslices` or `list pods`.
     pub(super) fn fail(&self, what: &str, fault: Fault) {
         self.faults().insert(what.to_owned(), fault);
     }
 
-    /// The owner of a table replaces it right before the next patch.
+    /// Replaces a table, as its owner would, right before the next patch.
     pub(super) fn put_before_next_patch(&self, table: Value) {
         *self.before_next_patch.lock().unwrap() = Some(table);
     }
@@ -67,7 +67,7 @@ impl Faulty {
         self.faults().clear();
     }
 
-    /// What was written since the last time: `table`, `create`, `patch` or `delete`.
+    /// Returns the writes since the last call: `table`, `create`, `patch` or `delete`.
     pub(super) fn taken(&self) -> Vec<String> {
         std::mem::take(&mut self.written.lock().unwrap())
     }
@@ -76,7 +76,7 @@ impl Faulty {
         *self.services_read.lock().unwrap()
     }
 
-    /// The requests since the last time, each with its context.
+    /// Returns the requests since the last call, each with its context.
     pub(super) fn contexts(&self) -> Vec<(String, RequestContext)> {
         std::mem::take(&mut self.contexts.lock().unwrap())
     }
@@ -215,10 +215,6 @@ impl EndpointReader for Faulty {
         *self.endpoints_read.lock().unwrap() += 1;
         self.reach("list", "endpointslices").await?;
         self.store.endpoints(namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        self.store.follow_endpoints(namespace, services)
     }
 
     async fn pods_of_version(

@@ -1,4 +1,4 @@
-//! Promotions that wait for Pods, and what waits for Gloo around them.
+//! Tests of promotions that wait for Pods, and of what else waits for Gloo.
 
 use proptest::prelude::*;
 use rollouts_rpc::rollout::{TrafficWeights, WeightDestination as Recorded};
@@ -8,7 +8,7 @@ use super::*;
 pub(super) const NEW: &str = "n1";
 pub(super) const OLD: &str = "o1";
 
-/// An endpoint slice of a Service with the Pods of that name, all of them ready.
+/// Returns an EndpointSlice of a Service with these Pods, all of them ready.
 pub(super) fn slice(service: &str, pods: &[&str]) -> Value {
     let endpoints = pods.iter().map(|pod| {
         json!({
@@ -32,7 +32,7 @@ pub(super) fn pod(name: &str, hash: &str) -> Value {
     }})
 }
 
-/// A Rollout with that stable and current version, whose last recorded weights are of the version `recorded`.
+/// Returns a Rollout with these stable and current versions, whose last recorded weights are of the version `recorded`.
 pub(super) fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
     let mut rollout = rollout(select_shop());
     rollout.metadata.uid = "u1".into();
@@ -49,11 +49,24 @@ pub(super) fn status(stable: &str, current: &str, recorded: &str) -> Rollout {
     rollout
 }
 
+/// Replaces the plugin block of a Rollout.
+fn set_block(rollout: &mut Rollout, block: &Value) {
+    let block = RawJson::from(block);
+    let plugins = &mut routing(rollout).plugins;
+    plugins.insert("solo-io/glooplatform".into(), block);
+}
+
+fn wait_8_s_before_a_promotion(rollout: &mut Rollout) {
+    let mut block = select_shop();
+    block["promotionGuard"] = json!({"before": "8s"});
+    set_block(rollout, &block);
+}
+
 pub(super) fn promoted() -> Rollout {
     status(NEW, NEW, NEW)
 }
 
-/// A table at that weight of the canary, in which the canary Service leads to the new Pods and stable to the old ones.
+/// Returns a fixture at this canary weight. The canary Service leads to the new Pods, and stable to the old ones.
 pub(super) async fn at(weight: i32) -> Fixture {
     let fixture = Fixture::new([shop()]);
     for (name, hash) in [("a", NEW), ("b", NEW), ("x", OLD)] {
@@ -72,7 +85,7 @@ impl Fixture {
         self.store.put_endpoint_slice(slice(service, pods)).unwrap();
     }
 
-    /// The Rollout as the API server has it.
+    /// Stores the Rollout as the API server has it.
     fn live(&self, rollout: &Rollout) {
         let status = &rollout.status;
         let weights = status.canary.weights.as_ref();
@@ -89,7 +102,7 @@ impl Fixture {
         self.store.put_rollout(object).unwrap();
     }
 
-    /// The same store under a router that remembers nothing.
+    /// Returns the same store with a new router.
     fn restarted(&self) -> Self {
         let store = self.store.clone();
         let policy = Policy {
@@ -111,7 +124,7 @@ impl Fixture {
     }
 
     #[track_caller]
-    fn is_held(&self) {
+    fn check_held(&self) {
         assert_eq!(
             self.weights(&key()),
             named(&[("web-canary", Some(100))]),
@@ -120,7 +133,7 @@ impl Fixture {
     }
 
     #[track_caller]
-    fn is_restored(&self) {
+    fn check_restored(&self) {
         assert_eq!(self.weights(&key()), named(&[("web", None)]));
     }
 }
@@ -129,14 +142,14 @@ pub(super) async fn sleep(seconds: f32) {
     tokio::time::sleep(Duration::from_secs_f32(seconds)).await;
 }
 
-/// D-29: one write at the begin if not all traffic is there, one at the end, none between.
+/// D-29: one write at the beginning unless all traffic is already on the canary, one at the end, and none between.
 #[tokio::test(start_paused = true)]
 async fn a_promotion_waits_until_the_endpoints_have_settled() {
     for weight in [100, 40] {
         let fixture = at(weight).await;
         let before = fixture.store.writes();
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_held();
+        fixture.check_held();
         assert_eq!(fixture.store.writes() - before, usize::from(weight < 100));
         assert_eq!(
             fixture.verify(&promoted(), 0).await,
@@ -145,15 +158,15 @@ async fn a_promotion_waits_until_the_endpoints_have_settled() {
         for (pods, seconds) in [(vec![], 10.0), (vec!["a"], 10.0), (vec!["a", "b"], 4.9)] {
             fixture.endpoints("web", &pods);
             fixture.set_weight(&promoted(), 0).await.unwrap();
-            fixture.is_held();
+            fixture.check_held();
             sleep(seconds).await;
             fixture.set_weight(&promoted(), 0).await.unwrap();
-            fixture.is_held();
+            fixture.check_held();
         }
         let before = fixture.store.writes();
         sleep(0.2).await;
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_restored();
+        fixture.check_restored();
         assert_eq!(fixture.store.writes() - before, 1);
         assert_eq!(
             fixture.verify(&promoted(), 0).await,
@@ -163,7 +176,7 @@ async fn a_promotion_waits_until_the_endpoints_have_settled() {
     }
 }
 
-/// After the first call of a promotion whose stable Service leads to the new Pods already.
+/// Returns a fixture after the first call of a promotion whose stable Service already leads to the new Pods.
 async fn settling() -> Fixture {
     let fixture = at(100).await;
     fixture.endpoints("web", &["a", "b"]);
@@ -171,45 +184,45 @@ async fn settling() -> Fixture {
     fixture
 }
 
-/// The gateway may not have heard yet what the API server says already.
+/// The gateway may not have received yet what the API server already shows.
 #[tokio::test(start_paused = true)]
 async fn complete_endpoints_settle_too() {
     let fixture = settling().await;
-    fixture.is_held();
+    fixture.check_held();
     sleep(5.0).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
-    fixture.is_restored();
+    fixture.check_restored();
 }
 
 /// D-32
 #[tokio::test(start_paused = true)]
-async fn a_restart_changes_nothing_but_the_timer() {
+async fn a_restart_only_restarts_the_timer() {
     let fixture = settling().await;
     sleep(4.0).await;
     let fixture = fixture.restarted();
     for seconds in [4.0, 1.0] {
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_held();
+        fixture.check_held();
         sleep(seconds).await;
     }
     fixture.set_weight(&promoted(), 0).await.unwrap();
-    fixture.is_restored();
+    fixture.check_restored();
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_promoted_next_is_held_from_its_own_begin() {
+async fn the_next_promotion_has_its_own_timer() {
     let fixture = settling().await;
     sleep(4.0).await;
-    // Another Rollout of that name.
+    // Another Rollout of the same name.
     let mut recreated = promoted();
     recreated.metadata.uid = "u2".into();
     fixture.set_weight(&recreated, 0).await.unwrap();
     sleep(4.0).await;
     fixture.set_weight(&recreated, 0).await.unwrap();
-    fixture.is_held();
+    fixture.check_held();
 }
 
-/// D-31: the canary Service leads to new Pods only, as far as the endpoints tell.
+/// D-31. In each case the endpoints show only new Pods behind the canary Service.
 #[tokio::test(start_paused = true)]
 async fn only_a_promotion_is_held() {
     let mut aborted = status(OLD, NEW, NEW);
@@ -233,28 +246,28 @@ async fn only_a_promotion_is_held() {
         aborted,
         aborted_again,
         unrecorded,
-        // Back to the stable version: both Services lead to its Pods already.
+        // A rollback to the stable version: both Services already lead to its Pods.
         status(NEW, NEW, OLD),
         ping_pong,
     ] {
         let fixture = at(100).await;
         fixture.endpoints("web", &["a", "b"]);
         fixture.set_weight(&rollout, 0).await.unwrap();
-        fixture.is_restored();
+        fixture.check_restored();
         assert!(!fixture.router.holds.is_held(&ObjectKey::new("shop", "web")));
     }
 }
 
-/// D-30, as far as a call finds it out.
+/// D-30, for changes that a call detects.
 #[tokio::test(start_paused = true)]
-async fn a_hold_ends_when_its_premise_breaks() {
+async fn a_hold_ends_when_its_condition_is_violated() {
     for canary_pods in [vec![], vec!["x"], vec!["a", "b", "x"]] {
         let fixture = at(100).await;
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_held();
+        fixture.check_held();
         fixture.endpoints("web-canary", &canary_pods);
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_restored();
+        fixture.check_restored();
     }
     let fixture = at(100).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
@@ -262,7 +275,7 @@ async fn a_hold_ends_when_its_premise_breaks() {
         .set_weight(&status(NEW, "next", NEW), 0)
         .await
         .unwrap();
-    fixture.is_restored();
+    fixture.check_restored();
     assert_eq!(
         fixture.verify(&status(NEW, "next", NEW), 0).await,
         Verification::NotImplemented
@@ -279,7 +292,7 @@ async fn without_endpoints_nothing_is_held() {
         let fixture = at(100).await.with_call_timeout();
         fixture.store.fail(what, fault);
         fixture.set_weight(&promoted(), 0).await.unwrap();
-        fixture.is_restored();
+        fixture.check_restored();
     }
     let off = at(100).await;
     let off = Fixture {
@@ -287,7 +300,7 @@ async fn without_endpoints_nothing_is_held() {
         ..off
     };
     off.set_weight(&promoted(), 0).await.unwrap();
-    off.is_restored();
+    off.check_restored();
     assert_eq!(off.store.endpoints_read(), 0);
     let nowhere = Fixture::new([shop()]);
     nowhere
@@ -295,11 +308,11 @@ async fn without_endpoints_nothing_is_held() {
         .await
         .unwrap();
     nowhere.set_weight(&promoted(), 0).await.unwrap();
-    nowhere.is_restored();
+    nowhere.check_restored();
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_rest_nobody_looks_at_endpoints() {
+async fn no_endpoints_are_read_at_rest() {
     let fixture = settling().await;
     sleep(5.0).await;
     fixture.set_weight(&promoted(), 0).await.unwrap();
@@ -310,7 +323,7 @@ async fn at_rest_nobody_looks_at_endpoints() {
     assert_eq!(fixture.store.endpoints_read(), before);
 }
 
-/// One of two tables is back at stable already.
+/// One of two tables has already returned to stable.
 #[tokio::test(start_paused = true)]
 async fn only_tables_with_traffic_on_the_canary_are_held() {
     let block = json!({"routeTableSelector": {"names": ["shop", "other"], "namespace": "mesh"}});
@@ -320,40 +333,39 @@ async fn only_tables_with_traffic_on_the_canary_are_held() {
         .put(table("other", vec![route_to("web")]))
         .unwrap();
     let mut both = promoted();
-    let plugins = &mut routing(&mut both).plugins;
-    let block = RawJson::from(block.to_string().into_bytes());
-    plugins.insert("solo-io/glooplatform".into(), block);
+    set_block(&mut both, &block);
     fixture.set_weight(&both, 0).await.unwrap();
-    fixture.is_held();
+    fixture.check_held();
     assert_eq!(fixture.weights(&other), named(&[("web", None)]));
 }
 
-/// A process that was no leader for some time carries out its last call: the next version may be behind the canary Service.
+/// A process whose controller was not the leader for some time carries out its last call: the canary Service may already lead
+/// to the next version.
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_late_sends_no_more_traffic_to_the_canary() {
+async fn a_late_call_sends_no_more_traffic_to_the_canary() {
     for (weight, is_held) in [(40, false), (100, true)] {
         let fixture = at(weight).await;
         fixture.live(&status(NEW, "next", NEW));
         fixture.set_weight(&promoted(), 0).await.unwrap();
         if is_held {
-            // Nothing moves, and the next pass says what is right.
-            fixture.is_held();
+            // No traffic moves, and the next pass decides.
+            fixture.check_held();
         } else {
-            fixture.is_restored();
+            fixture.check_restored();
         }
     }
     let fixture = at(40).await;
     fixture.store.fail("get rollout", faulty::Fault::Timeout);
     fixture.set_weight(&promoted(), 0).await.unwrap();
-    fixture.is_restored();
+    fixture.check_restored();
 }
 
-/// A table that cannot send everything to the canary goes back to stable.
+/// A table that cannot send all traffic to the canary returns to stable.
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_held_is_restored() {
+async fn a_table_that_cannot_be_held_is_restored() {
     let fixture = at(40).await;
     let mut table = fixture.store.table(&key()).unwrap();
-    // A second route, split by another owner and also leading to the stable Service: it cannot get a share of the canary.
+    // A second route to the stable Service, split by its owner: it cannot get a canary share.
     let mut foreign = route_to("web");
     foreign["name"] = json!("foreign");
     foreign["forwardTo"]["destinations"] = json!([
@@ -369,7 +381,7 @@ async fn what_cannot_be_held_is_restored() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// D-31: an intent of a Rollout that is not promoted is written in the call, whatever the endpoints say and whatever
+    /// D-31: for a Rollout that is not promoted, weight 0 is written in the call, whatever the endpoints show and whatever
     /// was held before.
     #[test]
     fn an_abort_is_never_held(
@@ -394,12 +406,12 @@ proptest! {
             let mut rollout = status(versions.0, versions.1, recorded);
             rollout.status.abort = abort;
             fixture.set_weight(&rollout, 0).await.unwrap();
-            fixture.is_restored();
+            fixture.check_restored();
         });
     }
 }
 
-/// A Rollout with `dynamicStableScale`, whose recorded weight of stable is that.
+/// Returns a Rollout with `dynamicStableScale` and this recorded weight of stable.
 fn dynamic(recorded_stable: i32) -> Rollout {
     let mut rollout = status(OLD, NEW, NEW);
     canary(&mut rollout).dynamic_stable_scale = true;
@@ -409,7 +421,7 @@ fn dynamic(recorded_stable: i32) -> Rollout {
     rollout
 }
 
-/// Gloo accepts what the table says after `delay` seconds, once.
+/// Lets Gloo accept the current table after `delay` seconds, once.
 fn accept_after(store: &Arc<Faulty>, delay: f32) {
     let store = store.clone();
     tokio::spawn(async move {
@@ -422,7 +434,7 @@ fn accept_after(store: &Arc<Faulty>, delay: f32) {
     });
 }
 
-/// A table of which Gloo has seen the generation before.
+/// Returns a table whose previous generation Gloo has seen.
 fn pending() -> Value {
     let mut table = shop();
     table["metadata"]["generation"] = json!(2);
@@ -447,14 +459,14 @@ async fn with_dynamic_stable_scale_a_growing_share_waits_for_gloo() {
         assert!((0.3..=1.01).contains(&took), "{took}");
         assert_eq!(fixture.store.writes(), 1);
         if expect.is_err() {
-            // Later calls only look.
+            // Later calls only check once.
             let begun = tokio::time::Instant::now();
             assert_eq!(fixture.set_weight(&dynamic(100), 25).await, expect);
             assert!(begun.elapsed().is_zero());
             sleep(2.1).await;
             fixture.set_weight(&dynamic(100), 25).await.unwrap();
         }
-        // The controller has recorded it.
+        // The controller has recorded the weight.
         fixture.set_weight(&dynamic(75), 25).await.unwrap();
         assert_eq!(fixture.store.writes(), 1);
     }
@@ -473,14 +485,12 @@ async fn a_share_that_does_not_grow_never_waits_for_gloo() {
         let mut rollout = dynamic(recorded_stable);
         let mut block = select_shop();
         block["verify"] = json!(verify);
-        let block = RawJson::from(block.to_string().into_bytes());
-        let plugins = &mut routing(&mut rollout).plugins;
-        plugins.insert("solo-io/glooplatform".into(), block);
+        set_block(&mut rollout, &block);
         let begun = tokio::time::Instant::now();
         fixture.set_weight(&rollout, weight).await.unwrap();
         assert!(begun.elapsed().is_zero());
     }
-    // Without dynamicStableScale the stable Pods stay.
+    // Without `dynamicStableScale` the stable Pods stay.
     let fixture = Fixture::new([pending()]);
     fixture
         .set_weight(&status(OLD, NEW, NEW), 25)
@@ -493,11 +503,7 @@ async fn a_share_that_does_not_grow_never_waits_for_gloo() {
 async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
     let with_before = || {
         let mut rollout = status(OLD, NEW, NEW);
-        let mut block = select_shop();
-        block["promotionGuard"] = json!({"before": "8s"});
-        let block = RawJson::from(block.to_string().into_bytes());
-        let plugins = &mut routing(&mut rollout).plugins;
-        plugins.insert("solo-io/glooplatform".into(), block);
+        wait_8_s_before_a_promotion(&mut rollout);
         rollout
     };
     let (not_yet, now) = (Verification::NotVerified, Verification::Verified);
@@ -507,7 +513,7 @@ async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
     assert_eq!(fixture.verify(&rollout, 100).await, not_yet);
     sleep(7.9).await;
     assert_eq!(fixture.verify(&rollout, 100).await, not_yet);
-    // A new process counts from its own begin.
+    // A new process measures from its own start.
     let fixture = fixture.restarted();
     for seconds in [7.9, 0.2] {
         fixture.set_weight(&rollout, 100).await.unwrap();
@@ -515,7 +521,7 @@ async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
         sleep(seconds).await;
     }
     assert_eq!(fixture.verify(&rollout, 100).await, now);
-    // It begins again after a smaller weight, and for another version.
+    // The time starts again after a lower weight, and for another version.
     fixture.set_weight(&rollout, 50).await.unwrap();
     fixture.set_weight(&rollout, 100).await.unwrap();
     assert_eq!(fixture.verify(&rollout, 100).await, not_yet);
@@ -529,15 +535,11 @@ async fn before_a_promotion_the_canary_has_all_traffic_for_some_time() {
     assert_eq!(fixture.verify(&full, 100).await, now);
 }
 
-/// A step of 100 % before the end: the time counts there, and does not hold it up.
+/// A step of 100 % before the end: the time counts during the step, but does not delay it.
 #[tokio::test(start_paused = true)]
 async fn the_time_before_a_promotion_counts_from_a_step_with_all_traffic() {
     let mut rollout = status(OLD, NEW, NEW);
-    let mut block = select_shop();
-    block["promotionGuard"] = json!({"before": "8s"});
-    let block = RawJson::from(block.to_string().into_bytes());
-    let plugins = &mut routing(&mut rollout).plugins;
-    plugins.insert("solo-io/glooplatform".into(), block);
+    wait_8_s_before_a_promotion(&mut rollout);
     canary(&mut rollout).steps = vec![CanaryStep {
         set_weight: Some(100),
         ..CanaryStep::default()

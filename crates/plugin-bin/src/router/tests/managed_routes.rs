@@ -1,8 +1,10 @@
-//! Managed routes over the memory store: set, brought back, removed, and what an error may not prevent.
+//! Tests of managed routes over the memory store: header routes, mirror routes and their MirrorPolicies, and errors that must
+//! not prevent other work.
 
-use rollouts_rpc::rollout::{CanaryStep, HeaderRoutingMatch, StringMatch};
+use rollouts_rpc::rollout::{CanaryStep, HeaderRoutingMatch, RouteMatch, StringMatch};
+use route_planner::ANNOTATION;
 
-use super::*;
+use super::{faulty::Fault, *};
 
 pub(super) fn header(value: &str) -> SetHeaderRoute {
     let header_value = StringMatch {
@@ -18,7 +20,7 @@ pub(super) fn header(value: &str) -> SetHeaderRoute {
     }
 }
 
-/// A Rollout whose first step, the current one, is a header route.
+/// Returns a Rollout whose first and current step sets a header route.
 pub(super) fn header_rollout(block: Value) -> Rollout {
     let mut rollout = rollout(block);
     rollout.metadata.resource_version = "1".into();
@@ -50,7 +52,7 @@ impl Fixture {
         let _ = self.router.verify_weight(rollout, desired(0), &[]).await;
     }
 
-    /// Names of the routes of a table.
+    /// Returns the names of the routes of a table.
     fn routes(&self, key: &ObjectKey) -> Vec<String> {
         let table = self.store.table(key).unwrap();
         let routes = table["spec"]["http"].as_array().unwrap().clone();
@@ -92,7 +94,7 @@ async fn a_header_route_is_set_once_and_removed() {
 }
 
 #[tokio::test]
-async fn b15_set_weight_brings_a_lost_header_route_back() {
+async fn b15_set_weight_restores_a_lost_header_route() {
     let fixture = Fixture::new([shop()]);
     let rollout = header_rollout(select_shop());
     fixture.set_weight(&rollout, 25).await.unwrap();
@@ -103,7 +105,7 @@ async fn b15_set_weight_brings_a_lost_header_route_back() {
 }
 
 #[tokio::test]
-async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
+async fn b17_a_removed_header_route_stays_removed_until_the_next_pass() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
     canary(&mut rollout).steps[0].set_weight = Some(25);
@@ -124,7 +126,7 @@ async fn b17_a_removed_header_route_stays_away_until_the_next_pass() {
 }
 
 #[tokio::test]
-async fn a_pass_that_ended_early_does_not_count_for_another_version() {
+async fn an_unfinished_pass_does_not_affect_another_version() {
     let fixture = Fixture::new([shop()]);
     let mut rollout = header_rollout(select_shop());
     fixture.remove(&rollout).await.unwrap();
@@ -219,7 +221,7 @@ async fn b19_a_header_route_needs_a_route_in_one_of_the_tables() {
     }
 }
 
-/// The weight alone could be set in this table.
+/// The table admits the weight, but no header route.
 #[tokio::test]
 async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
     let tcp_only = json!({
@@ -236,10 +238,237 @@ async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
         let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
         assert!(error.contains("header routes need http routes"), "{error}");
     }
-    // The owner adds the route, and the controller asks again without a change of the Rollout.
+    // The owner adds the route, and the controller calls again without a change of the Rollout.
     fixture.store.put(shop()).unwrap();
     rollout.spec = header_rollout(select_shop()).spec;
     fixture.set_header(&rollout, &header("1")).await.unwrap();
     fixture.set_weight(&rollout, 0).await.unwrap();
     assert_eq!(fixture.routes(&key()), ["hdr", "-"]);
+}
+
+fn mirror(percentage: i32) -> SetMirrorRoute {
+    let path = StringMatch {
+        prefix: "/".into(),
+        ..StringMatch::default()
+    };
+    SetMirrorRoute {
+        name: "mir".into(),
+        matches: vec![RouteMatch {
+            path: Some(path),
+            ..RouteMatch::default()
+        }],
+        percentage: Some(percentage),
+    }
+}
+
+pub(super) fn mirror_rollout(block: Value) -> Rollout {
+    let mut rollout = rollout(block);
+    rollout.status.current_step_index = Some(0);
+    canary(&mut rollout).steps = vec![CanaryStep {
+        set_mirror_route: Some(mirror(30)),
+        ..CanaryStep::default()
+    }];
+    routing(&mut rollout).managed_routes = vec![managed("mir")];
+    rollout
+}
+
+fn store_and_router() -> (Arc<Faulty>, GlooRouter<Arc<Faulty>>) {
+    let Fixture { router, store } = Fixture::new([shop()]);
+    (store, router)
+}
+
+fn text(outcome: Result<(), RouterError>) -> String {
+    error_chain(outcome.unwrap_err().as_error())
+}
+
+#[tokio::test]
+async fn b18_the_policy_is_created_after_its_route_and_deleted_before_it() {
+    let (store, router) = store_and_router();
+    let original = store.table(&key()).unwrap()["spec"].clone();
+    let rollout = mirror_rollout(select_shop());
+    let nothing: [&str; 0] = [];
+
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    assert_eq!(store.taken(), ["table", "create"]);
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    router.set_weight(&rollout, desired(0), &[]).await.unwrap();
+    assert_eq!(store.taken(), nothing);
+
+    router
+        .set_mirror_route(&rollout, &mirror(40))
+        .await
+        .unwrap();
+    assert_eq!(store.taken(), ["patch"]);
+    router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    assert_eq!(store.taken(), ["table", "patch"], "the step says 30");
+
+    router.remove_managed_routes(&rollout).await.unwrap();
+    assert_eq!(store.taken(), ["delete", "table"]);
+    router.remove_managed_routes(&rollout).await.unwrap();
+    assert_eq!(store.taken(), nothing);
+    router.set_weight(&rollout, desired(0), &[]).await.unwrap();
+    let table = store.table(&key()).unwrap();
+    assert_eq!(table["spec"], original);
+    assert_eq!(
+        table["metadata"]
+            .get("annotations")
+            .map(|all| &all[ANNOTATION]),
+        None
+    );
+}
+
+#[tokio::test]
+async fn a_step_without_match_removes_the_policy_too() {
+    let (store, router) = store_and_router();
+    let rollout = mirror_rollout(select_shop());
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    store.taken();
+    let none = SetMirrorRoute {
+        matches: vec![],
+        ..mirror(30)
+    };
+    router.set_mirror_route(&rollout, &none).await.unwrap();
+    assert_eq!(store.taken(), ["delete", "table"]);
+}
+
+#[tokio::test]
+async fn set_weight_restores_route_and_policy() {
+    let (store, router) = store_and_router();
+    let rollout = mirror_rollout(select_shop());
+    router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    assert_eq!(store.taken(), ["table", "create"]);
+    store.put(shop()).unwrap();
+    router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    assert_eq!(store.taken(), ["table"]);
+}
+
+#[tokio::test]
+async fn a_policy_without_its_route_is_removed() {
+    let (store, router) = store_and_router();
+    let rollout = mirror_rollout(select_shop());
+    router
+        .set_mirror_route(&rollout, &mirror(30))
+        .await
+        .unwrap();
+    store.remove(&key());
+    store.taken();
+    router.remove_managed_routes(&rollout).await.unwrap();
+    assert_eq!(store.taken(), ["delete"]);
+}
+
+#[tokio::test]
+async fn policies_of_other_rollouts_and_owners_stay() {
+    let (store, router) = store_and_router();
+    let [mine, mut other] = [select_shop(), select_shop()].map(mirror_rollout);
+    other.metadata.name = "other".into();
+    for rollout in [&mine, &other] {
+        let set = router.set_mirror_route(rollout, &mirror(30)).await;
+        set.unwrap();
+    }
+    let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
+    store.put_policy(theirs).unwrap();
+    let before = store.policies().await.unwrap().len();
+    router.remove_managed_routes(&other).await.unwrap();
+    router.remove_managed_routes(&mine).await.unwrap();
+    let left = store.policies().await.unwrap();
+    let left: Vec<_> = left.iter().map(|it| it.key().name.as_str()).collect();
+    assert_eq!((before, left), (3, vec!["theirs"]));
+}
+
+/// Returns the error of a mirror step, which SetWeight reports (T-20).
+async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String {
+    let route = mirror(30);
+    router.set_mirror_route(rollout, &route).await.unwrap();
+    text(router.set_weight(rollout, desired(25), &[]).await)
+}
+
+#[tokio::test]
+async fn a_missing_permission_is_an_error_and_nothing_is_written() {
+    let (store, router) = store_and_router();
+    store.fail("list policies", Fault::Forbidden);
+    let rollout = mirror_rollout(select_shop());
+    let error = refused(&router, &rollout).await;
+    assert!(
+        error.starts_with("Rollout shop/web: mirror routes need MirrorPolicies: "),
+        "{error}"
+    );
+    assert!(error.contains("not allowed to list policies"), "{error}");
+    // No policy can exist that would have to be removed.
+    router.remove_managed_routes(&rollout).await.unwrap();
+    assert_eq!(store.taken(), [""; 0]);
+}
+
+#[tokio::test]
+async fn a_foreign_policy_is_reported_before_anything_is_written() {
+    let (store, router) = store_and_router();
+    let theirs = json!({"metadata": {"name": "theirs", "namespace": "mesh"}, "spec": {}});
+    store.put_policy(theirs).unwrap();
+    let error = refused(&router, &mirror_rollout(select_shop())).await;
+    assert!(
+        error.contains("would be mirrored by MirrorPolicy mesh/theirs too"),
+        "{error}"
+    );
+    assert_eq!(store.taken(), [""; 0]);
+}
+
+/// Makes SetMirrorRoute and SetWeight for a step that has lost its percentage, and checks the policy. `live` is the step of
+/// the live Rollout.
+async fn check_percentage(live: Option<Value>, expect: Option<&str>) {
+    let (store, router) = store_and_router();
+    if let Some(route) = live {
+        let steps = json!([{"setMirrorRoute": route}]);
+        store
+            .put_rollout(
+                json!({"kind": "Rollout", "metadata": {"namespace": "shop", "name": "web"},
+                "spec": {"strategy": {"canary": {"steps": steps}}}}),
+            )
+            .unwrap();
+    }
+    let mut rollout = mirror_rollout(select_shop());
+    let step = canary(&mut rollout).steps.first_mut().unwrap();
+    let route = step.set_mirror_route.as_mut().unwrap();
+    route.percentage = None;
+    let route = route.clone();
+    router.set_mirror_route(&rollout, &route).await.unwrap();
+    router.set_weight(&rollout, desired(25), &[]).await.unwrap();
+    // The next step sets a weight, and the controller waits until it is verified.
+    canary(&mut rollout).steps.push(CanaryStep {
+        set_weight: Some(25),
+        ..CanaryStep::default()
+    });
+    rollout.status.current_step_index = Some(1);
+    rollout.status.stable_rs = "s1".into();
+    rollout.status.current_pod_hash = "c1".into();
+    let verified = router.verify_weight(&rollout, desired(25), &[]).await;
+    assert_eq!(verified.unwrap(), Verification::Verified);
+    let policies = store.policies().await.unwrap();
+    let percentages = policies
+        .iter()
+        .map(|policy| policy.raw()["spec"]["config"]["percentage"].to_string());
+    assert_eq!(percentages.collect::<Vec<_>>(), Vec::from_iter(expect));
+}
+
+#[tokio::test]
+async fn a_mirror_step_with_percentage_0_copies_nothing() {
+    check_percentage(Some(json!({"name": "mir", "percentage": 0})), None).await;
+}
+
+#[tokio::test]
+async fn a_mirror_step_without_percentage_copies_all_requests() {
+    check_percentage(Some(json!({"name": "mir"})), Some("100")).await;
+    check_percentage(
+        Some(json!({"name": "another", "percentage": 0})),
+        Some("100"),
+    )
+    .await;
+    check_percentage(None, Some("100")).await;
 }

@@ -1,4 +1,4 @@
-//! Rollouts of two clusters with the same name, and their tables in one management cluster.
+//! Tests of two clusters whose Rollouts have the same name, and whose tables are in one management cluster.
 
 use gloo_types::RouteTableDoc;
 use route_planner::{involved, managed_by};
@@ -25,7 +25,7 @@ fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Arc<Faul
     GlooRouter::new(store.clone(), policy(cluster))
 }
 
-/// The Rollouts of a cluster that have left something in the table.
+/// Returns the Rollouts of a cluster that have marks in the table.
 fn owners(store: &Faulty, cluster: Option<&str>) -> Vec<String> {
     let table = RouteTableDoc::from_value(store.table(&key()).unwrap()).unwrap();
     let kept = table_keeper(policy(cluster)).compact(table);
@@ -47,14 +47,14 @@ async fn set(
     set.await.map_err(|error| error_chain(error.as_error()))
 }
 
-/// Who has changed something in the table.
+/// Returns all marks in the table.
 fn marks(store: &Faulty) -> Vec<String> {
     let table = RouteTableDoc::from_value(store.table(&key()).unwrap()).unwrap();
     let involved = involved(&table).unwrap();
     involved.iter().map(ToString::to_string).collect()
 }
 
-/// Each route: whose it is, or the weight of its second destination.
+/// Returns, for each route, the mark of a managed route or the weight of its second destination.
 fn routes(store: &Faulty) -> Vec<String> {
     let table = store.table(&key()).unwrap();
     let routes = table["spec"]["http"].as_array().unwrap().iter();
@@ -67,7 +67,7 @@ fn routes(store: &Faulty) -> Vec<String> {
 
 /// Rule D-26, and section 9.
 #[tokio::test]
-async fn rollouts_of_two_clusters_share_a_table_and_nothing_else() {
+async fn rollouts_of_two_clusters_share_a_table_without_affecting_each_other() {
     let fixture = Fixture::new([shared()]);
     let store = &fixture.store;
     let [east, west] = ["east", "west"].map(|it| (in_cluster(store, Some(it)), leading_to(it)));
@@ -86,7 +86,7 @@ async fn rollouts_of_two_clusters_share_a_table_and_nothing_else() {
         assert!(owners(store, cluster).is_empty(), "{cluster:?}");
     }
 
-    // What one removes is its own, also with the Rollout of the other.
+    // A router removes only its own routes, also for a Rollout of the same name in the other cluster.
     for rollout in [&east.1, &west.1] {
         west.0.remove_managed_routes(rollout).await.unwrap();
     }
@@ -95,7 +95,7 @@ async fn rollouts_of_two_clusters_share_a_table_and_nothing_else() {
     assert_eq!(marks(store), ["shop/web@east"]);
     assert_eq!(routes(store), ["shop/web@east", "25", "null"]);
 
-    // A route is split by one of them at a time, and a plugin without a cluster is another one.
+    // A route is split by one of them at a time. A plugin without a cluster name is another one.
     let error = set(&west.0, &east.1, 50).await.unwrap_err();
     assert!(
         error.contains("is split by Rollout shop/web@east"),

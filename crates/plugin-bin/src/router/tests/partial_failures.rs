@@ -1,8 +1,8 @@
-//! Down always lands: what is written while a part of the call fails, and what the answer names.
+//! Weight 0 is always written where possible: what is written while a part of a call fails, and what the error names.
 
 use rollouts_rpc::rollout::{CanaryStep, SetMirrorRoute};
 
-use super::{faulty::Fault, mirror_routes::mirror_rollout, *};
+use super::{faulty::Fault, managed_routes::mirror_rollout, *};
 
 fn tables(names: &[&str]) -> Fixture {
     Fixture::new(names.iter().map(|name| table(name, vec![route_to("web")])))
@@ -17,14 +17,14 @@ fn at(name: &str) -> ObjectKey {
 }
 
 impl Fixture {
-    /// The canary's weight in a table.
+    /// Returns the canary's weight in a table.
     fn canary(&self, name: &str) -> u64 {
         let weights = self.weights(&at(name));
         let canary = weights.iter().find(|(name, _)| name == "web-canary");
         canary.map_or(0, |(_, weight)| weight.unwrap())
     }
 
-    /// Another process sets the weight of one table.
+    /// Sets the weight of one table with another router.
     async fn prepare(&self, name: &str, weight: i32) {
         let router = GlooRouter::new(self.store.clone(), self.router.policy.clone());
         let rollout = select(&[name]);
@@ -41,7 +41,7 @@ impl Fixture {
     }
 }
 
-/// Tables in trouble, each in another way.
+/// Breaks each of the [`TROUBLED`] tables in a different way.
 fn break_tables(fixture: &Fixture) {
     fixture.store.remove(&at("gone"));
     let odd = table("odd", vec![json!("odd")]);
@@ -65,7 +65,7 @@ const TROUBLED: [&str; 8] = [
 ];
 
 #[tokio::test]
-async fn t1_weight_0_lands_in_every_table_that_can_be_written() {
+async fn t1_weight_0_is_written_to_every_table_that_can_be_written() {
     let fixture = tables(&TROUBLED);
     let rollout = select(&TROUBLED);
     fixture.set_weight(&rollout, 25).await.unwrap();
@@ -95,7 +95,7 @@ async fn t1_no_share_grows_while_a_table_cannot_be_planned() {
 }
 
 #[tokio::test]
-async fn t1_one_call_moves_down_where_another_table_may_not_grow() {
+async fn t1_one_call_lowers_one_table_while_another_may_not_grow() {
     let fixture = tables(&["high", "low", "gone"]);
     fixture.prepare("high", 50).await;
     fixture.prepare("low", 10).await;
@@ -106,7 +106,7 @@ async fn t1_one_call_moves_down_where_another_table_may_not_grow() {
 }
 
 #[tokio::test]
-async fn t1_nothing_grows_after_a_table_that_moves_down_has_failed() {
+async fn t1_nothing_grows_after_a_failed_write_that_lowers_a_share() {
     let fixture = tables(&["high", "low"]);
     fixture.prepare("high", 50).await;
     fixture.prepare("low", 10).await;
@@ -117,12 +117,12 @@ async fn t1_nothing_grows_after_a_table_that_moves_down_has_failed() {
 }
 
 #[tokio::test]
-async fn t1_a_table_that_is_planned_again_does_not_grow_either() {
+async fn t1_a_table_does_not_grow_after_it_is_planned_again() {
     let fixture = tables(&["a", "gone"]);
     let rollout = select(&["a", "gone"]);
     fixture.set_weight(&rollout, 50).await.unwrap();
     fixture.store.remove(&at("gone"));
-    // The owner applies the table again, right before it is written.
+    // The owner reapplies the table right before it is written.
     let original = table("a", vec![route_to("web")]);
     fixture.store.put_before_next_patch(original);
     fixture.refuses_weight(&rollout, 25, &["mesh/gone"]).await;
@@ -142,9 +142,9 @@ async fn t6_a_table_that_does_not_answer_is_named_and_the_others_are_written() {
     assert_eq!((fixture.canary("a"), fixture.canary("z")), (0, 0));
 }
 
-/// One after the other, six tables would take six of five seconds.
+/// Written sequentially, six tables would take six seconds, and the call has five.
 #[tokio::test(start_paused = true)]
-async fn t6_slow_tables_are_written_side_by_side() {
+async fn t6_slow_tables_are_written_concurrently() {
     let names = ["a", "b", "c", "d", "e", "f"];
     let fixture = tables(&names).with_call_timeout();
     let rollout = select(&names);
@@ -159,7 +159,7 @@ async fn t6_slow_tables_are_written_side_by_side() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn t6_policies_that_are_not_listed_in_time_leave_time_to_write() {
+async fn t6_a_slow_list_of_policies_leaves_time_to_write() {
     let fixture = Fixture::new([shop()]).with_call_timeout();
     let rollout = mirror_rollout(select_shop());
     fixture.set_weight(&rollout, 25).await.unwrap();
@@ -206,7 +206,7 @@ async fn policies_that_cannot_be_read_do_not_stop_weight_0() {
 }
 
 #[tokio::test]
-async fn t5_what_a_removal_leaves_is_tried_again_and_reported_by_set_weight() {
+async fn t5_set_weight_retries_and_reports_a_failed_removal() {
     for fault in ["list policies", "delete policy"] {
         let fixture = Fixture::new([shop()]);
         let mut rollout = mirror_rollout(select_shop());
@@ -247,7 +247,7 @@ async fn a_table_that_is_no_longer_selected_is_named_until_it_is_restored() {
 }
 
 #[tokio::test]
-async fn a_table_that_cannot_be_read_is_not_taken_for_one_that_is_no_longer_selected() {
+async fn an_unreadable_table_still_counts_as_selected() {
     let fixture = tables(&["a", "b"]);
     let rollout = select(&["a", "b"]);
     fixture.set_weight(&rollout, 25).await.unwrap();
@@ -257,7 +257,7 @@ async fn a_table_that_cannot_be_read_is_not_taken_for_one_that_is_no_longer_sele
 }
 
 #[tokio::test]
-async fn a_table_that_loses_its_label_is_restored_though_none_is_selected() {
+async fn a_table_that_loses_its_label_is_restored_even_if_none_is_selected() {
     let labelled = |labels: Value| {
         let mut table = shop();
         table["metadata"]["labels"] = labels;
@@ -276,7 +276,7 @@ async fn a_table_that_loses_its_label_is_restored_though_none_is_selected() {
 }
 
 #[tokio::test]
-async fn at_rest_nothing_is_remembered() {
+async fn no_state_is_kept_at_rest() {
     let fixture = Fixture::new([shop()]);
     let rollout = rollout(select_shop());
     for weight in [25, 0] {
@@ -292,7 +292,7 @@ async fn at_rest_nothing_is_remembered() {
     assert!(fixture.router.memory.is_empty());
 }
 
-/// The port that the experiment's destination is planned with.
+/// Checks the port of the experiment's destination in the request.
 async fn check_port(fixture: &Fixture, expect: Result<Option<u32>, &str>) {
     let experiment = WeightDestination {
         weight: 5,
@@ -335,7 +335,7 @@ async fn t18_the_port_of_an_experiment_is_that_of_its_service() {
 }
 
 #[tokio::test]
-async fn t18_a_service_that_cannot_be_read_leaves_the_port_as_it_is() {
+async fn t18_an_unreadable_service_keeps_its_port() {
     let mut known = shop();
     known["spec"]["http"][0]["forwardTo"]["destinations"] = json!([
         {"ref": {"name": "exp"}, "port": {"number": 1}},
@@ -347,7 +347,7 @@ async fn t18_a_service_that_cannot_be_read_leaves_the_port_as_it_is() {
 }
 
 #[tokio::test]
-async fn t18_the_port_of_an_experiment_stays_with_later_calls() {
+async fn t18_later_calls_keep_the_port_of_an_experiment() {
     let fixture = Fixture::new([shop()]);
     let service = json!({"metadata": {"name": "exp", "namespace": "shop"}, "spec": {"ports": [{"port": 8080}]}});
     fixture.store.put_service(service).unwrap();

@@ -1,4 +1,4 @@
-//! What the router reports beside its answers.
+//! Tests of the reports that the router makes besides its replies.
 
 use std::sync::Mutex;
 
@@ -6,7 +6,7 @@ use super::guard::{at, promoted, sleep};
 use super::managed_routes::header;
 use super::*;
 
-/// Keeps what is reported, with the uid of the Rollout.
+/// Records reports as text, with the uid of the Rollout.
 #[derive(Default)]
 struct Reports(Mutex<Vec<String>>);
 
@@ -100,7 +100,7 @@ async fn errors_of_managed_routes_are_reported() {
 }
 
 #[tokio::test]
-async fn what_gloo_refuses_is_reported() {
+async fn a_table_that_gloo_rejects_is_reported() {
     let (fixture, reports) = observed(Fixture::new([shop()]));
     let mut rollout = rollout(select_shop());
     let step = CanaryStep {

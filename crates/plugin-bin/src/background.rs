@@ -1,39 +1,99 @@
-//! What watches have told, as far as the work between the calls needs it.
+//! Work outside of the controller's calls: repairs of drift, garbage collection after deleted Rollouts, and releases of held
+//! promotions.
+//!
+//! All of it ends with the session, since another controller may be the leader afterwards.
 
+pub(crate) mod garbage;
+pub(crate) mod guard;
+pub(crate) mod leadership;
+pub(crate) mod repair;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join;
 use gloo_types::{ObjectKey, RouteTableDoc};
-use route_store::{CachedRouteStore, Change, FRESH};
+use route_store::{CachedRouteStore, Change, FRESH, Store};
 use tokio::sync::broadcast::Receiver;
 
+use self::garbage::GarbageCollector;
+use self::guard::PromotionGuard;
+use self::repair::Repairer;
 use crate::collect::Marked;
-use crate::report::About;
+use crate::report::{About, Observer};
+use crate::router::{Fence, GlooRouter};
 
-/// Tables and Rollouts that are followed.
+/// Settings of the background work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Whether drift is repaired.
+    pub(crate) repair: bool,
+    /// How long after the deletion of its Rollout a table is restored.
+    pub(crate) collect_after: Duration,
+}
+
+/// Runs the background work. Does not end.
+pub(crate) async fn run<S: Store, W: Watched, F: Fence>(
+    settings: Settings,
+    router: &Arc<GlooRouter<S>>,
+    watched: Arc<W>,
+    fence: F,
+    observer: Arc<dyn Observer>,
+) {
+    let fence = Arc::new(fence);
+    let collector = GarbageCollector {
+        router: Arc::clone(router),
+        watched: Arc::clone(&watched),
+        fence: Arc::clone(&fence),
+        observer: Arc::clone(&observer),
+        after: settings.collect_after,
+    };
+    let guard = PromotionGuard {
+        router: Arc::clone(router),
+        watched: Arc::clone(&watched),
+        fence: Arc::clone(&fence),
+    };
+    let always = join(collector.run(), guard.run());
+    let repairer = Repairer {
+        router: Arc::clone(router),
+        watched,
+        fence,
+        observer,
+    };
+    if settings.repair {
+        join(always, repairer.run()).await;
+    } else {
+        always.await;
+    }
+}
+
+/// The watched tables and Rollouts, as the background work needs them.
 pub(crate) trait Watched: Send + Sync + 'static {
-    /// A table as it was heard of last.
+    /// Returns the last known version of a table.
     fn table(&self, table: &ObjectKey) -> Option<RouteTableDoc>;
 
-    /// The changes of tables from now on.
+    /// Subscribes to changes of tables.
     fn table_changes(&self) -> Receiver<Change>;
 
-    /// The changes of MirrorPolicies from now on.
+    /// Subscribes to changes of MirrorPolicies.
     fn policy_changes(&self) -> Receiver<Change>;
 
-    /// The changes of Rollouts from now on.
+    /// Subscribes to changes of Rollouts.
     fn rollout_changes(&self) -> Receiver<Change>;
 
-    /// The tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
+    /// Returns the tables with marks of Rollouts of this cluster; `None` unless all tables and all Rollouts are known.
     fn marked(&self) -> Option<Vec<Marked>>;
 
-    /// The tables whose marks cannot be read, with the reason in one line.
+    /// Returns the tables whose marks cannot be read, with the reason in one line.
     fn unreadable(&self) -> Vec<(About, String)>;
 
-    /// Whether a Rollout uses this plugin; `None` if there is no such Rollout.
+    /// Whether a Rollout uses this plugin; `None` if it does not exist.
     fn uses_plugin(&self, rollout: &ObjectKey) -> Option<bool>;
 
-    /// Whether a Rollout that uses this plugin selects other tables than this one, whatever it may ask for.
+    /// Whether a Rollout that uses this plugin does not select this table.
     fn deselects(&self, rollout: &ObjectKey, table: &ObjectKey) -> bool;
 
-    /// Number of Rollouts.
+    /// Returns the number of Rollouts.
     fn rollouts(&self) -> usize;
 }
 
@@ -103,8 +163,8 @@ impl Watched for CachedRouteStore {
     }
 }
 
-/// Whether a mark names a Rollout of this cluster in full. A label has a digest where a name is too long for it, and the
-/// marks of another workload cluster have its name behind an `@`.
+/// Whether a mark contains the full name of a Rollout of this cluster. A label has a digest in place of a name that is too
+/// long, and marks of another workload cluster end with `@` and the name of that cluster.
 fn is_whole(mark: &ObjectKey) -> bool {
     let is_digest = |name: &str| {
         let digest = name
@@ -119,19 +179,4 @@ fn is_whole(mark: &ObjectKey) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mark_names_a_rollout_of_this_cluster_in_full() {
-        for (name, expect) in [
-            ("reviews", true),
-            ("x-ray", true),
-            ("reviews@eu", false),
-            ("xreviews-e63f991904833892", false),
-            ("xreviews-e63f99190483389", true),
-        ] {
-            assert_eq!(is_whole(&ObjectKey::new("shop", name)), expect, "{name}");
-        }
-    }
-}
+mod tests;

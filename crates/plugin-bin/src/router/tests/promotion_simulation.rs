@@ -1,7 +1,7 @@
-//! Promotions as a gateway meets them: endpoints follow their Service's selector late, and the gateway hears of routes and
-//! endpoints on two paths, each with a delay of its own.
+//! Simulates promotions with a gateway: endpoints follow their Service's selector late, and the gateway receives routes and
+//! endpoints on two paths, each with its own delay.
 //!
-//! The Pods of the old version are gone at once with `dynamicStableScale`, after 30 s without it.
+//! The Pods of the old version end at once with `dynamicStableScale`, and after 30 s without it.
 
 use std::fmt;
 
@@ -10,34 +10,34 @@ use super::*;
 
 /// One step of the simulation.
 const TICK: Duration = Duration::from_millis(250);
-/// After which time the gateway has heard of everything.
-const HEARD: Duration = Duration::from_secs(5);
-/// How long a promotion is watched at most.
-const WATCHED: Duration = Duration::from_secs(60);
-/// After which time the controller asks again about what is not verified.
+/// Time after which the gateway has received everything.
+const PROPAGATED: Duration = Duration::from_secs(5);
+/// Longest simulated time of a promotion.
+const LONGEST: Duration = Duration::from_secs(60);
+/// Time after which the controller calls again if the answer was "not verified".
 const RETRY: Duration = Duration::from_secs(10);
-/// How long old Pods stay without `dynamicStableScale`.
+/// How long old Pods live without `dynamicStableScale`.
 const SCALE_DOWN_DELAY: Duration = Duration::from_secs(30);
 
 const OLD_PODS: [&str; 2] = ["x", "y"];
 const NEW_PODS: [&str; 2] = ["a", "b"];
 
-/// How late everything is, and what is promoted.
+/// The delays of a simulation, and what is promoted.
 #[derive(Clone, Copy, Debug)]
 struct World {
     /// The canary's weight when the promotion begins.
     weight: i32,
     is_dynamic: bool,
-    /// From the selector to the EndpointSlices.
+    /// Delay from the selector to the EndpointSlices.
     endpoints_lag: Duration,
-    /// From the EndpointSlices to the gateway.
-    endpoints_heard: Duration,
-    /// From the RouteTable to the gateway.
-    route_heard: Duration,
+    /// Delay from the EndpointSlices to the gateway.
+    endpoints_delay: Duration,
+    /// Delay from the RouteTable to the gateway.
+    route_delay: Duration,
     guard: bool,
 }
 
-/// What became of the requests of a moment, in percent.
+/// The share of requests at one time, in percent, by what happens to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Served {
     new: u64,
@@ -45,19 +45,19 @@ struct Served {
     failed: u64,
 }
 
-/// What a promotion did.
+/// The result of a promotion.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// How often the share that the new version answers fell.
+    /// How often the share of the new version decreased.
     falls: usize,
-    /// Percent of a second for which requests failed.
+    /// Failed requests, in percent of one second's requests.
     failed: u64,
-    /// How long the table led to a Service that had none of the new Pods.
+    /// How long the table led to a Service without any new Pod.
     misled: Duration,
     is_restored: bool,
 }
 
-/// What the API server shows at a moment.
+/// The state of the API server at one time.
 #[derive(Clone)]
 struct Shown {
     routes: Vec<(String, Option<u64>)>,
@@ -74,7 +74,7 @@ impl Shown {
     }
 }
 
-/// What the history showed some time ago.
+/// Returns the state of the API server `delay` ago.
 fn ago(history: &[Shown], delay: Duration) -> &Shown {
     let ticks = delay.as_millis() / TICK.as_millis();
     let ticks = usize::try_from(ticks).unwrap();
@@ -83,8 +83,8 @@ fn ago(history: &[Shown], delay: Duration) -> &Shown {
 }
 
 fn serve(world: &World, history: &[Shown], alive: &[&str]) -> Served {
-    let routes = &ago(history, world.route_heard).routes;
-    let endpoints = ago(history, world.endpoints_heard);
+    let routes = &ago(history, world.route_delay).routes;
+    let endpoints = ago(history, world.endpoints_delay);
     let mut served = Served::default();
     for (service, weight) in routes {
         let pods = endpoints.endpoints(service);
@@ -133,7 +133,7 @@ async fn promote(world: World) -> Outcome {
     let updating = with_scale(status(OLD, NEW, NEW));
     fixture.set_weight(&updating, world.weight).await.unwrap();
     if world.is_dynamic && world.weight < 100 {
-        // The weight follows the Pods of the canary until the promotion.
+        // The weight follows the canary's Pods until the promotion.
         fixture.set_weight(&updating, 100).await.unwrap();
     }
     let promoted = with_scale(status(NEW, NEW, NEW));
@@ -146,7 +146,7 @@ async fn promote(world: World) -> Outcome {
     });
     fixture.store.put_rollout(live).unwrap();
 
-    // The gateway has heard of all that was before.
+    // The gateway has received the state before the promotion.
     let mut history = vec![Shown {
         routes: fixture.weights(&key()),
         stable: stable.clone(),
@@ -158,15 +158,15 @@ async fn promote(world: World) -> Outcome {
     let mut next_pass = Some(Duration::ZERO);
     let mut time = Duration::ZERO;
     let is_over = |time: Duration, now: &Shown| {
-        let is_heard = time > world.endpoints_lag + HEARD;
-        time >= WATCHED || is_heard && now.routes == named(&[("web", None)])
+        let is_propagated = time > world.endpoints_lag + PROPAGATED;
+        time >= LONGEST || is_propagated && now.routes == named(&[("web", None)])
     };
     while !is_over(time, history.last().unwrap()) {
         if time == world.endpoints_lag {
             stable = NEW_PODS.to_vec();
             show("web", &stable);
         }
-        // Old Pods end right after the pass.
+        // With `dynamicStableScale`, old Pods end right after the pass.
         let old_until = if world.is_dynamic {
             TICK
         } else {
@@ -214,15 +214,15 @@ async fn promote(world: World) -> Outcome {
     outcome
 }
 
-/// Delays of which the first is up to 30 s, and the others so short that `settle` covers them.
+/// Chooses random delays: the first is up to 30 s, and the others are so short that `settle` covers them.
 fn world(random: &mut fastrand::Rng, guard: bool) -> World {
     let ticks = |count: u64| TICK * u32::try_from(count).unwrap();
     World {
         weight: *random.choice(&[100, 40]).unwrap(),
         is_dynamic: random.bool(),
         endpoints_lag: ticks(random.u64(0..=120)),
-        endpoints_heard: ticks(random.u64(0..=18)),
-        route_heard: ticks(random.u64(0..=8)),
+        endpoints_delay: ticks(random.u64(0..=18)),
+        route_delay: ticks(random.u64(0..=8)),
         guard,
     }
 }
@@ -243,7 +243,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// D-28, and the measurement of 200 promotions with and without the guard.
+/// D-28. Also measures 200 promotions with and without the guard.
 #[tokio::test(start_paused = true)]
 async fn the_share_of_the_new_version_never_falls_and_no_request_fails() {
     let mut sums = [Duration::ZERO; 2];

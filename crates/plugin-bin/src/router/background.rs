@@ -1,7 +1,7 @@
-//! What the router does between the calls: it asks for the same as the last SetWeight, for one table, and it restores tables
-//! of Rollouts that are gone.
+//! Work of the router outside of calls: it carries out the last SetWeight again for one table, and restores tables of deleted
+//! Rollouts.
 //!
-//! The plans and the writes are those of a call. A write is tried once: the write that conflicts with it causes another event.
+//! Plans and writes are those of a call. A write is not retried: the write that conflicts with it causes another event.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,57 +17,61 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::{GlooRouter, Only, carry_out, deadline::Deadline, partial::plan_all, write::moves};
-use crate::collect::{Part, Rollouts};
+use super::{
+    GlooRouter, RepairScope, carry_out,
+    deadline::Deadline,
+    write::{moves, plan_all},
+};
+use crate::collect::{Part, PluginUse};
 use crate::error::Failure;
 use crate::fights::Fights;
 use crate::from_rpc::{self, Request};
 use crate::report::{About, Orphanage, RepairOutcome};
 use crate::standing::{Standing, StandingIntents};
 
-/// The annotation with which the owner of a table switches off its repairs.
+/// The annotation with which the owner of a table turns off repairs.
 const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";
 
-/// What the calls leave for the time between them.
+/// State that calls share with the work between them.
 #[derive(Debug, Default)]
-pub(crate) struct Between {
+pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
     fights: Mutex<Fights>,
-    /// Rollouts whose SetWeight ended since they were looked at.
+    /// Rollouts whose SetWeight has ended and whose tables have to be checked.
     set: Mutex<BTreeSet<ObjectKey>>,
-    /// Tables about which a fight began in a call, with the Rollout.
+    /// Tables for which a call detected a fight, with the Rollout.
     fought: Mutex<Vec<(ObjectKey, About)>>,
     news: Notify,
-    /// The instance id of the controller, which the first call tells.
+    /// The instance id of the controller, known from the first call on.
     instance: SetOnce<Option<String>>,
-    /// What runs between the calls.
+    /// The background tasks of the session.
     tasks: Mutex<Tasks>,
 }
 
-/// What runs between the calls.
+/// The background tasks of the session.
 #[derive(Debug, Default)]
 struct Tasks {
     running: JoinSet<()>,
     is_over: bool,
 }
 
-/// What a table needs to be as the last SetWeight left it.
+/// What a repair of a table would have to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Drift {
     /// Nothing.
     None,
-    /// A write after which no share of a canary is larger.
+    /// A write that increases no canary's share.
     Steady,
-    /// A write after which some share is larger.
+    /// A write that increases a canary's share.
     Growing,
 }
 
-/// Whether the controller that started this process is the leader.
+/// Permission to write outside of calls: whether the controller that started this process is the leader.
 pub(crate) trait Fence: Send + Sync + 'static {
     fn allows(&self) -> impl Future<Output = bool> + Send;
 }
 
-/// A repair that came to an end.
+/// The result of a repair.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Repaired {
     pub(crate) rollout: About,
@@ -75,18 +79,18 @@ pub(crate) struct Repaired {
     pub(crate) outcome: RepairOutcome,
 }
 
-/// Whether a part of a table that belongs to a Rollout is gone.
+/// The outcome of restoring a table.
 #[derive(Debug)]
 pub(crate) enum Collected {
     Restored(About),
-    /// It is not to be restored any more.
-    Spared,
+    /// It does not have to be restored.
+    Skipped,
     /// The API server does not know the kind Rollout, so no Rollout is known to be gone.
     RolloutsUnknown,
     Failed,
 }
 
-impl Between {
+impl Background {
     pub(crate) fn standing(&self) -> MutexGuard<'_, StandingIntents> {
         lock(&self.standing)
     }
@@ -95,7 +99,7 @@ impl Between {
         lock(&self.fights)
     }
 
-    /// Runs a task until the session ends.
+    /// Spawns a task that is cancelled when the session ends.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
         if !tasks.is_over {
@@ -103,7 +107,7 @@ impl Between {
         }
     }
 
-    /// Ends all tasks, with the requests that they wait for.
+    /// Cancels all tasks and the requests that they wait for.
     pub(crate) async fn stop(&self) {
         let mut running = {
             let mut tasks = lock(&self.tasks);
@@ -113,12 +117,12 @@ impl Between {
         running.shutdown().await;
     }
 
-    /// A call begins. A controller with an instance id calls for Rollouts that have it as a label only, and one without an id
-    /// for those without the label.
-    pub(super) fn called_for(&self, rollout: &Rollout) {
+    /// Records the instance id of the controller. A controller with an instance id calls only for Rollouts that have it as a
+    /// label, and one without an id only for Rollouts without the label.
+    pub(super) fn record_instance(&self, rollout: &Rollout) {
         if !self.instance.initialized() {
             let instance = rollout.metadata.labels.get(INSTANCE_ID_LABEL);
-            // Another call may have been faster, with the same id.
+            // A concurrent call may have set it, to the same id.
             let _ = self.instance.set(instance.cloned());
         }
     }
@@ -128,12 +132,12 @@ impl Between {
         self.instance.wait().await.clone()
     }
 
-    /// A call begins that may ask for something else than the last SetWeight.
+    /// Suspends the standing intent of a Rollout: a call begins that may ask for something else.
     pub(super) fn suspend(&self, rollout: &Rollout) {
         self.standing().suspend(&from_rpc::key(rollout));
     }
 
-    /// A SetWeight ended, which had to move traffic in the tables `moved`.
+    /// Records the standing intent after a SetWeight. `moved` are the tables in which it had to move traffic.
     pub(super) fn set(
         &self,
         rollout: &Rollout,
@@ -145,7 +149,7 @@ impl Between {
         let repeats = self.standing().set(rollout, standing, leaves_marks);
         let key = from_rpc::key(rollout);
         if repeats {
-            // What it asked for was in force: another client changed these tables.
+            // The same weights were in force before, so another client has changed these tables.
             let now = Instant::now();
             for table in moved {
                 if self.fights().written(table, now) {
@@ -161,8 +165,8 @@ impl Between {
         }
     }
 
-    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the call
-    /// were ignored, and the tables about which a fight began, with the Rollout.
+    /// Waits for the end of a SetWeight. Returns the Rollouts whose tables have to be checked, because changes during the
+    /// call were ignored, and the tables for which a fight was detected, with the Rollout.
     pub(crate) async fn news(&self) -> (BTreeSet<ObjectKey>, Vec<(ObjectKey, About)>) {
         loop {
             let set = std::mem::take(&mut *lock(&self.set));
@@ -176,13 +180,13 @@ impl Between {
 }
 
 impl<S: Store> GlooRouter<S> {
-    pub(crate) fn between(&self) -> &Between {
-        &self.between
+    pub(crate) fn background(&self) -> &Background {
+        &self.background
     }
 
-    /// What `table` needs to be as the last SetWeight of a Rollout left it.
+    /// Returns what a repair of `table` would write for the last SetWeight of a Rollout.
     pub(crate) fn drift(&self, rollout: &ObjectKey, table: &RouteTableDoc) -> Drift {
-        let (request, is_complete) = match self.between.standing().of(rollout) {
+        let (request, is_complete) = match self.background.standing().of(rollout) {
             Some(Standing {
                 request: Some(request),
                 is_complete,
@@ -190,7 +194,7 @@ impl<S: Store> GlooRouter<S> {
             }) => (Arc::clone(request), *is_complete),
             _ => return Drift::None,
         };
-        if is_left_alone(table) || is_owners(&request, table) {
+        if has_repairs_off(table) || is_unmodified_at_rest(&request, table) {
             return Drift::None;
         }
         let (config, intent) = (&request.config, &request.intent);
@@ -202,12 +206,12 @@ impl<S: Store> GlooRouter<S> {
             Ok(plan) if !self.moves(&plan) => Drift::None,
             Ok(plan) if plan.grows() => Drift::Growing,
             Ok(_) => Drift::Steady,
-            // The call said so.
+            // The call has reported the error.
             Err(_) => Drift::None,
         }
     }
 
-    /// Whether traffic moves with a plan, or copies of it, as far as is known without asking.
+    /// Whether a plan moves traffic or copies of it, as far as the last known MirrorPolicies tell.
     fn moves(&self, plan: &Plan) -> bool {
         if !plan.needs_policies() {
             return plan.moves_traffic();
@@ -218,11 +222,11 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// Takes what the status of a Rollout records for what its last SetWeight asked for, if all its tables are like that: a
-    /// process that has just started does not know who changed a table before.
+    /// Restores the standing intent of a Rollout from its status, if all its tables agree with it. A process that has just
+    /// started does not know who changed a table before.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn resume(&self, rollout: &ObjectKey) -> Result<(), StoreError> {
         let Some((live, false)) = self.live_rollout(rollout).await? else {
             return Ok(());
@@ -245,22 +249,22 @@ impl<S: Store> GlooRouter<S> {
         if is_in_force {
             standing.tables = selected.keys();
             standing.request = Some(Arc::new(request));
-            self.between.standing().resume(rollout, standing);
-            lock(&self.between.set).insert(rollout.clone());
-            self.between.news.notify_one();
+            self.background.standing().resume(rollout, standing);
+            lock(&self.background.set).insert(rollout.clone());
+            self.background.news.notify_one();
         }
         Ok(())
     }
 
-    /// Asks for the same as the last SetWeight of a Rollout, for one table, if the Rollout still asks for it and `fence`
-    /// allows it. `None` if nothing is to be repaired any more.
+    /// Carries out the last SetWeight of a Rollout again for one table, if the Rollout still admits it and `fence` allows it.
+    /// Returns `None` if nothing has to be repaired.
     pub(crate) async fn repair(
         &self,
         rollout: &ObjectKey,
         table: &ObjectKey,
         fence: &impl Fence,
     ) -> Option<Repaired> {
-        let standing = self.between.standing().of(rollout).cloned()?;
+        let standing = self.background.standing().of(rollout).cloned()?;
         let mut about = About {
             key: table.clone(),
             uid: String::new(),
@@ -298,7 +302,7 @@ impl<S: Store> GlooRouter<S> {
             if let Some(outdated) = outdated {
                 info!(%rollout, route_table = %table.key, "not repaired: {outdated}");
             }
-            let mut intents = self.between.standing();
+            let mut intents = self.background.standing();
             if intents.of(rollout) == Some(standing) {
                 intents.forget(rollout);
             }
@@ -317,17 +321,17 @@ impl<S: Store> GlooRouter<S> {
         let document = selected.tables.iter().find(|it| *it.key() == table.key)?;
         let uid = document.raw().pointer("/metadata/uid");
         table.uid = uid.and_then(Value::as_str).unwrap_or_default().to_owned();
-        if is_left_alone(document) || is_owners(&request, document) {
+        if has_repairs_off(document) || is_unmodified_at_rest(&request, document) {
             return None;
         }
         if !fence.allows().await {
             return Some(RepairOutcome::FencedLease);
         }
-        // A call that has begun meanwhile looks after the table itself.
-        if self.between.standing().of(rollout) != Some(standing) {
+        // A call that has begun meanwhile takes over the table.
+        if self.background.standing().of(rollout) != Some(standing) {
             return None;
         }
-        let only = Only {
+        let only = RepairScope {
             table: &table.key,
             may_grow: standing.is_complete,
         };
@@ -343,7 +347,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// The Rollout as it is now, and whether it is being deleted.
+    /// Reads a Rollout, and whether it is being deleted.
     pub(super) async fn live_rollout(
         &self,
         rollout: &ObjectKey,
@@ -352,10 +356,10 @@ impl<S: Store> GlooRouter<S> {
             return Ok(None);
         };
         let is_deleting = live.raw().pointer("/metadata/deletionTimestamp").is_some();
-        // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
+        // The CustomResourceDefinition does not admit a Rollout that cannot be parsed.
         let mut live = Rollout::deserialize(live.raw()).unwrap_or_default();
         for step in live.steps_mut() {
-            // A step that mirrors nothing removes its route.
+            // A mirror step of 0 % removes its route.
             let mirror = step.set_mirror_route.as_mut();
             if let Some(mirror) = mirror.filter(|mirror| mirror.percentage == Some(0)) {
                 mirror.percentage = None;
@@ -365,10 +369,10 @@ impl<S: Store> GlooRouter<S> {
         Ok(Some((live.with_defaults(), is_deleting)))
     }
 
-    /// Whether a Rollout selects a table, as both are now.
+    /// Whether the current Rollout selects the current table.
     async fn selects(&self, rollout: &Rollout, table: &ObjectKey) -> Result<bool, StoreError> {
         let Ok(config) = from_rpc::config(&self.policy, rollout, &from_rpc::key(rollout)) else {
-            // An invalid block selects nothing for certain.
+            // It is unknown what an invalid block selects, so nothing may be restored.
             return Ok(true);
         };
         match self.store.read(table).await {
@@ -378,25 +382,28 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// A table as it is now, with who wrote which field.
+    /// Reads a table, with its managed fields.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer the request.
     pub(crate) async fn live_table(&self, table: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
         self.store.read(table).await
     }
 
-    /// Whether a Rollout is there, and uses this plugin.
+    /// Returns how an existing Rollout uses this plugin; `None` if it does not exist.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
-    pub(crate) async fn use_of(&self, rollout: &ObjectKey) -> Result<Option<Rollouts>, StoreError> {
+    /// Returns `Err` if the API server does not answer the request.
+    pub(crate) async fn plugin_use_of(
+        &self,
+        rollout: &ObjectKey,
+    ) -> Result<Option<PluginUse>, StoreError> {
         let live = self.live_rollout(rollout).await?;
         let names = &self.policy.plugin_names;
-        Ok(live.map(|(live, _)| Rollouts::of(&live, names)))
+        Ok(live.map(|(live, _)| PluginUse::of(&live, names)))
     }
 
-    /// Restores a table from what a Rollout left in it, unless the Rollout is there and looks after it.
+    /// Removes what a Rollout left in a table, unless the Rollout exists and still takes care of it.
     pub(crate) async fn collect(
         &self,
         part: &Part,
@@ -422,33 +429,33 @@ impl<S: Store> GlooRouter<S> {
         let Part { rollout, table } = part;
         let live = self.live_rollout(rollout).await?;
         let names = &self.policy.plugin_names;
-        let is_orphan = match live.map(|(live, _)| (Rollouts::of(&live, names), live)) {
-            Some((Rollouts::Uses, live)) => {
+        let is_orphan = match live.map(|(live, _)| (PluginUse::of(&live, names), live)) {
+            Some((PluginUse::Uses, live)) => {
                 why == Orphanage::Deselected && !self.selects(&live, table).await?
             }
-            Some((state, _)) => state == Rollouts::SettledWithout,
+            Some((state, _)) => state == PluginUse::SettledWithout,
             None if self.store.knows_rollouts(&rollout.namespace).await? => true,
             None => return Ok(Collected::RolloutsUnknown),
         };
         if !is_orphan {
-            debug!(%rollout, route_table = %table, "not restored: the Rollout looks after it");
-            return Ok(Collected::Spared);
+            debug!(%rollout, route_table = %table, "not restored: the Rollout still uses the table");
+            return Ok(Collected::Skipped);
         }
         if !fence.allows().await {
             return Ok(Collected::Failed);
         }
         let document = match self.store.read(table).await {
-            Err(StoreError::NotFound { .. }) => return Ok(Collected::Spared),
+            Err(StoreError::NotFound { .. }) => return Ok(Collected::Skipped),
             read => read?,
         };
         let mark = self.policy.mark(rollout);
         let plan = restore(&mark, &document)?;
         let policies = match self.store.policies().await {
-            // There are no MirrorPolicies in this cluster, or none that this plugin may have made.
+            // This cluster has no MirrorPolicies, or none that this plugin could have created.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. }) => Vec::new(),
             read => read?,
         };
-        // A policy goes before the routes it is about.
+        // A policy is deleted before its routes.
         for policy in policies.iter().filter(|it| belongs_to(it, &mark)) {
             match self.store.delete_policy(policy).await {
                 Ok(()) | Err(StoreError::NotFound { .. }) => {}
@@ -456,7 +463,7 @@ impl<S: Store> GlooRouter<S> {
             }
         }
         if plan.is_noop() {
-            return Ok(Collected::Spared);
+            return Ok(Collected::Skipped);
         }
         carry_out(&self.store, &plan).await?;
         let uid = document.raw().pointer("/metadata/uid");
@@ -467,14 +474,14 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// Whether its owner wants no repairs of a table.
-fn is_left_alone(table: &RouteTableDoc) -> bool {
+/// Whether the owner of a table has turned off repairs.
+fn has_repairs_off(table: &RouteTableDoc) -> bool {
     let annotations = table.annotations();
     annotations.is_some_and(|all| all.get(REPAIR_ANNOTATION).is_some_and(|it| it == "off"))
 }
 
-/// Whether a table is its owner's: nothing is rolled out, and nothing of the Rollout is in the table.
-fn is_owners(request: &Request, table: &RouteTableDoc) -> bool {
+/// Whether the Rollout is at rest and a table has nothing of it, so that every edit is the owner's.
+fn is_unmodified_at_rest(request: &Request, table: &RouteTableDoc) -> bool {
     let has_marks = |marks: BTreeSet<ObjectKey>| marks.contains(&request.intent.rollout);
     is_rest(&request.config, &request.intent)
         && involved(table).is_ok_and(|marks| !has_marks(marks))

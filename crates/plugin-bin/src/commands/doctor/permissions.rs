@@ -1,4 +1,4 @@
-//! Whether the controller may do what the plugin does in its name, and which feature is off where it may not.
+//! Checks the permissions that the plugin needs. A missing one is reported with the feature that does not work without it.
 
 use gloo_types::{MirrorPolicy, Resource, RouteTable};
 use k8s_openapi::api::authorization::v1::{
@@ -17,11 +17,11 @@ struct Need {
     verbs: &'static [&'static str],
     group: &'static str,
     resource: &'static str,
-    /// What happens without them.
+    /// The effect if they are missing.
     without: &'static str,
 }
 
-/// Permissions in the cluster of the RouteTables; those on MirrorPolicies are for Rollouts with mirror steps.
+/// Returns the permissions in the cluster of the RouteTables. Those on MirrorPolicies are for Rollouts with mirror steps.
 fn in_tables_cluster(mirrors: bool) -> Vec<Need> {
     let tables = |verbs, without| Need {
         verbs,
@@ -65,7 +65,7 @@ fn in_tables_cluster(mirrors: bool) -> Vec<Need> {
     needs
 }
 
-/// Permissions in the cluster of the Rollouts, beside those on Leases.
+/// Returns the permissions in the cluster of the Rollouts, except those on Leases.
 fn in_local_cluster(mirrors: bool) -> Vec<Need> {
     let need = |verbs, group, resource, without| Need {
         verbs,
@@ -100,7 +100,7 @@ fn in_local_cluster(mirrors: bool) -> Vec<Need> {
     ]
 }
 
-/// The controller renews its Lease in its own namespace.
+/// The controller's Lease is in the controller's namespace.
 const LEASES: Need = Need {
     verbs: &["get"],
     group: "coordination.k8s.io",
@@ -123,20 +123,20 @@ const EVENTS: [Need; 2] = [
     },
 ];
 
-/// A permission that the plugin uses, and that `doctor` asks for.
+/// A permission that the plugin uses and `doctor` checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission {
-    /// As RBAC rules call it.
+    /// The verb of an RBAC rule.
     pub verb: &'static str,
     /// The API group.
     pub group: &'static str,
     /// The plural of the kind.
     pub resource: &'static str,
-    /// What the doctor says happens without it.
+    /// The effect that `doctor` reports if it is missing.
     pub without: &'static str,
 }
 
-/// All permissions that the plugin uses, and that `doctor` asks for.
+/// Returns all permissions that the plugin uses and `doctor` checks.
 #[must_use]
 pub fn permissions() -> Vec<Permission> {
     let needs = in_tables_cluster(true).into_iter();
@@ -155,29 +155,32 @@ pub fn permissions() -> Vec<Permission> {
     permissions.collect()
 }
 
-/// Where permissions are asked for.
-pub(super) struct Place<'a> {
+/// A cluster in which permissions are checked.
+pub(super) struct Cluster<'a> {
     pub(super) subject: &'static str,
     pub(super) client: &'a Client,
-    /// The account that the plugin has there, as namespace/name; `None` if the caller has it.
+    /// The plugin's service account, as namespace/name; `None` if the caller has the plugin's identity.
     pub(super) account: Option<&'a str>,
-    /// The role that lacks what is missing.
+    /// The role that has to grant missing permissions.
     pub(super) role: &'static str,
+    /// Appended to a finding without problems: empty, or the name of the cluster.
+    pub(super) place: &'static str,
 }
 
-/// What the plugin needs where the RouteTables are, in all namespaces or in each of `namespaces`.
-pub(super) fn of_tables(mirrors: bool, namespaces: &[String]) -> Vec<Asked> {
+/// Returns the checks in the cluster of the RouteTables, for all namespaces or for each of `namespaces`.
+pub(super) fn of_tables(mirrors: bool, namespaces: &[String]) -> Vec<Check> {
     let needs = in_tables_cluster(mirrors).into_iter().chain(EVENTS);
     needs
-        .map(|need| Asked::anywhere(need, namespaces))
+        .map(|need| Check::anywhere(need, namespaces))
         .collect()
 }
 
-/// What it needs where the Rollouts are, in all namespaces or in each of `namespaces`, and in that of the controller.
-pub(super) fn of_rollouts(mirrors: bool, namespaces: &[String], controller: &str) -> Vec<Asked> {
+/// Returns the checks in the cluster of the Rollouts, for all namespaces or for each of `namespaces`, and for the
+/// controller's.
+pub(super) fn of_rollouts(mirrors: bool, namespaces: &[String], controller: &str) -> Vec<Check> {
     let needs = in_local_cluster(mirrors).into_iter().chain(EVENTS);
-    let needs = needs.map(|need| Asked::anywhere(need, namespaces));
-    let leases = Asked {
+    let needs = needs.map(|need| Check::anywhere(need, namespaces));
+    let leases = Check {
         need: LEASES,
         everywhere: false,
         namespaces: vec![controller.to_owned()],
@@ -185,15 +188,15 @@ pub(super) fn of_rollouts(mirrors: bool, namespaces: &[String], controller: &str
     needs.chain([leases]).collect()
 }
 
-/// A need, and where it may be met.
-pub(super) struct Asked {
+/// A need, and the namespaces in which it is checked.
+pub(super) struct Check {
     need: Need,
-    /// Whether all namespaces are asked for first.
+    /// Whether permission for all namespaces is checked first.
     everywhere: bool,
     namespaces: Vec<String>,
 }
 
-impl Asked {
+impl Check {
     fn anywhere(need: Need, namespaces: &[String]) -> Self {
         Self {
             need,
@@ -203,35 +206,36 @@ impl Asked {
     }
 }
 
-/// What is missing for a need: verbs, each with the namespaces.
+/// The missing verbs of a need, each with its namespaces.
 struct Missing {
     need: Need,
     verbs: Vec<(&'static str, String)>,
 }
 
-/// Asks for permissions. One finding for each feature that lacks some.
-pub(super) async fn examine(place: Place<'_>, asked: Vec<Asked>) -> Vec<Finding> {
-    let Place {
+/// Checks permissions. Returns one finding for each feature that lacks some.
+pub(super) async fn examine(cluster: Cluster<'_>, checks: Vec<Check>) -> Vec<Finding> {
+    let Cluster {
         subject,
         client,
         account,
         role,
-    } = place;
+        place,
+    } = cluster;
     let user = account.map(|it| format!("system:serviceaccount:{}", it.replace('/', ":")));
     let is_account = user.is_some();
     let mut asker = Asker { client, user };
     let mut missing = Vec::new();
-    for asked in asked {
-        match asker.missing(asked).await {
+    for check in checks {
+        match asker.missing(check).await {
             Ok(found) => missing.extend(found),
             Err(error) => {
-                let message = format!("cannot be asked for: {}", error_chain(&error));
+                let message = format!("cannot be checked: {}", error_chain(&error));
                 return vec![Finding::warning(subject, message)];
             }
         }
     }
     let who = asker.user.as_deref();
-    judge(subject, who, is_account, role, &missing)
+    judge(subject, who, is_account, role, place, &missing)
 }
 
 fn judge(
@@ -239,21 +243,22 @@ fn judge(
     user: Option<&str>,
     is_account: bool,
     role: &str,
+    place: &str,
     missing: &[Missing],
 ) -> Vec<Finding> {
     let who = user.unwrap_or("you");
     if missing.is_empty() {
         let other = if is_account && user.is_none() {
-            "; you may not ask for the rights of the controller"
+            "; the permissions of the controller cannot be checked, because you may not create SubjectAccessReviews"
         } else {
             ""
         };
-        let message = format!("{who} may do all that the plugin does{other}");
+        let message = format!("{who} may do all that the plugin does{place}{other}");
         return vec![Finding::ok(subject, message)];
     }
     let findings = missing.iter().map(|Missing { need, verbs }| {
         let resource = format!("{}.{}", need.resource, need.group);
-        // The core group has no name.
+        // The core group has an empty name.
         let resource = resource.trim_end_matches('.');
         let verbs = verbs
             .iter()
@@ -268,19 +273,19 @@ fn judge(
     findings.collect()
 }
 
-/// Asks about the controller's account or, where nobody may ask that, about whoever asks.
+/// Asks the API server about the controller's account, or about the caller if that is not permitted.
 struct Asker<'a> {
     client: &'a Client,
     user: Option<String>,
 }
 
 impl Asker<'_> {
-    async fn missing(&mut self, asked: Asked) -> Result<Option<Missing>, Error> {
-        let Asked {
+    async fn missing(&mut self, check: Check) -> Result<Option<Missing>, Error> {
+        let Check {
             need,
             everywhere,
             namespaces,
-        } = asked;
+        } = check;
         let mut verbs = Vec::new();
         for verb in need.verbs {
             if everywhere && !self.is_denied(need, verb, None).await? {
@@ -355,7 +360,14 @@ mod tests {
 
     #[track_caller]
     fn check(user: Option<&str>, is_account: bool, missing: &[Missing], expect: &[&str]) {
-        let findings = judge("rights", user, is_account, "ClusterRole r", missing);
+        let findings = judge(
+            "permissions",
+            user,
+            is_account,
+            "ClusterRole r",
+            "",
+            missing,
+        );
         let messages: Vec<&str> = findings.iter().map(|it| it.message.as_str()).collect();
         assert_eq!(messages, expect);
     }
@@ -374,7 +386,7 @@ mod tests {
             true,
             &[],
             &[
-                "you may do all that the plugin does; you may not ask for the rights of the controller",
+                "you may do all that the plugin does; the permissions of the controller cannot be checked, because you may not create SubjectAccessReviews",
             ],
         );
         let all = || "all namespaces".to_owned();
@@ -390,7 +402,7 @@ mod tests {
             .collect();
         let off = "you may not watch routetables.networking.gloo.solo.io in all namespaces: every call reads its \
             RouteTables again, and drift waits for the next call; add that to ClusterRole r";
-        let findings = judge("rights", None, true, "ClusterRole r", &missing);
+        let findings = judge("permissions", None, true, "ClusterRole r", "", &missing);
         assert_eq!(findings.len(), missing.len());
         assert_eq!(findings[3].message, off);
         let core = "you may not create events in all namespaces: what";

@@ -1,4 +1,4 @@
-//! Promotions whose holds end between the calls.
+//! Tests of held promotions that are released outside of calls.
 
 use tokio::time::Instant;
 
@@ -14,7 +14,7 @@ fn slice(service: &str, pods: &[&str]) -> Value {
     })
 }
 
-/// Right after the promotion of c1.
+/// Returns the Rollout right after the promotion of c1.
 fn promoted() -> Value {
     let status = json!({
         "stableRS": "c1", "currentPodHash": "c1", "currentStepIndex": 4,
@@ -29,7 +29,7 @@ impl Fixture {
         self.world.store.put_endpoint_slice(slice).unwrap();
     }
 
-    /// A promotion that is held: the stable Service leads to the old Pod.
+    /// Returns a fixture with a held promotion: the stable Service leads to the old Pod.
     async fn held() -> Self {
         let fixture = Self::new().await;
         for (name, hash) in [("a", "c1"), ("b", "c1"), ("x", "s1"), ("n", "n1")] {
@@ -55,7 +55,7 @@ impl Fixture {
         self.router.holds().is_held(&owner())
     }
 
-    /// Waits until the table is its owner's, and tells how long it took.
+    /// Waits until the table is restored. Returns how long it took.
     async fn released(&self) -> Duration {
         let begun = Instant::now();
         while self.table().pointer("/metadata/annotations").is_some() {
@@ -73,7 +73,7 @@ impl Fixture {
         self.world.rollouts.send(Change { key, kind }).unwrap();
     }
 
-    /// What was reported of promotions, with how many seconds they were held.
+    /// Returns the reports of promotions, with the seconds for which they were held.
     fn promotions(&self) -> Vec<String> {
         let reports = self.world.reports.lock().unwrap();
         let outcome = |report: &Report| match report {
@@ -117,9 +117,9 @@ async fn a_hold_ends_when_the_endpoints_have_settled_by_one_write() {
     assert_eq!(fixture.last_count(), Some(0));
 }
 
-/// The next Pod may come up late, and its uid is not known yet.
+/// A new Pod may become ready late, and its uid is unknown.
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_comes_later_is_one_of_the_new_ones() {
+async fn a_pod_that_appears_later_is_recognised_as_new() {
     let fixture = Fixture::held().await;
     let labels = json!({"rollouts-pod-template-hash": "c1"});
     let metadata = json!({"name": "c", "namespace": "shop", "uid": "c", "labels": labels});
@@ -138,9 +138,9 @@ async fn a_pod_that_comes_later_is_one_of_the_new_ones() {
 
 type Break<'a> = &'a dyn Fn(&Fixture);
 
-/// D-30: no call is made.
+/// D-30, without a call.
 #[tokio::test(start_paused = true)]
-async fn a_broken_premise_ends_a_hold_within_a_second() {
+async fn a_violated_condition_ends_a_hold_within_a_second() {
     let next_version = |fixture: &Fixture| {
         let next = with(promoted(), "/status/currentPodHash", json!("n1"));
         fixture.show(next);
@@ -171,7 +171,7 @@ async fn a_broken_premise_ends_a_hold_within_a_second() {
     }
 }
 
-/// A change of the Rollout that breaks nothing: for example another number of replicas.
+/// A change of the Rollout that does not affect the promotion, for example another number of replicas.
 #[tokio::test(start_paused = true)]
 async fn other_changes_of_the_rollout_do_not_end_a_hold() {
     let fixture = Fixture::held().await;
@@ -195,7 +195,7 @@ async fn nothing_is_released_without_the_fence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_conflict_is_looked_at_again() {
+async fn a_release_is_retried_after_a_conflict() {
     let fixture = Fixture::held().await;
     fixture.endpoints("reviews", &["a", "b"]);
     let conflict = StoreError::Conflict("RouteTable mesh/web".into());
@@ -205,7 +205,7 @@ async fn a_conflict_is_looked_at_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_pods_a_hold_goes_on_and_is_reported_every_five_minutes() {
+async fn without_pods_a_hold_continues_and_is_reported_every_five_minutes() {
     let fixture = Fixture::held().await;
     fixture.endpoints("reviews", &[]);
     let before = fixture.world.store.writes();
@@ -214,13 +214,13 @@ async fn without_pods_a_hold_goes_on_and_is_reported_every_five_minutes() {
     sleep(Duration::from_secs(610)).await;
     assert_eq!(fixture.writes_since(before), 0);
     assert_eq!(fixture.promotions(), ["held", "0 of 2", "0 of 2", "0 of 2"]);
-    // Half of them are enough by now.
+    // After the timeout, half of the Pods are enough.
     fixture.endpoints("reviews", &["a"]);
     assert!(fixture.released().await < Duration::from_secs(1));
     assert_eq!(fixture.promotions().pop().unwrap(), "timeout 725");
 }
 
-/// Another client writes the table: it is not repaired while it is held, and nothing is written again and again.
+/// Another client writes the table: it is neither repaired during the hold nor written repeatedly.
 #[tokio::test(start_paused = true)]
 async fn a_table_that_is_held_is_not_repaired() {
     let fixture = Fixture::held().await;
@@ -239,7 +239,7 @@ async fn a_table_that_is_held_is_not_repaired() {
 
 /// While the endpoints are watched, a call does not read them.
 #[tokio::test(start_paused = true)]
-async fn calls_and_the_watch_end_a_hold_once() {
+async fn a_hold_is_released_once_by_calls_and_the_watch() {
     let fixture = Fixture::held().await;
     let before = fixture.world.store.writes();
     fixture.endpoints("reviews", &["a", "b"]);

@@ -7,7 +7,7 @@
 //!        wait 100 ms, 500 ms if a canary's share would grow, longer in a fight
 //!                          |
 //!                          v
-//!        fences: the Rollout as it is now, the controller's Lease, no call under way
+//!        fences: the live Rollout, the controller's Lease, no running call
 //!                          |
 //!                          v
 //!                one guarded PATCH, no second try
@@ -29,24 +29,24 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tracing::debug;
 
-use super::watched::Watched;
+use super::Watched;
 use crate::collect::Part;
 use crate::fights::FieldManager;
 use crate::report::{About, Observer, RepairOutcome, Report};
 use crate::router::{Drift, Fence, GlooRouter, Repaired};
 
-/// How long to wait before a repair: the other client may not be done yet.
+/// Pause before a repair, since the other client may write again.
 const WAIT: Duration = Duration::from_millis(100);
-/// The same before one that sends more traffic to a canary: the change may be an emergency.
+/// Pause before a repair that sends more traffic to a canary, since the change may be an emergency measure.
 const GROWING_WAIT: Duration = Duration::from_millis(500);
-/// The longest time of a repair.
+/// Deadline of a repair.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long to wait before the next look whether tables and Rollouts are known.
-const LOOK: Duration = Duration::from_secs(1);
-/// How often fights are counted.
-const COUNT: Duration = Duration::from_secs(60);
+/// Pause between two checks whether all tables and Rollouts are known.
+const RECHECK: Duration = Duration::from_secs(1);
+/// Interval between two counts of the fights.
+const COUNT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Repairs the tables of standing intents.
+/// Repairs drift in the tables of standing intents.
 pub(crate) struct Repairer<S, W, F> {
     pub(crate) router: Arc<GlooRouter<S>>,
     pub(crate) watched: Arc<W>,
@@ -54,13 +54,13 @@ pub(crate) struct Repairer<S, W, F> {
     pub(crate) observer: Arc<dyn Observer>,
 }
 
-/// A repair, or the report of a fight, that ended.
+/// A finished repair, or a finished report of a fight.
 struct Ended {
     part: Part,
     /// When the change was seen.
     since: Instant,
     repaired: Option<Repaired>,
-    /// Who had changed the table, if it was read before the repair.
+    /// The manager that had changed the table, if that was read before the repair.
     with: Option<FieldManager>,
 }
 
@@ -69,52 +69,52 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     pub(crate) async fn run(self) {
         let mut changes = self.watched.table_changes();
         let mut policy_changes = self.watched.policy_changes();
-        let mut waiting = Waiting::default();
+        let mut scheduled = Scheduled::default();
         let mut running: FuturesUnordered<BoxFuture<'_, Ended>> = FuturesUnordered::new();
         let mut under_way = HashSet::new();
-        let mut count = interval(COUNT);
+        let mut count = interval(COUNT_INTERVAL);
         let resuming = self.resume().fuse();
         tokio::pin!(resuming);
         loop {
             let due = async {
-                match waiting.next() {
+                match scheduled.next() {
                     Some(due) => sleep_until(due).await,
                     None => pending().await,
                 }
             };
             tokio::select! {
                 change = changes.recv() => match change {
-                    Ok(Change { key, kind: ChangeKind::Applied }) => self.look(&mut waiting, &key),
-                    // The plan that was carried out needs no other one, and what is deleted none at all.
+                    Ok(Change { key, kind: ChangeKind::Applied }) => self.check_table(&mut scheduled, &key),
+                    // A write of this process needs no repair, and a deleted table cannot be repaired.
                     Ok(Change { kind: ChangeKind::Written | ChangeKind::Deleted, .. }) => {}
                     Err(RecvError::Lagged(_)) => {
-                        for rollout in self.router.between().standing().rollouts() {
-                            self.look_at_all(&mut waiting, &rollout);
+                        for rollout in self.router.background().standing().rollouts() {
+                            self.check_tables_of(&mut scheduled, &rollout);
                         }
                     }
                     Err(RecvError::Closed) => return,
                 },
                 change = policy_changes.recv() => match change {
                     Ok(Change { kind: ChangeKind::Written, .. }) => {}
-                    Ok(_) | Err(RecvError::Lagged(_)) => self.look_at_mirrors(&mut waiting),
+                    Ok(_) | Err(RecvError::Lagged(_)) => self.check_mirrors(&mut scheduled),
                     Err(RecvError::Closed) => return,
                 },
-                (set, fought) = self.router.between().news() => {
+                (set, fought) = self.router.background().news() => {
                     for rollout in set {
-                        self.look_at_all(&mut waiting, &rollout);
+                        self.check_tables_of(&mut scheduled, &rollout);
                     }
                     for (table, rollout) in fought {
                         running.push(self.report_fight(table, rollout, None).boxed());
                     }
                 }
-                () = due => for (part, since) in waiting.take(Instant::now(), &under_way) {
+                () = due => for (part, since) in scheduled.take(Instant::now(), &under_way) {
                     under_way.insert(part.clone());
                     running.push(self.repair(part, since).boxed());
                 },
                 Some(Ended { part, since, repaired, with }) = running.next() => {
                     under_way.remove(&part);
                     if let Some(repaired) = repaired
-                        && self.ended(repaired, since)
+                        && self.report_repair(repaired, since)
                     {
                         let rollout = About { key: part.rollout.clone(), uid: String::new() };
                         running.push(self.report_fight(part.table, rollout, with).boxed());
@@ -126,13 +126,12 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         }
     }
 
-    /// Finds out what the Rollouts with marks had asked for when this process started. The controller may not ask again for
-    /// 15 minutes.
+    /// Restores the standing intents of Rollouts with marks after a start. The controller may not call again for 15 minutes.
     async fn resume(&self) {
         let marked = loop {
             match self.watched.marked() {
                 Some(marked) => break marked,
-                None => sleep(LOOK).await,
+                None => sleep(RECHECK).await,
             }
         };
         let rollouts: BTreeSet<ObjectKey> = marked.into_iter().flat_map(|it| it.rollouts).collect();
@@ -145,30 +144,30 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 debug!(%rollout, "no repairs before the next call: {error}");
             }
         }
-        self.router.between().standing().end_resuming();
+        self.router.background().standing().end_resuming();
     }
 
-    /// A MirrorPolicy has changed: it may be that of any mirror route.
-    fn look_at_mirrors(&self, waiting: &mut Waiting) {
-        let rollouts = self.router.between().standing().with_mirrors();
+    /// Checks all Rollouts with mirror steps: a changed MirrorPolicy may belong to any mirror route.
+    fn check_mirrors(&self, scheduled: &mut Scheduled) {
+        let rollouts = self.router.background().standing().with_mirrors();
         for rollout in rollouts {
-            self.look_at_all(waiting, &rollout);
+            self.check_tables_of(scheduled, &rollout);
         }
     }
 
-    fn look_at_all(&self, waiting: &mut Waiting, rollout: &ObjectKey) {
+    fn check_tables_of(&self, scheduled: &mut Scheduled, rollout: &ObjectKey) {
         let tables = {
-            let intents = self.router.between().standing();
+            let intents = self.router.background().standing();
             intents.of(rollout).map(|standing| standing.tables.clone())
         };
         for table in tables.unwrap_or_default() {
-            self.look(waiting, &table);
+            self.check_table(scheduled, &table);
         }
     }
 
-    /// Plans a repair if a table needs one.
-    fn look(&self, waiting: &mut Waiting, table: &ObjectKey) {
-        let between = self.router.between();
+    /// Schedules a repair if a table needs one.
+    fn check_table(&self, scheduled: &mut Scheduled, table: &ObjectKey) {
+        let between = self.router.background();
         let rollouts = between.standing().of_table(table);
         if rollouts.is_empty() {
             return;
@@ -185,7 +184,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             let now = Instant::now();
             let wait = match drift {
                 Drift::None => {
-                    waiting.forget(&part);
+                    scheduled.forget(&part);
                     continue;
                 }
                 Drift::Steady => WAIT,
@@ -194,7 +193,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             let not_before = between.fights().changed(table, now);
             debug!(rollout = %part.rollout, route_table = %table, "changed by another client");
             let due = (now + wait).max(not_before);
-            waiting.changed(part, document.generation(), now, due);
+            scheduled.changed(part, document.generation(), now, due);
         }
     }
 
@@ -205,11 +204,11 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         };
         let begins_fight = self
             .router
-            .between()
+            .background()
             .fights()
             .would_begin(&part.table, Instant::now());
         with_context(context, async {
-            // The repair takes the routes over, and with them what tells of the other manager.
+            // The repair becomes the manager of the routes, so the other manager is read first.
             let with = match begins_fight {
                 true => self.last_writer(&part.table).await.1,
                 false => None,
@@ -228,7 +227,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         .await
     }
 
-    /// The uid of a table, and who wrote its `spec` last beside this plugin.
+    /// Returns the uid of a table, and the last other manager of its `spec`.
     async fn last_writer(&self, table: &ObjectKey) -> (String, Option<FieldManager>) {
         let Ok(table) = self.router.live_table(table).await else {
             return (String::new(), None);
@@ -238,8 +237,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         (uid.to_owned(), FieldManager::last_of_spec(table.raw()))
     }
 
-    /// Reports a repair. Returns whether a fight began with it.
-    fn ended(&self, repaired: Repaired, since: Instant) -> bool {
+    /// Reports a repair. Returns whether it starts a fight.
+    fn report_repair(&self, repaired: Repaired, since: Instant) -> bool {
         let Repaired {
             rollout,
             table,
@@ -248,7 +247,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         let now = Instant::now();
         let is_written = outcome == RepairOutcome::Written;
         let begins = is_written && {
-            let mut fights = self.router.between().fights();
+            let mut fights = self.router.background().fights();
             fights.written(&table.key, now)
         };
         self.observer.observe(&Report::Repair {
@@ -260,7 +259,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
         begins
     }
 
-    /// Reports who undoes the weights of a table, and counts the fight. `with` is known if it was read before the repair.
+    /// Reports a fight with the manager that reverts the weights of a table, and counts the fights. `with` is known if it was
+    /// read before the repair.
     async fn report_fight(
         &self,
         table: ObjectKey,
@@ -271,7 +271,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
             rollout: rollout.key.clone(),
             table,
         };
-        if let Some(standing) = self.router.between().standing().of(&rollout.key) {
+        if let Some(standing) = self.router.background().standing().of(&rollout.key) {
             standing.uid().clone_into(&mut rollout.uid);
         }
         let (uid, last) = self.last_writer(&part.table).await;
@@ -291,29 +291,29 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
     }
 
     fn count_fights(&self) {
-        let count = self.router.between().fights().count(Instant::now());
+        let count = self.router.background().fights().count(Instant::now());
         self.observer.observe(&Report::Fights(count));
     }
 }
 
-/// Tables that wait for their repair.
+/// Scheduled repairs.
 #[derive(Debug, Default)]
-struct Waiting(HashMap<Part, Pending>);
+struct Scheduled(HashMap<Part, Pending>);
 
 #[derive(Debug)]
 struct Pending {
-    /// When the first change was seen.
+    /// When the first change was observed.
     since: Instant,
     due: Instant,
     /// `metadata.generation` of the table.
     generation: Option<i64>,
-    /// Whether a later change has restarted the wait, which happens once.
+    /// Whether a later change has already restarted the wait.
     is_restarted: bool,
 }
 
-impl Waiting {
-    /// Waits with the repair until `due`. A later change of the table's `spec` restarts the wait once. The status that Gloo
-    /// writes after every change does not.
+impl Scheduled {
+    /// Schedules a repair for `due`. A later change of the table's `spec` restarts the wait once. The status that Gloo writes
+    /// after every change does not.
     fn changed(&mut self, part: Part, generation: Option<i64>, now: Instant, due: Instant) {
         match self.0.get_mut(&part) {
             None => {
@@ -336,17 +336,17 @@ impl Waiting {
         }
     }
 
-    /// The table is as it should be again.
+    /// Cancels a repair, because the table needs none.
     fn forget(&mut self, part: &Part) {
         self.0.remove(part);
     }
 
-    /// When the next one is due.
+    /// Returns when the next repair is due.
     fn next(&self) -> Option<Instant> {
         self.0.values().map(|pending| pending.due).min()
     }
 
-    /// Those that are due, except for those that are `under_way`, which wait once more.
+    /// Removes and returns the repairs that are due. Those whose predecessor is `under_way` wait once more.
     fn take(&mut self, now: Instant, under_way: &HashSet<Part>) -> Vec<(Part, Instant)> {
         let mut due = Vec::new();
         self.0.retain(|part, pending| {
@@ -379,25 +379,25 @@ mod tests {
     fn a_later_change_of_the_spec_restarts_the_wait_once() {
         let begin = Instant::now();
         let at = |milliseconds| begin + Duration::from_millis(milliseconds);
-        let mut waiting = Waiting::default();
-        waiting.changed(part(), Some(1), at(0), at(100));
-        assert_eq!(waiting.next(), Some(at(100)));
+        let mut scheduled = Scheduled::default();
+        scheduled.changed(part(), Some(1), at(0), at(100));
+        assert_eq!(scheduled.next(), Some(at(100)));
         // Gloo's status.
-        waiting.changed(part(), Some(1), at(20), at(120));
-        assert_eq!(waiting.next(), Some(at(100)));
-        waiting.changed(part(), Some(2), at(50), at(150));
-        waiting.changed(part(), Some(3), at(120), at(220));
-        assert_eq!(waiting.next(), Some(at(150)));
+        scheduled.changed(part(), Some(1), at(20), at(120));
+        assert_eq!(scheduled.next(), Some(at(100)));
+        scheduled.changed(part(), Some(2), at(50), at(150));
+        scheduled.changed(part(), Some(3), at(120), at(220));
+        assert_eq!(scheduled.next(), Some(at(150)));
         let under_way = HashSet::from([part()]);
-        assert_eq!(waiting.take(at(149), &HashSet::new()), []);
-        assert_eq!(waiting.take(at(150), &under_way), []);
-        assert_eq!(waiting.next(), Some(at(250)));
-        assert_eq!(waiting.take(at(250), &HashSet::new()), [(part(), at(0))]);
-        assert_eq!(waiting.next(), None);
-        waiting.changed(part(), None, at(300), at(400));
-        waiting.changed(part(), None, at(350), at(450));
-        assert_eq!(waiting.next(), Some(at(450)));
-        waiting.forget(&part());
-        assert_eq!(waiting.next(), None);
+        assert_eq!(scheduled.take(at(149), &HashSet::new()), []);
+        assert_eq!(scheduled.take(at(150), &under_way), []);
+        assert_eq!(scheduled.next(), Some(at(250)));
+        assert_eq!(scheduled.take(at(250), &HashSet::new()), [(part(), at(0))]);
+        assert_eq!(scheduled.next(), None);
+        scheduled.changed(part(), None, at(300), at(400));
+        scheduled.changed(part(), None, at(350), at(450));
+        assert_eq!(scheduled.next(), Some(at(450)));
+        scheduled.forget(&part());
+        assert_eq!(scheduled.next(), None);
     }
 }

@@ -1,17 +1,17 @@
-//! Makes metrics and Events of what is done between the calls.
+//! Turns [reports](Report) into metrics, log records and Kubernetes Events: the reason and severity of each Event, and the
+//! cluster that it goes to.
 
 use std::sync::Arc;
 
 use gloo_types::RouteTable;
 use rollouts_rpc::Rollout;
-use route_store::event_sink::EventObject;
+use route_store::event_sink::{Event, EventObject, EventSink, Severity};
 use tracing::{info, warn};
 
-use crate::events::{Events, Reason};
 use crate::metrics::Metrics;
 use crate::report::{About, HoldEnd, Observer, RepairOutcome, Report};
 
-/// Counts reports, and posts those that someone should know of.
+/// Counts reports, and posts those that users have to know about.
 pub(crate) struct Reporter {
     metrics: Arc<Metrics>,
     events: Events,
@@ -25,7 +25,7 @@ impl Reporter {
 
 impl Observer for Reporter {
     fn observe(&self, report: &Report) {
-        let (metrics, events) = (&self.metrics.between, &self.events);
+        let (metrics, events) = (&self.metrics.background, &self.events);
         match report {
             Report::Repair {
                 rollout,
@@ -108,6 +108,116 @@ fn of_table(about: &About) -> EventObject {
     EventObject::new::<RouteTable>(about.key.clone(), &about.uid)
 }
 
+/// The `reason` of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Reason {
+    /// A change that moved traffic was repaired.
+    TrafficDriftRepaired,
+    /// Another writer repeatedly changes the weights.
+    TrafficDriftFight,
+    /// A header or mirror route could not be set or removed. The controller reports errors of SetWeight only.
+    ManagedRoutesError,
+    /// Gloo rejects the table.
+    GlooRejected,
+    /// The stable Service does not lead to the promoted Pods yet.
+    PromotionHeld,
+    /// The stable Service leads to the promoted Pods, or traffic could not stay on the canary Service.
+    PromotionReleased,
+    /// A promotion is held for longer than `timeout`.
+    PromotionGuardTimeout,
+    /// A table has parts of a Rollout that was deleted or no longer uses the plugin.
+    OrphanedTraffic,
+    /// Such parts were removed from a table.
+    TrafficRestored,
+    /// The annotation of a table cannot be read.
+    UnreadableRecord,
+}
+
+impl Reason {
+    /// All reasons.
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 10] = [
+        Self::TrafficDriftRepaired,
+        Self::TrafficDriftFight,
+        Self::ManagedRoutesError,
+        Self::GlooRejected,
+        Self::PromotionHeld,
+        Self::PromotionReleased,
+        Self::PromotionGuardTimeout,
+        Self::OrphanedTraffic,
+        Self::TrafficRestored,
+        Self::UnreadableRecord,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::TrafficDriftRepaired => "TrafficDriftRepaired",
+            Self::TrafficDriftFight => "TrafficDriftFight",
+            Self::ManagedRoutesError => "ManagedRoutesError",
+            Self::GlooRejected => "GlooRejected",
+            Self::PromotionHeld => "PromotionHeld",
+            Self::PromotionReleased => "PromotionReleased",
+            Self::PromotionGuardTimeout => "PromotionGuardTimeout",
+            Self::OrphanedTraffic => "OrphanedTraffic",
+            Self::TrafficRestored => "TrafficRestored",
+            Self::UnreadableRecord => "UnreadableRecord",
+        }
+    }
+
+    const fn severity(self) -> Severity {
+        match self {
+            Self::TrafficDriftRepaired
+            | Self::PromotionHeld
+            | Self::PromotionReleased
+            | Self::TrafficRestored => Severity::Normal,
+            Self::TrafficDriftFight
+            | Self::PromotionGuardTimeout
+            | Self::ManagedRoutesError
+            | Self::GlooRejected
+            | Self::OrphanedTraffic
+            | Self::UnreadableRecord => Severity::Warning,
+        }
+    }
+}
+
+/// Posts Events. By default there is no cluster to post them to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Events {
+    rollouts: Option<EventSink>,
+    tables: Option<EventSink>,
+}
+
+impl Events {
+    /// Posts Events about Rollouts to one sink and Events about RouteTables, which may be in another cluster, to the other.
+    pub(crate) fn to(rollouts: EventSink, tables: EventSink) -> Self {
+        Self {
+            rollouts: Some(rollouts),
+            tables: Some(tables),
+        }
+    }
+
+    /// Posts an Event about a Rollout.
+    pub(crate) fn on_rollout(&self, about: EventObject, reason: Reason, message: impl ToString) {
+        record(self.rollouts.as_ref(), about, reason, message);
+    }
+
+    /// Posts an Event about a RouteTable.
+    pub(crate) fn on_table(&self, about: EventObject, reason: Reason, message: impl ToString) {
+        record(self.tables.as_ref(), about, reason, message);
+    }
+}
+
+fn record(sink: Option<&EventSink>, about: EventObject, reason: Reason, message: impl ToString) {
+    if let Some(sink) = sink {
+        sink.record(Event {
+            about,
+            severity: reason.severity(),
+            reason: reason.as_str(),
+            message: message.to_string(),
+        });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
@@ -115,13 +225,13 @@ mod tests {
 
     use gloo_types::ObjectKey;
     use route_store::StoreError;
-    use route_store::event_sink::{EventSink, EventWriter};
+    use route_store::event_sink::EventWriter;
     use serde_json::Value;
 
     use super::*;
     use crate::report::Orphanage;
 
-    /// Keeps the Events: cluster, object, type and reason.
+    /// Records Events as cluster, object, type and reason.
     #[derive(Clone, Default)]
     struct Posted(Arc<Mutex<Vec<String>>>);
 
@@ -236,7 +346,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn events_of_the_answers_to_the_controller() {
+    async fn reports_of_calls_become_events() {
         let (rollout, table) = (about("reviews", "r1"), about("web", "t1"));
         let failed = Report::ManagedRoutesFailed {
             rollout: rollout.clone(),

@@ -1,4 +1,4 @@
-//! Ends the holds of promotions between the calls.
+//! Releases held promotions outside of calls.
 //!
 //! ```text
 //! a call holds a promotion --> follow the endpoints of both Services
@@ -9,7 +9,7 @@
 //!                      hold on, or release through the fences
 //! ```
 //!
-//! Only a release plans tables: a hold that goes on costs a comparison of names.
+//! Tables are planned only for a release: continuing a hold costs a comparison of Pod uids.
 
 use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 use std::future::pending;
@@ -25,16 +25,16 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
-use super::watched::Watched;
+use super::Watched;
 use crate::report::HoldEnd;
 use crate::router::{Fence, GlooRouter, Promotion, Release, end_of, look_at};
 
-/// The longest time of a release.
+/// Deadline of a release.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// When a release that failed is tried again.
+/// Pause before a failed release is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Ends the holds of promotions.
+/// Releases held promotions.
 pub(crate) struct PromotionGuard<S, W, F> {
     pub(crate) router: Arc<GlooRouter<S>>,
     pub(crate) watched: Arc<W>,
@@ -79,13 +79,13 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         }
     }
 
-    /// Follows the endpoints of a promotion until it is held no longer. `rollout` tells of changes of the Rollout.
+    /// Watches the endpoints of a promotion until its hold ends. `rollout` notifies of changes of the Rollout.
     async fn follow(&self, promotion: Promotion, mut rollout: watch::Receiver<()>) -> ObjectKey {
         let holds = self.router.holds();
         let mut endpoints = self.router.follow_endpoints(&promotion);
         let mut pods = KnownPods::default();
         let mut look: Option<Look> = None;
-        // A call looked right before.
+        // The call that began the hold has just checked the endpoints, so nothing is due yet.
         let mut due: Option<Instant> = None;
         let mut release: Option<HoldEnd> = None;
         let mut is_superseded = false;
@@ -131,7 +131,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
                 if self.within(released).await == Release::Failed {
                     sleep(RETRY).await;
                     due = Some(now);
-                    // The endpoints may say something else by now. What the Rollout asks for is not what was promoted.
+                    // The endpoints may have changed, so the decision is made again. A superseded promotion stays released.
                     release = release.filter(|_| is_superseded);
                 }
             }
@@ -139,7 +139,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         promotion.rollout
     }
 
-    /// What the endpoints say. Pods are read again when one is seen that was not known.
+    /// Returns the observation for `endpoints`. Pods are read again if an unknown one appears.
     async fn look(
         &self,
         promotion: &Promotion,
@@ -153,7 +153,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
             match self.within(self.router.new_pods(promotion)).await {
                 Ok(new) => *pods = KnownPods::of(new, seen),
                 Err(error) => {
-                    debug!(rollout = %promotion.rollout, "the Pods are not known: {error}");
+                    debug!(rollout = %promotion.rollout, "the Pods cannot be read: {error}");
                     return None;
                 }
             }
@@ -161,7 +161,7 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
         Some(look_at(promotion, endpoints, &pods.new))
     }
 
-    /// Requests that end in time, and are less urgent than those of calls.
+    /// Runs `work` with the deadline and the priority of a release.
     async fn within<T>(&self, work: impl Future<Output = T>) -> T {
         let context = RequestContext {
             deadline: Some(Instant::now() + TIMEOUT),
@@ -171,12 +171,12 @@ impl<S: Store, W: Watched, F: Fence> PromotionGuard<S, W, F> {
     }
 }
 
-/// The Pods behind the Services, as far as they were seen.
+/// The observed Pods behind both Services.
 #[derive(Default)]
 struct KnownPods {
-    /// Uids of those of the version that was promoted.
+    /// Uids of Pods of the promoted version.
     new: BTreeSet<String>,
-    /// Uids of others.
+    /// Uids of other Pods.
     others: BTreeSet<String>,
 }
 

@@ -1,4 +1,5 @@
-//! Carries out what the [`Collector`] decides: restores tables of Rollouts that are gone.
+//! Garbage collection: executes the decisions of the [`Collector`], which restores tables that have parts of Rollouts that
+//! were deleted or no longer use the plugin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::watched::Watched;
-use crate::collect::{Brake, Collector, Part, Review, Rollouts};
+use super::Watched;
+use crate::collect::{Collector, Part, PluginUse, Review, SafetyStop};
 use crate::report::{About, Observer, Orphanage, Report};
 use crate::router::{Collected, Fence, GlooRouter};
 
-/// How often marks and Rollouts are compared, at most.
+/// Longest interval between two comparisons of marks and Rollouts.
 const REVIEW: Duration = Duration::from_secs(5);
-/// The shortest pause between two reviews, for a short delay in tests.
+/// Shortest interval, for short delays in tests.
 const SOONEST: Duration = Duration::from_millis(100);
-/// The longest time of a restore.
+/// Deadline of a restore.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Restores tables of Rollouts that are gone.
+/// Restores tables of Rollouts that were deleted or no longer use the plugin.
 pub(crate) struct GarbageCollector<S, W, F> {
     pub(crate) router: Arc<GlooRouter<S>>,
     pub(crate) watched: Arc<W>,
@@ -39,7 +40,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let mut collector = Collector::new(self.after);
         let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
         reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut orphans, mut brake, mut is_kind_missing) = (None, None, false);
+        let (mut orphans, mut stop, mut is_kind_missing) = (None, None, false);
         let mut unreadable = BTreeSet::new();
         loop {
             tokio::select! {
@@ -56,22 +57,22 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                     if orphans.replace(review.orphans) != Some(review.orphans) {
                         self.observer.observe(&Report::Orphans(review.orphans));
                     }
-                    let (has_orphans, many) = (review.orphans > 0, review.brake);
+                    let (has_orphans, many) = (review.orphans > 0, review.stop);
                     if let Some(is_missing) = self.carry_out(&mut collector, review).await {
                         is_kind_missing = is_missing;
                     }
-                    let no_kind = (has_orphans && is_kind_missing).then_some(Brake::NoSuchKind);
+                    let no_kind = (has_orphans && is_kind_missing).then_some(SafetyStop::NoSuchKind);
                     let now = many.or(no_kind);
-                    if now != brake {
-                        brake = now;
-                        warn_of(brake);
+                    if now != stop {
+                        stop = now;
+                        warn_of(stop);
                     }
                 }
             }
         }
     }
 
-    /// Reports the tables whose marks cannot be read and that are not among those `reported`. Returns all of them.
+    /// Reports tables with unreadable marks that are not among those `reported`. Returns all of them.
     fn report_unreadable(&self, reported: &BTreeSet<ObjectKey>) -> BTreeSet<ObjectKey> {
         let mut unreadable = BTreeSet::new();
         for (table, error) in self.watched.unreadable() {
@@ -83,23 +84,23 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         unreadable
     }
 
-    /// `None` while tables or Rollouts are not known.
+    /// Compares marks and Rollouts. Returns `None` while not all tables and Rollouts are known.
     async fn review(&self, collector: &mut Collector) -> Option<Review> {
         let marked = self.watched.marked()?;
-        let mut rollouts: BTreeMap<&ObjectKey, Option<Rollouts>> = BTreeMap::new();
+        let mut rollouts: BTreeMap<&ObjectKey, Option<PluginUse>> = BTreeMap::new();
         for rollout in marked.iter().flat_map(|marked| &marked.rollouts) {
             if rollouts.contains_key(rollout) {
                 continue;
             }
             let known = match self.watched.uses_plugin(rollout) {
                 None => None,
-                Some(true) => Some(Rollouts::Uses),
-                // Whether it is settled is not kept.
-                Some(false) => match self.router.use_of(rollout).await {
+                Some(true) => Some(PluginUse::Uses),
+                // The cache does not keep whether it is settled.
+                Some(false) => match self.router.plugin_use_of(rollout).await {
                     Ok(known) => known,
                     Err(error) => {
-                        debug!(%rollout, "not known: {error}");
-                        Some(Rollouts::UnsettledWithout)
+                        debug!(%rollout, "the Rollout cannot be read: {error}");
+                        Some(PluginUse::UnsettledWithout)
                     }
                 },
             };
@@ -108,10 +109,10 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let known = |part: &Part| {
             let Part { rollout, table } = part;
             match rollouts.get(rollout).copied().flatten() {
-                Some(Rollouts::Uses)
+                Some(PluginUse::Uses)
                     if self.watched.deselects(rollout, table) && self.is_in_force(part) =>
                 {
-                    Some(Rollouts::Deselects)
+                    Some(PluginUse::Deselects)
                 }
                 known => known,
             }
@@ -119,9 +120,9 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         Some(collector.review(Instant::now(), &marked, self.watched.rollouts(), known))
     }
 
-    /// Whether the Rollout's last SetWeight is in force, in other tables than this one.
+    /// Whether the Rollout's last SetWeight is in force and does not select this table.
     fn is_in_force(&self, part: &Part) -> bool {
-        let intents = self.router.between().standing();
+        let intents = self.router.background().standing();
         let standing = intents.of(&part.rollout);
         standing.is_some_and(|it| it.is_complete && !it.tables.contains(&part.table))
     }
@@ -167,7 +168,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                 table,
                 why,
             }),
-            Collected::Spared | Collected::RolloutsUnknown | Collected::Failed => {
+            Collected::Skipped | Collected::RolloutsUnknown | Collected::Failed => {
                 collector.failed(&part, Instant::now());
             }
         }
@@ -175,19 +176,19 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
     }
 }
 
-fn warn_of(brake: Option<Brake>) {
-    match brake {
-        Some(Brake::Many) => warn!(
-            "tables of Rollouts that are gone are not restored: so many at once may mean that the Rollouts were lost; \
-             see status, and run restore for each that is gone for good"
+fn warn_of(stop: Option<SafetyStop>) {
+    match stop {
+        Some(SafetyStop::Many) => warn!(
+            "tables of deleted Rollouts are not restored: so many at once may mean that the Rollouts were lost; see \
+             `status`, and run `restore` for each Rollout that was deleted on purpose"
         ),
-        Some(Brake::NoRollouts) => warn!(
-            "tables of Rollouts that are gone are not restored: there is no Rollout at all; run restore for each that is \
-             gone for good"
+        Some(SafetyStop::NoRollouts) => warn!(
+            "tables of deleted Rollouts are not restored: no Rollout exists; run `restore` for each Rollout that was \
+             deleted on purpose"
         ),
-        Some(Brake::NoSuchKind) => warn!(
-            "tables of Rollouts that are gone are not restored: the API server does not know the kind Rollout; install its \
-             CustomResourceDefinition again, or run restore for each that is gone for good"
+        Some(SafetyStop::NoSuchKind) => warn!(
+            "tables of deleted Rollouts are not restored: the API server does not know the kind Rollout; install its \
+             CustomResourceDefinition again, or run `restore` for each Rollout that was deleted on purpose"
         ),
         None => {}
     }

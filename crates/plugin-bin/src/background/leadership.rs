@@ -1,4 +1,4 @@
-//! The fence around writes between the calls: the controller that started this process must be the leader.
+//! The fence for writes outside of calls: the controller that started this process must be the leader.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tracing::{debug, info};
 use crate::report::{Observer, Report};
 use crate::router::Fence;
 
-/// Reads the controller's Lease before each write.
+/// Allows a write only after it has read the controller's Lease.
 pub(crate) struct LeaseFence<L> {
     leases: Arc<L>,
     controller: Mutex<Controller>,
@@ -20,7 +20,7 @@ pub(crate) struct LeaseFence<L> {
 }
 
 impl<L: LeaseReader> LeaseFence<L> {
-    /// `request_timeout` is the longest time that the write takes.
+    /// Creates a fence. `request_timeout` is the longest time that a write takes.
     pub(crate) fn new(leases: Arc<L>, controller: Controller, request_timeout: Duration) -> Self {
         Self {
             leases,
@@ -31,21 +31,21 @@ impl<L: LeaseReader> LeaseFence<L> {
         }
     }
 
-    /// Reports to `observer` each answer about the leadership.
-    pub(crate) fn telling(self, observer: Arc<dyn Observer>) -> Self {
+    /// Reports each result about the leadership to `observer`.
+    pub(crate) fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
     }
 
-    /// Remembers who holds the Lease, while this process has just been started by the leader. `instance` is the instance id of
-    /// the controller, which the Lease has in its name from release 1.10 on.
-    pub(crate) async fn meet(&mut self, instance: Option<String>) {
+    /// Reads the holder of the Lease at the start, when this process has just been started by the leader. `instance` is the
+    /// instance id of the controller, which is part of the Lease's name from release 1.10 on.
+    pub(crate) async fn read_holder(&mut self, instance: Option<String>) {
         self.instance = instance;
         self.leadership().await;
     }
 
-    /// `None` if the API server did not answer.
+    /// Reads the leadership and reports it. Returns `None` if the API server did not answer.
     async fn leadership(&self) -> Option<Leadership> {
-        let leadership = self.ask().await;
+        let leadership = self.read_leadership().await;
         let leads = match leadership {
             Some(Leadership::Leader) => Some(true),
             Some(Leadership::NotLeader) => Some(false),
@@ -55,7 +55,7 @@ impl<L: LeaseReader> LeaseFence<L> {
         leadership
     }
 
-    async fn ask(&self) -> Option<Leadership> {
+    async fn read_leadership(&self) -> Option<Leadership> {
         let controller = || {
             let controller = self.controller.lock();
             controller.unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +66,7 @@ impl<L: LeaseReader> LeaseFence<L> {
             match self.leases.lease(&name).await {
                 Ok(lease) => leases.extend(lease),
                 Err(error) => {
-                    info!("the controller's Lease is not known: {error}");
+                    info!("the controller's Lease cannot be read: {error}");
                     return None;
                 }
             }
@@ -107,7 +107,7 @@ mod tests {
 
     type Holder = Result<Option<&'static str>, StoreError>;
 
-    /// The holder of the Lease of each name: when the process starts, and when it writes.
+    /// The holder of the Lease of each name, at the start and at the write.
     struct Leases {
         holder: [fn(&str) -> Holder; 2],
         is_later: AtomicBool,
@@ -127,11 +127,11 @@ mod tests {
         }
     }
 
-    /// Who leads, as it is reported.
+    /// Records the reported leadership.
     #[derive(Default)]
-    struct Told(Mutex<Vec<Option<bool>>>);
+    struct Reported(Mutex<Vec<Option<bool>>>);
 
-    impl Observer for Told {
+    impl Observer for Reported {
         fn observe(&self, report: &Report) {
             if let Report::Leads(leads) = report {
                 self.0.lock().unwrap().push(*leads);
@@ -139,26 +139,26 @@ mod tests {
         }
     }
 
-    /// Whether a controller with the instance id `blue` may write, whose host is `pod-1`.
+    /// Checks whether the controller with the instance id `blue` on host `pod-1` may write.
     async fn check_change(at_start: fn(&str) -> Holder, later: fn(&str) -> Holder, expect: bool) {
         let controller = Controller {
             namespace: "argo-rollouts".into(),
             hostname: "pod-1".into(),
             identity: None,
         };
-        let told = Arc::new(Told::default());
+        let reported = Arc::new(Reported::default());
         let leases = Arc::new(Leases {
             holder: [at_start, later],
             is_later: AtomicBool::new(false),
         });
         let fence = LeaseFence::new(leases.clone(), controller, Duration::from_secs(3));
-        let mut fence = fence.telling(told.clone());
-        fence.meet(Some("blue".to_owned())).await;
+        let mut fence = fence.with_observer(reported.clone());
+        fence.read_holder(Some("blue".to_owned())).await;
         leases.is_later.store(true, Ordering::Relaxed);
         assert_eq!(fence.allows().await, expect);
-        let told = told.0.lock().unwrap();
-        assert_eq!(told.len(), 2, "each look is reported");
-        assert_ne!(told[1], Some(!expect));
+        let reported = reported.0.lock().unwrap();
+        assert_eq!(reported.len(), 2, "each read is reported");
+        assert_ne!(reported[1], Some(!expect));
     }
 
     async fn check(holder: fn(&str) -> Holder, expect: bool) {
@@ -189,16 +189,16 @@ mod tests {
         check(forbidden, false).await;
     }
 
-    /// All controllers share the host name with `hostNetwork`.
+    /// With `hostNetwork`, all controllers on a node have the same host name.
     #[tokio::test]
-    async fn another_controller_of_the_same_host_is_not_ours() {
+    async fn another_controller_on_the_same_host_is_not_the_leader() {
         check_change(
             |name| with_instance(name, "pod-1_b"),
             |name| with_instance(name, "pod-1_c"),
             false,
         )
         .await;
-        // The controller without an instance id, which has the other Lease.
+        // The controller without an instance id has the other Lease.
         let beside = |name: &str| {
             Ok(Some(if name.ends_with("-blue") {
                 "pod-1_b"

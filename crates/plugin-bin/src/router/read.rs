@@ -1,26 +1,34 @@
-//! What a call is about: the tables that the Rollout selects, the MirrorPolicies behind their mirror routes, and the ports
-//! of an experiment's Services.
+//! Reads the inputs of a call: the tables that the Rollout selects, MirrorPolicies, the ports of an experiment's Services,
+//! and what the Rollout lost on the wire.
+//!
+//! Go's gob drops pointers to zero values, so that a mirror step with `percentage: 0` arrives as one without percentage,
+//! which copies all requests.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc};
+use rollouts_rpc::{Rollout, rollout::SetMirrorRoute};
 use route_planner::{IntentKind, Plan};
-use route_store::{Decision, Selection, Store, StoreError};
+use route_store::{Decision, RolloutReader, Selection, Store, StoreError};
 use tracing::{info, warn};
 
-use super::{GlooRouter, deadline::Deadline, partial::plan_all};
-use crate::{error::Failure, from_rpc::Request};
+use super::{GlooRouter, deadline::Deadline, write::plan_all};
+use crate::{
+    error::Failure,
+    from_rpc::{self, Request},
+};
 
-/// The selected tables as they are now.
+/// The selected tables.
 pub(super) struct Selected {
-    /// Those that could be read, sorted.
+    /// The tables that could be read, sorted.
     pub(super) tables: Vec<RouteTableDoc>,
-    /// Why the rest of what the call needs could not be read.
+    /// Why other inputs of the call could not be read.
     pub(super) failures: Vec<Failure>,
 }
 
 impl Selected {
-    /// Tables that are not there have nothing that could be removed from them.
+    /// Ignores selected tables that do not exist: nothing has to be removed from them.
     pub(super) fn without_absent_tables(mut self) -> Self {
         let is_absent =
             |failure: &Failure| matches!(failure, Failure::Store(StoreError::NotFound { .. }));
@@ -37,10 +45,10 @@ impl Selected {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// The tables of a request, as far as `decision` needs them.
+    /// Reads the tables of a request, as fresh as `decision` needs them.
     ///
-    /// While the API server does not answer, a request that asks nothing of the tables as they were heard of last has nothing
-    /// to fail at: an error would keep the controller from scaling the Rollout, and change nothing.
+    /// While the API server does not answer, a request that would change nothing in the last known tables succeeds with
+    /// these. An error would only keep the controller from scaling the Rollout.
     pub(super) async fn selected(
         &self,
         request: &Request,
@@ -68,7 +76,7 @@ impl<S: Store> GlooRouter<S> {
         }
     }
 
-    /// The tables as they were heard of last, if the request would change nothing in them.
+    /// Returns the last known tables if the request would change nothing in them.
     fn unchanged(&self, request: &Request, decision: Decision) -> Option<Selected> {
         if decision != Decision::Plan {
             return None;
@@ -79,15 +87,15 @@ impl<S: Store> GlooRouter<S> {
         if tables.is_empty() || !plan_all(request, &tables).iter().all(is_noop) {
             return None;
         }
-        info!(rollout = %request.rollout, "the API server does not answer: by what was last heard, nothing has to change");
+        info!(rollout = %request.rollout, "the API server does not answer: the last known tables need no change");
         Some(Selected {
             tables,
             failures: Vec::new(),
         })
     }
 
-    /// Checks that a request that needs at least one table has one: without one no traffic would move. Completes the
-    /// request with what the tables do not say.
+    /// Adds a failure if no table is selected, since no traffic would move. Completes the request with the ports of Services,
+    /// which the tables do not have.
     pub(super) async fn for_weights(
         &self,
         request: &mut Request,
@@ -105,20 +113,20 @@ impl<S: Store> GlooRouter<S> {
         selected
     }
 
-    /// All MirrorPolicies there are.
+    /// Reads all MirrorPolicies.
     pub(super) async fn policies(
         &self,
         request: &Request,
         deadline: Deadline,
     ) -> Result<Vec<MirrorPolicyDoc>, Failure> {
         match deadline.reading(self.store.policies()).await {
-            Some(policies) => policies.map_err(|error| policies_unread(request, error)),
+            Some(policies) => policies.map_err(|error| policies_unreadable(request, error)),
             None => Err(Failure::NotRead("MirrorPolicies".to_owned())),
         }
     }
 
-    /// Finds the port of each Service of an experiment that gets traffic: the controller makes the Service with the ports of
-    /// the Pods. A Service is read once.
+    /// Finds the port of each Service of an experiment that gets traffic. The controller creates the Service with the ports
+    /// of the Pods. A Service is read once.
     async fn find_ports(
         &self,
         request: &mut Request,
@@ -152,7 +160,7 @@ impl<S: Store> GlooRouter<S> {
                     self.memory.remember_port(&rollout, name, port);
                     destination.port = Some(port);
                 }
-                // Outside of the controller's own cluster there is none, and no reason to grant it.
+                // In another cluster than the controller's there is no such Service, and no reason to grant it.
                 Ok(None) | Err(StoreError::Forbidden { .. }) if in_tables.is_empty() => {
                     warn!(%rollout, "the port of Service {service} of the experiment is not known: it gets the port of the stable destination");
                 }
@@ -168,7 +176,7 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-/// The port of each destination of a table that leads to a Service.
+/// Returns the port of each destination of a table that leads to a Service.
 fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
     let Ok(spec) = table.spec() else {
         return Vec::new();
@@ -198,10 +206,68 @@ fn ports_to(table: &RouteTableDoc, service: &ObjectKey) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// Why mirror routes cannot be looked after.
-pub(super) fn policies_unread(request: &Request, error: StoreError) -> Failure {
+/// Returns the failure for MirrorPolicies that cannot be read.
+pub(super) fn policies_unreadable(request: &Request, error: StoreError) -> Failure {
     Failure::Policies {
         rollout: request.rollout.clone(),
         source: Box::new(error),
     }
+}
+
+/// Returns the Rollout with each mirror step of `percentage: 0` changed to a step that removes its route.
+///
+/// The object is read only if a mirror step without percentage may be in force. If it cannot be found, as with RouteTables in
+/// another cluster, a step without percentage is used as it arrived.
+pub(super) async fn restore_zero_percentages<'r>(
+    reader: &impl RolloutReader,
+    rollout: &'r Rollout,
+) -> Result<Cow<'r, Rollout>, StoreError> {
+    let mut steps = rollout.steps().iter();
+    let may_have_lost_any = steps.any(|step| {
+        step.set_mirror_route
+            .as_ref()
+            .is_some_and(may_have_lost_a_zero)
+    });
+    if !may_have_lost_any || from_rpc::is_ending(rollout) {
+        return Ok(Cow::Borrowed(rollout));
+    }
+    let key = from_rpc::key(rollout);
+    let zero = match reader.zero_mirrors(&key, rollout.metadata.generation).await {
+        // In another cluster than the controller's there is no reason to grant it.
+        Err(error @ StoreError::Forbidden { .. }) => {
+            warn!(rollout = %key, "a mirror step without percentage copies all requests: {error}");
+            None
+        }
+        read => read?,
+    };
+    let Some(zero) = zero else {
+        return Ok(Cow::Borrowed(rollout));
+    };
+    let mut rollout = rollout.clone();
+    for (index, step) in rollout.steps_mut().iter_mut().enumerate() {
+        let route = step.set_mirror_route.as_mut();
+        if let Some(route) = route.filter(|route| may_have_lost_a_zero(route))
+            && zero.contains(index, &route.name)
+        {
+            route.matches.clear();
+        }
+    }
+    Ok(Cow::Owned(rollout))
+}
+
+/// Returns `route` as [`restore_zero_percentages`] left it in the current step.
+pub(super) fn as_in_current_step<'r>(
+    rollout: &'r Rollout,
+    route: &'r SetMirrorRoute,
+) -> &'r SetMirrorRoute {
+    let step = rollout.current_step();
+    let step = step.and_then(|step| step.set_mirror_route.as_ref());
+    let copies_nothing =
+        |step: &&SetMirrorRoute| step.name == route.name && step.matches.is_empty();
+    step.filter(|step| may_have_lost_a_zero(route) && copies_nothing(step))
+        .unwrap_or(route)
+}
+
+fn may_have_lost_a_zero(route: &SetMirrorRoute) -> bool {
+    route.percentage.is_none() && !route.matches.is_empty()
 }

@@ -1,4 +1,4 @@
-//! The work between the calls over the memory store: the watch is a channel, and time is paused.
+//! Tests of the background work over the memory store. The watch is a channel, and time is paused.
 
 mod guard;
 
@@ -16,26 +16,26 @@ use tokio::sync::broadcast;
 use tokio::time::sleep;
 
 use super::*;
-use crate::collect::{Marked, Rollouts};
+use crate::collect::PluginUse;
 use crate::from_rpc::Policy;
 use crate::report::{About, RepairOutcome, Report};
 
 const PLUGIN: &str = "solo-io/glooplatform";
-/// The Rollout's cluster, as a management cluster knows it.
+/// Name of the Rollout's cluster in a management cluster.
 const CLUSTER: &str = "east";
 
-/// What the watch, the Lease and the observer share.
+/// The state that the watch, the Lease and the observer share.
 struct World {
     store: Arc<MemoryRouteStore>,
     tables: broadcast::Sender<Change>,
     policies: broadcast::Sender<Change>,
     rollouts: broadcast::Sender<Change>,
-    /// The Rollouts that there are, and whether each uses the plugin.
+    /// The existing Rollouts, and whether each uses the plugin.
     known: Mutex<Vec<(ObjectKey, bool)>>,
     /// Name of the table that the Rollout selects.
     selected: Mutex<String>,
     is_leader: AtomicBool,
-    /// What another client does between the plan of a repair and its write.
+    /// A table that another client writes between the plan of a repair and its write.
     meanwhile: Mutex<Option<Value>>,
     reports: Mutex<Vec<Report>>,
 }
@@ -45,15 +45,15 @@ impl Watched for World {
         RouteTableDoc::from_value(self.store.table(table)?).ok()
     }
 
-    fn table_changes(&self) -> broadcast::Receiver<Change> {
+    fn table_changes(&self) -> Receiver<Change> {
         self.tables.subscribe()
     }
 
-    fn policy_changes(&self) -> broadcast::Receiver<Change> {
+    fn policy_changes(&self) -> Receiver<Change> {
         self.policies.subscribe()
     }
 
-    fn rollout_changes(&self) -> broadcast::Receiver<Change> {
+    fn rollout_changes(&self) -> Receiver<Change> {
         self.rollouts.subscribe()
     }
 
@@ -118,7 +118,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// A table, a Rollout in an update, and what runs between the calls.
+    /// Creates a table, a Rollout during an update, and the background work.
     async fn new() -> Self {
         Self::with(owners(), rollout()).await
     }
@@ -152,13 +152,13 @@ impl Fixture {
         let work = async move { run(settings, &shared, watched, fence, observer).await };
         let fixture = Self { router, world };
         fixture.show(rollout);
-        fixture.router.between().spawn(work);
-        // The tasks subscribe.
+        fixture.router.background().spawn(work);
+        // The tasks have time to subscribe.
         sleep(Duration::from_millis(1)).await;
         fixture
     }
 
-    /// The same after SetWeight 25, with nothing left to look at.
+    /// Returns a fixture after SetWeight 25, with no pending checks.
     async fn at_25() -> Self {
         let fixture = Self::new().await;
         fixture.set_weight(&rollout(), 25).await;
@@ -197,7 +197,7 @@ impl Fixture {
             .unwrap();
     }
 
-    /// Another client writes the table, and the watch reports it.
+    /// Writes the table as another client, and sends its watch event.
     fn write(&self, table: Value) {
         self.world.store.put(table).unwrap();
         self.tell();
@@ -212,7 +212,7 @@ impl Fixture {
         self.world.store.table(&table_key()).unwrap()
     }
 
-    /// The weights of the first route's destinations.
+    /// Returns the weights of the first route's destinations.
     fn shares(&self) -> Vec<u64> {
         let table = self.table();
         let list = table["spec"]["http"][0]["forwardTo"]["destinations"].clone();
@@ -220,7 +220,7 @@ impl Fixture {
         list.as_array().unwrap().iter().map(weight).collect()
     }
 
-    /// How many writes there were since `before`.
+    /// Returns the number of writes since `before`.
     fn writes_since(&self, before: usize) -> usize {
         self.world.store.writes() - before
     }
@@ -243,7 +243,7 @@ fn owner() -> ObjectKey {
     ObjectKey::new("shop", "reviews")
 }
 
-/// The table as its owner wrote it.
+/// Returns the table as its owner wrote it.
 fn owners() -> Value {
     let to = json!({"ref": {"name": "reviews", "namespace": "shop"}, "port": {"number": 80}});
     json!({
@@ -254,7 +254,7 @@ fn owners() -> Value {
     })
 }
 
-/// In an update, at the pause after `setWeight: 25`.
+/// Returns a Rollout during an update, at the pause after `setWeight: 25`.
 fn rollout() -> Value {
     let mut plugins = json!({});
     plugins[PLUGIN] = json!({"routeTableSelector": {"name": "web", "namespace": "mesh"}});
@@ -279,14 +279,14 @@ fn with(mut object: Value, path: &str, value: Value) -> Value {
 
 const DESTINATIONS: &str = "/spec/http/0/forwardTo/destinations";
 
-/// `table` with other weights.
+/// Returns `table` with other weights.
 fn with_shares(table: Value, shares: [u64; 2]) -> Value {
     let [stable, canary] = shares;
     let table = with(table, &format!("{DESTINATIONS}/0/weight"), json!(stable));
     with(table, &format!("{DESTINATIONS}/1/weight"), json!(canary))
 }
 
-/// `table` as its owner would split it.
+/// Returns `table` with a canary destination that its owner added.
 fn with_a_canary(mut table: Value) -> Value {
     let canary = json!({"ref": {"name": "reviews-canary", "namespace": "shop"}, "port": {"number": 80}, "weight": 10});
     let list = table.pointer_mut(DESTINATIONS).unwrap();
@@ -300,7 +300,7 @@ fn milliseconds(number: u64) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn less_for_the_canary_is_written_after_100_ms_and_more_after_500() {
+async fn a_repair_waits_100_ms_or_500_if_the_canary_share_grows() {
     for (change, wait) in [([40, 60], 100), ([90, 10], 500)] {
         let fixture = Fixture::at_25().await;
         let before = fixture.world.store.writes();
@@ -312,7 +312,7 @@ async fn less_for_the_canary_is_written_after_100_ms_and_more_after_500() {
             (fixture.writes_since(before), fixture.shares()),
             (1, vec![75, 25])
         );
-        // Its own write, and Gloo's status.
+        // Events of its own write, and of Gloo's status, cause no repair.
         fixture.tell();
         sleep(Duration::from_secs(60)).await;
         assert_eq!(fixture.writes_since(before), 1);
@@ -320,7 +320,7 @@ async fn less_for_the_canary_is_written_after_100_ms_and_more_after_500() {
     }
 }
 
-/// A Rollout whose status records the weights of its last SetWeight.
+/// Returns a Rollout whose status records the weights of its last SetWeight.
 fn recorded(weight: i32) -> Value {
     let mut rollout = rollout();
     rollout["status"]["observedGeneration"] = json!("7");
@@ -332,11 +332,11 @@ fn recorded(weight: i32) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_process_undoes_later_drift_without_a_call() {
+async fn a_new_process_repairs_later_drift_without_a_call() {
     let split = Fixture::at_25().await.table();
     for (weight, found, expect) in [
         (25, split.clone(), vec![75, 25]),
-        // The table does not show what the status records: the next pass decides.
+        // The table differs from the recorded status: the next pass decides.
         (25, with_shares(split.clone(), [80, 20]), vec![40, 60]),
         (0, split, vec![40, 60]),
     ] {
@@ -367,7 +367,7 @@ async fn a_table_from_git_is_split_again_with_and_without_its_annotation() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_later_change_begins_the_time_again() {
+async fn a_later_change_restarts_the_wait() {
     let fixture = Fixture::at_25().await;
     let before = fixture.world.store.writes();
     fixture.write(with_shares(fixture.table(), [90, 10]));
@@ -377,7 +377,7 @@ async fn a_later_change_begins_the_time_again() {
     assert_eq!(fixture.writes_since(before), 0);
     sleep(milliseconds(2)).await;
     assert_eq!(fixture.writes_since(before), 1);
-    // Corrected by the client that wrote it.
+    // The client that wrote it corrects it.
     let right = fixture.table();
     fixture.write(with_shares(right.clone(), [40, 60]));
     fixture.write(right);
@@ -385,7 +385,7 @@ async fn a_later_change_begins_the_time_again() {
     assert_eq!(fixture.writes_since(before), 1);
 }
 
-/// Violates one fence, and looks whether anything is written.
+/// Violates one fence and checks that nothing is written.
 async fn check_fence(violate: impl FnOnce(&Fixture), expect: &[RepairOutcome]) {
     let fixture = Fixture::at_25().await;
     fixture.write(with_shares(fixture.table(), [40, 60]));
@@ -444,16 +444,16 @@ async fn nothing_is_written_after_the_end_of_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_begins_takes_the_table_over() {
+async fn a_new_call_takes_over_the_table() {
     let fixture = Fixture::at_25().await;
     fixture.write(with_shares(fixture.table(), [40, 60]));
-    // The next pass removes managed routes, and stays away behind the controller's gate.
+    // The next pass removes managed routes, and the controller delays its SetWeight.
     let told: Rollout = serde_json::from_value(rollout()).unwrap();
     fixture.router.remove_managed_routes(&told).await.unwrap();
     let before = fixture.world.store.writes();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.writes_since(before), 0);
-    // A change during a call is looked at after it.
+    // A change during a call is checked after the call.
     fixture.set_weight(&rollout(), 25).await;
     fixture
         .world
@@ -480,9 +480,9 @@ async fn an_owner_may_edit_at_rest() {
     );
 }
 
-/// A weight 0 that was not carried out at once stands, and the table is its owner's after the repair.
+/// After a failed SetWeight 0, the intent remains, and a repair restores the table.
 #[tokio::test(start_paused = true)]
-async fn an_owner_may_edit_at_rest_while_weight_0_stands() {
+async fn an_owner_may_edit_at_rest_after_a_failed_weight_0() {
     let fixture = Fixture::at_25().await;
     let promoted = with(rollout(), "/status/stableRS", json!("c1"));
     fixture.show(promoted.clone());
@@ -503,7 +503,7 @@ async fn an_owner_may_edit_at_rest_while_weight_0_stands() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_annotation_of_the_owner_stops_repairs_and_no_calls() {
+async fn the_annotation_of_the_owner_stops_repairs_but_not_calls() {
     let fixture = Fixture::at_25().await;
     let mut table = with_shares(fixture.table(), [40, 60]);
     table["metadata"]["annotations"]["rollouts-plugin-trafficrouter-glooplatform/repair"] =
@@ -519,7 +519,7 @@ async fn the_annotation_of_the_owner_stops_repairs_and_no_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fight_is_slowed_down_and_names_the_other_manager_once() {
+async fn a_fight_delays_repairs_and_reports_the_other_manager_once() {
     let fixture = Fixture::at_25().await;
     let before = fixture.world.store.writes();
     for _ in 0..20 * 12 {
@@ -563,7 +563,7 @@ async fn a_fight_is_slowed_down_and_names_the_other_manager_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_rollouts_table_is_as_its_owner_wrote_it_after_30_s() {
+async fn the_table_of_a_deleted_rollout_is_restored_after_30_s() {
     let fixture = Fixture::at_25().await;
     fixture.delete_rollout();
     sleep(Duration::from_secs(30)).await;
@@ -593,7 +593,7 @@ async fn a_deleted_rollouts_table_is_as_its_owner_wrote_it_after_30_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_that_is_created_again_keeps_its_table() {
+async fn a_recreated_rollout_keeps_its_table() {
     let fixture = Fixture::at_25().await;
     let before = fixture.world.store.writes();
     fixture.delete_rollout();
@@ -604,7 +604,7 @@ async fn a_rollout_that_is_created_again_keeps_its_table() {
         (fixture.writes_since(before), fixture.shares()),
         (0, vec![75, 25])
     );
-    // The watch has not told of the new one yet.
+    // The watch has not reported the new Rollout yet.
     fixture.delete_rollout();
     fixture.world.store.put_rollout(rollout()).unwrap();
     sleep(Duration::from_secs(600)).await;
@@ -612,7 +612,7 @@ async fn a_rollout_that_is_created_again_keeps_its_table() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_collected_by_a_controller_that_is_not_the_leader() {
+async fn nothing_is_collected_while_the_controller_is_not_the_leader() {
     let fixture = Fixture::at_25().await;
     fixture.world.is_leader.store(false, Ordering::Relaxed);
     fixture.delete_rollout();
@@ -633,15 +633,15 @@ async fn a_rollout_without_the_plugin_is_restored_when_it_is_settled() {
     assert_eq!(fixture.shares(), [75, 25]);
     let rollout: Rollout = serde_json::from_value(without.clone()).unwrap();
     assert_eq!(
-        Rollouts::of(&rollout, &[PLUGIN.into()]),
-        Rollouts::UnsettledWithout
+        PluginUse::of(&rollout, &[PLUGIN.into()]),
+        PluginUse::UnsettledWithout
     );
     fixture.show(with(without, "/status/stableRS", json!("c1")));
     sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.shares(), [100]);
 }
 
-/// The process was started after the Rollout had selected another table.
+/// The process started after the Rollout had selected another table.
 #[tokio::test(start_paused = true)]
 async fn a_table_that_is_no_longer_selected_is_restored_when_another_one_has_the_weight() {
     let fixture = Fixture::at_25().await;
@@ -669,7 +669,7 @@ async fn a_table_that_is_no_longer_selected_is_restored_when_another_one_has_the
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unreadable_record_is_left_alone() {
+async fn a_table_with_an_unreadable_annotation_is_not_changed() {
     let fixture = Fixture::at_25().await;
     let mut table = fixture.table();
     table["metadata"]["annotations"][ANNOTATION] = json!("{");
@@ -687,7 +687,7 @@ async fn an_unreadable_record_is_left_alone() {
     assert_eq!(said.next(), None);
 }
 
-/// In an update whose requests are copied.
+/// Returns a Rollout during an update with a mirror step.
 fn mirroring() -> Value {
     let mut rollout = rollout();
     let mirror =
@@ -699,7 +699,7 @@ fn mirroring() -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_mirror_policy_that_somebody_deletes_comes_back() {
+async fn a_deleted_mirror_policy_is_created_again() {
     let fixture = Fixture::with(owners(), mirroring()).await;
     let rollout: Rollout = serde_json::from_value(mirroring()).unwrap();
     let step = rollout.steps()[1].set_mirror_route.clone().unwrap();
@@ -724,11 +724,24 @@ async fn a_mirror_policy_that_somebody_deletes_comes_back() {
     assert_eq!(store.policies().await.unwrap().len(), 1);
     assert_eq!(fixture.outcomes(), [RepairOutcome::Written]);
 
-    // What it does itself, and what is as it should be, is no reason to write.
+    // Its own writes, and changes without drift, cause no write.
     for kind in [ChangeKind::Written, ChangeKind::Applied] {
         let key = policy.key().clone();
         fixture.world.policies.send(Change { key, kind }).unwrap();
     }
     sleep(Duration::from_secs(60)).await;
     assert_eq!(fixture.writes_since(before), 1);
+}
+
+#[test]
+fn a_mark_names_a_rollout_of_this_cluster_in_full() {
+    for (name, expect) in [
+        ("reviews", true),
+        ("x-ray", true),
+        ("reviews@eu", false),
+        ("xreviews-e63f991904833892", false),
+        ("xreviews-e63f99190483389", true),
+    ] {
+        assert_eq!(is_whole(&ObjectKey::new("shop", name)), expect, "{name}");
+    }
 }

@@ -1,5 +1,5 @@
-//! What a router over a cache does beside the calls: it answers for Rollouts at rest while the cache is filled and checks
-//! them afterwards, and it forgets Rollouts that are gone.
+//! Maintenance of a router over a cache: it answers for Rollouts at rest while the cache is being filled, checks these
+//! Rollouts once it is, and forgets deleted Rollouts.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -17,14 +17,14 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{GlooRouter, partial::LivePolicies};
+use super::{GlooRouter, write::LivePolicies};
 use crate::from_rpc::{self, Policy};
 use crate::metrics;
 
-/// How long to wait before the next look whether the cache is filled.
+/// Pause between two checks whether the cache is filled.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The Rollouts at rest that were answered for without a look at their tables.
+/// Rollouts at rest whose calls were answered before their tables were known.
 #[derive(Debug, Default)]
 pub(super) struct Deferred(Mutex<BTreeSet<ObjectKey>>);
 
@@ -34,7 +34,7 @@ impl Deferred {
     }
 }
 
-/// Whether a Rollout says of itself that none of its traffic is anywhere else than with its stable version.
+/// Whether the status of a Rollout says that all traffic goes to the stable version.
 fn is_at_rest(rollout: &Rollout) -> bool {
     let weights = rollout.status.canary.weights.as_ref();
     rollout.status.is_promoted()
@@ -42,13 +42,13 @@ fn is_at_rest(rollout: &Rollout) -> bool {
 }
 
 impl<S: Store> GlooRouter<S> {
-    /// Whether a call that asks for nothing but rest is answered before the tables are known. After a change of the leader
-    /// thousands of Rollouts are asked about at once.
+    /// Whether a call for a Rollout at rest is answered before the tables are known. After a change of the leader, the
+    /// controller calls for thousands of Rollouts at once.
     pub(super) async fn defer(&self, rollout: &Rollout) -> bool {
         if !is_at_rest(rollout) {
             return false;
         }
-        // First, so that the check after the start cannot miss it.
+        // Inserted before the cache is asked, so that the check after the start cannot miss it.
         let key = from_rpc::key(rollout);
         self.deferred.lock().insert(key.clone());
         let defers = self.store.is_starting().await;
@@ -60,7 +60,7 @@ impl<S: Store> GlooRouter<S> {
         defers
     }
 
-    /// The MirrorPolicies as they were heard of last, if none of `plans` changes anything.
+    /// Returns the last known MirrorPolicies if none of `plans` changes a table or a policy.
     pub(super) fn unchanged_policies(&self, plans: &[Result<Plan, PlanError>]) -> LivePolicies {
         let known = self.store.last_known_policies()?;
         let is_noop = |plan: &Result<Plan, PlanError>| {
@@ -70,7 +70,7 @@ impl<S: Store> GlooRouter<S> {
         plans.iter().all(is_noop).then_some(known)
     }
 
-    /// Whether a MirrorPolicy with the mark of a Rollout was there when policies were last heard of, or nothing was ever heard of them.
+    /// Whether the last known MirrorPolicies include one with the mark of the Rollout. Also `true` if none were ever read.
     pub(super) fn has_known_policy(&self, mark: &ObjectKey) -> bool {
         let known = self.store.last_known_policies();
         known.is_none_or(|known| known.iter().any(|it| belongs_to(it, mark)))
@@ -78,8 +78,8 @@ impl<S: Store> GlooRouter<S> {
 }
 
 impl GlooRouter<Arc<CachedRouteStore>> {
-    /// Runs beside the calls. Does not end.
-    pub(crate) async fn attend(&self) {
+    /// Runs beside the calls. Returns only if the cache ends.
+    pub(crate) async fn maintain(&self) {
         let mut changes = self.store.rollouts().subscribe();
         self.check_deferred().await;
         loop {
@@ -92,7 +92,7 @@ impl GlooRouter<Arc<CachedRouteStore>> {
         }
     }
 
-    /// Forgets Rollouts that are not there, if all that are there are known.
+    /// Forgets Rollouts that do not exist, if the cache knows all Rollouts.
     fn forget_deleted(&self) {
         let rollouts = self.store.rollouts();
         if rollouts.check(None, route_store::FRESH).is_ok() {
@@ -100,7 +100,7 @@ impl GlooRouter<Arc<CachedRouteStore>> {
         }
     }
 
-    /// Restores the tables of those Rollouts that were answered for before the tables were known, where one still has marks.
+    /// Restores the tables of Rollouts whose calls were deferred, where a table still has marks of one.
     async fn check_deferred(&self) {
         let tables = self.store.tables();
         loop {
@@ -114,7 +114,7 @@ impl GlooRouter<Arc<CachedRouteStore>> {
         let tables = tables.all();
         let marked: BTreeSet<&ObjectKey> = tables.iter().flat_map(|it| &it.owners).collect();
         for rollout in deferred.iter().filter(|key| marked.contains(key)) {
-            info!(%rollout, "tables have marks of this Rollout, which is at rest");
+            info!(%rollout, "tables still have marks of this Rollout, which is at rest: restoring them");
             self.restore_rest(rollout).await;
         }
     }
@@ -124,7 +124,7 @@ impl GlooRouter<Arc<CachedRouteStore>> {
             Ok(Some(live)) => live,
             Ok(None) => return,
             Err(error) => {
-                warn!(rollout = %key, "left to the next pass: {}", error.chain());
+                warn!(rollout = %key, "not restored, the next pass retries: {}", error.chain());
                 return;
             }
         };
@@ -143,12 +143,12 @@ impl GlooRouter<Arc<CachedRouteStore>> {
             self.set_weights(&live, rest, &[], deadline)
         });
         if let Err(error) = set.await {
-            warn!(rollout = %key, "left to the next pass: {}", error_chain(&error));
+            warn!(rollout = %key, "not restored, the next pass retries: {}", error_chain(&error));
         }
     }
 }
 
-/// Keeps of Rollouts what decides about the traffic of those that configure the plugin.
+/// Creates the keeper that reduces a Rollout to what decides about its traffic, if it configures the plugin.
 pub(crate) fn rollout_keeper(policy: Policy) -> RolloutKeeper {
     RolloutKeeper::new(Box::new(move |rollout| {
         let plugins = rollout.traffic_routing().map(|routing| &routing.plugins);
@@ -163,7 +163,7 @@ pub(crate) fn rollout_keeper(policy: Policy) -> RolloutKeeper {
     }))
 }
 
-/// Keeps the text of RouteTables, and which Rollouts of this cluster have left marks on them.
+/// Creates the keeper that stores the text of a RouteTable and which Rollouts of this cluster have marks on it.
 pub(crate) fn table_keeper(policy: Policy) -> TableKeeper {
     TableKeeper::new(move |table| {
         let marks = involved(table).map_err(|error| error_chain(&error))?;
