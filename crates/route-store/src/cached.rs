@@ -16,55 +16,17 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::kube_api::compare;
 use crate::{
-    Clusters, CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, Keep, PolicyStore,
-    RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    Clusters, CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness,
+    Informer, Keep, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
+    ZeroMirrors,
 };
-
-/// How old cached objects may be: a watch gives a sign of life each 60 s, and a request has some time to be answered.
-pub const FRESH: Duration = Duration::from_secs(75);
 
 /// How long calls wait for the first list, counted from the start of the process.
 const START: Duration = Duration::from_secs(1);
 
 /// How often at most it is checked whether MirrorPolicies are still needed.
 const TEND: Duration = Duration::from_secs(1);
-
-/// Where objects that are read may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    /// From the cache if it is fresh, otherwise from the API server.
-    Cached,
-    /// From the API server.
-    Live,
-}
-
-/// What objects are read for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// What a call about weights or managed routes changes. Content that is out of date for a moment is safe: the patch tests
-    /// the version it was planned on, and where nothing seemed to change, the event that comes later tells.
-    Plan,
-    /// The same after a conflict, which says that the cached version is out of date.
-    PlanAgain,
-    /// VerifyWeight below the full weight, which nothing final depends on.
-    Verify,
-    /// VerifyWeight at the full weight: the controller promotes on it.
-    VerifyPromotion,
-    /// Whether a table that is selected by name is missing, before that becomes an error.
-    Absence,
-}
-
-impl Decision {
-    /// What the decision may be made on.
-    #[must_use]
-    pub const fn freshness(self) -> Freshness {
-        match self {
-            Self::Plan | Self::Verify => Freshness::Cached,
-            Self::PlanAgain | Self::VerifyPromotion | Self::Absence => Freshness::Live,
-        }
-    }
-}
 
 /// RouteTables, MirrorPolicies and Rollouts that are followed while [`CachedRouteStore::run`] runs, over the store that reads
 /// and writes them.

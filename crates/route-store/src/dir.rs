@@ -25,7 +25,7 @@ use crate::{
     EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
     ServiceReader, StoreError,
     error::label,
-    service::{self, Service},
+    resources::{Service, first_port},
 };
 
 /// Namespace of a document that names none.
@@ -137,7 +137,7 @@ impl ServiceReader for DirRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| match inner.find::<Service>(&key) {
-            Ok((_, _, service)) => Ok(service::first_port(service.raw())),
+            Ok((_, _, service)) => Ok(first_port(service.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         })

@@ -6,45 +6,17 @@
 use std::collections::BTreeSet;
 
 use futures::stream::{self, BoxStream};
-use gloo_types::{Document, Resource};
+use gloo_types::Document;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::StoreError;
+use crate::resources::EndpointSlice;
 
 /// The label by which a slice says whose it is.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The label that the controller gives the Pods of a version (upstream `utils/defaults`).
 pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
-
-/// `discovery.k8s.io/v1` EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum EndpointSlice {}
-
-impl Resource for EndpointSlice {
-    const GROUP: &'static str = "discovery.k8s.io";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "EndpointSlice";
-    const PLURAL: &'static str = "endpointslices";
-
-    type Spec = Value;
-    type Status = Value;
-}
-
-/// `v1` Pod, of which only the metadata is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pod {}
-
-impl Resource for Pod {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Pod";
-    const PLURAL: &'static str = "pods";
-
-    type Spec = Value;
-    type Status = Value;
-}
 
 /// One endpoint of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -184,7 +156,7 @@ pub(crate) fn endpoints_in(slice: &Document<EndpointSlice>) -> Result<Vec<Endpoi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

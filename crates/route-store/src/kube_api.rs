@@ -3,6 +3,14 @@
 //! Documents are read as raw JSON, never through a typed object: what this crate does not know
 //! must survive.
 
+mod breaker;
+mod connect;
+mod endpoints;
+mod gate;
+mod informer;
+mod send;
+mod watch;
+
 use std::{sync::Arc, time::Duration};
 
 use futures::{
@@ -16,25 +24,30 @@ use gloo_types::{
 use json_patch::Patch;
 use kube::{
     Client,
-    core::{
-        Request, Status,
-        params::{
-            DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams,
-            Preconditions,
-        },
+    core::params::{
+        DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams, Preconditions,
     },
 };
 use rollout_types::Rollout;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
+use crate::event_sink::EventWriter;
+use crate::lease::{Lease, LeaseReader};
+use crate::resources::{CoreEvent, LeaseObject, Service, first_port};
 use crate::{
-    Freshness, Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError,
-    error::label,
-    lease::{Lease, LeaseObject, LeaseReader},
-    service::{self, Service},
+    Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, with_context,
 };
+
+use connect::connect;
+pub use connect::{ConnectError, KubeAccess};
+use gate::Gate;
+pub use gate::RequestLimits;
+pub(crate) use informer::compare;
+pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
+use send::{Call, HttpRequest, RequestError, resource};
+pub use watch::{Keep, Kept, WholeDocuments};
 
 /// The name under which our writes appear in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
@@ -289,7 +302,7 @@ impl RolloutReader for KubeRouteStore {
 impl ServiceReader for KubeRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         match self.get_object::<Service>(key).await {
-            Ok(service) => Ok(service::first_port(service.raw())),
+            Ok(service) => Ok(first_port(service.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -306,135 +319,56 @@ impl LeaseReader for KubeRouteStore {
     }
 }
 
-type HttpRequest = http::Request<Vec<u8>>;
-type RequestError = kube::core::request::Error;
-
-/// What was asked of the API server, in the words an error uses.
-struct Call {
-    verb: &'static str,
-    kind: &'static str,
-    what: String,
-    /// As RBAC names it.
-    resource: String,
-    /// Whether one object was named, so that its state can be in the way.
-    is_on_object: bool,
-}
-
-impl Call {
-    fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
-        Self {
-            verb,
-            kind: K::KIND,
-            what: label::<K>(key),
-            resource: rbac_name::<K>(),
-            is_on_object: true,
-        }
-    }
-
-    fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
-        let place = namespace.map_or_else(
-            || "all namespaces".to_owned(),
-            |name| format!("namespace {name}"),
-        );
-        Self {
-            verb,
-            kind: K::KIND,
-            what: format!("{} in {place}", K::PLURAL),
-            resource: rbac_name::<K>(),
-            is_on_object: false,
-        }
-    }
-
-    fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
-        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
-    }
-
-    fn failed(&self, error: kube::Error) -> StoreError {
-        let kube::Error::Api(status) = &error else {
-            return self.unreachable(error);
+impl EventWriter for KubeRouteStore {
+    async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("create", key);
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.into()),
+            ..PostParams::default()
         };
-        let (what, reason) = (self.what.clone(), status.message.clone());
-        match status.code {
-            404 => StoreError::NotFound { what },
-            409 if self.is_on_object => StoreError::Conflict(what),
-            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
-            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
-            403 if self.is_on_object && is_admission_denial(status) => {
-                StoreError::Rejected { what, reason }
-            }
-            401 | 403 => StoreError::Forbidden {
-                verb: self.verb,
-                what,
-                resource: self.resource.clone(),
-                reason,
-            },
-            _ => self.unreachable(Answered::from(status.as_ref())),
-        }
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.create(&params, event.to_string().into_bytes());
+        self.send_event(&call, request).await
     }
 
-    fn unreachable(&self, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-        StoreError::Unreachable {
-            verb: self.verb,
-            what: self.what.clone(),
-            source: Box::new(source),
-        }
+    async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("patch", key);
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.patch(&key.name, &params, &Body::Merge(change));
+        self.send_event(&call, request).await
     }
 }
 
-/// A schema or CEL rejection names the kind and lists causes; a JSON Patch that does not apply
-/// carries neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
-fn is_failed_test(status: &Status) -> bool {
-    status
-        .details
-        .as_ref()
-        .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
+impl KubeRouteStore {
+    /// The Events of `component` in a namespace, or in all.
+    ///
+    /// # Errors
+    /// Whatever kept the API server from answering.
+    pub async fn events(
+        &self,
+        namespace: Option<&str>,
+        component: &str,
+    ) -> Result<Vec<Value>, StoreError> {
+        let params = ListParams::default().fields(&format!("source={component}"));
+        let events = self.list::<CoreEvent>(namespace, params).await?;
+        Ok(events.into_iter().map(Document::into_raw).collect())
+    }
+
+    async fn send_event(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<(), StoreError> {
+        let context = RequestContext {
+            deadline: None,
+            priority: Priority::Event,
+        };
+        with_context(context, self.send(call, request))
+            .await
+            .map(|_| ())
+    }
 }
-
-/// A validating webhook's refusal has the code of a missing permission (apiserver `admission/errors.go`).
-fn is_admission_denial(status: &Status) -> bool {
-    status.message.contains("admission webhook")
-        || status.message.contains("ValidatingAdmissionPolicy")
-}
-
-fn rbac_name<K: Resource>() -> String {
-    let name = format!("{}.{}", K::PLURAL, K::GROUP);
-    // The core group has no name.
-    name.trim_end_matches('.').to_owned()
-}
-
-fn resource<K: Resource>(namespace: Option<&str>) -> Request {
-    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
-    let place = namespace
-        .map(|name| format!("namespaces/{name}/"))
-        .unwrap_or_default();
-    let root = match group {
-        "" => format!("/api/{version}"),
-        group => format!("/apis/{group}/{version}"),
-    };
-    Request::new(format!("{root}/{place}{plural}"))
-}
-
-mod breaker;
-mod budget;
-mod connect;
-mod endpoints;
-mod events;
-mod gate;
-mod informer;
-mod keep;
-mod retry;
-mod send;
-mod versions;
-mod watch;
-
-pub use budget::RequestLimits;
-use connect::connect;
-pub use connect::{ConnectError, KubeAccess};
-use gate::Gate;
-pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
-pub use keep::{Keep, Kept, WholeDocuments};
-use send::Answered;
-pub(crate) use versions::compare;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use gloo_types::{ObjectKey, Resource};
+use gloo_types::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
@@ -28,20 +28,6 @@ const RESERVE: Duration = Duration::from_secs(2);
 const ABANDONED_AFTER: u32 = 5;
 /// Clocks of one node do not differ; what was renewed later than now was renewed before the clock was set back.
 const AHEAD: Duration = Duration::from_secs(2);
-
-/// `coordination.k8s.io/v1` Lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseObject {}
-
-impl Resource for LeaseObject {
-    const GROUP: &'static str = "coordination.k8s.io";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Lease";
-    const PLURAL: &'static str = "leases";
-
-    type Spec = Value;
-    type Status = Value;
-}
 
 /// Where Leases can be looked up.
 pub trait LeaseReader: Send + Sync + 'static {

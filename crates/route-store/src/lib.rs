@@ -15,7 +15,6 @@
 
 mod cached;
 mod clusters;
-mod context;
 mod dir;
 mod endpoints;
 mod error;
@@ -25,10 +24,10 @@ pub mod fake_api;
 mod kube_api;
 mod lease;
 mod memory;
-mod observer;
+mod request;
+mod resources;
 mod rollout;
 mod selection;
-mod service;
 mod table;
 
 use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
@@ -36,9 +35,8 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
-pub use cached::{CachedRouteStore, Decision, FRESH, Freshness};
+pub use cached::CachedRouteStore;
 pub use clusters::Clusters;
-pub use context::{Priority, RequestContext, with_context};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
@@ -48,12 +46,12 @@ pub use kube_api::{
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
-pub use observer::{Observer, Outcome, SentRequest};
+pub use request::{Observer, Outcome, Priority, RequestContext, SentRequest, with_context};
 pub use rollout::{
     INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
     TrafficFacts, ZeroMirrors,
 };
-pub use selection::Selection;
+pub use selection::{Decision, FRESH, Freshness, Selection};
 pub use table::{CompactTable, TableKeeper};
 
 /// A whole Rollout.

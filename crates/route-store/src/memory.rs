@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use crate::{
     Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError,
-    endpoints::{EndpointSlice, POD_HASH, Pod, endpoints_in},
-    service::{self, Service},
+    endpoints::{POD_HASH, endpoints_in},
+    resources::{EndpointSlice, Pod, Service, first_port},
 };
 
 /// A store without a cluster. Every write gives the object a new `metadata.resourceVersion`.
@@ -302,10 +302,7 @@ impl ServiceReader for MemoryRouteStore {
 
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         let state = self.state();
-        Ok(state
-            .objects
-            .get(&id::<Service>(key))
-            .and_then(service::first_port))
+        Ok(state.objects.get(&id::<Service>(key)).and_then(first_port))
     }
 }
 

@@ -9,7 +9,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use super::budget::RequestLimits;
+use super::gate::RequestLimits;
 
 /// How to reach the cluster that holds the RouteTables.
 #[derive(Debug, Clone)]

@@ -13,10 +13,12 @@ use kube::core::params::ListParams;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Call, Informer, Keep, Kept, KubeRouteStore, PAGE, resource};
+use super::send::{Call, resource};
+use super::{Informer, Keep, Kept, KubeRouteStore, PAGE};
 use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointSlice, EndpointStream, Pod, endpoints_in, pods_of, slices_of,
+    Endpoint, EndpointReader, EndpointStream, endpoints_in, pods_of, slices_of,
 };
+use crate::resources::{EndpointSlice, Pod};
 use crate::{FRESH, StoreError};
 
 impl EndpointReader for KubeRouteStore {

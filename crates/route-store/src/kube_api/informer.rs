@@ -17,10 +17,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::KubeRouteStore;
-use super::keep::{Keep, Kept};
 use super::send::is_refusal;
-use super::versions::compare;
-use super::watch::{Event, Scope, Watch};
+use super::watch::{Event, Keep, Kept, Scope, Watch};
 use crate::StoreError;
 
 /// Longest pause after an error that the API server returned, in seconds.
@@ -696,6 +694,18 @@ impl<T: Kept> Known<T> {
             bytes: self.bytes,
         }
     }
+}
+
+/// How `a` relates to `b`; `None` if one of them is not a decimal integer.
+pub(crate) fn compare(a: &str, b: &str) -> Option<Ordering> {
+    let (a, b) = (digits(a)?, digits(b)?);
+    Some(a.len().cmp(&b.len()).then_with(|| a.cmp(b)))
+}
+
+/// The digits of a version without leading zeros, so that the longer of two is the greater one.
+fn digits(version: &str) -> Option<&str> {
+    let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| version.trim_start_matches('0'))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

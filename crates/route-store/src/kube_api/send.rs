@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use gloo_types::{Document, ObjectKey, Resource};
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use kube::core::Status;
+use kube::core::{Request, Status};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use super::KubeRouteStore;
 use super::breaker::Verdict;
 use super::gate::Shut;
-use super::retry::{self, Failure};
-use super::{Call, HttpRequest, KubeRouteStore, RequestError};
+use crate::error::label;
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
 
 /// An error that the API server answered with and nothing here expects, as the source of [`StoreError::Unreachable`].
@@ -136,7 +137,7 @@ impl KubeRouteStore {
             };
             let left = end.saturating_duration_since(Instant::now());
             let pause = refused.failure().and_then(|failure| {
-                retry::pause(request.method(), failure, tries, left, fastrand::f64())
+                retry_pause(request.method(), failure, tries, left, fastrand::f64())
             });
             match refused.verdict(left) {
                 Verdict::Failed => entered.failed(refused.reason()),
@@ -309,7 +310,7 @@ impl Refused {
     fn failure(&self) -> Option<Failure> {
         match self {
             Self::Answered { status, after } => {
-                let code = http::StatusCode::from_u16(status.code).ok()?;
+                let code = StatusCode::from_u16(status.code).ok()?;
                 Some(Failure::Answered(code, *after))
             }
             Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
@@ -364,4 +365,195 @@ fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
     let details = details.map(|details| u64::from(details.retry_after_seconds));
     let seconds = header.or(details.filter(|seconds| *seconds > 0));
     seconds.map(Duration::from_secs)
+}
+
+/// How often a request is sent at most.
+const TRIES: u32 = 3;
+/// The shortest pause between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a try failed, as far as that decides about another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// No connection, or it broke before there was an answer.
+    Connection,
+    /// The API server answered with an error, and may have said how long to wait (`Retry-After`).
+    Answered(StatusCode, Option<Duration>),
+}
+
+/// The pause before the next try, after so many `tries`. `None` when there is none.
+///
+/// Only what may go away is tried again: 429, 503, 504 and broken connections. A POST is not after it may have been carried
+/// out. `left` is the time that is left for the request, and `jitter`, from 0 to 1, spreads the tries of several clients.
+fn retry_pause(
+    method: &Method,
+    failure: Failure,
+    tries: u32,
+    left: Duration,
+    jitter: f64,
+) -> Option<Duration> {
+    let may_be_done = method == Method::POST;
+    let asked = match failure {
+        Failure::Connection => (!may_be_done).then_some(None),
+        Failure::Answered(code, after) => match code {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some(after),
+            StatusCode::GATEWAY_TIMEOUT if !may_be_done => Some(after),
+            _ => None,
+        },
+    }?;
+    let pause = PAUSE.mul_f64(1.0 + jitter).max(asked.unwrap_or_default());
+    (tries < TRIES && pause < left).then_some(pause)
+}
+
+pub(super) type HttpRequest = http::Request<Vec<u8>>;
+pub(super) type RequestError = kube::core::request::Error;
+
+/// What was asked of the API server, in the words an error uses.
+pub(super) struct Call {
+    verb: &'static str,
+    kind: &'static str,
+    pub(super) what: String,
+    /// As RBAC names it.
+    resource: String,
+    /// Whether one object was named, so that its state can be in the way.
+    is_on_object: bool,
+}
+
+impl Call {
+    pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
+        Self {
+            verb,
+            kind: K::KIND,
+            what: label::<K>(key),
+            resource: rbac_name::<K>(),
+            is_on_object: true,
+        }
+    }
+
+    pub(super) fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
+        let place = namespace.map_or_else(
+            || "all namespaces".to_owned(),
+            |name| format!("namespace {name}"),
+        );
+        Self {
+            verb,
+            kind: K::KIND,
+            what: format!("{} in {place}", K::PLURAL),
+            resource: rbac_name::<K>(),
+            is_on_object: false,
+        }
+    }
+
+    pub(super) fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
+        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
+    }
+
+    pub(super) fn failed(&self, error: kube::Error) -> StoreError {
+        let kube::Error::Api(status) = &error else {
+            return self.unreachable(error);
+        };
+        let (what, reason) = (self.what.clone(), status.message.clone());
+        match status.code {
+            404 => StoreError::NotFound { what },
+            409 if self.is_on_object => StoreError::Conflict(what),
+            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
+            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
+            403 if self.is_on_object && is_admission_denial(status) => {
+                StoreError::Rejected { what, reason }
+            }
+            401 | 403 => StoreError::Forbidden {
+                verb: self.verb,
+                what,
+                resource: self.resource.clone(),
+                reason,
+            },
+            _ => self.unreachable(Answered::from(status.as_ref())),
+        }
+    }
+
+    pub(super) fn unreachable(
+        &self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> StoreError {
+        StoreError::Unreachable {
+            verb: self.verb,
+            what: self.what.clone(),
+            source: Box::new(source),
+        }
+    }
+}
+
+/// A schema or CEL rejection names the kind and lists causes; a JSON Patch that does not apply
+/// carries neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
+fn is_failed_test(status: &Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
+}
+
+/// A validating webhook's refusal has the code of a missing permission (apiserver `admission/errors.go`).
+fn is_admission_denial(status: &Status) -> bool {
+    status.message.contains("admission webhook")
+        || status.message.contains("ValidatingAdmissionPolicy")
+}
+
+fn rbac_name<K: Resource>() -> String {
+    let name = format!("{}.{}", K::PLURAL, K::GROUP);
+    // The core group has no name.
+    name.trim_end_matches('.').to_owned()
+}
+
+pub(super) fn resource<K: Resource>(namespace: Option<&str>) -> Request {
+    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
+    let place = namespace
+        .map(|name| format!("namespaces/{name}/"))
+        .unwrap_or_default();
+    let root = match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    };
+    Request::new(format!("{root}/{place}{plural}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16, after: u64) -> Failure {
+        let after = Some(Duration::from_secs(after)).filter(|after| !after.is_zero());
+        Failure::Answered(StatusCode::from_u16(code).unwrap(), after)
+    }
+
+    #[track_caller]
+    fn check(method: &Method, failure: Failure, tries: u32, expect: Option<u64>) {
+        let left = Duration::from_secs(3);
+        let pause = retry_pause(method, failure, tries, left, 0.5);
+        assert_eq!(pause, expect.map(Duration::from_millis), "{failure:?}");
+    }
+
+    #[test]
+    fn what_may_go_away_is_tried_twice_more() {
+        check(&Method::GET, answered(429, 0), 1, Some(300));
+        check(&Method::GET, answered(503, 0), 2, Some(300));
+        check(&Method::PATCH, answered(504, 0), 2, Some(300));
+        check(&Method::GET, Failure::Connection, 1, Some(300));
+        check(&Method::GET, answered(429, 0), 3, None);
+        for code in [400, 403, 404, 409, 410, 422, 500, 502] {
+            check(&Method::GET, answered(code, 0), 1, None);
+        }
+    }
+
+    #[test]
+    fn the_server_says_how_long_to_wait_if_that_fits() {
+        check(&Method::GET, answered(429, 1), 1, Some(1000));
+        check(&Method::GET, answered(429, 3), 1, None);
+    }
+
+    #[test]
+    fn what_may_have_been_created_is_not_created_again() {
+        check(&Method::POST, answered(429, 0), 1, Some(300));
+        check(&Method::POST, answered(504, 0), 1, None);
+        check(&Method::POST, Failure::Connection, 1, None);
+    }
 }

@@ -8,6 +8,7 @@ use std::{
 use http::{Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body as HttpBody;
+use kube::core::Status;
 use serde_json::json;
 
 use gloo_types::RouteTable;
@@ -15,7 +16,6 @@ use gloo_types::RouteTable;
 use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
-mod events;
 mod informer;
 mod overload;
 mod watch;
@@ -558,4 +558,21 @@ async fn a_request_that_nobody_waits_for_any_more_is_reported() {
     let read = tokio::time::timeout(Duration::from_secs(1), store.read(&key));
     read.await.unwrap_err();
     assert_eq!(reports.lines(), ["get RouteTable cancelled 1s"]);
+}
+
+#[tokio::test]
+async fn events_are_those_of_the_core_group() {
+    let (store, sent) = store(vec![(201, json!({})), (200, json!({}))]);
+    let key = ObjectKey::new("shop", "reviews.1");
+    let event = json!({"metadata": {"namespace": "shop", "name": "reviews.1"}});
+    store.create_event(&key, &event).await.unwrap();
+    store.patch_event(&key, &json!({"count": 2})).await.unwrap();
+    let manager = format!("fieldManager={FIELD_MANAGER}");
+    assert_eq!(
+        lines(&sent),
+        [
+            format!("POST /api/v1/namespaces/shop/events?&{manager} {event}"),
+            format!(r#"PATCH /api/v1/namespaces/shop/events/reviews.1?&{manager} {{"count":2}}"#),
+        ]
+    );
 }

@@ -294,3 +294,26 @@ fn pauses_grow_up_to_a_limit() {
     let pause = jittered(RECONNECT_PAUSE);
     assert!(RECONNECT_PAUSE / 2 <= pause && pause <= RECONNECT_PAUSE);
 }
+
+#[track_caller]
+fn check_order(a: &str, b: &str, expect: Option<Ordering>) {
+    assert_eq!(compare(a, b), expect, "{a} {b}");
+    assert_eq!(compare(b, a), expect.map(Ordering::reverse), "{b} {a}");
+}
+
+#[test]
+fn versions_are_compared_as_integers() {
+    check_order("9", "10", Some(Ordering::Less));
+    check_order("10", "10", Some(Ordering::Equal));
+    check_order("0010", "9", Some(Ordering::Greater));
+    check_order("0", "1", Some(Ordering::Less));
+    // Longer than any integer type.
+    check_order(&"9".repeat(50), &"8".repeat(50), Some(Ordering::Greater));
+}
+
+#[test]
+fn other_versions_have_no_order() {
+    for version in ["", "abc", "12a", "-1", "1.5"] {
+        check_order(version, "7", None);
+    }
+}

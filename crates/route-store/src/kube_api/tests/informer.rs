@@ -5,7 +5,6 @@ use futures::StreamExt as _;
 use super::watch::{line, list, version};
 use super::*;
 use crate::kube_api::informer::{ChangeKind, Informer, Unknown};
-use crate::kube_api::keep::WholeDocuments;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

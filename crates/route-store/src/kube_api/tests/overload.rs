@@ -5,7 +5,6 @@ use http_body_util::{Either, Full, channel::Channel};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::kube_api::keep::WholeDocuments;
 use crate::kube_api::watch::{Scope, Watch};
 use crate::{Outcome, Priority};
 

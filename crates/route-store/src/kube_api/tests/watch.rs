@@ -4,7 +4,6 @@ use bytes::Bytes;
 use http_body_util::channel::Channel;
 
 use super::*;
-use crate::kube_api::keep::WholeDocuments;
 use crate::kube_api::watch::{Event, Scope, Watch};
 
 /// Makes one line of a watch.
