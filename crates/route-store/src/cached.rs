@@ -1,6 +1,5 @@
-//! Objects of the Kubernetes API from what watches have reported, and live where that is not enough.
-//!
-//! [`Decision::freshness`] says, for each decision in one place, what it may be made on.
+//! A cache of RouteTables, MirrorPolicies and Rollouts that watches fill, with live reads where the cache is stale or not
+//! allowed ([`Decision::freshness`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -22,28 +21,28 @@ use crate::{
     ZeroMirrors,
 };
 
-/// How long calls wait for the first list, counted from the start of the process.
+/// How long calls wait for the first list, from the creation of the store.
 const START: Duration = Duration::from_secs(1);
 
-/// How often at most it is checked whether MirrorPolicies are still needed.
+/// The shortest pause between two checks of whether MirrorPolicies must be watched.
 const TEND: Duration = Duration::from_secs(1);
 
-/// RouteTables, MirrorPolicies and Rollouts that are followed while [`CachedRouteStore::run`] runs, over the store that reads
-/// and writes them.
+/// A store that reads RouteTables, MirrorPolicies and Rollouts from watches, and sends writes and other reads to the
+/// clusters. [`CachedRouteStore::run`] starts the watches.
 pub struct CachedRouteStore {
     store: Clusters,
     tables: Informer<TableKeeper>,
     keeper: TableKeeper,
     rollouts: Informer<RolloutKeeper>,
     policies: Informer<WholeDocuments<MirrorPolicy>>,
-    /// Namespaces whose tables are followed where all are forbidden, beside those that calls name.
+    /// Namespaces to watch without permission for all namespaces, in addition to those of the calls.
     namespaces: Vec<String>,
     started: Instant,
 }
 
 impl CachedRouteStore {
-    /// A store over `store` that follows nothing yet. Where RouteTables of all namespaces are forbidden, it follows those of
-    /// `namespaces` and of the namespaces that calls name.
+    /// A cache over `store` without watches yet. Without permission for RouteTables of all namespaces, it watches
+    /// `namespaces` and the namespaces that calls select.
     #[must_use]
     pub fn new(
         store: Clusters,
@@ -62,22 +61,22 @@ impl CachedRouteStore {
         }
     }
 
-    /// Follows RouteTables and Rollouts, and MirrorPolicies while they are needed. Does not end. What was begun goes on after
-    /// it is dropped, until the store is.
+    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Watches that were
+    /// started run until the store is dropped, even if this future is dropped.
     pub async fn run(&self) {
         self.tables.follow_all();
         self.rollouts.follow_all();
         join(self.follow_namespaces(), self.follow_policies()).await;
     }
 
-    /// Ends all watches. Nothing is known from here on.
+    /// Ends all watches and clears the cache.
     pub fn follow_nothing(&self) {
         self.tables.follow_only(&BTreeSet::new());
         self.rollouts.follow_only(&BTreeSet::new());
         self.policies.follow_only(&BTreeSet::new());
     }
 
-    /// Follows the tables of some namespaces one by one while those of all namespaces are forbidden.
+    /// Watches the tables of each configured namespace while those of all namespaces are forbidden.
     async fn follow_namespaces(&self) {
         while !self.namespaces.is_empty() {
             self.tables.settled(None).await;
@@ -88,7 +87,7 @@ impl CachedRouteStore {
         }
     }
 
-    /// Follows MirrorPolicies as long as a known Rollout has mirror steps.
+    /// Watches MirrorPolicies while a known Rollout has mirror steps.
     async fn follow_policies(&self) {
         loop {
             let mut changes = self.rollouts.subscribe();
@@ -104,37 +103,37 @@ impl CachedRouteStore {
         }
     }
 
-    /// The stores underneath, for live reads.
+    /// The stores behind the cache, for live reads.
     #[must_use]
     pub fn live(&self) -> &Clusters {
         &self.store
     }
 
-    /// The RouteTables that are followed.
+    /// The informer of RouteTables.
     #[must_use]
     pub fn tables(&self) -> &Informer<TableKeeper> {
         &self.tables
     }
 
-    /// The Rollouts that are followed.
+    /// The informer of Rollouts.
     #[must_use]
     pub fn rollouts(&self) -> &Informer<RolloutKeeper> {
         &self.rollouts
     }
 
-    /// The MirrorPolicies, which are followed only while a known Rollout has mirror steps.
+    /// The informer of MirrorPolicies, which watches only while a known Rollout has mirror steps.
     #[must_use]
     pub fn mirror_policies(&self) -> &Informer<WholeDocuments<MirrorPolicy>> {
         &self.policies
     }
 
-    /// Waits for the first list of the tables of a namespace, at most until [`START`] is over.
+    /// Waits for the first list of the tables of a namespace, at most until [`START`] has passed.
     async fn wait(&self, namespace: &str) {
         let settled = self.tables.settled(Some(namespace));
         let _ = timeout_at(self.started + START, settled).await;
     }
 
-    /// The cached tables that are selected; `None` if those of a namespace are not known, or not for sure.
+    /// Returns the selected tables from the cache; `None` if the tables of a namespace are not cached or older than `age`.
     fn cached(&self, selector: &RouteTableSelector, age: Duration) -> Option<Selection> {
         let mut tables: Vec<Arc<CompactTable>> = Vec::new();
         for namespace in &selector.namespaces {
@@ -152,8 +151,8 @@ impl CachedRouteStore {
         Some(policies.map(|policy| (*policy).clone()).collect())
     }
 
-    /// A cached selection in which some name is missing, with what the API server says of that name. A selection without any
-    /// table is read again as a whole.
+    /// Reads the selected names that the cache lacks from the API server, before they become errors. A selection without any
+    /// table is read again completely.
     async fn confirmed(&self, selector: &RouteTableSelector, cached: Selection) -> Selection {
         if cached.tables.is_empty() {
             return self
@@ -293,7 +292,7 @@ impl RolloutReader for CachedRouteStore {
     async fn newer_rollout(&self, key: &ObjectKey, version: &str) -> Option<Arc<RolloutFacts>> {
         let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
             Ok(()) => self.rollouts.get(key)?,
-            // Nothing is known for sure, as after this process was frozen itself.
+            // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
                 let live = self.store.rollout(key).await.ok()??;
                 Arc::new(self.rollouts.keeper().keep(&live.raw().to_string()).ok()?)
@@ -314,7 +313,7 @@ impl ServiceReader for CachedRouteStore {
     }
 }
 
-/// Endpoints are followed for the length of a hold only.
+/// Endpoints are not cached: they are watched only while a promotion is held.
 impl EndpointReader for CachedRouteStore {
     async fn endpoints(
         &self,

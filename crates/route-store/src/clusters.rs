@@ -1,4 +1,4 @@
-//! Rollouts in one cluster and RouteTables in another.
+//! The two clusters of an installation: Rollouts in one, RouteTables in the other or the same one.
 
 use gloo_types::{MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
 use json_patch::Patch;
@@ -12,17 +12,17 @@ use crate::{
     Selection, ServiceReader, StoreError, ZeroMirrors,
 };
 
-/// The stores of two clusters, which fail independently of each other. Without a management cluster both are the same.
+/// The stores of two clusters, which fail independently. Without a management cluster both are the same store.
 #[derive(Clone, Debug)]
 pub struct Clusters<L = Arc<KubeRouteStore>, T = Arc<KubeRouteStore>> {
-    /// The cluster of the controller: Rollouts, Services, EndpointSlices, Pods, Leases and Events about Rollouts.
+    /// The controller's cluster: Rollouts, Services, EndpointSlices, Pods, Leases and Events about Rollouts.
     pub local: L,
     /// The cluster of Gloo: RouteTables, MirrorPolicies and Events about them.
     pub tables: T,
 }
 
 impl<S: Clone> Clusters<S, S> {
-    /// Everything is in one cluster.
+    /// Uses one cluster for everything.
     pub fn one(store: S) -> Self {
         Self {
             local: store.clone(),
@@ -32,7 +32,7 @@ impl<S: Clone> Clusters<S, S> {
 }
 
 impl Clusters {
-    /// Whether everything is in one cluster.
+    /// Returns whether one cluster has everything.
     #[must_use]
     pub fn is_one(&self) -> bool {
         Arc::ptr_eq(&self.local, &self.tables)

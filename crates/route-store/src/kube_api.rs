@@ -1,7 +1,33 @@
-//! RouteTables and MirrorPolicies in the Kubernetes API.
+//! The store over the Kubernetes API: one client, one budget and one breaker per API server.
 //!
-//! Documents are read as raw JSON, never through a typed object: what this crate does not know
-//! must survive.
+//! Objects are read as untyped JSON, so that fields unknown to this crate are kept.
+//!
+//! Each request other than a watch passes these steps:
+//!
+//! ```text
+//! RequestContext (priority, deadline)
+//!      |
+//!      v
+//!   send.rs   end = min(now + request timeout, deadline - 100 ms) ----- passed? -----> Timeout, CallEnded
+//!      |
+//!      v  each try                                                        (gate.rs)
+//!   breaker  open, and this request is neither the probe nor urgent? ----------------> Failing
+//!      |
+//!      v
+//!   budget   waits for a token, in order of priority; turn after `end`? -------------> Throttled
+//!      |
+//!      v
+//!   breaker  admits; HTTP request; the outcome is reported to the breaker and the observer
+//!      |
+//!      v
+//!   retry    429, 503, 504, broken connection: at most 3 tries, with a pause that ends before `end`
+//!      |
+//!      v
+//!   answer, or the error of the last try
+//! ```
+//!
+//! Lists for the cache and Events take the same way with a low [`Priority`]. A watch takes neither a token nor a permission
+//! of the breaker, but every event that it receives closes the breaker.
 
 mod breaker;
 mod connect;
@@ -49,25 +75,26 @@ pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Un
 use send::{Call, HttpRequest, RequestError, resource};
 pub use watch::{Keep, Kept, WholeDocuments};
 
-/// The name under which our writes appear in `metadata.managedFields`.
+/// The field manager of our writes in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// The name for the change that makes a table its owner's again.
+/// The field manager of the write that restores a table's owner content.
 ///
-/// Argo CD can leave alone what a manager owns, and a list of routes is owned as a whole: were [`FIELD_MANAGER`] its owner
-/// at rest, no edit of the routes would get from Git into the cluster any more. A client that changes a list becomes its manager.
+/// A client that changes a list becomes its manager, and the list of routes has one manager as a whole. Argo CD can be
+/// configured to ignore all fields of [`FIELD_MANAGER`]. If that were still the manager at rest, Argo CD would no longer
+/// apply changes of the routes from Git.
 const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
 
-/// How many objects one list request may return.
+/// Maximum number of objects in the answer to one list request.
 const PAGE: u32 = 250;
 
-/// How many tables of one selection are read at once.
+/// Maximum number of concurrent reads for one selection.
 const READS_AT_ONCE: usize = 16;
 
-/// Objects read from and written to the Kubernetes API.
+/// A store over the Kubernetes API.
 ///
-/// The client is made when it is first needed: creating the store does not wait for a
-/// cluster that cannot be reached, and a later call tries again.
+/// The first request creates the client. So creating the store does not wait for an unreachable cluster, and if the client
+/// cannot be created, the next request tries again.
 pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
@@ -75,7 +102,7 @@ pub struct KubeRouteStore {
 }
 
 impl KubeRouteStore {
-    /// A store for the cluster that `access` leads to; reads and sends nothing yet.
+    /// A store for the cluster in `access`. Reads no file and sends no request yet.
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
@@ -85,7 +112,7 @@ impl KubeRouteStore {
         }
     }
 
-    /// A store on top of `client`, each request bounded by `request_timeout`.
+    /// A store that uses `client`, with `request_timeout` for each request.
     #[must_use]
     pub fn with_client(client: Client, request_timeout: Duration) -> Self {
         let access = KubeAccess {
@@ -100,33 +127,33 @@ impl KubeRouteStore {
         }
     }
 
-    /// The same, and `observer` hears of every request.
+    /// Reports every request to `observer`.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.gate.observer = observer;
         self
     }
 
-    /// The client, made when it is first needed.
+    /// Returns the client, and creates it on the first call.
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// Returns `Err` if the configuration is invalid.
     pub async fn client(&self) -> Result<&Client, ConnectError> {
         self.client.get_or_try_init(|| connect(&self.access)).await
     }
 
-    /// The RouteTables of a namespace, or of all.
+    /// Lists the RouteTables of a namespace, or of all namespaces.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn tables(&self, namespace: Option<&str>) -> Result<Vec<RouteTableDoc>, StoreError> {
         self.list(namespace, ListParams::default()).await
     }
 
-    /// The Rollouts of a namespace, or of all.
+    /// Lists the Rollouts of a namespace, or of all namespaces.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<RolloutDoc>, StoreError> {
         self.list(namespace, ListParams::default()).await
     }
@@ -176,7 +203,7 @@ impl KubeRouteStore {
 }
 
 impl KubeRouteStore {
-    /// The tables of one name in the selector's namespaces.
+    /// Reads the tables of this name in the selector's namespaces.
     async fn select_name(&self, selector: &RouteTableSelector, name: &str) -> Selection {
         let namespaces = selector.namespaces.iter();
         let reads =
@@ -217,7 +244,7 @@ impl RouteStore for KubeRouteStore {
             let params = ListParams::default().labels(labels.as_deref().unwrap_or_default());
             parts.push(self.select_labels(namespace, params).boxed());
         }
-        // In order, so that the same failures make the same text.
+        // `buffered` keeps the order, so that the same failures give the same text.
         stream::iter(parts)
             .buffered(READS_AT_ONCE)
             .fold(Selection::default(), async |all, part| all.and(part))
@@ -341,10 +368,10 @@ impl EventWriter for KubeRouteStore {
 }
 
 impl KubeRouteStore {
-    /// The Events of `component` in a namespace, or in all.
+    /// Lists the Events of `component` in a namespace, or in all namespaces.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn events(
         &self,
         namespace: Option<&str>,

@@ -4,34 +4,34 @@ use std::{fmt, time::Duration};
 
 use tokio::time::Instant;
 
-/// How urgent a request is. When an API server gets more requests than the budget allows, those with the smallest
-/// priority in this order go first.
+/// The priority of a request. When requests wait for the budget of an API server, the smallest priority in this order is
+/// served first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Takes traffic away from a canary, or reads what is needed for it: an abort, a rollback, the end of a rollout.
+    /// Moves traffic from a canary to stable, or reads what that needs: an abort, a rollback, the end of a rollout.
     TowardStable,
     /// Any other request of a call, which the controller waits for.
     #[default]
     Call,
-    /// Repairs drift, or watches over a promotion.
+    /// Repairs drift, or guards a promotion.
     Repair,
-    /// Restores what a Rollout that is gone has left behind.
+    /// Restores the tables of a deleted Rollout.
     Collect,
     /// Fills a cache.
     List,
-    /// Writes an Event object. Its failure says nothing about the API server, and no one waits for it.
+    /// Writes an Event object. No call waits for it, and its failure does not open the breaker.
     Event,
 }
 
-/// Travels with the requests that are made while a future runs, beside the arguments of the store: what Go's
-/// `context.Context` is to client-go.
+/// The priority and deadline of all requests that a future sends, like Go's `context.Context` in client-go.
 ///
-/// It belongs to the task. What [`tokio::spawn`] starts does not inherit it; wrap the spawned future in [`with_context`] too.
+/// It is a task-local value. A task that [`tokio::spawn`] starts does not inherit it; wrap the spawned future in
+/// [`with_context`] too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestContext {
-    /// When the caller stops waiting; `None` if only the request's own timeout counts.
+    /// When the caller stops waiting; `None` if only the timeout of each request counts.
     pub deadline: Option<Instant>,
-    /// How urgent the requests are.
+    /// The priority of the requests.
     pub priority: Priority,
 }
 
@@ -40,35 +40,36 @@ tokio::task_local! {
 }
 
 impl RequestContext {
-    /// The context of the running future; without [`with_context`] the default one.
+    /// Returns the context of the running future; the default one without [`with_context`].
     #[must_use]
     pub fn current() -> Self {
         CONTEXT.try_with(|context| *context).unwrap_or_default()
     }
 }
 
-/// Runs `future` with `context`. As in Go, a deadline that is in force already is never extended; the priority is replaced.
+/// Runs `future` with `context`. As in Go, the earlier of the outer and the inner deadline counts; the inner priority
+/// replaces the outer one.
 pub async fn with_context<F: Future>(mut context: RequestContext, future: F) -> F::Output {
     let outer = RequestContext::current().deadline;
     context.deadline = [outer, context.deadline].into_iter().flatten().min();
     CONTEXT.scope(context, future).await
 }
 
-/// Hears of the requests of one [`KubeRouteStore`](crate::KubeRouteStore). Every method defaults to doing nothing.
+/// Measures the requests of one [`KubeRouteStore`](crate::KubeRouteStore). Every method does nothing by default.
 ///
-/// The methods are called in the middle of a request: they must neither block nor panic.
+/// The methods run during a request: they must neither block nor panic.
 pub trait Observer: fmt::Debug + Send + Sync + 'static {
-    /// A request was sent and ended. A request that is sent three times is reported three times.
+    /// Called when a request ended that was sent. Each try of a request counts.
     fn request(&self, _request: &SentRequest) {}
 
-    /// A request waited this long for its share of the budget, whether it was sent then or not. A
-    /// request that did not wait is not reported.
+    /// Called when a request waited this long for the budget, whether it was sent then or not. Not called for a request that
+    /// did not wait.
     fn waited(&self, _time: Duration) {}
 
-    /// The breaker opened (`true`: requests now fail at once), or it closed. It is closed at the start.
+    /// Called when the breaker opened (`true`: requests now fail at once) or closed. It is closed at the start.
     fn breaker(&self, _is_open: bool) {}
 
-    /// An object was changed by another writer between our read and our write of it. `kind` is for example `RouteTable`.
+    /// Called when another writer changed an object between our read and our write. `kind` is for example `RouteTable`.
     fn conflict(&self, _kind: &'static str) {}
 }
 
@@ -78,22 +79,22 @@ impl Observer for () {}
 /// A request that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentRequest {
-    /// As RBAC names it: `get`, `list`, `watch`, `create`, `patch` or `delete`.
+    /// The RBAC verb: `get`, `list`, `watch`, `create`, `patch` or `delete`.
     pub verb: &'static str,
     /// The kind of the object, for example `RouteTable`.
     pub kind: &'static str,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// From the first byte that was sent to the last one that was received. Of a watch, only the time until it was open.
+    /// The time from the first byte sent to the last byte received; for a watch, the time until it was open.
     pub duration: Duration,
 }
 
-/// How a request ended. Shown as the value of a label: `200`, `connection`, `timeout`, `cancelled`.
+/// The outcome of a request. `Display` writes the value of a metric's label: `200`, `connection`, `timeout`, `cancelled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The API server answered with this HTTP status.
     Answered(u16),
-    /// There was no connection, or it broke.
+    /// The connection could not be opened, or it broke.
     Connection,
     /// The answer was not complete before the deadline.
     Timeout,

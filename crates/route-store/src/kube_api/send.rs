@@ -1,4 +1,4 @@
-//! Sending one request: its deadline, its tries, what an answer becomes, and what it says about the API server.
+//! Sends one request: its deadline, its retries, the error that an answer becomes, and its verdict for the breaker.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::KubeRouteStore;
 use super::breaker::Verdict;
-use super::gate::Shut;
+use super::gate::Rejection;
 use crate::error::label;
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
 
-/// An error that the API server answered with and nothing here expects, as the source of [`StoreError::Unreachable`].
+/// An unexpected error status of the API server: a source of [`StoreError::Unreachable`].
 #[derive(Debug, thiserror::Error)]
 #[error("the API server answered {code}{}", detail(.message))]
 pub(super) struct Answered {
@@ -37,7 +37,7 @@ impl From<&Status> for Answered {
 }
 
 impl Answered {
-    /// The unexpected answer that an error carries.
+    /// Returns the unexpected answer that is the source of `error`.
     pub(super) fn of(error: &StoreError) -> Option<&Self> {
         match error {
             StoreError::Unreachable { source, .. } => source.downcast_ref(),
@@ -46,7 +46,8 @@ impl Answered {
     }
 }
 
-/// Whether the API server returned an error, or answers but must not be sent more: the next try has to wait longer.
+/// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
+/// than after a request without an answer.
 pub(super) fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
@@ -62,7 +63,7 @@ pub(super) fn is_refusal(error: &StoreError) -> bool {
     }
 }
 
-/// What the API server said, if anything.
+/// Returns the message with a separator, in one line; empty if there is no message.
 fn detail(message: &str) -> String {
     let line = one_line(message);
     if line.is_empty() {
@@ -76,7 +77,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why there is no answer of use.
+/// Why one try of a request has no result.
 enum Refused {
     Client(kube::Error),
     Answered {
@@ -85,11 +86,11 @@ enum Refused {
     },
 }
 
-/// What is left of a call after its last request: the time to answer the controller.
+/// Time of a call that its last request leaves for the answer to the controller.
 const RESERVE: Duration = Duration::from_millis(100);
 
 impl KubeRouteStore {
-    /// Sends a request as [`send_for_bytes`](Self::send_for_bytes) does, and parses the answer.
+    /// Sends a request like [`send_for_bytes`](Self::send_for_bytes), and parses the answer.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -99,8 +100,8 @@ impl KubeRouteStore {
         serde_json::from_slice(&answer).map_err(|error| call.failed(kube::Error::SerdeError(error)))
     }
 
-    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave. It waits for
-    /// its share of the budget, and is not sent while the breaker is open.
+    /// Sends a request, with retries, before the earlier of its timeout and the deadline of [`RequestContext`]. Each try
+    /// passes the gate. See the diagram of the [module](super).
     pub(super) async fn send_for_bytes(
         &self,
         call: &Call,
@@ -121,8 +122,8 @@ impl KubeRouteStore {
         loop {
             let entered = match self.gate.enter(context.priority, end).await {
                 Ok(entered) => entered,
-                // What the API server answered says more.
-                Err(shut) => return Err(last.unwrap_or_else(|| call.not_sent(shut))),
+                // The answer to the previous try says more than the gate.
+                Err(rejection) => return Err(last.unwrap_or_else(|| call.not_sent(rejection))),
             };
             let asked = self.ask(client, call, request.clone(), end);
             let Ok(asked) = timeout_at(end, asked).await else {
@@ -130,7 +131,7 @@ impl KubeRouteStore {
             };
             let refused = match asked {
                 Ok(answer) => {
-                    entered.answered(Verdict::Well);
+                    entered.answered(Verdict::Healthy);
                     return Ok(answer);
                 }
                 Err(refused) => refused,
@@ -188,7 +189,7 @@ impl KubeRouteStore {
         Ok(body)
     }
 
-    /// A request that is sent now, and has until `end`.
+    /// Starts the measurement of a request that is sent now and has until `end`.
     pub(super) fn sent<'a>(&'a self, call: &'a Call, end: Instant) -> Sent<'a> {
         Sent {
             call,
@@ -199,7 +200,7 @@ impl KubeRouteStore {
         }
     }
 
-    /// Waits for `answer` as long as a request may take, and `longer`.
+    /// Waits for `answer` for the request timeout plus `longer`.
     pub(super) async fn within<T>(
         &self,
         call: &Call,
@@ -218,17 +219,17 @@ impl KubeRouteStore {
     }
 }
 
-/// How long a request may take.
+/// When a request ends.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
-    /// Its own timeout ends it.
+    /// At its own timeout.
     Timeout { end: Instant, after: Duration },
-    /// The caller stops waiting before.
+    /// At the earlier deadline of its call.
     Call { end: Instant },
 }
 
 impl Limit {
-    /// The limit of a request that begins now.
+    /// The limit of a request that starts at `now`.
     fn new(context: &RequestContext, now: Instant, timeout: Duration) -> Self {
         let of_timeout = Self::Timeout {
             end: now + timeout,
@@ -261,27 +262,27 @@ impl Call {
         }
     }
 
-    fn not_sent(&self, shut: Shut) -> StoreError {
+    fn not_sent(&self, rejection: Rejection) -> StoreError {
         let (verb, what) = (self.verb, self.what.clone());
-        match shut {
-            Shut::Breaker(reason) => StoreError::Failing { verb, what, reason },
-            Shut::Budget => StoreError::Throttled { verb, what },
+        match rejection {
+            Rejection::Breaker(reason) => StoreError::Failing { verb, what, reason },
+            Rejection::Budget => StoreError::Throttled { verb, what },
         }
     }
 }
 
-/// A request that is under way. It tells the observer when it ends, also if it is dropped.
+/// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
 pub(super) struct Sent<'a> {
     call: &'a Call,
     observer: &'a dyn Observer,
     begin: Instant,
     end: Instant,
-    /// `None` while there is no answer.
+    /// `None` without an answer.
     pub(super) outcome: Option<Outcome>,
 }
 
 impl Sent<'_> {
-    /// There was no connection, or it broke.
+    /// Notes that the connection failed.
     fn broke(&mut self, error: kube::Error) -> Refused {
         self.outcome = Some(Outcome::Connection);
         Refused::Client(error)
@@ -306,7 +307,7 @@ impl Drop for Sent<'_> {
 }
 
 impl Refused {
-    /// What decides about another try; `None` for what another try would not change.
+    /// Returns what a retry depends on; `None` if a retry cannot help.
     fn failure(&self) -> Option<Failure> {
         match self {
             Self::Answered { status, after } => {
@@ -320,22 +321,22 @@ impl Refused {
         }
     }
 
-    /// What it says about the API server, if a pause of `left` still fits.
+    /// Returns the verdict for the breaker. An overloaded API server has failed if it asks for a pause of at least `left`.
     fn verdict(&self, left: Duration) -> Verdict {
         match self {
             Self::Answered { status, after } => match status.code {
                 500.. => Verdict::Failed,
                 429 if after.is_some_and(|after| after >= left) => Verdict::Failed,
                 429 => Verdict::Unknown,
-                _ => Verdict::Well,
+                _ => Verdict::Healthy,
             },
             Self::Client(_) if self.failure().is_some() => Verdict::Failed,
-            // It has answered, if not what was expected.
-            Self::Client(_) => Verdict::Well,
+            // There is an answer, although an unexpected one.
+            Self::Client(_) => Verdict::Healthy,
         }
     }
 
-    /// The cause in one line.
+    /// Returns the innermost cause in one line.
     fn reason(&self) -> String {
         match self {
             Self::Client(error) => {
@@ -357,7 +358,7 @@ impl Refused {
     }
 }
 
-/// `Retry-After`, in seconds as the API server writes it, or the same in the answer itself.
+/// Returns the pause that the API server asks for: the header `Retry-After` in seconds, or the field of the status.
 fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
     let header = headers.get(RETRY_AFTER).and_then(|it| it.to_str().ok());
     let header = header.and_then(|seconds| seconds.parse().ok());
@@ -367,24 +368,25 @@ fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
     seconds.map(Duration::from_secs)
 }
 
-/// How often a request is sent at most.
+/// Maximum number of tries of a request.
 const TRIES: u32 = 3;
 /// The shortest pause between two tries.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a try failed, as far as that decides about another one.
+/// Why a try failed, for the decision to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// No connection, or it broke before there was an answer.
+    /// The connection could not be opened, or broke before an answer.
     Connection,
-    /// The API server answered with an error, and may have said how long to wait (`Retry-After`).
+    /// The API server answered with an error, possibly with `Retry-After`.
     Answered(StatusCode, Option<Duration>),
 }
 
-/// The pause before the next try, after so many `tries`. `None` when there is none.
+/// Returns the pause before the next try after `tries` tries; `None` if there is no next try.
 ///
-/// Only what may go away is tried again: 429, 503, 504 and broken connections. A POST is not after it may have been carried
-/// out. `left` is the time that is left for the request, and `jitter`, from 0 to 1, spreads the tries of several clients.
+/// Only transient failures are retried: 429, 503, 504 and broken connections. A POST is not retried if the API server may
+/// have carried it out. The pause must end within `left`, the rest of the request's time. `jitter`, from 0 to 1, spreads
+/// the tries of several clients.
 fn retry_pause(
     method: &Method,
     failure: Failure,
@@ -408,14 +410,14 @@ fn retry_pause(
 pub(super) type HttpRequest = http::Request<Vec<u8>>;
 pub(super) type RequestError = kube::core::request::Error;
 
-/// What was asked of the API server, in the words an error uses.
+/// A request as errors describe it.
 pub(super) struct Call {
     verb: &'static str,
     kind: &'static str,
     pub(super) what: String,
-    /// As RBAC names it.
+    /// The RBAC resource.
     resource: String,
-    /// Whether one object was named, so that its state can be in the way.
+    /// Whether the request names one object, so that 400, 409 and 422 are about its state.
     is_on_object: bool,
 }
 
@@ -483,8 +485,8 @@ impl Call {
     }
 }
 
-/// A schema or CEL rejection names the kind and lists causes; a JSON Patch that does not apply
-/// carries neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
+/// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a
+/// JSON Patch that does not apply has neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
 fn is_failed_test(status: &Status) -> bool {
     status
         .details
@@ -492,7 +494,8 @@ fn is_failed_test(status: &Status) -> bool {
         .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
 }
 
-/// A validating webhook's refusal has the code of a missing permission (apiserver `admission/errors.go`).
+/// Returns whether a 403 is a denial of an admission webhook or policy, which has the same code as a missing permission
+/// (apiserver `admission/errors.go`).
 fn is_admission_denial(status: &Status) -> bool {
     status.message.contains("admission webhook")
         || status.message.contains("ValidatingAdmissionPolicy")
@@ -500,7 +503,7 @@ fn is_admission_denial(status: &Status) -> bool {
 
 fn rbac_name<K: Resource>() -> String {
     let name = format!("{}.{}", K::PLURAL, K::GROUP);
-    // The core group has no name.
+    // The name of the core group is empty.
     name.trim_end_matches('.').to_owned()
 }
 
@@ -533,7 +536,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_go_away_is_tried_twice_more() {
+    fn transient_failures_are_retried_twice() {
         check(&Method::GET, answered(429, 0), 1, Some(300));
         check(&Method::GET, answered(503, 0), 2, Some(300));
         check(&Method::PATCH, answered(504, 0), 2, Some(300));
@@ -545,13 +548,13 @@ mod tests {
     }
 
     #[test]
-    fn the_server_says_how_long_to_wait_if_that_fits() {
+    fn retry_after_is_respected_if_the_pause_fits() {
         check(&Method::GET, answered(429, 1), 1, Some(1000));
         check(&Method::GET, answered(429, 3), 1, None);
     }
 
     #[test]
-    fn what_may_have_been_created_is_not_created_again() {
+    fn a_post_that_may_have_been_carried_out_is_not_retried() {
         check(&Method::POST, answered(429, 0), 1, Some(300));
         check(&Method::POST, answered(504, 0), 1, None);
         check(&Method::POST, Failure::Connection, 1, None);
