@@ -1,4 +1,4 @@
-//! Envoy's admin interface: what it has taken over, and what it refused.
+//! A client of Envoy's admin interface, which shows the applied and the rejected configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ impl Admin {
         }
     }
 
-    /// The address of the only listener.
+    /// Returns the address of the only listener.
     pub(crate) async fn listener(&self) -> Result<Option<SocketAddr>, LabError> {
         let listeners = self.json("/listeners?format=json").await?;
         let socket = listeners.pointer("/listener_statuses/0/local_address/socket_address");
@@ -43,7 +43,7 @@ impl Admin {
         Ok(Some(address))
     }
 
-    /// The version of the route configuration in use; `None` before the first.
+    /// Returns the version of the active route configuration; `None` before the first.
     pub(crate) async fn route_version(&self) -> Result<Option<String>, LabError> {
         let dump = self
             .json("/config_dump?resource=dynamic_route_configs")
@@ -52,7 +52,7 @@ impl Admin {
         Ok(version.and_then(Value::as_str).map(str::to_owned))
     }
 
-    /// The ports of the endpoints of each cluster.
+    /// Returns the sorted ports of the endpoints of each cluster.
     pub(crate) async fn endpoints(&self) -> Result<BTreeMap<String, Vec<u16>>, LabError> {
         let all = self.json("/clusters?format=json").await?;
         let clusters = list(&all, "cluster_statuses").map(|cluster| {
@@ -68,7 +68,7 @@ impl Admin {
         Ok(clusters.collect())
     }
 
-    /// How many updates of any kind were refused or could not be read.
+    /// Returns the number of updates that Envoy rejected or could not read.
     pub(crate) async fn refused(&self) -> Result<u64, LabError> {
         let text = self.get("/stats?filter=update_(rejected|failure)$").await?;
         let counters = text.lines().filter_map(|line| line.rsplit_once(": "));
