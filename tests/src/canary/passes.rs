@@ -1,4 +1,4 @@
-//! What the plugin counts of the controller's passes, over all its processes.
+//! The plugin's metric of the controller's passes, summed over all its processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,8 @@ use crate::generator::send;
 
 const SERIES: &str = "gloo_router_passes_total{result=\"";
 
-/// The passes of a cluster's plugin, by result. A process that ends takes those since the last look with it.
+/// The passes of a cluster's plugin, by result. The passes between the last [`Passes::look`] and the end of a process are not
+/// counted.
 pub struct Passes {
     directory: PathBuf,
     process: i32,
@@ -23,10 +24,10 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Those from now on.
+    /// Counts the passes from now on.
     ///
     /// # Errors
-    /// It has no controller.
+    /// Returns `Err` if the cluster has no controller.
     pub fn of(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             directory: cluster.controller()?.directory().to_owned(),
@@ -37,20 +38,20 @@ impl Passes {
         })
     }
 
-    /// Keeps all that the plugin answers, in files named after the second.
+    /// Writes each scrape to a file, named by the Unix time in seconds.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// Returns `Err` if the directory cannot be created.
     pub fn keep_in(&mut self, directory: PathBuf) -> Result<()> {
         fs::create_dir_all(&directory)?;
         self.scrapes = Some(directory);
         Ok(())
     }
 
-    /// Asks the plugin. It is no error if there is none, or if it ends meanwhile.
+    /// Reads the plugin's metrics. Does nothing if there is no plugin, or it ends meanwhile.
     ///
     /// # Errors
-    /// The processes cannot be listed, or an answer cannot be kept.
+    /// Returns `Err` if the processes cannot be listed, or an answer cannot be written.
     pub async fn look(&mut self) -> Result<()> {
         let Some(process) = plugins_below(&self.directory)?.pop() else {
             return Ok(());
@@ -70,7 +71,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The passes so far, by result.
+    /// Returns the passes so far, by result.
     pub fn by_result(&self) -> BTreeMap<String, u64> {
         let mut all = self.earlier.clone();
         for (result, count) in &self.of_process {
@@ -97,10 +98,10 @@ fn passes_in(metrics: &str) -> BTreeMap<String, u64> {
     series.collect()
 }
 
-/// What a plugin that serves its metrics at `address` has counted for a series; 0 if it does not have it yet.
+/// Reads a series from the metrics at `address`; 0 if the plugin does not have it yet.
 ///
 /// # Errors
-/// It does not answer.
+/// Returns `Err` if the plugin does not answer.
 pub async fn count(address: &str, series: &str) -> Result<u64> {
     let reply = send(address, "GET /metrics HTTP/1.1", "").await?;
     let mut lines = reply.body.lines();

@@ -1,4 +1,5 @@
-//! What a controller logs about the reconciles of one Rollout, read as the log grows: it has hundreds of megabytes after hours.
+//! The reconciles of one Rollout in the log of a controller. Only new lines are read, because a log grows to hundreds of
+//! megabytes in some hours.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -10,9 +11,9 @@ use anyhow::Result;
 #[derive(Debug)]
 pub(super) struct Reconciles {
     log: PathBuf,
-    /// What a line about the Rollout has in it.
+    /// Texts in a line about the Rollout.
     about: [String; 2],
-    /// How much of the log was read, in bytes.
+    /// Number of bytes that were read.
     read: u64,
     last: String,
 }
@@ -31,16 +32,16 @@ impl Reconciles {
         }
     }
 
-    /// The line about the last one that was completed; empty before the first.
+    /// Returns the line of the last completed reconcile; empty before the first.
     ///
     /// # Errors
-    /// The log cannot be read.
+    /// Returns `Err` if the log cannot be read.
     pub(super) fn last(&mut self) -> Result<&str> {
         let mut file = File::open(&self.log)?;
         file.seek(SeekFrom::Start(self.read))?;
         let mut new = Vec::new();
         file.read_to_end(&mut new)?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = new.iter().rposition(|byte| *byte == b'\n');
         new.truncate(whole.map_or(0, |end| end + 1));
         self.read += u64::try_from(new.len())?;
