@@ -63,7 +63,7 @@ enum Attempt {
 /// Shifts traffic by editing RouteTables in `S`.
 #[derive(Debug)]
 pub struct GlooRouter<S> {
-    store: S,
+    store: Arc<S>,
     policy: Policy,
     memory: Memory,
     deferred: Deferred,
@@ -102,7 +102,7 @@ impl Shifted {
 
 impl<S: Store> GlooRouter<S> {
     /// A router over `store`, within `policy`.
-    pub fn new(store: S, policy: Policy) -> Self {
+    pub fn new(store: Arc<S>, policy: Policy) -> Self {
         Self {
             store,
             policy,
@@ -170,7 +170,7 @@ impl<S: Store> GlooRouter<S> {
         rollout: &'r Rollout,
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = live_rollout::with_zero_percentages(&self.store, rollout);
+        let complete = live_rollout::with_zero_percentages(&*self.store, rollout);
         let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {

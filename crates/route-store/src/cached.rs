@@ -15,8 +15,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::kube_api::compare;
 use crate::{
-    Clusters, CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness,
-    Informer, Keep, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
+    CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
+    Keep, KubeRouteStore, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
     ZeroMirrors,
 };
@@ -38,6 +38,32 @@ pub struct CachedRouteStore {
     /// Namespaces to watch without permission for all namespaces, in addition to those of the calls.
     namespaces: Vec<String>,
     started: Instant,
+}
+
+/// The stores of two clusters, which fail independently. Without a management cluster both are the same store.
+#[derive(Clone)]
+pub struct Clusters {
+    /// The controller's cluster: Rollouts, Services, EndpointSlices, Pods, Leases and Events about Rollouts.
+    pub local: Arc<KubeRouteStore>,
+    /// The cluster of Gloo: RouteTables, MirrorPolicies and Events about them.
+    pub tables: Arc<KubeRouteStore>,
+}
+
+impl Clusters {
+    /// Uses one cluster for everything.
+    #[must_use]
+    pub fn one(store: Arc<KubeRouteStore>) -> Self {
+        Self {
+            local: Arc::clone(&store),
+            tables: store,
+        }
+    }
+
+    /// Returns whether one cluster has everything.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        Arc::ptr_eq(&self.local, &self.tables)
+    }
 }
 
 impl CachedRouteStore {
@@ -157,6 +183,7 @@ impl CachedRouteStore {
         if cached.tables.is_empty() {
             return self
                 .store
+                .tables
                 .select(selector, Decision::Absence.freshness())
                 .await;
         }
@@ -167,7 +194,10 @@ impl CachedRouteStore {
             namespaces: selector.namespaces.clone(),
             ..RouteTableSelector::default()
         };
-        let found = self.store.select(&missing, Decision::Absence.freshness());
+        let found = self
+            .store
+            .tables
+            .select(&missing, Decision::Absence.freshness());
         let cached = Selection {
             tables: cached.tables,
             errors: Vec::new(),
@@ -182,7 +212,7 @@ impl RouteStore for CachedRouteStore {
             self.tables.follow(namespace);
         }
         match freshness {
-            Freshness::Live => self.store.select(selector, freshness).await,
+            Freshness::Live => self.store.tables.select(selector, freshness).await,
             Freshness::Cached => {
                 if let Some(namespace) = selector.namespaces.first() {
                     self.wait(namespace).await;
@@ -190,7 +220,7 @@ impl RouteStore for CachedRouteStore {
                 match self.cached(selector, FRESH) {
                     Some(cached) if cached.errors.is_empty() && !cached.tables.is_empty() => cached,
                     Some(cached) => self.confirmed(selector, cached).await,
-                    None => self.store.select(selector, Freshness::Live).await,
+                    None => self.store.tables.select(selector, Freshness::Live).await,
                 }
             }
         }
@@ -211,17 +241,17 @@ impl RouteStore for CachedRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.store.read(key).await
+        self.store.tables.read(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.patch(key, patch).await?;
+        let table = self.store.tables.patch(key, patch).await?;
         self.tables.put(self.keeper.compact(table.clone()));
         Ok(table)
     }
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.hand_back(key, patch).await?;
+        let table = self.store.tables.hand_back(key, patch).await?;
         self.tables.put(self.keeper.compact(table.clone()));
         Ok(table)
     }
@@ -232,7 +262,7 @@ impl PolicyStore for CachedRouteStore {
         self.policies.follow_all();
         match self.cached_policies(FRESH) {
             Some(policies) => Ok(policies),
-            None => self.store.policies().await,
+            None => self.store.tables.policies().await,
         }
     }
 
@@ -241,7 +271,7 @@ impl PolicyStore for CachedRouteStore {
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.create_policy(policy).await?;
+        let policy = self.store.tables.create_policy(policy).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
@@ -251,13 +281,13 @@ impl PolicyStore for CachedRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.patch_policy(key, patch).await?;
+        let policy = self.store.tables.patch_policy(key, patch).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        let deleted = self.store.delete_policy(policy).await;
+        let deleted = self.store.tables.delete_policy(policy).await;
         if let Ok(()) | Err(StoreError::NotFound { .. }) = deleted {
             self.policies.remove(policy.key());
         }
@@ -267,11 +297,11 @@ impl PolicyStore for CachedRouteStore {
 
 impl RolloutReader for CachedRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        self.store.rollout(key).await
+        self.store.local.rollout(key).await
     }
 
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
-        self.store.knows_rollouts(namespace).await
+        self.store.local.knows_rollouts(namespace).await
     }
 
     async fn zero_mirrors(
@@ -286,7 +316,7 @@ impl RolloutReader for CachedRouteStore {
         {
             return Ok(Some(traffic.zero_mirrors.clone()));
         }
-        self.store.zero_mirrors(key, generation).await
+        self.store.local.zero_mirrors(key, generation).await
     }
 
     async fn newer_rollout(&self, key: &ObjectKey, version: &str) -> Option<Arc<RolloutFacts>> {
@@ -294,7 +324,7 @@ impl RolloutReader for CachedRouteStore {
             Ok(()) => self.rollouts.get(key)?,
             // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
-                let live = self.store.rollout(key).await.ok()??;
+                let live = self.store.local.rollout(key).await.ok()??;
                 Arc::new(self.rollouts.keeper().keep(&live.raw().to_string()).ok()?)
             }
             Err(_) => return None,
@@ -309,7 +339,7 @@ impl RolloutReader for CachedRouteStore {
 
 impl ServiceReader for CachedRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        self.store.service_port(key).await
+        self.store.local.service_port(key).await
     }
 }
 
@@ -320,7 +350,7 @@ impl EndpointReader for CachedRouteStore {
         namespace: &str,
         services: &[&str],
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        self.store.endpoints(namespace, services).await
+        self.store.local.endpoints(namespace, services).await
     }
 
     fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
@@ -332,6 +362,55 @@ impl EndpointReader for CachedRouteStore {
         namespace: &str,
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
-        self.store.pods_of_version(namespace, hash).await
+        self.store.local.pods_of_version(namespace, hash).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::PluginBlock;
+    use crate::fake_api::FakeApi;
+
+    /// An API server with a RouteTable, a Rollout and a Service of this name.
+    fn api(name: &str) -> Arc<KubeRouteStore> {
+        let api = FakeApi::default();
+        let metadata = json!({"name": name, "namespace": "shop"});
+        api.put("routetables", json!({"metadata": metadata, "spec": {}}));
+        api.put("rollouts", json!({"metadata": metadata, "spec": {}}));
+        let spec = json!({"ports": [{"port": 80}]});
+        api.put("services", json!({"metadata": metadata, "spec": spec}));
+        Arc::new(api.store())
+    }
+
+    fn cached(clusters: Clusters) -> CachedRouteStore {
+        let tables = TableKeeper::new(|_| Ok(Vec::new()));
+        let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
+        CachedRouteStore::new(clusters, tables, rollouts, Vec::new())
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("shop", name)
+    }
+
+    #[tokio::test]
+    async fn rollouts_and_services_are_local_and_tables_are_not() {
+        let store = cached(Clusters {
+            local: api("local"),
+            tables: api("tables"),
+        });
+        for (name, is_local) in [("local", true), ("tables", false)] {
+            let key = key(name);
+            assert_eq!(store.read(&key).await.is_ok(), !is_local);
+            assert_eq!(store.rollout(&key).await.unwrap().is_some(), is_local);
+            let port = store.service_port(&key).await.unwrap();
+            assert_eq!(port.is_some(), is_local);
+        }
+        let one = cached(Clusters::one(api("one")));
+        assert!(one.live().is_one());
+        assert!(one.read(&key("one")).await.is_ok());
+        assert!(one.rollout(&key("one")).await.unwrap().is_some());
     }
 }

@@ -67,29 +67,6 @@ pub trait EndpointReader: Send + Sync + 'static {
     }
 }
 
-/// A shared reader is a reader.
-impl<S: EndpointReader> EndpointReader for std::sync::Arc<S> {
-    async fn endpoints(
-        &self,
-        namespace: &str,
-        services: &[&str],
-    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        S::endpoints(self, namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        S::follow_endpoints(self, namespace, services)
-    }
-
-    async fn pods_of_version(
-        &self,
-        namespace: &str,
-        hash: &str,
-    ) -> Result<BTreeSet<String>, StoreError> {
-        S::pods_of_version(self, namespace, hash).await
-    }
-}
-
 /// Returns the label selector of the slices of `services`.
 pub(crate) fn slices_of(services: &[&str]) -> String {
     format!("{SERVICE_NAME} in ({})", services.join(","))

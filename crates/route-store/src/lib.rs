@@ -14,7 +14,6 @@
 //! again and retry.
 
 mod cached;
-mod clusters;
 mod dir;
 mod endpoints;
 mod error;
@@ -35,8 +34,7 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
-pub use cached::CachedRouteStore;
-pub use clusters::Clusters;
+pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
@@ -104,8 +102,8 @@ pub trait RouteStore: Send + Sync + 'static {
         patch: &Patch,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 
-    /// Applies a patch that restores the owner's content. A store with field managers also gives up the ownership of all
-    /// fields of the table.
+    /// Applies a patch that restores the owner's content. A store with field managers uses another manager for it, so that
+    /// the usual one owns no field of the table afterwards.
     ///
     /// # Errors
     /// See [`RouteStore::patch`].
@@ -233,100 +231,4 @@ pub trait ServiceReader: Send + Sync + 'static {
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
-}
-
-/// A shared store is a store.
-impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
-    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
-        S::select(self, selector, freshness).await
-    }
-
-    fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
-        S::last_known(self, selector)
-    }
-
-    async fn is_starting(&self) -> bool {
-        S::is_starting(self).await
-    }
-
-    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        S::read(self, key).await
-    }
-
-    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        S::patch(self, key, patch).await
-    }
-
-    async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        S::hand_back(self, key, patch).await
-    }
-}
-
-/// A shared store is a store.
-impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
-    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        S::policies(self).await
-    }
-
-    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
-        S::last_known_policies(self)
-    }
-
-    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        S::create_policy(self, policy).await
-    }
-
-    async fn patch_policy(
-        &self,
-        key: &ObjectKey,
-        patch: &Patch,
-    ) -> Result<MirrorPolicyDoc, StoreError> {
-        S::patch_policy(self, key, patch).await
-    }
-
-    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        S::delete_policy(self, policy).await
-    }
-}
-
-/// A shared reader is a reader.
-impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        S::rollout(self, key).await
-    }
-
-    async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
-        S::knows_rollouts(self, namespace).await
-    }
-
-    async fn zero_mirrors(
-        &self,
-        key: &ObjectKey,
-        generation: i64,
-    ) -> Result<Option<ZeroMirrors>, StoreError> {
-        S::zero_mirrors(self, key, generation).await
-    }
-
-    async fn newer_rollout(
-        &self,
-        key: &ObjectKey,
-        version: &str,
-    ) -> Option<std::sync::Arc<RolloutFacts>> {
-        S::newer_rollout(self, key, version).await
-    }
-
-    fn is_called_for(&self, key: &ObjectKey) {
-        S::is_called_for(self, key);
-    }
-}
-
-/// A shared reader is a reader.
-impl<S: ServiceReader> ServiceReader for std::sync::Arc<S> {
-    fn keeps_services(&self) -> bool {
-        S::keeps_services(self)
-    }
-
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        S::service_port(self, key).await
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt as _, stream};
@@ -22,10 +22,10 @@ use crate::{
     resources::{EndpointSlice, Pod, Service, first_port},
 };
 
-/// A store in memory. Every write sets a new `metadata.resourceVersion`.
-#[derive(Debug, Default)]
+/// A store in memory. Every write sets a new `metadata.resourceVersion`. Clones share their objects.
+#[derive(Clone, Debug, Default)]
 pub struct MemoryRouteStore {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     /// Counts the changes of endpoints; its receivers wake the streams of endpoints.
     endpoints: watch::Sender<u64>,
 }

@@ -14,7 +14,7 @@ use crate::{GlooRouter, Policy};
 
 /// The router that serves the controller, over tables in memory.
 pub(super) struct Trial {
-    router: GlooRouter<Arc<MemoryRouteStore>>,
+    router: GlooRouter<MemoryRouteStore>,
     remarks: Remarks,
 }
 

@@ -153,7 +153,7 @@ impl Source {
         let subject = if self.files.is_empty() {
             let name = name.context("which Rollout? name it, or give files with -f")?;
             let key = self.key(name);
-            let live = self.clusters().rollout(&key).await?;
+            let live = self.clusters().local.rollout(&key).await?;
             let live = live.with_context(|| format!("there is no Rollout {key} in the cluster"))?;
             self.subject(live.raw())?
         } else {
@@ -243,6 +243,7 @@ impl Source {
         };
         let clusters = self.clusters();
         let selection = clusters
+            .tables
             .select(config.route_tables(), Freshness::Live)
             .await;
         for error in selection.errors {
@@ -258,7 +259,7 @@ impl Source {
         {
             store.put(table.into_raw())?;
         }
-        match clusters.policies().await {
+        match clusters.tables.policies().await {
             // Only mirror routes need them.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
                 if !from_rpc::has_mirrors(rollout) => {}

@@ -456,7 +456,7 @@ impl<S: Store> GlooRouter<S> {
         if plan.is_noop() {
             return Ok(Collected::Spared);
         }
-        carry_out(&self.store, &plan).await?;
+        carry_out(&*self.store, &plan).await?;
         let uid = document.raw().pointer("/metadata/uid");
         Ok(Collected::Restored(About {
             key: table.clone(),

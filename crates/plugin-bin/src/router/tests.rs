@@ -25,7 +25,7 @@ use super::*;
 
 /// A router over tables in memory.
 struct Fixture {
-    router: GlooRouter<Arc<Faulty>>,
+    router: GlooRouter<Faulty>,
     store: Arc<Faulty>,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn mirror_rollout(block: Value) -> Rollout {
     rollout
 }
 
-fn store_and_router() -> (Arc<Faulty>, GlooRouter<Arc<Faulty>>) {
+fn store_and_router() -> (Arc<Faulty>, GlooRouter<Faulty>) {
     let Fixture { router, store } = Fixture::new([shop()]);
     (store, router)
 }
@@ -144,7 +144,7 @@ async fn a_policy_of_another_rollout_or_of_somebody_else_stays() {
 }
 
 /// The error of a mirror step, which SetWeight reports (T-20).
-async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String {
+async fn refused(router: &GlooRouter<Faulty>, rollout: &Rollout) -> String {
     let route = mirror(30);
     router.set_mirror_route(rollout, &route).await.unwrap();
     text(router.set_weight(rollout, desired(25), &[]).await)
