@@ -13,7 +13,6 @@
 //! [`Envoy`] owns the process and its files, [`Gateway`] its configuration, [`World`] the delays, [`Pod`] is a small HTTP
 //! server, [`Load`] sends requests, and [`proof`] has the statistics.
 
-mod admin;
 mod envoy;
 mod error;
 mod gateway;
