@@ -65,7 +65,7 @@ impl Deed {
             Self::Abort => format!("abort version {}", before.number),
             Self::Retry => format!("retry version {}", before.number),
             Self::Pause if is_paused => "pause".to_owned(),
-            Self::Pause => "go on".to_owned(),
+            Self::Pause => "resume".to_owned(),
         }
     }
 }

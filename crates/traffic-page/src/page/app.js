@@ -106,7 +106,7 @@ function show(event) {
     const allowed = isFault ? what !== "kill" || plugin.id !== null : event.allowed.includes(what);
     button.setAttribute("aria-disabled", String(!allowed || Boolean(window.recording)));
   }
-  $("pause").firstChild.data = rollout.paused ? "Go on" : "Pause";
+  $("pause").firstChild.data = rollout.paused ? "Resume" : "Pause";
 }
 
 /** Updates the rows of a table; cells without a change are not touched. */
