@@ -7,7 +7,6 @@
 
 mod endpoints;
 mod passes;
-mod reconciles;
 pub mod walks;
 
 use std::collections::BTreeSet;
@@ -32,8 +31,8 @@ use tokio::task::JoinHandle;
 pub use endpoints::Endpoints;
 pub use passes::{Passes, count};
 
+use self::passes::Reconciles;
 use crate::{Cluster, Controller, eventually, manifest};
-use reconciles::Reconciles;
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const SECOND: &str = include_str!("../testdata/ratings.yaml");

@@ -234,7 +234,8 @@ func (g generator) fill(value reflect.Value, depth int) {
 	}
 }
 
-// time has the zones that gob tells apart: UTC, whole minutes, and seconds, which need a byte more. Go refuses minute -1.
+// time returns a time in each kind of zone that gob encodes differently: UTC, whole minutes, and seconds, which need one more
+// byte. Go rejects an offset of -1 minute.
 func (g generator) time() time.Time {
 	zone := time.UTC
 	switch g.Intn(3) {

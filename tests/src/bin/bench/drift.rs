@@ -104,7 +104,7 @@ impl Bench {
         });
         let seen = self.proxy.take_seen();
         let is_patch = |verb: &str, resource: &str| verb == "patch" && resource == "routetables";
-        let figures = Drift {
+        let measured = Drift {
             edits: edits.len(),
             repairs: repairs.collect(),
             requests: seen.len(),
@@ -124,7 +124,7 @@ impl Bench {
         for table in 0..tables {
             self.world.write_again(table).await?;
         }
-        Ok(figures)
+        Ok(measured)
     }
 }
 

@@ -82,8 +82,8 @@ impl Bench {
     async fn one_rollout(&mut self, plugins: &[PathBuf]) -> Result<()> {
         let mut all = vec![OneRollout::default(); plugins.len()];
         for _ in 0..ROUNDS {
-            for (figures, binary) in all.iter_mut().zip(plugins) {
-                self.one_rollout_with(binary, figures).await?;
+            for (measured, binary) in all.iter_mut().zip(plugins) {
+                self.one_rollout_with(binary, measured).await?;
             }
         }
         let size = self.world.rollout_size(0)?;
@@ -125,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn one_rollout_with(&mut self, binary: &Path, figures: &mut OneRollout) -> Result<()> {
+    async fn one_rollout_with(&mut self, binary: &Path, measured: &mut OneRollout) -> Result<()> {
         let plugin = self.start(binary).await?;
         sleep(SETTLE).await;
         let resting = self.world.rollout(0)?;
@@ -137,10 +137,10 @@ impl Bench {
         for _ in 0..PASSES {
             let begin = Instant::now();
             plugin.steady_pass(resting).await?;
-            figures.steady.push(begin.elapsed());
+            measured.steady.push(begin.elapsed());
         }
-        figures.steady_cpu += plugin.cpu()? - cpu;
-        figures.steady_requests += self.proxy.take_seen().len();
+        measured.steady_cpu += plugin.cpu()? - cpu;
+        measured.steady_requests += self.proxy.take_seen().len();
 
         self.world.set_state(0, State::Updating).await?;
         let updating = self.world.rollout(0)?;
@@ -152,14 +152,14 @@ impl Bench {
         let cpu = plugin.cpu()?;
         for change in 0..CHANGES {
             let weight = if change % 2 == 0 { 25 } else { 50 };
-            figures.change.push(plugin.change(updating, weight).await?);
+            measured.change.push(plugin.change(updating, weight).await?);
             if change < 2 {
                 let patch = self.proxy.last_patch();
                 patches.push(patch.context("a changed weight sent no PATCH")?);
             }
         }
-        figures.change_cpu += plugin.cpu()? - cpu;
-        figures.change_requests += self.proxy.take_seen().len();
+        measured.change_cpu += plugin.cpu()? - cpu;
+        measured.change_requests += self.proxy.take_seen().len();
         plugin.quit().await?;
 
         // The plugin has ended, so nothing else watches the table.
@@ -169,13 +169,13 @@ impl Bench {
             let patch = at_version_of(patch, &table)?;
             let begin = Instant::now();
             let text = self.client.request_text(patch).await?;
-            figures.bare_patch.push(begin.elapsed());
+            measured.bare_patch.push(begin.elapsed());
             table = serde_json::from_str(&text)?;
         }
         for _ in 0..CHANGES {
             let begin = Instant::now();
             self.get(&patches).await?;
-            figures.bare_get.push(begin.elapsed());
+            measured.bare_get.push(begin.elapsed());
         }
         // Another version of the plugin may not be able to read this one's records.
         self.world.write_again(0).await?;
@@ -197,8 +197,8 @@ impl Bench {
     async fn many_rollouts(&mut self, plugins: &[PathBuf]) -> Result<()> {
         let mut all = vec![ManyRollouts::default(); plugins.len()];
         for _ in 0..ROUNDS {
-            for (figures, binary) in all.iter_mut().zip(plugins) {
-                self.many_rollouts_with(binary, figures).await?;
+            for (measured, binary) in all.iter_mut().zip(plugins) {
+                self.many_rollouts_with(binary, measured).await?;
             }
         }
         let (rollouts, tables) = (self.world.rollouts(), self.world.tables());
@@ -240,7 +240,7 @@ impl Bench {
     async fn many_rollouts_with(
         &mut self,
         binary: &Path,
-        figures: &mut ManyRollouts,
+        measured: &mut ManyRollouts,
     ) -> Result<()> {
         let plugin = self.start(binary).await?;
         sleep(SETTLE).await;
@@ -249,10 +249,10 @@ impl Bench {
         self.proxy.take_seen();
         let (cpu, begin) = (plugin.cpu()?, Instant::now());
         let times = self.steady_passes(&plugin, &everything).await?;
-        figures.steady_time += begin.elapsed();
-        figures.steady_cpu += plugin.cpu()? - cpu;
-        figures.steady.extend(times);
-        figures.steady_requests += self.proxy.take_seen().len();
+        measured.steady_time += begin.elapsed();
+        measured.steady_cpu += plugin.cpu()? - cpu;
+        measured.steady.extend(times);
+        measured.steady_requests += self.proxy.take_seen().len();
 
         // One Rollout of each table.
         let some: Vec<usize> = everything.into_iter().step_by(ROLLOUTS_PER_TABLE).collect();
@@ -260,13 +260,13 @@ impl Bench {
         self.proxy.take_seen();
         for weight in [25, 50] {
             let times = self.each(&some, async |rollout| plugin.change(rollout, weight).await);
-            figures.change.extend(times.await?);
+            measured.change.extend(times.await?);
         }
-        figures.change_requests += self.proxy.take_seen().len();
+        measured.change_requests += self.proxy.take_seen().len();
         self.each(&some, async |rollout| plugin.set_weight(rollout, 0).await)
             .await?;
         self.world.set_states(&some, State::Resting).await?;
-        figures.memory = figures.memory.max(plugin.peak_memory()?);
+        measured.memory = measured.memory.max(plugin.peak_memory()?);
         plugin.quit().await
     }
 
@@ -348,7 +348,7 @@ impl Bench {
             *requests.entry(*verb).or_default() += 1;
         }
         let watched = first_watches(&seen);
-        let mut figures = NewLeader {
+        let mut measured = NewLeader {
             passes,
             // A watch starts when its list is complete.
             listed: watched.values().max().map(|last| *last - begin),
@@ -361,10 +361,10 @@ impl Bench {
             for _ in 0..self.args.relists {
                 self.relist(watched.len()).await?;
             }
-            figures.memory_later = Some(plugin.peak_memory()?);
+            measured.memory_later = Some(plugin.peak_memory()?);
         }
         plugin.quit().await?;
-        Ok(figures)
+        Ok(measured)
     }
 
     /// Makes the plugin list again, and waits until it watches again.
