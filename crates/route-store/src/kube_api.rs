@@ -78,7 +78,7 @@ pub use watch::{Keep, Kept, WholeDocuments};
 /// The field manager of our writes in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// The field manager of the write that restores a table's owner content.
+/// The field manager of the write that restores the owner's content of a table.
 ///
 /// A client that changes a list becomes its manager, and the list of routes has one manager as a whole. Argo CD can be
 /// configured to ignore all fields of [`FIELD_MANAGER`]. If that were still the manager at rest, Argo CD would no longer

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! add:   equal to a queued Event?  -> Counted       queue full?            -> the oldest is Dropped
-//! next:  rate of all is used up?   -> Wait
-//!        rate of the object is used up?  -> Throttled, or Counted if an equal Event was posted within 10 min
+//! next:  rate of the object is used up?  -> Throttled, or Counted if an equal Event was posted within 10 min
+//!        rate of all is used up?   -> Wait
 //!        otherwise                 -> Post: a new Event, or a repeat that updates the posted one
 //! ```
 

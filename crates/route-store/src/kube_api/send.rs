@@ -19,71 +19,86 @@ use super::gate::Rejection;
 use crate::error::label;
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
 
-/// An unexpected error status of the API server: a source of [`StoreError::Unreachable`].
-#[derive(Debug, thiserror::Error)]
-#[error("the API server answered {code}{}", detail(.message))]
-pub(super) struct Answered {
-    pub(super) code: u16,
-    pub(super) message: String,
+pub(super) type HttpRequest = http::Request<Vec<u8>>;
+pub(super) type RequestError = kube::core::request::Error;
+
+/// A request as errors describe it.
+pub(super) struct Call {
+    verb: &'static str,
+    kind: &'static str,
+    pub(super) what: String,
+    /// The RBAC resource.
+    resource: String,
+    /// Whether the request names one object, so that 400, 409 and 422 are about its state.
+    is_on_object: bool,
 }
 
-impl From<&Status> for Answered {
-    fn from(status: &Status) -> Self {
+impl Call {
+    /// A request for one object.
+    pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
         Self {
-            code: status.code,
-            message: status.message.clone(),
+            verb,
+            kind: K::KIND,
+            what: label::<K>(key),
+            resource: rbac_name::<K>(),
+            is_on_object: true,
         }
     }
-}
 
-impl Answered {
-    /// Returns the unexpected answer that is the source of `error`.
-    pub(super) fn of(error: &StoreError) -> Option<&Self> {
-        match error {
-            StoreError::Unreachable { source, .. } => source.downcast_ref(),
-            _ => None,
+    /// A request for the objects of a namespace, or of all.
+    pub(super) fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
+        let place = namespace.map_or_else(
+            || "all namespaces".to_owned(),
+            |name| format!("namespace {name}"),
+        );
+        Self {
+            verb,
+            kind: K::KIND,
+            what: format!("{} in {place}", K::PLURAL),
+            resource: rbac_name::<K>(),
+            is_on_object: false,
         }
     }
-}
 
-/// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
-/// than after a request without an answer.
-pub(super) fn is_refusal(error: &StoreError) -> bool {
-    match error {
-        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
-            false
+    /// Decodes an object of the answer.
+    pub(super) fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
+        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
+    }
+
+    /// Maps an error of the client to a [`StoreError`].
+    pub(super) fn failed(&self, error: kube::Error) -> StoreError {
+        let kube::Error::Api(status) = &error else {
+            return self.unreachable(error);
+        };
+        let (what, reason) = (self.what.clone(), status.message.clone());
+        match status.code {
+            404 => StoreError::NotFound { what },
+            409 if self.is_on_object => StoreError::Conflict(what),
+            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
+            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
+            403 if self.is_on_object && is_admission_denial(status) => {
+                StoreError::Rejected { what, reason }
+            }
+            401 | 403 => StoreError::Forbidden {
+                verb: self.verb,
+                what,
+                resource: self.resource.clone(),
+                reason,
+            },
+            _ => self.unreachable(Answered::from(status.as_ref())),
         }
-        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
-        StoreError::Throttled { .. }
-        | StoreError::NotFound { .. }
-        | StoreError::Conflict(_)
-        | StoreError::Rejected { .. }
-        | StoreError::Forbidden { .. }
-        | StoreError::Unreadable { .. } => true,
     }
-}
 
-/// Returns the message with a separator, in one line; empty if there is no message.
-fn detail(message: &str) -> String {
-    let line = one_line(message);
-    if line.is_empty() {
-        line
-    } else {
-        format!(": {line}")
+    pub(super) fn unreachable(
+        &self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> StoreError {
+        StoreError::Unreachable {
+            verb: self.verb,
+            what: self.what.clone(),
+            source: Box::new(source),
+        }
     }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Why one try of a request has no result.
-enum Refused {
-    Client(kube::Error),
-    Answered {
-        status: Box<Status>,
-        after: Option<Duration>,
-    },
 }
 
 /// Time of a call that its last request leaves for the answer to the controller.
@@ -306,6 +321,15 @@ impl Drop for Sent<'_> {
     }
 }
 
+/// Why one try of a request has no result.
+enum Refused {
+    Client(kube::Error),
+    Answered {
+        status: Box<Status>,
+        after: Option<Duration>,
+    },
+}
+
 impl Refused {
     /// Returns what a retry depends on; `None` if a retry cannot help.
     fn failure(&self) -> Option<Failure> {
@@ -407,82 +431,62 @@ fn retry_pause(
     (tries < TRIES && pause < left).then_some(pause)
 }
 
-pub(super) type HttpRequest = http::Request<Vec<u8>>;
-pub(super) type RequestError = kube::core::request::Error;
-
-/// A request as errors describe it.
-pub(super) struct Call {
-    verb: &'static str,
-    kind: &'static str,
-    pub(super) what: String,
-    /// The RBAC resource.
-    resource: String,
-    /// Whether the request names one object, so that 400, 409 and 422 are about its state.
-    is_on_object: bool,
+/// An unexpected error status of the API server: a source of [`StoreError::Unreachable`].
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered {code}{}", detail(.message))]
+pub(super) struct Answered {
+    pub(super) code: u16,
+    pub(super) message: String,
 }
 
-impl Call {
-    pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
+impl From<&Status> for Answered {
+    fn from(status: &Status) -> Self {
         Self {
-            verb,
-            kind: K::KIND,
-            what: label::<K>(key),
-            resource: rbac_name::<K>(),
-            is_on_object: true,
+            code: status.code,
+            message: status.message.clone(),
         }
     }
+}
 
-    pub(super) fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
-        let place = namespace.map_or_else(
-            || "all namespaces".to_owned(),
-            |name| format!("namespace {name}"),
-        );
-        Self {
-            verb,
-            kind: K::KIND,
-            what: format!("{} in {place}", K::PLURAL),
-            resource: rbac_name::<K>(),
-            is_on_object: false,
+impl Answered {
+    /// Returns the unexpected answer that is the source of `error`.
+    pub(super) fn of(error: &StoreError) -> Option<&Self> {
+        match error {
+            StoreError::Unreachable { source, .. } => source.downcast_ref(),
+            _ => None,
         }
     }
+}
 
-    pub(super) fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
-        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
-    }
-
-    pub(super) fn failed(&self, error: kube::Error) -> StoreError {
-        let kube::Error::Api(status) = &error else {
-            return self.unreachable(error);
-        };
-        let (what, reason) = (self.what.clone(), status.message.clone());
-        match status.code {
-            404 => StoreError::NotFound { what },
-            409 if self.is_on_object => StoreError::Conflict(what),
-            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
-            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
-            403 if self.is_on_object && is_admission_denial(status) => {
-                StoreError::Rejected { what, reason }
-            }
-            401 | 403 => StoreError::Forbidden {
-                verb: self.verb,
-                what,
-                resource: self.resource.clone(),
-                reason,
-            },
-            _ => self.unreachable(Answered::from(status.as_ref())),
+/// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
+/// than after a request without an answer.
+pub(super) fn is_refusal(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
+            false
         }
+        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
+        StoreError::Throttled { .. }
+        | StoreError::NotFound { .. }
+        | StoreError::Conflict(_)
+        | StoreError::Rejected { .. }
+        | StoreError::Forbidden { .. }
+        | StoreError::Unreadable { .. } => true,
     }
+}
 
-    pub(super) fn unreachable(
-        &self,
-        source: impl std::error::Error + Send + Sync + 'static,
-    ) -> StoreError {
-        StoreError::Unreachable {
-            verb: self.verb,
-            what: self.what.clone(),
-            source: Box::new(source),
-        }
+/// Returns the message with a separator, in one line; empty if there is no message.
+fn detail(message: &str) -> String {
+    let line = one_line(message);
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
     }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a
