@@ -1,4 +1,5 @@
-//! Plays the Rollouts controller: starts a plugin binary, walks a canary, shows what each call changed.
+//! Plays the Rollouts controller: starts a plugin binary, moves a canary through its steps, and prints the changes of each
+//! call.
 //!
 //! ```sh
 //! cargo run --package examples --example canary_walk -- path/to/rollouts-plugin-trafficrouter-glooplatform
@@ -59,7 +60,7 @@ async fn main() -> anyhow::Result<()> {
         let verified = router.verify_weight(&rollout, weight, &[]).await?;
         println!("\nSetWeight {weight}: {took:.1?}, {verified:?}");
         show(&before, &destinations(&file)?);
-        // At rest the controller waits for no answer.
+        // At rest there is no weight to verify.
         let expected = step.map_or(Verification::NotImplemented, |_| Verification::Verified);
         ensure!(
             verified == expected,
@@ -70,18 +71,18 @@ async fn main() -> anyhow::Result<()> {
     let ended = plugin.quit().await?;
     ensure!(
         ended.acknowledged && ended.graceful,
-        "the plugin did not end when asked: {}",
+        "the plugin did not exit gracefully after Quit: {}",
         ended.status
     );
     ensure!(
         fs::read_to_string(&file)? == TABLE,
-        "the file is not what its owner wrote"
+        "the file differs from the owner's"
     );
-    println!("\nThe file is back to its original, byte for byte.");
+    println!("\nThe file is equal to the owner's, byte for byte.");
     Ok(())
 }
 
-/// The Rollout as the controller would send it: at one of its steps, or at rest.
+/// Returns the Rollout as the controller sends it, at a step or at rest.
 fn reviews(step: Option<i32>) -> anyhow::Result<Rollout> {
     let rollout = json!({
         "metadata": {"name": "reviews", "namespace": "shop"},
@@ -102,7 +103,7 @@ fn reviews(step: Option<i32>) -> anyhow::Result<Rollout> {
     Ok(serde_json::from_value(rollout)?)
 }
 
-/// One line per route and destination of the table in `file`.
+/// Returns one line for each route and destination of the table in `file`.
 fn destinations(file: &Path) -> anyhow::Result<String> {
     let table = RouteTableDoc::from_value(serde_saphyr::from_str(&fs::read_to_string(file)?)?)?;
     let mut lines = String::new();
@@ -127,7 +128,7 @@ fn line(destination: &DestinationReference) -> String {
     }
 }
 
-/// Prints a diff; colours only reach a terminal.
+/// Prints a diff, with colours on a terminal.
 fn show(before: &str, after: &str) {
     for change in TextDiff::from_lines(before, after).iter_all_changes() {
         let (sign, color) = match change.tag() {

@@ -1,4 +1,4 @@
-//! The smallest metric provider: `{"value": 0.97, "atLeast": 0.9}` under `provider.plugin` is what it measures.
+//! The smallest metric provider. Its measurement is `value` of its configuration `{"value": 0.97, "atLeast": 0.9}`.
 
 use std::process::ExitCode;
 

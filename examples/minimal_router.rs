@@ -1,4 +1,4 @@
-//! The smallest traffic router: it logs each weight, and moves no traffic.
+//! The smallest traffic router. It logs each weight, but does not move traffic.
 
 use std::process::ExitCode;
 

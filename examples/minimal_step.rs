@@ -1,4 +1,4 @@
-//! The smallest step: it fails if its configuration, `{"fail": true}`, says so.
+//! The smallest step plugin. It fails if its configuration is `{"fail": true}`.
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ impl StepPlugin for Gate {
         };
         Ok(StepResult::new(
             phase,
-            format!("{} was looked at", rollout.metadata.name),
+            format!("checked {}", rollout.metadata.name),
         ))
     }
 }

@@ -1,8 +1,7 @@
-//! A traffic router for ingress-nginx: a copy of the stable Ingress leads to the canary and takes the share its
-//! annotations name.
+//! A traffic router for ingress-nginx. A copy of the stable Ingress leads to the canary, and its annotations set the share.
 //!
-//! A Rollout names it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It needs no rights but
-//! those on Ingresses that the controller's release has.
+//! A Rollout configures it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It only needs the
+//! permissions for Ingresses that the controller's release has.
 
 use std::process::ExitCode;
 
@@ -25,7 +24,7 @@ struct Config {
 struct Nginx(OnceCell<kube::Client>);
 
 impl Nginx {
-    /// Connects when first needed: `init` holds up every other plugin, and is not called again after an error.
+    /// Connects on the first call. `init` is not the place: it blocks all other plugins and is not retried after an error.
     async fn ingresses(&self, rollout: &Rollout) -> anyhow::Result<Api<Ingress>> {
         let client = self.0.get_or_try_init(kube::Client::try_default);
         Ok(Api::namespaced(
@@ -35,7 +34,7 @@ impl Nginx {
     }
 }
 
-/// The Ingress that should be there beside `stable`.
+/// Returns the desired Ingress of the canary, a changed copy of `stable`.
 fn canary_ingress(
     stable: Ingress,
     name: String,
@@ -88,7 +87,7 @@ impl TrafficRouter for Nginx {
         let name = format!("{}-{stable_ingress}-canary", rollout.metadata.name);
         let stable = ingresses.get(&stable_ingress).await?;
         let canary = canary_ingress(stable, name.clone(), rollout, to)?;
-        // Server-side apply makes it, changes it, or writes nothing.
+        // Server-side apply creates or updates the Ingress, or changes nothing.
         let apply = PatchParams::apply("nginx-router-example");
         ingresses
             .patch(&name, &apply, &Patch::Apply(&canary))

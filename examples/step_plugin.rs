@@ -1,7 +1,7 @@
-//! A step that has to be looked at several times before it is done.
+//! A step plugin that is complete after several calls.
 //!
-//! A canary step names it under `plugin` with `config: {"times": 3}`; a controller (1.8 and later)
-//! starts it from `stepPlugins` in the ConfigMap `argo-rollouts-config`.
+//! A canary step configures it under `plugin` with `config: {"times": 3}`. The controller, from release 1.8 on, starts it
+//! from `stepPlugins` in the ConfigMap `argo-rollouts-config`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,10 +16,10 @@ struct Config {
     times: u32,
 }
 
-/// What one call tells the next: it is kept in the Rollout, since this process may be gone by then.
+/// State between two calls. The controller stores it in the Rollout, because another process may carry out the next call.
 #[derive(Default, Serialize, Deserialize)]
 struct Status {
-    looks: u32,
+    checks: u32,
 }
 
 struct Patience;
@@ -27,23 +27,23 @@ struct Patience;
 impl StepPlugin for Patience {
     async fn run(&self, _: &Rollout, context: &StepContext) -> Result<StepResult> {
         let Config { times } = context.config()?;
-        let looks = context.status::<Status>()?.looks + 1;
-        info!(looks, times, "looked");
-        let phase = if looks < times {
+        let checks = context.status::<Status>()?.checks + 1;
+        info!(checks, times, "checked");
+        let phase = if checks < times {
             StepPhase::Running
         } else {
             StepPhase::Successful
         };
         Ok(
-            StepResult::new(phase, format!("looked {looks} of {times} times"))
+            StepResult::new(phase, format!("checked {checks} of {times} times"))
                 .requeue_after(Duration::from_secs(15))
-                .with_status(&Status { looks })?,
+                .with_status(&Status { checks })?,
         )
     }
 
     async fn abort(&self, _: &Rollout, context: &StepContext) -> Result<StepResult> {
-        let Status { looks } = context.status()?;
-        let message = format!("forgot {looks} looks");
+        let Status { checks } = context.status()?;
+        let message = format!("discarded {checks} checks");
         Ok(StepResult::new(StepPhase::Successful, message))
     }
 }

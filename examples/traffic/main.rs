@@ -1,4 +1,4 @@
-//! A canary on a real Envoy, to watch and to break: starts a plugin, plays the controller, sends requests, serves a page.
+//! The demo of a canary on a real Envoy: starts a plugin, plays the controller, sends requests, and serves a web page.
 //!
 //! ```sh
 //! cargo xtask demo --web
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use anstream::println;
 use clap::Parser as _;
 
-/// Shows a canary on a page at 127.0.0.1. The Envoy is that of $ENVOY_BINARY.
+/// Shows a canary on a web page at 127.0.0.1. $ENVOY_BINARY is the path of Envoy.
 #[derive(clap::Parser)]
 struct Flags {
-    /// The plugin's program.
+    /// Path of the plugin.
     plugin: PathBuf,
     #[command(flatten)]
     page: traffic_page::PageFlags,

@@ -1,7 +1,6 @@
-//! The Rollout of the demo, and what the controller decides about it: a pure model of the part that calls plugins.
+//! The Rollout of the demo, and a model of the Argo Rollouts controller. It has no I/O and no clock.
 //!
-//! It is a model of the Argo Rollouts controller, not the controller: a pass is the traffic part of one reconcile, with the
-//! calls and the order of `rollout/trafficrouting.go`.
+//! The model covers the traffic part of a reconcile, with the calls and the order of `rollout/trafficrouting.go`.
 
 use std::fmt;
 use std::time::Duration;
@@ -44,17 +43,17 @@ pub(crate) struct Model {
     pub(crate) stable: Version,
     pub(crate) current: Version,
     pub(crate) step: usize,
-    /// When the pause at the current step began.
+    /// When the pause of the current step started.
     paused_since: Option<Duration>,
     pub(crate) is_paused: bool,
     pub(crate) is_aborted: bool,
     promotes_fully: bool,
-    /// The last one that was given away.
+    /// Number of the newest version.
     newest: u32,
     steps: Vec<(Value, String)>,
 }
 
-/// The calls of one reconcile, and the Rollout that they are made with.
+/// The calls of one reconcile, and the Rollout in their arguments.
 pub(crate) struct Pass {
     pub(crate) rollout: Rollout,
     pub(crate) calls: Vec<Call>,
@@ -76,12 +75,12 @@ impl Model {
         }
     }
 
-    /// Whether two versions are deployed.
+    /// Returns whether an update is in progress.
     pub(crate) fn is_updating(&self) -> bool {
         self.current != self.stable && !self.is_aborted
     }
 
-    /// `status.phase`, and what is waited for.
+    /// Returns `status.phase`, and what the Rollout waits for.
     pub(crate) fn phase(&self) -> (&'static str, String) {
         let (stable, current) = (self.stable.number, self.current.number);
         if self.is_aborted {
@@ -92,22 +91,22 @@ impl Model {
             return ("Healthy", format!("version {stable} has all requests"));
         }
         if self.is_paused {
-            return ("Paused", "by you: press pause again to go on".to_owned());
+            return ("Paused", "by you: press pause again to continue".to_owned());
         }
         let step = self.steps.get(self.step);
         match step.and_then(|(step, _)| step.get("pause")) {
             Some(pause) if pause.get("duration").is_some() => {
-                ("Paused", "goes on by itself".to_owned())
+                ("Paused", "until the pause ends".to_owned())
             }
             Some(_) => ("Paused", "waits for promote or abort".to_owned()),
             None => ("Progressing", format!("to version {current}")),
         }
     }
 
-    /// Does what a person asks for.
+    /// Carries out a user's deed.
     ///
     /// # Errors
-    /// Returns `Err` if it makes no sense now, with the reason.
+    /// Returns `Err` with the reason if it is not possible now.
     pub(crate) fn act(&mut self, deed: Deed) -> Result<(), &'static str> {
         match deed {
             Deed::NewVersion { fails } => {
@@ -138,10 +137,10 @@ impl Model {
         Ok(())
     }
 
-    /// What the controller asks of the plugin in one reconcile.
+    /// Returns the controller's calls of one reconcile.
     ///
     /// # Errors
-    /// Returns `Err` if a step is not one of the API.
+    /// Returns `Err` if a step does not match the API.
     pub(crate) fn pass(&self) -> serde_json::Result<Pass> {
         let rollout = self.rollout()?;
         let mut calls = Vec::new();
@@ -176,7 +175,7 @@ impl Model {
         })
     }
 
-    /// Goes to the next step after a pass in which every call succeeded. Returns whether another pass is due.
+    /// Advances to the next step after a pass without errors. Returns whether another pass is due at once.
     pub(crate) fn advance(&mut self, now: Duration) -> bool {
         if !self.is_updating() || self.is_paused {
             return false;
@@ -198,13 +197,13 @@ impl Model {
         is_over
     }
 
-    /// How long until a pause ends by itself.
+    /// Returns the time until the current pause ends; `None` without a pause with a duration.
     pub(crate) fn wakes_in(&self, now: Duration) -> Option<Duration> {
         let since = self.paused_since.filter(|_| !self.is_paused)?;
         Some((since + self.pause()??).saturating_sub(now))
     }
 
-    /// The pause of the current step: without a duration it lasts until somebody promotes.
+    /// Returns the pause of the current step. Without a duration, it lasts until a user promotes.
     fn pause(&self) -> Option<Option<Duration>> {
         let (step, _) = self.steps.get(self.step)?;
         let duration = step.get("pause")?.get("duration").and_then(Value::as_u64);
@@ -228,7 +227,7 @@ impl Model {
         self.promotes_fully = false;
     }
 
-    /// The Rollout as the controller sends it.
+    /// Returns the Rollout as the controller sends it.
     fn rollout(&self) -> serde_json::Result<Rollout> {
         let steps: Vec<&Value> = self.steps.iter().map(|(step, _)| step).collect();
         serde_json::from_value(json!({
@@ -257,7 +256,7 @@ impl Model {
     }
 }
 
-/// The label of a version's Pods.
+/// Returns the Pod template hash of a version.
 fn hash(version: Version) -> String {
     format!("v{}", version.number)
 }
@@ -266,7 +265,7 @@ fn hash(version: Version) -> String {
 mod tests {
     use super::*;
 
-    /// Plays deeds and seconds that pass, and shows the calls of each reconcile that differ from those before.
+    /// Plays deeds and waiting times in seconds, and checks the calls of each reconcile that differ from the previous one.
     #[track_caller]
     fn check(history: &[&str], expect: &str) {
         let mut model = Model::new();
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timed_pause_ends_by_itself_and_not_before() {
+    fn a_timed_pause_does_not_end_early() {
         check(
             &["new", "promote", "5"],
             "SetWeight 0\n\
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn an_abort_sends_all_requests_back_and_a_retry_begins_again() {
+    fn an_abort_sets_weight_0_and_a_retry_starts_again() {
         let begin = "SetWeight 0\n\
              SetHeaderRoute testers, SetWeight 0\n\
              SetHeaderRoute beta, SetWeight 0\n\
@@ -354,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn impossible_deeds_are_refused() {
         let rest = "RemoveManagedRoutes, SetWeight 0\nHealthy v1";
         let nothing = "there is no update: deploy a new version";
         check(&["promote"], &format!("{nothing}\n{rest}"));

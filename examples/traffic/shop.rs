@@ -1,4 +1,4 @@
-//! The plugin's process, its directory of tables, the Pods and the gateway.
+//! The environment of the demo: the plugin's process, its directory of tables, the Pods and the gateway.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,25 +19,27 @@ use traffic_page::{FILE, OWNERS, Tables, Version};
 use crate::rollout::Call;
 
 const NAMESPACE: &str = "shop";
-/// A bad version fails every third request.
+/// A failing version fails every third request.
 const BAD: u32 = 3;
 
-/// Everything around the plugin.
+/// The plugin and its environment.
 pub(crate) struct Shop {
     program: PathBuf,
     plugin: Option<Plugin>,
-    /// How often it was started, and how long that took last.
+    /// Number of starts of the plugin.
     pub(crate) starts: u32,
+    /// Duration of the last start.
     pub(crate) start_took: Duration,
+    /// Messages of the plugin's log since [`Shop::take_said`].
     said: Arc<Mutex<Vec<String>>>,
     tables: PathBuf,
-    /// Where the directory of tables is while nobody can read it.
+    /// The directory of tables is moved here while it must not be readable.
     away: PathBuf,
     pub(crate) world: World,
     pods: BTreeMap<u32, Vec<Pod>>,
-    /// The versions behind each Service, as they were published last.
+    /// The version and the number of Pods behind each Service, as last published.
     services: BTreeMap<&'static str, (u32, usize)>,
-    /// What the gateway was told last.
+    /// The tables that were last sent to the gateway.
     pub(crate) served: Tables,
     _directory: TempDir,
 }
@@ -74,17 +76,17 @@ impl Shop {
         })
     }
 
-    /// The id of the plugin's process, if it runs.
+    /// Returns the id of the plugin's process, if it runs.
     pub(crate) fn plugin(&self) -> Option<u32> {
         self.plugin.as_ref().and_then(|plugin| plugin.process.id())
     }
 
-    /// What the plugin logged since the last time.
+    /// Returns the messages that the plugin logged since the last call.
     pub(crate) fn take_said(&self) -> Vec<String> {
         std::mem::take(&mut *self.said.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Starts the plugin if it does not run. Returns whether it had to.
+    /// Starts the plugin if it does not run. Returns whether it was started.
     ///
     /// # Errors
     /// Returns `Err` if it does not start.
@@ -111,7 +113,7 @@ impl Shop {
         Ok(true)
     }
 
-    /// Kills the plugin as the kernel does when memory runs out.
+    /// Kills the plugin, like the kernel when memory runs out.
     ///
     /// # Errors
     /// Returns `Err` if it does not run.
@@ -120,7 +122,7 @@ impl Shop {
         Ok(plugin.process.kill().await?)
     }
 
-    /// Ends the plugin as the controller does.
+    /// Ends the plugin like the controller.
     pub(crate) async fn close(mut self) -> Result<()> {
         if let Some(plugin) = self.plugin.take() {
             plugin.process.quit().await?;
@@ -128,10 +130,10 @@ impl Shop {
         Ok(())
     }
 
-    /// Makes a call of the controller. Returns what VerifyWeight said.
+    /// Makes a call of the controller. Returns the answer to VerifyWeight as text.
     ///
     /// # Errors
-    /// Returns `Err` with the plugin's text if it refuses, or if it is gone.
+    /// Returns `Err` with the plugin's error, or if the plugin does not run.
     pub(crate) async fn call(&mut self, rollout: &Rollout, call: &Call) -> Result<&'static str> {
         let Some(Plugin { router, process }) = &self.plugin else {
             bail!("the plugin does not run");
@@ -151,8 +153,8 @@ impl Shop {
             Call::VerifyWeight(weight) => {
                 match router.verify_weight(rollout, *weight, &[]).await {
                     Ok(Verification::Verified) => return Ok("verified"),
-                    // At rest the controller waits for nothing.
-                    Ok(Verification::NotImplemented) => return Ok("nothing to wait for"),
+                    // At rest there is no weight to verify.
+                    Ok(Verification::NotImplemented) => return Ok("nothing to verify"),
                     Ok(_) => return Ok("not verified"),
                     Err(error) => Err(error),
                 }
@@ -168,10 +170,10 @@ impl Shop {
         Ok("")
     }
 
-    /// Tells the gateway of the tables, if they have changed. Returns the lines that have.
+    /// Sends the tables to the gateway if they have changed. Returns the changed lines.
     ///
     /// # Errors
-    /// Returns `Err` if the tables cannot be read, or Envoy has refused something.
+    /// Returns `Err` if the tables cannot be read, or Envoy has rejected an update.
     pub(crate) fn publish(&mut self) -> Result<Vec<String>> {
         if self.is_away() {
             return Ok(Vec::new());
@@ -180,31 +182,31 @@ impl Shop {
         if tables == self.served {
             return Ok(Vec::new());
         }
-        // Nobody waits until it is served: the curve of what is measured shows it.
+        // Not awaited: the curve of measured shares shows when the routes are served.
         drop(self.world.publish_routes(tables.translate()?)?);
         let changed = tables.changed_since(&self.served)?;
         self.served = tables;
         Ok(changed)
     }
 
-    /// Writes the table as its owner has it, as a GitOps tool does that undoes what is not in Git.
+    /// Restores the owner's table, like a GitOps tool that reverts drift.
     ///
     /// # Errors
     /// Returns `Err` if it cannot be written.
     pub(crate) fn revert(&self) -> Result<()> {
         if self.is_away() {
-            bail!("the tables are away");
+            bail!("the tables were taken away");
         }
-        // Beside it first: nobody may read half a file.
+        // Written to another file and renamed, so that no reader sees a partial file.
         let beside = self.tables.join("from-git");
         fs::write(&beside, OWNERS)?;
         Ok(fs::rename(beside, self.tables.join(FILE))?)
     }
 
-    /// Takes the directory of tables away, or brings it back.
+    /// Moves the directory of tables away, or back.
     ///
     /// # Errors
-    /// Returns `Err` if the system refuses.
+    /// Returns `Err` if it cannot be moved.
     pub(crate) fn take_tables_away(&self) -> Result<()> {
         let (from, to) = if self.is_away() {
             (&self.away, &self.tables)
@@ -214,15 +216,15 @@ impl Shop {
         Ok(fs::rename(from, to)?)
     }
 
-    /// Whether nobody can read the tables.
+    /// Returns whether the directory of tables is moved away.
     pub(crate) fn is_away(&self) -> bool {
         self.away.exists()
     }
 
-    /// Starts Pods of a version until there are as many, or ends what is too much. Returns whether something changed.
+    /// Starts or ends Pods of a version until there are `count`. Returns whether the number changed.
     ///
     /// # Errors
-    /// Returns `Err` if there is no port.
+    /// Returns `Err` if no port can be opened.
     pub(crate) async fn scale(&mut self, version: Version, count: usize) -> Result<bool> {
         let pods = self.pods.entry(version.number).or_default();
         let before = pods.len();
@@ -232,22 +234,22 @@ impl Shop {
             pods.push(Pod::start_failing(&name, BTreeMap::new(), fails).await?);
         }
         for pod in pods.split_off(count) {
-            // What it still answers may take a while.
+            // Requests in flight may take a while.
             tokio::spawn(pod.end());
         }
         Ok(before != count)
     }
 
-    /// How many Pods each version has.
+    /// Returns the Pods of each version that has some.
     pub(crate) fn pods(&self) -> impl Iterator<Item = (u32, &Vec<Pod>)> {
         let pods = self.pods.iter().filter(|(_, pods)| !pods.is_empty());
         pods.map(|(version, pods)| (*version, pods))
     }
 
-    /// Turns a Service to the Pods of a version.
+    /// Publishes the Pods of a version as the endpoints of a Service.
     ///
     /// # Errors
-    /// Returns `Err` if Envoy has refused something.
+    /// Returns `Err` if Envoy has rejected an update.
     pub(crate) fn select(&mut self, service: &'static str, version: u32) -> Result<()> {
         let pods = self
             .pods
@@ -265,15 +267,15 @@ impl Shop {
     }
 }
 
-/// The tables of a directory.
+/// Reads the tables of a directory.
 ///
 /// # Errors
-/// Returns `Err` if there is no such directory.
+/// Returns `Err` if the directory or a file cannot be read.
 fn read_tables(directory: &Path) -> Result<Tables> {
     let files = fs::read_dir(directory).with_context(|| directory.display().to_string())?;
     let paths: Result<Vec<PathBuf>, std::io::Error> = files.map(|file| Ok(file?.path())).collect();
     let mut paths = paths?;
-    // The plugin writes beside a file and renames.
+    // Ignores the temporary files that the plugin renames.
     paths.retain(|path| path.extension().is_some_and(|it| it == "yaml"));
     let files = paths.into_iter().map(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -283,7 +285,7 @@ fn read_tables(directory: &Path) -> Result<Tables> {
     Ok(Tables::new(OWNERS, files.collect::<Result<_>>()?))
 }
 
-/// The text of a log record of the plugin.
+/// Returns the message of a log record of the plugin.
 fn message(line: &str) -> String {
     let record: Option<Value> = serde_json::from_str(line).ok();
     let text = record.as_ref().and_then(|it| it.get("@message")?.as_str());

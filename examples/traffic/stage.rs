@@ -1,4 +1,4 @@
-//! The canary over RouteTables in files: carries out what the page asks for, and reconciles as the controller does.
+//! The stage over RouteTables in files: carries out the orders of the page, and reconciles like the controller.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use traffic_page::{
 use crate::rollout::{Call, Model, Pass};
 use crate::shop::Shop;
 
-/// The controller reconciles when something happens, and this long after that in any case. The real one waits for minutes.
+/// Interval of reconciles without an event. The real controller waits for minutes.
 const RESYNC: Duration = Duration::from_secs(5);
-/// After a call that failed.
+/// Time until the next reconcile after a failed call.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long old Pods stay: `scaleDownDelaySeconds`, whose default is 30.
+/// `scaleDownDelaySeconds`: how long old Pods run after a promotion. The real default is 30 s.
 const SCALE_DOWN: Duration = Duration::from_secs(6);
-/// How late the gateway hears of endpoints when they are late.
+/// Delay of endpoints while the switch "late" is on.
 const LATE: Duration = Duration::from_secs(2);
 const REPLICAS: usize = 3;
 
@@ -31,19 +31,19 @@ pub(crate) struct FileStage {
     model: Model,
     /// When the next reconcile is due.
     due: Instant,
-    /// Versions that go, and when.
+    /// Versions whose Pods will end, and when.
     leaving: Vec<(Version, Instant)>,
     old_pods_go_at_once: bool,
     endpoints_are_late: bool,
     calls: u64,
-    /// Of the last reconcile.
+    /// Error of the last reconcile.
     last_error: String,
-    /// The last one that the plugin logged.
+    /// Last message that the plugin logged.
     last_record: String,
 }
 
 impl FileStage {
-    /// Starts everything; the first request is sent.
+    /// Starts Envoy, the plugin, the Pods and the load.
     ///
     /// # Errors
     /// Returns `Err` if Envoy or the plugin does not start.
@@ -92,16 +92,16 @@ impl FileStage {
             Order::Kill => {
                 self.shop.kill_plugin().await?;
                 self.board
-                    .note("fault", "the plugin is killed; the gateway serves on");
+                    .note("fault", "the plugin is killed; the gateway keeps serving");
             }
             Order::Revert => {
                 self.shop.revert()?;
                 let changed = self.shop.publish()?;
                 if changed.is_empty() {
-                    bail!("the table is as its owner wrote it");
+                    bail!("the table is equal to the owner's");
                 }
                 self.tables_changed()?;
-                let text = "Git has another table: it is written over the plugin's";
+                let text = "GitOps restores the owner's table from Git";
                 self.board.entry("fault", text, json!({"changed": changed}));
             }
             Order::Turn(Switch::Away) => {
@@ -109,9 +109,9 @@ impl FileStage {
                 self.board.note(
                     "fault",
                     if self.shop.is_away() {
-                        "the tables cannot be read any more"
+                        "the tables are no longer readable"
                     } else {
-                        "the tables can be read again"
+                        "the tables are readable again"
                     },
                 );
             }
@@ -126,9 +126,9 @@ impl FileStage {
                 self.board.note(
                     "fault",
                     if late {
-                        "from now on the gateway hears of endpoints 2 s late"
+                        "from now on the gateway receives endpoints 2 s late"
                     } else {
-                        "the gateway hears of endpoints at once"
+                        "the gateway receives endpoints at once"
                     },
                 );
             }
@@ -137,18 +137,18 @@ impl FileStage {
                 self.board.note(
                     "fault",
                     if self.old_pods_go_at_once {
-                        "from now on old Pods go at once, as with dynamicStableScale"
+                        "from now on old Pods end at once, as with dynamicStableScale"
                     } else {
-                        "old Pods stay for 6 s"
+                        "old Pods run for 6 s"
                     },
                 );
             }
-            Order::Turn(Switch::GuardOff | Switch::Deleted) => bail!("that needs an API server"),
+            Order::Turn(Switch::GuardOff | Switch::Deleted) => bail!("this needs an API server"),
         }
         Ok(())
     }
 
-    /// One reconcile of the controller, as far as the plugin is concerned.
+    /// Runs one reconcile and schedules the next one.
     async fn reconcile(&mut self) {
         match self.pass().await {
             Ok(()) => {
@@ -173,10 +173,10 @@ impl FileStage {
             Err(error) => {
                 self.due = Instant::now() + RETRY;
                 let error = format!("{error:#}");
-                // It may be the same for a while.
+                // A repeated error is shown once.
                 if self.last_error != error {
                     self.board
-                        .note("controller", &format!("tries again every second: {error}"));
+                        .note("controller", &format!("retries every second: {error}"));
                     self.last_error = error;
                 }
             }
@@ -223,7 +223,7 @@ impl FileStage {
                 Ok(said) => (true, (*said).to_owned()),
                 Err(error) => (false, format!("{error:#}")),
             };
-            // A reconcile that finds everything as it should be is no news.
+            // A reconcile without a change is not shown.
             let is_shown = is_news && matches!(call, Call::SetWeight(_) | Call::VerifyWeight(_));
             let is_known = said == self.last_error;
             if !changed.is_empty() || is_shown || !is_ok && !is_known {
@@ -238,7 +238,7 @@ impl FileStage {
         Ok(())
     }
 
-    /// Starts the Pods that are missing, and turns the Services to theirs.
+    /// Starts missing Pods, and publishes the endpoints of the Services.
     async fn arrange_pods(&mut self) -> Result<()> {
         let (stable, current) = (self.model.stable, self.model.current);
         self.shop.scale(stable, REPLICAS).await?;
@@ -259,7 +259,7 @@ impl FileStage {
         self.shop.select("reviews-canary", canary.number)
     }
 
-    /// The Pods of a version end, soon or at once.
+    /// Schedules the end of a version's Pods.
     fn leave(&mut self, version: Version) {
         let delay = if self.old_pods_go_at_once {
             Duration::ZERO
@@ -273,7 +273,7 @@ impl FileStage {
         let now = Instant::now();
         let leaving = std::mem::take(&mut self.leaving);
         for (version, at) in leaving {
-            // Services lead elsewhere first.
+            // Not before the reconcile that publishes the new endpoints.
             if at > now || self.due <= now {
                 self.leaving.push((version, at));
                 continue;
@@ -281,14 +281,14 @@ impl FileStage {
             if self.shop.scale(version, 0).await? {
                 self.board.note(
                     "controller",
-                    &format!("the Pods of version {} are gone", version.number),
+                    &format!("the Pods of version {} have ended", version.number),
                 );
             }
         }
         Ok(())
     }
 
-    /// The version whose share is measured; none at rest.
+    /// Returns the version whose share is measured; `None` at rest.
     fn canary(&self) -> Option<u32> {
         let current = self.model.current;
         (current != self.model.stable).then_some(current.number)

@@ -1,5 +1,4 @@
-//! An installation of the generator, as the API server has it: what its objects say of one another, of the program, and to
-//! Argo CD.
+//! An installation of the generator in the API server: checks that its objects fit together, the program, and Argo CD.
 
 use std::fs;
 use std::path::Path;
@@ -20,24 +19,24 @@ use tempfile::TempDir;
 use crate::install::{build, copy_filled_in};
 use crate::{Generator, manifest, program};
 
-/// What Argo CD knows of a plugin generator by the ConfigMap that `configMapRef` names.
+/// Argo CD's configuration of a plugin generator, from the ConfigMap of `configMapRef`.
 pub struct PluginConfig {
-    /// Of the `baseUrl`.
+    /// Scheme of the `baseUrl`.
     pub scheme: String,
-    /// `name.namespace.svc`.
+    /// Host of the `baseUrl`: `name.namespace.svc`.
     host: String,
     port: i32,
-    /// What is in front of the path of a call.
+    /// Path of the `baseUrl`, the prefix of a call's path.
     pub path: String,
-    /// What it sends.
+    /// The token of the calls.
     pub token: String,
 }
 
 impl PluginConfig {
-    /// Follows the ConfigMap `name` to the Secret.
+    /// Reads the ConfigMap `name` and the Secret that it refers to.
     ///
     /// # Errors
-    /// Argo CD could not.
+    /// Returns `Err` if Argo CD could not follow it.
     pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Self> {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
         let data = maps.get(name).await?.data.unwrap_or_default();
@@ -47,7 +46,7 @@ impl PluginConfig {
         let (name, key) = token
             .strip_prefix('$')
             .and_then(|reference| reference.split_once(':'))
-            .context("no reference to a Secret of its own")?;
+            .context("no reference to a separate Secret")?;
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let secret = secrets.get(name).await?.data.unwrap_or_default();
         let token = secret.get(key).context("the Secret has no such key")?;
@@ -66,7 +65,7 @@ impl PluginConfig {
     }
 }
 
-/// The objects of an installation, as the API server has them.
+/// The objects of an installation in the API server.
 pub struct Installed {
     pods: Api<Pod>,
     template: PodTemplateSpec,
@@ -76,10 +75,10 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// Reads those that are called `name`.
+    /// Reads the objects with the name `name`.
     ///
     /// # Errors
-    /// One is not there.
+    /// Returns `Err` if an object does not exist.
     pub async fn read(client: &Client, namespace: &str, name: &str) -> Result<Self> {
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let services: Api<Service> = Api::namespaced(client.clone(), namespace);
@@ -100,10 +99,10 @@ impl Installed {
         containers.and_then(<[_]>::first).context("no container")
     }
 
-    /// The number of a port of the container.
+    /// Returns the number of a named port of the container.
     fn port(&self, named: &IntOrString) -> Result<i32> {
         let IntOrString::String(name) = named else {
-            bail!("{named:?} is no name");
+            bail!("{named:?} is not a name");
         };
         let ports = self.container()?.ports.iter().flatten();
         let mut ports = ports.filter(|port| port.name.as_ref() == Some(name));
@@ -111,10 +110,10 @@ impl Installed {
         Ok(port.container_port)
     }
 
-    /// Lets the API server judge the Pods as the namespace's Pod Security Standard says.
+    /// Checks by a dry run that the API server admits the Pods under the namespace's Pod Security Standard.
     ///
     /// # Errors
-    /// It would refuse them, or they may write their image.
+    /// Returns `Err` if it rejects them, or the container's root filesystem is writable.
     pub async fn may_run(&self) -> Result<()> {
         let mut pod = Pod {
             metadata: self.template.metadata.clone().unwrap_or_default(),
@@ -129,14 +128,17 @@ impl Installed {
         self.pods.create(&trial, &pod).await?;
         let security = self.container()?.security_context.as_ref();
         let read_only = security.and_then(|security| security.read_only_root_filesystem);
-        ensure!(read_only == Some(true), "the container may write its image");
+        ensure!(
+            read_only == Some(true),
+            "the container's root filesystem is writable"
+        );
         Ok(())
     }
 
-    /// What selects Pods selects these, and every port that is named is one of theirs.
+    /// Checks that all selectors match the Pods, and that all named ports are ports of the container.
     ///
     /// # Errors
-    /// It is not so.
+    /// Returns `Err` if that is not so.
     pub fn fits_together(&self) -> Result<()> {
         let labels = self.template.metadata.as_ref();
         let labels = labels.and_then(|metadata| metadata.labels.as_ref());
@@ -173,10 +175,10 @@ impl Installed {
         Ok(())
     }
 
-    /// The probes ask what the program answers.
+    /// Checks that the program answers the probes.
     ///
     /// # Errors
-    /// It is not so.
+    /// Returns `Err` if that is not so.
     pub async fn probes_succeed(&self, generator: &Generator) -> Result<()> {
         let container = self.container()?;
         for probe in [&container.liveness_probe, &container.readiness_probe] {
@@ -189,10 +191,10 @@ impl Installed {
         Ok(())
     }
 
-    /// Argo CD finds the Service, and behind it the port that the program listens on by default.
+    /// Checks that Argo CD's URL leads to the Service, and its port to the program's default port.
     ///
     /// # Errors
-    /// It is not so.
+    /// Returns `Err` if that is not so.
     pub fn serves(&self, plugin: &PluginConfig) -> Result<()> {
         let namespace = self.service.namespace().unwrap_or_default();
         let host = format!("{}.{namespace}.svc", self.service.name_any());
@@ -222,13 +224,13 @@ impl Installed {
 
 const PAGE: &str = include_str!("../../docs/appset-install.md");
 const MANIFESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/appset-generator");
-/// A release of the chart, in a namespace.
+/// Name and namespace of the chart's release.
 const RELEASE: [&str; 3] = ["gloo-appset-generator", "--namespace", "argocd"];
 
-/// The objects of the kustomization that the documentation has, with these components of the generator's.
+/// Renders the kustomization of the documentation with these components of the generator.
 ///
 /// # Errors
-/// Kustomize refuses.
+/// Returns `Err` if kustomize fails.
 pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
     let directory = release()?;
     let root = directory.path();
@@ -239,9 +241,14 @@ pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
     let (_, page) = PAGE
         .split_once("`generator/kustomization.yaml`:\n\n```yaml\n")
         .context("the page has no kustomization")?;
-    let (text, _) = page.split_once("```").context("it has no end")?;
+    let (text, _) = page
+        .split_once("```")
+        .context("the kustomization has no end")?;
     let none = "components: []";
-    ensure!(text.contains(none), "it has no components to replace");
+    ensure!(
+        text.contains(none),
+        "the kustomization has no empty list of components"
+    );
     let components: Vec<_> = components
         .iter()
         .map(|component| format!("gloo-appset/{component}"))
@@ -251,10 +258,10 @@ pub fn appset_kustomization(components: &[&str]) -> Result<Vec<DynamicObject>> {
     build(root)
 }
 
-/// The objects of the chart with these values. Helm has nothing to say against it.
+/// Lints the chart with these values, and renders it.
 ///
 /// # Errors
-/// Helm refuses, or finds fault.
+/// Returns `Err` if Helm fails, or its linter reports a problem.
 pub fn appset_chart(values: &Value) -> Result<Vec<DynamicObject>> {
     let directory = release()?;
     let chart = directory.path().join("chart");
@@ -275,7 +282,7 @@ pub fn appset_chart(values: &Value) -> Result<Vec<DynamicObject>> {
     manifest::parse(str::from_utf8(&rendered)?)
 }
 
-/// A directory with the manifests as a release has them.
+/// Returns a directory with the manifests of a release.
 fn release() -> Result<TempDir> {
     let directory = tempfile::tempdir()?;
     copy_filled_in(

@@ -1,7 +1,7 @@
-//! A headless Chromium, driven by the DevTools protocol over a pipe: no driver, no port, no WebSocket.
+//! A headless Chromium, controlled by the DevTools protocol over a pipe, so that no driver, port or WebSocket is needed.
 //!
-//! With `--remote-debugging-pipe` it reads commands from descriptor 3 and writes to 4, JSON that ends with a NUL. A shell moves
-//! its stdin and stdout there.
+//! With `--remote-debugging-pipe` it reads commands from file descriptor 3 and writes to 4. Each message is JSON followed by a
+//! NUL byte. A shell connects its stdin and stdout to these descriptors.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use tokio::time::timeout;
 
 use crate::eventually;
 
-/// Names another browser.
+/// The environment variable with the path of the browser.
 const VARIABLE: &str = "CHROMIUM_BINARY";
-/// What Debian's packages, and others, call it.
+/// Names of the program in Debian's and other packages.
 const NAMES: [&str; 5] = [
     "chromium-headless-shell",
     "chromium",
@@ -31,19 +31,19 @@ const NAMES: [&str; 5] = [
     "google-chrome",
     "chrome",
 ];
-/// It bounds a failing test, it measures nothing.
+/// Only ends a failing test.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The Chromium at `$CHROMIUM_BINARY`, or else one on the `PATH`.
+/// Returns the path in `$CHROMIUM_BINARY`, or of a Chromium on the `PATH`.
 ///
 /// # Errors
-/// There is none; the error says what to install.
+/// Returns `Err` if there is none. The error says what to install.
 pub fn chromium_binary() -> Result<PathBuf> {
     if let Some(path) = env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         ensure!(
             path.is_file(),
-            "{VARIABLE} is {}, which is no file",
+            "{VARIABLE} is {}, which is not a file",
             path.display()
         );
         return Ok(path);
@@ -73,7 +73,7 @@ pub struct Browser {
     _profile: TempDir,
 }
 
-/// How large the page is, and what its user prefers.
+/// Size and colour scheme of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Screen {
     /// Width in pixels.
@@ -88,7 +88,7 @@ impl Browser {
     /// Starts the browser with an empty page.
     ///
     /// # Errors
-    /// There is no Chromium, or it does not start.
+    /// Returns `Err` if there is no Chromium, or it does not start.
     pub async fn start() -> Result<Self> {
         let profile = TempDir::new()?;
         let mut command = Command::new("sh");
@@ -108,7 +108,7 @@ impl Browser {
             .args(["--remote-debugging-pipe", "--hide-scrollbars"])
             .arg(format!("--user-data-dir={}", profile.path().display()));
         if geteuid().is_root() {
-            // It refuses to run as root otherwise.
+            // As root, Chromium only runs without its sandbox.
             command.arg("--no-sandbox");
         }
         command.arg("about:blank");
@@ -143,7 +143,7 @@ impl Browser {
     /// Opens an address.
     ///
     /// # Errors
-    /// The browser refuses.
+    /// Returns `Err` if the browser reports an error.
     pub async fn open(&mut self, address: &str, screen: Screen) -> Result<()> {
         let Screen {
             width,
@@ -163,10 +163,10 @@ impl Browser {
         Ok(())
     }
 
-    /// The value of an expression in the page; a promise is waited for.
+    /// Evaluates an expression in the page, and awaits a promise.
     ///
     /// # Errors
-    /// It throws.
+    /// Returns `Err` if the expression throws.
     pub async fn evaluate(&mut self, expression: &str) -> Result<Value> {
         let params = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let result = self.command("Runtime.evaluate", params).await?;
@@ -179,10 +179,10 @@ impl Browser {
     /// Waits until an expression is true in the page.
     ///
     /// # Errors
-    /// It never is.
+    /// Returns `Err` if that is not so before the deadline.
     pub async fn wait_for(&mut self, expression: &str) -> Result<()> {
         let held = eventually(expression, async || {
-            // What is not there yet throws.
+            // The expression throws while an element does not exist yet.
             let value = self.evaluate(expression).await?;
             ensure!(value == true, "it is {value}");
             Ok(())
@@ -190,10 +190,10 @@ impl Browser {
         held.await
     }
 
-    /// Clicks on the middle of an element, as a mouse does.
+    /// Clicks the middle of an element with the mouse.
     ///
     /// # Errors
-    /// There is no such element, or another one covers it.
+    /// Returns `Err` if there is no such element, or another one covers it.
     pub async fn click(&mut self, selector: &str) -> Result<()> {
         let selector = json!(selector);
         let place = format!(
@@ -219,7 +219,7 @@ impl Browser {
     /// Presses a key.
     ///
     /// # Errors
-    /// The browser refuses.
+    /// Returns `Err` if the browser reports an error.
     pub async fn press(&mut self, key: &str) -> Result<()> {
         let (text, code) = match key {
             "Enter" => ("\r", 13),
@@ -235,10 +235,10 @@ impl Browser {
         Ok(())
     }
 
-    /// Writes a picture of what is on the screen; the file's name says the format.
+    /// Writes a screenshot. The extension of the file is its format.
     ///
     /// # Errors
-    /// The browser refuses, or the file cannot be written.
+    /// Returns `Err` if the browser reports an error, or the file cannot be written.
     pub async fn picture(&mut self, file: &Path) -> Result<()> {
         let format = file.extension().and_then(|it| it.to_str()).unwrap_or("png");
         let mut params = json!({"format": format});
@@ -254,7 +254,7 @@ impl Browser {
             .with_context(|| file.display().to_string())
     }
 
-    /// What the page threw, logged as an error, or could not load.
+    /// Returns the page's exceptions, logged errors and failed loads so far.
     #[must_use]
     pub fn errors(&self) -> &[String] {
         &self.errors
@@ -294,7 +294,7 @@ impl Browser {
     }
 }
 
-/// What went wrong in the page, if an event is about that.
+/// Returns the text of an event if it reports an error of the page.
 fn error_of(event: &Value) -> Option<String> {
     let method = event.get("method")?.as_str()?;
     let is_error = match method {

@@ -1,4 +1,4 @@
-//! One Rollout with its Services and its RouteTable, in a namespace of its own, and what a person does to it.
+//! One Rollout with its Services and its RouteTable in a separate namespace, and the operations of its user.
 
 #![expect(
     clippy::indexing_slicing,
@@ -7,7 +7,6 @@
 
 mod endpoints;
 mod passes;
-mod reconciles;
 pub mod walks;
 
 use std::collections::BTreeSet;
@@ -32,25 +31,25 @@ use tokio::task::JoinHandle;
 pub use endpoints::Endpoints;
 pub use passes::{Passes, count};
 
+use self::passes::Reconciles;
 use crate::{Cluster, Controller, eventually, manifest};
-use reconciles::Reconciles;
 
 const MANIFESTS: &str = include_str!("../testdata/canary.yaml");
 const SECOND: &str = include_str!("../testdata/ratings.yaml");
 /// The Rollout and the RouteTable have the same name.
 const NAME: &str = "demo";
-/// The label of a Rollout that is for one of several controllers.
+/// The label that assigns a Rollout to one of several controllers.
 const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instance-id";
-/// The line of [`MANIFESTS`] that names the RouteTable.
+/// The line of [`MANIFESTS`] with the name of the RouteTable.
 const TABLE_NAME: &str = "\n  name: demo\n";
-/// How the Rollout of [`MANIFESTS`] selects it.
+/// The selector of the RouteTable in the Rollout of [`MANIFESTS`].
 const TABLE_SELECTOR: &str = "routeTableSelector: {name: demo}";
 /// The Rollout of [`SECOND`].
 const SECOND_NAME: &str = "ratings";
 
 /// The Rollout of each example.
 const EXAMPLE_NAME: &str = "reviews";
-/// That of the example, and one that has tables too.
+/// The namespace of an example, and another one with tables.
 const EXAMPLE_NAMESPACES: &str = "\
 apiVersion: v1
 kind: Namespace
@@ -78,16 +77,16 @@ impl Canary {
     /// Creates the namespace and its objects, and waits until the first revision is healthy.
     ///
     /// # Errors
-    /// The API server refuses an object, or the Rollout does not become healthy.
+    /// Returns `Err` if the API server rejects an object, or the Rollout does not become healthy.
     pub async fn deploy(cluster: &Cluster, namespace: &str) -> Result<Self> {
         Self::apply(cluster, namespace, NAME, MANIFESTS).await
     }
 
-    /// The same with a RouteTable of this name in another cluster than the Rollout. The methods use that one; there is another
-    /// one of the same name in the Rollout's own cluster, which no Rollout uses.
+    /// Deploys a canary whose RouteTable is in the cluster `management`. The methods use that table. The Rollout's cluster has
+    /// a table of the same name, which no Rollout uses.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_across(
         cluster: &Cluster,
         management: &Cluster,
@@ -109,10 +108,10 @@ impl Canary {
         })
     }
 
-    /// The same with ping-pong: two Services that swap roles, of which the RouteTable leads to the first.
+    /// Deploys a canary with ping-pong: two Services that swap roles. The RouteTable leads to the first one.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_ping_pong(cluster: &Cluster, namespace: &str) -> Result<Self> {
         let manifests = MANIFESTS.replace(
             "stableService: demo-stable\n      canaryService: demo-canary\n",
@@ -120,15 +119,15 @@ impl Canary {
         );
         ensure!(
             manifests != MANIFESTS,
-            "canary.yaml names its Services otherwise"
+            "canary.yaml has other names of Services"
         );
         Self::apply(cluster, namespace, NAME, &manifests).await
     }
 
-    /// The same for the controller with this instance id, and no other.
+    /// Deploys a canary for the controller with this instance id.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_of_instance(
         cluster: &Cluster,
         namespace: &str,
@@ -144,10 +143,10 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, &manifests).await
     }
 
-    /// The same with several RouteTables that differ in their names only. The methods use the first one.
+    /// Deploys a canary with several RouteTables that only differ by name. The methods use the first one.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_with_tables(
         cluster: &Cluster,
         namespace: &str,
@@ -157,7 +156,7 @@ impl Canary {
         Ok(canary.with_table(tables.first().context("no tables")?))
     }
 
-    /// The same canary, whose methods use another of its RouteTables.
+    /// Returns the same canary with methods that use another of its RouteTables.
     #[must_use]
     pub fn with_table(&self, table: &str) -> Self {
         Self {
@@ -166,7 +165,7 @@ impl Canary {
         }
     }
 
-    /// The same canary after another controller took over.
+    /// Returns the same canary for another controller, whose log the methods read.
     #[must_use]
     pub fn of_controller(&self, controller: &Controller) -> Self {
         let reconciles = Reconciles::new(controller.log(), &self.namespace, self.name);
@@ -176,10 +175,10 @@ impl Canary {
         }
     }
 
-    /// Creates the objects of a folder of `examples/manifests` in a namespace named after it.
+    /// Deploys a folder of `examples/manifests` in a namespace with the folder's name.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_example(cluster: &Cluster, folder: &str) -> Result<Self> {
         let mut manifests = EXAMPLE_NAMESPACES.to_owned();
         for file in ["services", "route-table", "rollout"] {
@@ -192,10 +191,10 @@ impl Canary {
         Self::apply(cluster, folder, EXAMPLE_NAME, &manifests).await
     }
 
-    /// The same with other manifests, whose Rollout and RouteTable have the same names.
+    /// Deploys other manifests, whose Rollout and RouteTable have the same names.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_manifests(
         cluster: &Cluster,
         namespace: &str,
@@ -204,10 +203,10 @@ impl Canary {
         Self::apply(cluster, namespace, NAME, manifests).await
     }
 
-    /// Creates a second Rollout in the same namespace, whose traffic goes through the same RouteTable.
+    /// Deploys a second Rollout in the same namespace and the same RouteTable.
     ///
     /// # Errors
-    /// As for [`Canary::deploy`].
+    /// See [`Canary::deploy`].
     pub async fn deploy_second(&self, cluster: &Cluster) -> Result<Self> {
         Self::apply(cluster, &self.namespace, SECOND_NAME, SECOND).await
     }
@@ -235,10 +234,10 @@ impl Canary {
         Ok(canary)
     }
 
-    /// Waits until the newest revision is the stable one and the controller has seen the last change.
+    /// Waits until the newest revision is stable and the controller has observed the last change.
     ///
     /// # Errors
-    /// It never happens.
+    /// Returns `Err` if it does not happen before the deadline.
     pub async fn healthy(&self) -> Result<()> {
         self.settled("the Rollout is healthy", |rollout| {
             let status = &rollout.data["status"];
@@ -250,11 +249,11 @@ impl Canary {
         .await
     }
 
-    /// Waits until the newest revision is the stable one. The controller may not have seen that itself, if its watch ended
-    /// meanwhile.
+    /// Waits until the newest revision is stable. Unlike [`Canary::healthy`], it does not wait until the controller has
+    /// observed that, which may not happen if its watch has ended.
     ///
     /// # Errors
-    /// It never happens.
+    /// Returns `Err` if it does not happen before the deadline.
     pub async fn promoted(&self) -> Result<()> {
         eventually("the Rollout is promoted", async || {
             let rollout = self.rollouts.get(self.name).await?;
@@ -269,7 +268,7 @@ impl Canary {
     /// Waits until the Rollout pauses at the step with this index.
     ///
     /// # Errors
-    /// It never happens.
+    /// Returns `Err` if it does not happen before the deadline.
     pub async fn paused_at(&self, step: usize) -> Result<()> {
         self.settled(&format!("the Rollout pauses at step {step}"), |rollout| {
             let status = &rollout.data["status"];
@@ -278,11 +277,11 @@ impl Canary {
         .await
     }
 
-    /// Waits until the controller has aborted the update and has seen the last change. It writes the weights into the
-    /// status at the end of a reconcile in which every call of the plugin succeeded.
+    /// Waits until the controller has aborted the update and has observed the last change. The controller writes the weights
+    /// to the status after a reconcile in which every call of the plugin succeeded.
     ///
     /// # Errors
-    /// It never happens.
+    /// Returns `Err` if it does not happen before the deadline.
     pub async fn aborted(&self) -> Result<()> {
         self.settled("the Rollout is aborted", |rollout| {
             let status = &rollout.data["status"];
@@ -294,18 +293,18 @@ impl Canary {
         .await
     }
 
-    /// Waits until the controller has nothing left to do with the Rollout as it is.
+    /// Waits until the controller has reconciled the current version of the Rollout.
     ///
     /// # Errors
-    /// It never happens.
+    /// Returns `Err` if it does not happen before the deadline.
     pub async fn idle(&self) -> Result<()> {
         self.settled("the controller is done", |_| true).await
     }
 
-    /// Waits until the Rollout is as wanted and the controller has nothing left to do with it.
+    /// Waits until the Rollout is in the `wanted` state and the controller has reconciled that version.
     ///
-    /// The controller puts the outcome of a reconcile into its cache, over a change that came in meanwhile, and then
-    /// does not see that change until the next one. A person is never that fast; a test is.
+    /// The controller writes the result of a reconcile to its cache, over a change that arrived meanwhile, and misses that
+    /// change until the next one. Users are never fast enough for this, but tests are.
     async fn settled(&self, what: &str, wanted: impl Fn(&DynamicObject) -> bool) -> Result<()> {
         eventually(what, async || {
             let rollout = self.rollouts.get(self.name).await?;
@@ -319,7 +318,7 @@ impl Canary {
             let last = reconciles.last()?;
             ensure!(
                 last.contains(&version),
-                "the controller is not done with{version}but said {last}"
+                "the controller has not reconciled{version}, its last record is {last}"
             );
             Ok(())
         })
@@ -329,7 +328,7 @@ impl Canary {
     /// Starts a new revision.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn change_image(&self, image: &str) -> Result<()> {
         let containers = json!([{ "name": "app", "image": image }]);
         self.change_spec(json!({ "template": { "spec": { "containers": containers } } }))
@@ -339,7 +338,7 @@ impl Canary {
     /// Starts a new revision with other steps.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn change_image_and_steps(&self, image: &str, steps: Value) -> Result<()> {
         let ports = json!([{ "containerPort": 8080 }]);
         let containers = json!([{ "name": "app", "image": image, "ports": ports }]);
@@ -353,7 +352,7 @@ impl Canary {
     /// Merges fields into the Rollout's spec.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn change_spec(&self, spec: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "spec": spec }));
         self.rollouts
@@ -362,10 +361,10 @@ impl Canary {
         Ok(())
     }
 
-    /// Changes a label of the Rollout, which the controller notices and which means nothing to it.
+    /// Changes a label of the Rollout that has no meaning, to trigger a reconcile.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn touch(&self) -> Result<()> {
         let label = fastrand::u32(..).to_string();
         let patch = Patch::Merge(json!({ "metadata": { "labels": { "touched": label } } }));
@@ -375,26 +374,26 @@ impl Canary {
         Ok(())
     }
 
-    /// Ends a pause, as `kubectl argo rollouts promote` does (promote.go).
+    /// Ends a pause, like `kubectl argo rollouts promote` (promote.go).
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn promote(&self) -> Result<()> {
         self.change_status(json!({ "pauseConditions": null })).await
     }
 
-    /// Skips what is left of the steps, as `kubectl argo rollouts promote --full` does (promote.go).
+    /// Skips the remaining steps, like `kubectl argo rollouts promote --full` (promote.go).
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn promote_fully(&self) -> Result<()> {
         self.change_status(json!({ "promoteFull": true })).await
     }
 
-    /// Aborts the update, as `kubectl argo rollouts abort` does (abort.go).
+    /// Aborts the update, like `kubectl argo rollouts abort` (abort.go).
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn abort(&self) -> Result<()> {
         self.change_status(json!({ "abort": true })).await
     }
@@ -402,7 +401,7 @@ impl Canary {
     /// Deletes the Rollout.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn delete_rollout(&self) -> Result<()> {
         let params = DeleteParams::default();
         self.rollouts.delete(self.name, &params).await?;
@@ -412,7 +411,7 @@ impl Canary {
     /// Merges fields into the Rollout's status.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn change_status(&self, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({ "status": status }));
         self.rollouts
@@ -421,10 +420,10 @@ impl Canary {
         Ok(())
     }
 
-    /// The Rollout as it is now.
+    /// Reads the Rollout.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn rollout(&self) -> Result<DynamicObject> {
         Ok(self.rollouts.get(self.name).await?)
     }
@@ -439,10 +438,10 @@ impl Canary {
         &self.table
     }
 
-    /// The RouteTable as it is now.
+    /// Reads the RouteTable.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn table(&self) -> Result<DynamicObject> {
         Ok(self.tables.get(&self.table).await?)
     }
@@ -450,7 +449,7 @@ impl Canary {
     /// Deletes the RouteTable.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn delete_table(&self) -> Result<()> {
         self.tables
             .delete(&self.table, &DeleteParams::default())
@@ -458,10 +457,10 @@ impl Canary {
         Ok(())
     }
 
-    /// Creates the RouteTable as its owner wrote it.
+    /// Creates the RouteTable with its owner's content.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn create_table(&self, owners: &DynamicObject) -> Result<()> {
         let written = owners.metadata.clone();
         let table = DynamicObject {
@@ -477,10 +476,10 @@ impl Canary {
         Ok(())
     }
 
-    /// Whose the RouteTable's list of routes is, as the API server tells its writers apart.
+    /// Returns the field managers of the RouteTable's list of routes.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn managers_of_routes(&self) -> Result<Vec<String>> {
         let entries = self.table().await?.metadata.managed_fields;
         let owners = entries.unwrap_or_default().into_iter().filter(|entry| {
@@ -490,10 +489,10 @@ impl Canary {
         Ok(owners.filter_map(|entry| entry.manager).collect())
     }
 
-    /// The MirrorPolicies of the namespace.
+    /// Lists the MirrorPolicies of the namespace.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn mirror_policies(&self, cluster: &Cluster) -> Result<Vec<DynamicObject>> {
         let policies = api(
             cluster.client(),
@@ -505,13 +504,13 @@ impl Canary {
         Ok(policies.list(&ListParams::default()).await?.items)
     }
 
-    /// Waits until the RouteTable splits traffic as [`split`] writes it.
+    /// Waits until the RouteTable has the split `expected`, in the format of [`split`].
     ///
     /// # Errors
-    /// It never does.
+    /// Returns `Err` if it does not before the deadline.
     pub async fn splits(&self, expected: &str) -> Result<()> {
         eventually(
-            "the RouteTable splits traffic as the Rollout says",
+            "the RouteTable splits traffic by the weight of the Rollout",
             async || {
                 let actual = split(&self.table().await?);
                 ensure!(
@@ -524,21 +523,21 @@ impl Canary {
         .await
     }
 
-    /// Waits until the RouteTable is what its owner wrote: the spec, the labels and the annotations.
+    /// Waits until the spec, the labels and the annotations of the RouteTable are equal to the owner's.
     ///
     /// # Errors
-    /// It never is.
+    /// Returns `Err` if that is not so before the deadline.
     pub async fn restores(&self, owners: &DynamicObject) -> Result<()> {
-        eventually("the RouteTable is its owner's again", async || {
+        eventually("the RouteTable has its owner's content", async || {
             self.is_restored(owners).await
         })
         .await
     }
 
-    /// Checks, without waiting, that the RouteTable is what its owner wrote.
+    /// Checks once that the spec, the labels and the annotations of the RouteTable are equal to the owner's.
     ///
     /// # Errors
-    /// It is not, or the API server refuses.
+    /// Returns `Err` if it differs, or the API server rejects the request.
     pub async fn is_restored(&self, owners: &DynamicObject) -> Result<()> {
         let (actual, expected) = (written(&self.table().await?), written(owners));
         ensure!(
@@ -549,10 +548,10 @@ impl Canary {
         Ok(())
     }
 
-    /// Edits the RouteTable as another client does: read, change, replace.
+    /// Edits the RouteTable like another client: read, change, replace.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn edit_table(&self, edit: impl Fn(&mut DynamicObject)) -> Result<()> {
         let mut table = self.table().await?;
         edit(&mut table);
@@ -565,16 +564,16 @@ impl Canary {
     /// Replaces the spec of the RouteTable by its owner's, as a GitOps tool does.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn revert_table(&self, owners: &DynamicObject) -> Result<()> {
         self.edit_table(|table| table.data["spec"] = owners.data["spec"].clone())
             .await
     }
 
-    /// Merges a patch into the RouteTable under the name of another field manager.
+    /// Applies a merge patch to the RouteTable with another field manager.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn merge_into_table(&self, manager: &str, patch: Value) -> Result<()> {
         let params = PatchParams {
             field_manager: Some(manager.to_owned()),
@@ -589,7 +588,7 @@ impl Canary {
     /// Watches the RouteTable from now on.
     ///
     /// # Errors
-    /// The watch does not start.
+    /// Returns `Err` if the watch does not start.
     pub async fn watch_table(&self) -> Result<History> {
         let history = History::of(self.tables.clone(), &self.table);
         eventually("the watch has started", async || {
@@ -599,26 +598,26 @@ impl Canary {
         Ok(history)
     }
 
-    /// Waits for an event about the Rollout and returns its message.
+    /// Waits for an Event with this reason, and returns its message.
     ///
     /// # Errors
-    /// There never is one.
+    /// Returns `Err` if there is none before the deadline.
     pub async fn event(&self, reason: &str) -> Result<String> {
         self.event_after(&[], reason).await
     }
 
-    /// The events of the namespace so far.
+    /// Lists the Events of the namespace.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn events(&self) -> Result<Vec<Event>> {
         Ok(self.events.list(&ListParams::default()).await?.items)
     }
 
-    /// Waits for an event that is not among the `earlier` ones, or that has occurred again since, and returns its message.
+    /// Waits for an Event that is not in `earlier`, or that has occurred again since, and returns its message.
     ///
     /// # Errors
-    /// There never is one.
+    /// Returns `Err` if there is none before the deadline.
     pub async fn event_after(&self, earlier: &[Event], reason: &str) -> Result<String> {
         eventually(&format!("an event {reason}"), async || {
             let mut events = self.events().await?;
@@ -638,7 +637,7 @@ impl Canary {
     }
 }
 
-/// Every revision of a RouteTable, as [`split`] writes it.
+/// The splits of all revisions of a RouteTable, in the format of [`split`].
 #[derive(Debug)]
 pub struct History {
     splits: Arc<Mutex<Vec<String>>>,
@@ -646,7 +645,7 @@ pub struct History {
 }
 
 impl History {
-    /// What was seen so far.
+    /// Returns the splits so far.
     pub fn splits(&self) -> Vec<String> {
         self.splits
             .lock()
@@ -684,8 +683,8 @@ impl Drop for History {
     }
 }
 
-/// Where each route with destinations sends its traffic: `route: service=weight ...; ...`, without `=` where the weight
-/// is absent.
+/// Describes the destinations of each route: `route: service=weight ...; ...`. A destination without a weight is only its
+/// name.
 pub fn split(table: &DynamicObject) -> String {
     let routes = table.data["spec"]["http"]
         .as_array()
@@ -712,7 +711,7 @@ pub fn split(table: &DynamicObject) -> String {
     described.collect::<Vec<_>>().join("; ")
 }
 
-/// [`MANIFESTS`] with RouteTables of these names instead, which differ in nothing else.
+/// Returns [`MANIFESTS`] with one copy of the RouteTable for each name.
 fn with_tables(tables: &[&str]) -> Result<String> {
     let selector = format!("routeTableSelector: {{names: [{}]}}", tables.join(", "));
     let mut manifests = Vec::new();
@@ -727,7 +726,7 @@ fn with_tables(tables: &[&str]) -> Result<String> {
     let manifests = manifests.join("---\n");
     ensure!(
         !manifests.contains(TABLE_SELECTOR) && manifests.contains(&selector),
-        "canary.yaml selects its RouteTable otherwise"
+        "canary.yaml has another selector of its RouteTable"
     );
     Ok(manifests)
 }
@@ -748,7 +747,7 @@ fn api(
     Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
-/// The part of a RouteTable that its owner writes.
+/// Returns the part of a RouteTable that its owner writes.
 fn written(table: &DynamicObject) -> Value {
     json!({
         "labels": table.metadata.labels,

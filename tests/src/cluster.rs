@@ -1,6 +1,6 @@
-//! A cluster on loopback: etcd, kube-apiserver, the released Rollouts controller with the plugin, a stand-in kubelet.
+//! A cluster on loopback: etcd, kube-apiserver, the released Rollouts controller with the plugin, and a stand-in kubelet.
 //!
-//! The controller has the permissions of its release and of `deploy`, and no others.
+//! The controller has exactly the permissions of its release and of `deploy`.
 
 mod controller;
 mod credentials;
@@ -37,27 +37,27 @@ use self::credentials::Credentials;
 use self::process::Process;
 use crate::{eventually, plugin_binary};
 
-/// What the ConfigMap calls the plugin, and Rollouts refer to.
+/// The name of the plugin in the ConfigMap and in Rollouts.
 pub const PLUGIN_NAME: &str = "solo-io/glooplatform";
-/// Where the controller looks for its ConfigMap when it is not told another namespace.
+/// The controller's default namespace, in which it reads its ConfigMap.
 pub(crate) const CONTROLLER_NAMESPACE: &str = "argo-rollouts";
-/// Where the API server is among the processes: after etcd.
+/// Index of the API server in [`Cluster::servers`], after etcd.
 const API_SERVER: usize = 1;
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
-/// What the plugin adds to the permissions of the controller.
+/// The additional permissions that the plugin needs.
 const RIGHTS: [&str; 2] = [
     include_str!("../../deploy/kustomize/rights/cluster-role.yaml"),
     include_str!("../../deploy/kustomize/rights/cluster-role-binding.yaml"),
 ];
 
-/// A running cluster. Dropping it ends every process it started.
+/// A running cluster. Dropping it ends all its processes.
 pub struct Cluster {
     client: Client,
     kubelet: JoinHandle<Result<()>>,
-    /// Etcd and the API server, in the order they were started.
+    /// Etcd and the API server, in the order of their start.
     servers: Vec<Process>,
     controllers: Vec<Controller>,
-    /// The port on which etcd serves clients.
+    /// The client port of etcd.
     etcd: u16,
     credentials: Credentials,
     directory: TempDir,
@@ -67,15 +67,15 @@ impl Cluster {
     /// Starts a cluster whose controller has the plugin at `$PLUGIN_BINARY`, and installs the CRDs.
     ///
     /// # Errors
-    /// Whatever keeps a program from starting, with the tail of the logs.
+    /// Returns `Err` with the end of the logs if a program does not start.
     pub async fn start(release: Release) -> Result<Self> {
         Self::start_with(release, Setup::default()).await
     }
 
-    /// The same with a controller that is run in another way.
+    /// Starts a cluster whose controller runs with `setup`.
     ///
     /// # Errors
-    /// As for [`Cluster::start`].
+    /// See [`Cluster::start`].
     pub async fn start_with(release: Release, setup: Setup<'_>) -> Result<Self> {
         let mut cluster = Self::start_without_controller(release).await?;
         match cluster.register_and_start(release, setup).await {
@@ -84,10 +84,10 @@ impl Cluster {
         }
     }
 
-    /// Starts a cluster whose plugin asks the API server through a proxy. The controller does not.
+    /// Starts a cluster in which only the plugin's requests go through a proxy, not the controller's.
     ///
     /// # Errors
-    /// As for [`Cluster::start`].
+    /// See [`Cluster::start`].
     pub async fn start_behind_proxy(release: Release) -> Result<(Self, Proxy)> {
         let mut cluster = Self::start_without_controller(release).await?;
         let proxy = Proxy::start(&cluster).await?;
@@ -101,10 +101,10 @@ impl Cluster {
         }
     }
 
-    /// Starts a cluster with the CRDs and roles of a release, in which nothing happens by itself.
+    /// Starts a cluster with the CRDs and roles of a release, but without a controller.
     ///
     /// # Errors
-    /// Whatever keeps a program from starting, with the tail of the logs.
+    /// Returns `Err` with the end of the logs if a program does not start.
     pub async fn start_without_controller(release: Release) -> Result<Self> {
         let cluster = Self::start_servers().await?;
         match cluster.install(release).await {
@@ -113,10 +113,10 @@ impl Cluster {
         }
     }
 
-    /// Starts a cluster in which nothing is installed.
+    /// Starts a cluster without CRDs and roles.
     ///
     /// # Errors
-    /// Whatever keeps a program from starting.
+    /// Returns `Err` if a program does not start.
     pub async fn start_empty() -> Result<Self> {
         let cluster = Self::start_servers().await?;
         cluster.wait_until_ready().await?;
@@ -128,38 +128,38 @@ impl Cluster {
         &self.client
     }
 
-    /// The kubeconfig of that client.
+    /// A kubeconfig with every permission.
     pub fn kubeconfig(&self) -> &Path {
         &self.credentials.admin_kubeconfig
     }
 
-    /// A kubeconfig with the permissions of the controller, and so of a plugin.
+    /// A kubeconfig with the permissions of the controller and the plugin.
     pub fn controller_kubeconfig(&self) -> &Path {
         &self.credentials.controller_kubeconfig
     }
 
-    /// A client with the permissions of the controller, and so of the plugin.
+    /// Creates a client with the permissions of the controller and the plugin.
     ///
     /// # Errors
-    /// There are no such credentials.
+    /// Returns `Err` if the credentials are invalid.
     pub async fn controller_client(&self) -> Result<Client> {
         client(&self.credentials.controller_kubeconfig, None).await
     }
 
-    /// A client with the permissions of `user`: none, unless a binding grants some.
+    /// Creates a client that impersonates `user`, who only has permissions by bindings.
     ///
     /// # Errors
-    /// The credentials cannot be used.
+    /// Returns `Err` if the credentials are invalid.
     pub async fn client_as(&self, user: &str) -> Result<Client> {
         client(&self.credentials.admin_kubeconfig, Some(user)).await
     }
 
-    /// Where each program has its files.
+    /// The directory with the files of all programs.
     pub(crate) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The last lines that each program logged.
+    /// Returns the end of each program's log.
     pub fn logs(&self) -> String {
         let kubelet = if self.kubelet.is_finished() {
             "the stand-in kubelet has ended\n"
@@ -175,41 +175,41 @@ impl Cluster {
             .collect()
     }
 
-    /// An error, after what each program logged: the end of an output is read first.
+    /// Puts the end of each program's log in front of an error, because the end of an output is read first.
     #[must_use]
     pub fn with_logs(&self, error: anyhow::Error) -> anyhow::Error {
         anyhow!("{}{error:#}", self.logs())
     }
 
-    /// The controller that was started first, and runs unless another one took its place.
+    /// Returns the controller that was started first.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns `Err` if there is no controller or no plugin.
     pub fn controller(&self) -> Result<&Controller> {
         self.controllers.first().context("there is no controller")
     }
 
-    /// Takes the controller that was started first out of the cluster.
+    /// Removes the controller that was started first from the cluster, and returns it.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns `Err` if there is no controller or no plugin.
     pub fn take_controller(&mut self) -> Result<Controller> {
         ensure!(!self.controllers.is_empty(), "there is no controller");
         Ok(self.controllers.remove(0))
     }
 
-    /// Kills the plugin, as the kernel does when memory runs out. The controller starts another.
+    /// Kills the plugin, like the kernel when memory runs out. The controller starts another one.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns `Err` if there is no controller or no plugin.
     pub async fn kill_plugin(&self) -> Result<()> {
         self.controller()?.kill_plugin().await
     }
 
-    /// Kills the controllers and waits for their plugins to notice and end.
+    /// Kills the controllers, and waits until their plugins have ended.
     ///
     /// # Errors
-    /// A plugin outlives its controller.
+    /// Returns `Err` if a plugin outlives its controller.
     pub async fn stop(mut self) -> Result<()> {
         for controller in std::mem::take(&mut self.controllers) {
             controller.stop().await?;
@@ -217,12 +217,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// The port on which etcd serves clients on loopback, without TLS.
+    /// The client port of etcd on loopback, without TLS.
     pub fn etcd(&self) -> u16 {
         self.etcd
     }
 
-    /// Ends the stand-in kubelet: Pods come from somewhere else from now on.
+    /// Ends the stand-in kubelet, for a test that runs Pods itself.
     pub fn stop_kubelet(&self) {
         self.kubelet.abort();
     }
@@ -232,20 +232,20 @@ impl Cluster {
         drop(self.servers.remove(API_SERVER));
     }
 
-    /// Starts the API server again, where it was and with the objects that it had.
+    /// Starts the API server again, with the same address and objects.
     ///
     /// # Errors
-    /// It does not become ready.
+    /// Returns `Err` if it does not become ready.
     pub async fn start_api_server(&mut self) -> Result<()> {
         let started = kube_apiserver(self.directory.path(), self.etcd, &self.credentials)?;
         self.servers.insert(API_SERVER, started);
         self.wait_until_ready().await
     }
 
-    /// The id of the plugin's process.
+    /// Returns the id of the plugin's process; `None` if there is none.
     ///
     /// # Errors
-    /// The processes cannot be listed.
+    /// Returns `Err` if the processes cannot be listed.
     pub fn plugin(&self) -> Result<Option<i32>> {
         Ok(plugins_below(self.directory.path())?.pop())
     }
@@ -298,7 +298,7 @@ impl Cluster {
     /// Applies `objects` and the CRDs of Gloo, and waits until every CRD is served.
     ///
     /// # Errors
-    /// The API server refuses one.
+    /// Returns `Err` if the API server rejects an object.
     pub async fn install_with_gloo(&self, mut objects: Vec<DynamicObject>) -> Result<()> {
         for crd in [
             gloo_types::crd::route_table(),
@@ -324,10 +324,10 @@ impl Cluster {
         .await
     }
 
-    /// Starts a controller with the plugin at `$PLUGIN_BINARY`, after it was registered.
+    /// Registers the plugin at `$PLUGIN_BINARY` in the ConfigMap, and starts a controller.
     ///
     /// # Errors
-    /// There is no such program.
+    /// Returns `Err` if the program does not exist.
     pub async fn register_and_start(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
         let location = format!("file://{}", plugin_binary()?.display());
         let plugins = setup
@@ -346,34 +346,34 @@ impl Cluster {
         self.add_controller(release, setup)
     }
 
-    /// The namespace that the controller's objects are for.
+    /// Creates the namespace of the controller.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn create_controller_namespace(&self) -> Result<()> {
         self.create_namespace(CONTROLLER_NAMESPACE).await
     }
 
-    /// A namespace, if it is not there yet.
+    /// Creates a namespace if it does not exist.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn create_namespace(&self, name: &str) -> Result<()> {
         let namespace =
             json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
         manifest::apply(&self.client, &[serde_json::from_value(namespace)?]).await
     }
 
-    /// Starts a controller of a release beside those that there are, with the plugins of the cluster's ConfigMap.
+    /// Starts another controller of a release, with the plugins in the cluster's ConfigMap.
     ///
     /// # Errors
-    /// There is no such program.
+    /// Returns `Err` if the program does not exist.
     pub fn add_controller(&mut self, release: Release, setup: Setup<'_>) -> Result<()> {
         let own = self.credentials.controller_kubeconfig.clone();
         self.start_controller(release, setup.kubeconfig.unwrap_or(&own), setup)
     }
 
-    /// The same as whoever the kubeconfig names.
+    /// Starts another controller as the user of a kubeconfig.
     pub(crate) fn start_controller(
         &mut self,
         release: Release,
@@ -385,20 +385,20 @@ impl Cluster {
         Ok(())
     }
 
-    /// Waits until the controller that was started first has ended by itself, and returns what it logged last.
+    /// Waits until the controller that was started first has exited, and returns the end of its log.
     ///
     /// # Errors
-    /// It goes on.
+    /// Returns `Err` if it keeps running.
     pub async fn controller_gives_up(&mut self) -> Result<String> {
         let mut controller = self.take_controller()?;
         controller.gives_up().await?;
         Ok(controller.log_tail())
     }
 
-    /// A kubeconfig with a token that the API server gave to a service account.
+    /// Requests a token of a service account, and returns a kubeconfig with it.
     ///
     /// # Errors
-    /// There is no such account.
+    /// Returns `Err` if the account does not exist.
     pub async fn service_account_kubeconfig(
         &self,
         namespace: &str,
@@ -420,7 +420,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.kubelet.abort();
-        // Clients before the servers they would complain about.
+        // Clients end before their servers, so that they do not log connection errors.
         self.controllers.clear();
         while let Some(server) = self.servers.pop() {
             drop(server);
@@ -441,7 +441,7 @@ fn etcd(directory: &Path, clients: u16, peers: u16) -> Result<Process> {
         .arg(format!("--listen-peer-urls={peers}"))
         .arg(format!("--initial-advertise-peer-urls={peers}"))
         .arg(format!("--initial-cluster=default={peers}"))
-        // The data need not survive a power cut.
+        // The data does not have to survive a power failure.
         .arg("--unsafe-no-fsync");
     Process::start("etcd", directory, &mut command)
 }
@@ -461,15 +461,15 @@ fn kube_apiserver(directory: &Path, etcd: u16, credentials: &Credentials) -> Res
         .arg(format!("--token-auth-file={}", credentials.tokens.display()))
         .arg("--authorization-mode=RBAC")
         .arg("--service-cluster-ip-range=10.0.0.0/16")
-        // Refuses a loopback address otherwise; nothing here looks for the server's endpoint.
+        // Other reconcilers reject a loopback address, and nothing here needs the server's endpoint.
         .arg("--endpoint-reconciler-type=none");
     Process::start("kube-apiserver", directory, &mut command)
 }
 
-/// A program that was built from the Go module, in `$GO_BIN_DIR`.
+/// Returns a command for a program in `$GO_BIN_DIR` that was built from a Go module.
 ///
 /// # Errors
-/// When it was not.
+/// Returns `Err` if it was not built.
 pub fn program(name: &str) -> Result<Command> {
     let directory = env::var_os("GO_BIN_DIR").map_or_else(
         || Path::new(PACKAGE).join("../target/go/bin"),
@@ -484,16 +484,16 @@ pub fn program(name: &str) -> Result<Command> {
     Ok(Command::new(path))
 }
 
-/// A client of the cluster that a kubeconfig names, as its user or in the name of another.
-async fn client(kubeconfig: &Path, in_the_name_of: Option<&str>) -> Result<Client> {
+/// Creates a client with a kubeconfig, as its user or impersonating another one.
+async fn client(kubeconfig: &Path, impersonated: Option<&str>) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    config.auth_info.impersonate = in_the_name_of.map(str::to_owned);
+    config.auth_info.impersonate = impersonated.map(str::to_owned);
     Ok(Client::try_from(config)?)
 }
 
-/// Ports that were free a moment ago. All are held until the last is known, so they differ.
+/// Returns different free ports. They are released before they are used, so another process could take one.
 pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
     let held: [_; N] = array::from_fn(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [0; N];

@@ -1,4 +1,4 @@
-//! The commands of the plugin's binary, as a person runs them in a terminal.
+//! Runs the commands of the plugin's binary, with and without a terminal.
 
 use std::env;
 use std::os::fd::OwnedFd;
@@ -10,12 +10,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use tokio::process::Command;
 
-/// What a command printed on both streams, and its exit code.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 pub struct Answer {
     /// `None` if a signal ended it.
     pub code: Option<i32>,
-    /// What it was asked for.
+    /// The result.
     pub stdout: String,
     /// Progress and errors.
     pub stderr: String,
@@ -25,7 +25,7 @@ impl Answer {
     /// Checks the exit code, and that all of `texts` were printed.
     ///
     /// # Errors
-    /// One of them is not so.
+    /// Returns `Err` if one of them is wrong.
     pub fn check(&self, code: i32, texts: &[&str]) -> Result<()> {
         let printed = format!("{}{}", self.stdout, self.stderr);
         ensure!(
@@ -40,10 +40,10 @@ impl Answer {
     }
 }
 
-/// The binary at `$PLUGIN_BINARY`.
+/// Returns the path of the plugin in `$PLUGIN_BINARY`.
 ///
 /// # Errors
-/// There is none.
+/// Returns `Err` if it is not the absolute path of a file.
 pub fn plugin_binary() -> Result<PathBuf> {
     let plugin = PathBuf::from(env::var_os("PLUGIN_BINARY").unwrap_or_default());
     ensure!(
@@ -53,18 +53,18 @@ pub fn plugin_binary() -> Result<PathBuf> {
     Ok(plugin)
 }
 
-/// Runs a command of the shipped binary as the user of the kubeconfig.
+/// Runs a command of the plugin's binary as the user of the kubeconfig.
 ///
 /// # Errors
-/// It cannot be started, or does not print text.
+/// Returns `Err` if it cannot be started, or prints invalid UTF-8.
 pub async fn run(kubeconfig: &Path, line: &str) -> Result<Answer> {
     run_with(kubeconfig, line, Stdio::null()).await
 }
 
-/// As [`run`], in a terminal with typed input.
+/// Runs a command like [`run`], in a terminal with typed input.
 ///
 /// # Errors
-/// As for [`run`], or there is no further pseudo-terminal.
+/// See [`run`]. Also returns `Err` if there is no pseudo-terminal left.
 pub async fn run_typing(kubeconfig: &Path, line: &str, typed: &str) -> Result<Answer> {
     let (_keyboard, stdin) = terminal(typed)?;
     run_with(kubeconfig, line, stdin).await
@@ -84,10 +84,11 @@ async fn run_with(kubeconfig: &Path, line: &str, stdin: Stdio) -> Result<Answer>
     })
 }
 
-/// What ends a terminal's input: Ctrl-D.
+/// Ctrl-D, which ends the input of a terminal.
 pub const END_OF_INPUT: &str = "\x04";
 
-/// A terminal on which `typed` has been typed, as the stdin of a program. It is there until the first of the two is dropped.
+/// Opens a terminal with the input `typed`, and returns its master side and a stdin for a program. Dropping the master side
+/// closes the terminal.
 pub(crate) fn terminal(typed: &str) -> Result<(OwnedFd, Stdio)> {
     let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?;
     grantpt(&keyboard)?;

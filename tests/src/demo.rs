@@ -1,4 +1,4 @@
-//! The demo with the page, as a process, and its server without a browser.
+//! The demo with the web page as a process, and a client of its server without a browser.
 
 use std::env;
 use std::fs;
@@ -17,37 +17,37 @@ use tokio::time::timeout;
 
 use crate::plugin_binary;
 
-/// How long it may take to end.
+/// How long the demo may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// A running demo. Dropping it ends it, and with it the processes that it has started.
+/// A running demo. Dropping it ends the demo and the processes that it has started.
 pub struct Demo {
     child: Child,
     port: u16,
 }
 
-/// An answer of its server.
+/// An answer of the demo's server.
 #[derive(Debug)]
 pub struct Response {
     /// The HTTP status.
     pub status: u16,
-    /// Its headers, as they came.
+    /// The status line and the headers, in lower case.
     pub head: String,
-    /// Its body.
+    /// The body.
     pub body: String,
 }
 
-/// The events of its server, as a page gets them.
+/// The stream of events of the demo's server.
 pub struct Events {
     lines: BufReader<TcpStream>,
 }
 
 impl Demo {
-    /// Starts the program in `$EXAMPLES_DIR`, at a free port, for so many seconds.
+    /// Starts the program in `$EXAMPLES_DIR` on a free port, for a number of seconds.
     ///
     /// # Errors
-    /// There is no such program, or it ends before it serves.
+    /// Returns `Err` if the program does not exist, or exits before it serves.
     pub async fn start(seconds: u64) -> Result<Self> {
         let directory = env::var_os("EXAMPLES_DIR").map(PathBuf::from);
         let program = directory
@@ -61,7 +61,7 @@ impl Demo {
     /// Starts another program with the same page.
     ///
     /// # Errors
-    /// It ends before it serves.
+    /// Returns `Err` if the program exits before it serves.
     pub async fn start_program(mut command: Command, seconds: u64) -> Result<Self> {
         let mut child = command
             .args(["--port", "0", "--for", &seconds.to_string()])
@@ -76,42 +76,42 @@ impl Demo {
         let port = line
             .strip_prefix("http://127.0.0.1:")
             .and_then(|rest| rest.split_once('/'));
-        let (port, _) = port.with_context(|| format!("the demo said {line:?}"))?;
+        let (port, _) = port.with_context(|| format!("the demo printed {line:?}"))?;
         Ok(Self {
             child,
             port: port.parse()?,
         })
     }
 
-    /// The address of its page.
+    /// The address of the page.
     #[must_use]
     pub fn address(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Its port.
+    /// The port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the demo has ended.
     ///
     /// # Errors
-    /// It goes on.
+    /// Returns `Err` if it keeps running.
     pub async fn ended(&mut self) -> Result<ExitStatus> {
         let ended = timeout(PATIENCE, self.child.wait()).await;
-        Ok(ended.context("the demo goes on")??)
+        Ok(ended.context("the demo keeps running")??)
     }
 
-    /// The processes that it has started.
+    /// Returns the ids of the child processes.
     ///
     /// # Errors
-    /// The system does not say.
+    /// Returns `Err` if `/proc` cannot be read.
     pub fn children(&self) -> Result<Vec<u32>> {
         let id = self.child.id().context("the demo has ended")?;
         let mut ids = Vec::new();
-        // Each thread has its own.
+        // Each thread has a list of the processes that it started.
         for thread in fs::read_dir(format!("/proc/{id}/task"))? {
             let children = thread?.path().join("children");
             ids.extend(
@@ -123,10 +123,10 @@ impl Demo {
         ids.iter().map(|id| Ok(id.parse()?)).collect()
     }
 
-    /// Sends a request with these headers, each a line, and reads the whole answer.
+    /// Sends a request with these header lines, and reads the whole answer.
     ///
     /// # Errors
-    /// There is no answer.
+    /// Returns `Err` if there is no answer.
     pub async fn request(&self, line: &str, headers: &[&str], body: &str) -> Result<Response> {
         let mut stream = self.send(line, headers, body).await?;
         let mut answer = String::new();
@@ -140,10 +140,10 @@ impl Demo {
         })
     }
 
-    /// Gives an order as the page does.
+    /// Sends an order like the page.
     ///
     /// # Errors
-    /// It is refused.
+    /// Returns `Err` if the server refuses it.
     pub async fn order(&self, what: &str) -> Result<()> {
         let own = format!("127.0.0.1:{}", self.port);
         let headers = [
@@ -161,7 +161,7 @@ impl Demo {
     /// Opens the stream of events.
     ///
     /// # Errors
-    /// It is refused.
+    /// Returns `Err` if the server refuses it.
     pub async fn events(&self) -> Result<Events> {
         let host = format!("host: 127.0.0.1:{}", self.port);
         let stream = self.send("GET /events", &[&host], "").await?;
@@ -187,7 +187,7 @@ impl Demo {
 
 impl Drop for Demo {
     fn drop(&mut self) {
-        // A process that is killed leaves its Envoy.
+        // SIGTERM, not SIGKILL: a killed demo does not end its Envoy.
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         if let Some(id) = id.and_then(Pid::from_raw) {
             let _ = kill_process(id, Signal::TERM);
@@ -200,17 +200,17 @@ impl Drop for Demo {
 }
 
 impl Events {
-    /// The next event.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// The stream has ended.
+    /// Returns `Err` if the stream has ended.
     pub async fn next(&mut self) -> Result<Value> {
         loop {
             let mut line = String::new();
             if self.lines.read_line(&mut line).await? == 0 {
                 bail!("the stream of events has ended");
             }
-            // A chunk's length is on a line of its own.
+            // Other lines have the length of a chunk.
             if let Some(data) = line.strip_prefix("data: ") {
                 return Ok(serde_json::from_str(data)?);
             }

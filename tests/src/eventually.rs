@@ -1,18 +1,18 @@
-//! Waiting for a condition with a deadline that fails loudly.
+//! Waits for a condition, and returns an error after a deadline.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::time::{Instant, sleep};
 
-/// Far above what any step takes on a slow machine: it bounds a failing test, it measures nothing.
+/// Far longer than any step takes on a slow machine. It only ends a failing test.
 const DEADLINE: Duration = Duration::from_secs(90);
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Runs `probe` until it succeeds and returns what it found; an error means "not yet".
+/// Runs `probe` until it returns `Ok`, and returns that value. An `Err` means that the condition does not hold yet.
 ///
 /// # Errors
-/// The last error of `probe`, under `what`, when the deadline has passed.
+/// Returns the last error of `probe`, with `what` as its context, if the deadline has passed.
 pub async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + DEADLINE;
     loop {

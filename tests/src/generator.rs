@@ -1,4 +1,4 @@
-//! The ApplicationSet generator: started as an administrator would, asked as Argo CD and the kubelet do.
+//! The ApplicationSet generator as a process, and requests like those of Argo CD and the kubelet.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,38 +14,38 @@ use tokio::net::TcpStream;
 use crate::eventually;
 use crate::process::Process;
 
-/// A running generator; it ends with this value.
+/// A running generator. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Generator {
     process: Process,
-    /// Holds the log, and maybe the configuration.
+    /// Contains the log, and possibly the configuration.
     _directory: TempDir,
     api: String,
     ops: String,
 }
 
-/// What it answers.
+/// An answer of the generator.
 #[derive(Debug)]
 pub struct Reply {
     /// The status code.
     pub status: u16,
-    /// JSON from Argo CD's port, a line or figures from the other.
+    /// JSON from the API port; a line or metrics from the ops port.
     pub body: String,
 }
 
 impl Generator {
-    /// Starts `$GENERATOR_BINARY` on free ports, with no environment but `variables`, and waits until it listens.
+    /// Starts `$GENERATOR_BINARY` on free ports, with only `variables` as its environment, and waits until it listens.
     ///
     /// # Errors
-    /// It does not start, with the tail of its log.
+    /// Returns `Err` with the end of its log if it does not start.
     pub async fn start(args: &[impl AsRef<OsStr>], variables: &[(&str, &Path)]) -> Result<Self> {
         Self::start_in(tempfile::tempdir()?, args, variables).await
     }
 
-    /// Starts it with this configuration and token in the cluster of a kubeconfig.
+    /// Starts the generator with a configuration and a token for the cluster of a kubeconfig.
     ///
     /// # Errors
-    /// As for [`Generator::start`].
+    /// See [`Generator::start`].
     pub async fn start_with(config: &str, token: &str, kubeconfig: &Path) -> Result<Self> {
         let directory = tempfile::tempdir()?;
         let file = directory.path().join("config.yaml");
@@ -70,7 +70,7 @@ impl Generator {
         command
             .args(args)
             .env_clear()
-            // The kubeconfig of whoever runs the tests is none of its.
+            // So that it does not read the kubeconfig of the tests' user.
             .env("HOME", directory.path())
             .envs(variables.iter().copied());
         for listen in ["GLOO_APPSET_LISTEN", "GLOO_APPSET_OPS_LISTEN"] {
@@ -96,20 +96,20 @@ impl Generator {
         })
     }
 
-    /// What it says of its flags, in one line.
+    /// Returns the output of `--help` in one line.
     ///
     /// # Errors
-    /// It does not start.
+    /// Returns `Err` if it does not start.
     pub fn help() -> Result<String> {
         let output = Command::new(generator_binary()?).arg("--help").output()?;
         let lines = String::from_utf8(output.stdout)?;
         Ok(lines.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Asks for parameter sets as Argo CD does; `path` is that of the `baseUrl`.
+    /// Requests parameter sets like Argo CD. `path` is the path of the `baseUrl`.
     ///
     /// # Errors
-    /// No answer comes.
+    /// Returns `Err` if there is no answer.
     pub async fn ask(&self, path: &str, token: &str, parameters: &Value) -> Result<Reply> {
         let body = json!({ "applicationSetName": "any", "input": { "parameters": parameters } })
             .to_string();
@@ -120,15 +120,15 @@ impl Generator {
         send(&self.api, &head, &body).await
     }
 
-    /// Asks the port of the kubelet and of Prometheus.
+    /// Sends a GET to the ops port, like the kubelet and Prometheus.
     ///
     /// # Errors
-    /// No answer comes.
+    /// Returns `Err` if there is no answer.
     pub async fn look_at(&self, path: &str) -> Result<Reply> {
         send(&self.ops, &format!("GET {path} HTTP/1.1"), "").await
     }
 
-    /// The last lines that it logged.
+    /// Returns the last lines of the log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         self.process.log_tail()
@@ -139,7 +139,7 @@ impl Reply {
     /// Checks the status, and that the body has `text`.
     ///
     /// # Errors
-    /// One of them is not so.
+    /// Returns `Err` if one of them is wrong.
     pub fn check(&self, status: u16, text: &str) -> Result<()> {
         ensure!(
             self.status == status && self.body.contains(text),
@@ -149,7 +149,7 @@ impl Reply {
     }
 }
 
-/// The binary at `$GENERATOR_BINARY`.
+/// Returns the path in `$GENERATOR_BINARY`.
 fn generator_binary() -> Result<PathBuf> {
     let binary = PathBuf::from(env::var_os("GENERATOR_BINARY").unwrap_or_default());
     ensure!(
@@ -159,7 +159,7 @@ fn generator_binary() -> Result<PathBuf> {
     Ok(binary)
 }
 
-/// Where it logged that it listens.
+/// Returns the address of a role that the generator has logged.
 fn address(log: &str, role: &str) -> Option<String> {
     log.lines().find_map(|line| {
         let record: Value = serde_json::from_str(line).ok()?;
@@ -167,7 +167,7 @@ fn address(log: &str, role: &str) -> Option<String> {
     })
 }
 
-/// One request over HTTP.
+/// Sends one request over HTTP, and reads the answer.
 pub(crate) async fn send(address: &str, head: &str, body: &str) -> Result<Reply> {
     let mut stream = TcpStream::connect(address).await?;
     let request = format!("{head}\r\nhost: any\r\nconnection: close\r\n\r\n{body}");

@@ -1,5 +1,5 @@
-//! An installation as an administrator makes it: rendered manifests, a released file on an HTTPS server, and a kubelet that runs their
-//! Pods. Volumes are directories, and a path of a container is one below them.
+//! An installation from rendered manifests: a released file on an HTTPS server, and a stand-in kubelet that runs the Pods.
+//! Volumes are directories, and paths of a container are mapped to them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,12 +31,12 @@ use crate::{Cluster, Generator, Release, Setup, manifest, plugin_binary, program
 
 const COMPONENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/kustomize");
 
-/// The objects of a release's own installation with the component `variant` of `deploy/kustomize`.
+/// Renders the installation of a controller release with the component `variant` of `deploy/kustomize`.
 ///
-/// Words of the component are filled in, as for a release of the plugin.
+/// Placeholders of the component are replaced, as in a release of the plugin.
 ///
 /// # Errors
-/// Kustomize refuses.
+/// Returns `Err` if kustomize fails.
 pub fn render(
     release: Release,
     variant: &str,
@@ -53,7 +53,7 @@ pub fn render(
     build(root)
 }
 
-/// The objects of a directory with a kustomization.
+/// Renders the kustomization of a directory.
 pub(crate) fn build(root: &Path) -> Result<Vec<DynamicObject>> {
     let output = program("kustomize")?.arg("build").arg(root).output()?;
     ensure!(
@@ -64,7 +64,7 @@ pub(crate) fn build(root: &Path) -> Result<Vec<DynamicObject>> {
     manifest::parse(str::from_utf8(&output.stdout)?)
 }
 
-/// Copies a directory of manifests, with words filled in as for a release.
+/// Copies a directory of manifests, and replaces placeholders as in a release.
 pub(crate) fn copy_filled_in(from: &Path, to: &Path, fill_in: &[(&str, &str)]) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -83,12 +83,12 @@ pub(crate) fn copy_filled_in(from: &Path, to: &Path, fill_in: &[(&str, &str)]) -
     Ok(())
 }
 
-/// A file that can be downloaded until this is dropped.
+/// An HTTPS server with one file. Dropping it ends the server.
 #[derive(Debug)]
 pub struct Download {
     url: String,
     sha256: String,
-    /// Holds the certificate.
+    /// Contains the certificate.
     directory: TempDir,
     server: JoinHandle<Result<()>>,
 }
@@ -97,7 +97,7 @@ impl Download {
     /// Serves a file under any path that ends with `name`.
     ///
     /// # Errors
-    /// The file cannot be read, or there is no free port.
+    /// Returns `Err` if the file cannot be read, or there is no free port.
     pub async fn serve(file: &Path, name: &str) -> Result<Self> {
         let bytes = fs::read(file)?;
         let sha256 = digest(&SHA256, &bytes);
@@ -120,7 +120,7 @@ impl Download {
         let server = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await?;
-                // A client that breaks off is no end of the server.
+                // An error of one client must not end the server.
                 drop(answer(&acceptor, stream, &name, &bytes).await);
             }
         });
@@ -132,17 +132,17 @@ impl Download {
         })
     }
 
-    /// What a location starts with.
+    /// The base URL of the file.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The checksum of the file, as 64 lower-case digits.
+    /// The SHA-256 checksum of the file in lower-case hexadecimal.
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
 
-    /// The certificate that a client has to trust, in PEM.
+    /// The file with the certificate that a client must trust, in PEM.
     pub fn certificate(&self) -> PathBuf {
         self.directory.path().join("ca.crt")
     }
@@ -180,12 +180,12 @@ async fn answer(acceptor: &TlsAcceptor, stream: TcpStream, name: &str, bytes: &[
 const CONFIG: &str = "argo-rollouts-config";
 
 impl Cluster {
-    /// Runs what the cluster's Deployment of the controller says, as its service account.
+    /// Runs the controller of the cluster's Deployment, with its service account.
     ///
-    /// `variables` are environment variables beside those of the Pod.
+    /// `variables` are additional environment variables.
     ///
     /// # Errors
-    /// The Deployment, its account or its ConfigMap is not there, or an init container fails.
+    /// Returns `Err` if the Deployment, its account or its ConfigMap does not exist, or an init container fails.
     pub async fn start_deployed_controller(
         &mut self,
         release: Release,
@@ -207,11 +207,11 @@ impl Cluster {
         self.start_controller(release, &kubeconfig, setup)
     }
 
-    /// Runs what the Deployment `name` of the generator says: its arguments, its volumes, its service account if it has a
-    /// token of it.
+    /// Runs the generator of the Deployment `name`, with its arguments and volumes, and its service account if the Pod mounts
+    /// a token.
     ///
     /// # Errors
-    /// The Deployment or something that its Pod needs is not there, or the generator does not start.
+    /// Returns `Err` if the Deployment or an object that its Pod needs does not exist, or the generator does not start.
     pub async fn start_deployed_generator(&self, namespace: &str, name: &str) -> Result<Generator> {
         let client = self.client();
         let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
@@ -231,7 +231,7 @@ impl Cluster {
         Generator::start(&args, has_token.then_some(variable).as_slice()).await
     }
 
-    /// Lets files of the ConfigMap be where the controller's container has them on this machine.
+    /// Changes the plugin's location in the ConfigMap from the container's path to the path on this machine.
     async fn look_into(&self, pod: &Pod) -> Result<()> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client().clone(), CONTROLLER_NAMESPACE);
         let map = maps.get(CONFIG).await?;
@@ -269,7 +269,7 @@ impl Pod {
         name.context("no account")
     }
 
-    /// Whether the containers could speak for the account: a Pod's word counts more than its account's.
+    /// Returns whether the Pod mounts a token of its account. The Pod's setting overrides the account's.
     async fn has_account_token(&self, client: &Client, namespace: &str) -> Result<bool> {
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
         let account = accounts.get(self.account()?).await?;
@@ -279,7 +279,7 @@ impl Pod {
             .unwrap_or(true))
     }
 
-    /// Writes what the ConfigMaps and Secrets have that are volumes.
+    /// Writes the files of the volumes from ConfigMaps and Secrets.
     async fn mount_files(&self, client: &Client, namespace: &str) -> Result<()> {
         for volume in self.spec.volumes.iter().flatten() {
             let directory = self.volumes.join(&volume.name);
@@ -291,7 +291,7 @@ impl Pod {
         Ok(())
     }
 
-    /// `--flag=/path/in/the/container` with the path on this machine.
+    /// Replaces the path in `--flag=/path/in/the/container` by the path on this machine.
     fn argument(&self, container: &Container, arg: &str) -> Result<String> {
         let Some((flag, path)) = arg.split_once('=').filter(|(_, it)| it.starts_with('/')) else {
             return Ok(arg.to_owned());
@@ -301,7 +301,7 @@ impl Pod {
         Ok(format!("{flag}={}", outside.display()))
     }
 
-    /// Every image of an init container is taken for the plugin's, of which the binary is the entry point.
+    /// Runs the init containers. Each is expected to have the plugin's image, whose entry point is the binary.
     async fn run_init_containers(&self) -> Result<()> {
         for volume in self.spec.volumes.iter().flatten() {
             fs::create_dir_all(self.volumes.join(&volume.name))?;
@@ -323,7 +323,7 @@ impl Pod {
         Ok(())
     }
 
-    /// Where a path of a container is on this machine, if it is in one of its volumes.
+    /// Returns the path on this machine of a path in a container; `None` if it is not in a volume.
     fn outside(&self, container: &Container, path: &str) -> Option<PathBuf> {
         container.volume_mounts.iter().flatten().find_map(|mount| {
             let below = Path::new(path).strip_prefix(&mount.mount_path).ok()?;
@@ -332,10 +332,10 @@ impl Pod {
     }
 }
 
-/// Contents by name.
+/// File contents by name.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// The files of a volume. None if it is optional and its source is not there.
+/// Returns the files of a volume; none if it is optional and its source does not exist.
 pub(crate) async fn files(volume: &Volume, client: &Client, namespace: &str) -> Result<Files> {
     let (data, items, optional) = if let Some(source) = &volume.config_map {
         let data = config_map(client, namespace, &source.name).await?;
@@ -345,13 +345,13 @@ pub(crate) async fn files(volume: &Volume, client: &Client, namespace: &str) -> 
         let data = secret(client, namespace, name).await?;
         (data, source.items.as_deref(), source.optional)
     } else {
-        bail!("volume {} is of a kind that is not known here", volume.name);
+        bail!("volume {} has an unsupported type", volume.name);
     };
     match data {
         Some(data) => chosen(data, items)
-            .with_context(|| format!("volume {} wants a key that is not there", volume.name)),
+            .with_context(|| format!("volume {} refers to a missing key", volume.name)),
         None if optional == Some(true) => Ok(Files::new()),
-        None => bail!("what volume {} is made of is not there", volume.name),
+        None => bail!("the source of volume {} does not exist", volume.name),
     }
 }
 
@@ -377,7 +377,7 @@ async fn secret(client: &Client, namespace: &str, name: &str) -> Result<Option<F
     }))
 }
 
-/// All keys under their names, or some under others.
+/// Returns all keys, or only `items` with their paths as names.
 fn chosen(mut data: Files, items: Option<&[KeyToPath]>) -> Option<Files> {
     let Some(items) = items else {
         return Some(data);

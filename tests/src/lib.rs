@@ -1,8 +1,8 @@
-//! What the cluster tests stand on: a Kubernetes API server with the released Rollouts controller, on loopback.
+//! Support code of the tests: a Kubernetes API server with the released Rollouts controller, on loopback.
 //!
-//! [`Cluster`] starts the programs, [`Suite`] runs the tests of a file in one of them, [`Canary`] is one Rollout with its
-//! RouteTable in a namespace of its own, and [`eventually`] is the only way to wait. The programs are built from the Go
-//! modules in `go`; see `README.md`.
+//! [`Cluster`] starts the programs, [`Suite`] runs the tests of a file in one cluster, [`Canary`] is one Rollout with its
+//! RouteTable in a separate namespace, and [`eventually`] is the only way to wait. The programs are built from the Go modules
+//! in `go`; see `README.md`.
 
 mod appset_installation;
 mod browser;

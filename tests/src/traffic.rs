@@ -1,4 +1,4 @@
-//! The plugin's tables served by a real Envoy: our host half calls the plugin, and requests are counted.
+//! A real Envoy serves the plugin's tables: the host half of `rollouts-rpc` calls the plugin, and requests are counted.
 
 mod stage;
 mod under_load;
@@ -29,9 +29,9 @@ pub use workloads::{Replicas, Workloads};
 
 /// The host of the tables.
 pub const HOST: &str = "shop.example.com";
-/// The namespace of everything.
+/// The namespace of all objects.
 pub const NAMESPACE: &str = "shop";
-/// Requests each second: a third of what the slowest machine of the tests manages.
+/// Requests per second: a third of what the slowest test machine handles.
 const RATE: u32 = 1000;
 
 /// RouteTables in files, a plugin that edits them, and an Envoy that serves them.
@@ -41,7 +41,7 @@ pub struct Shop {
     plugin: PluginProcess,
     router: RouterClient,
     gateway: Gateway,
-    /// By the name of their Service.
+    /// Pods by the name of their Service.
     pods: BTreeMap<String, Vec<Pod>>,
     _directory: TempDir,
 }
@@ -50,7 +50,7 @@ impl Shop {
     /// Starts a plugin and an Envoy over the tables, with a Pod for each Service, whose version is the Service's name.
     ///
     /// # Errors
-    /// One of them does not start.
+    /// Returns `Err` if one of them does not start.
     pub async fn open(tables: &str, services: &[&str]) -> Result<Self> {
         let mut shop = Self::without_pods(tables).await?;
         for service in services {
@@ -61,10 +61,10 @@ impl Shop {
         Ok(shop)
     }
 
-    /// The same with Pods to come.
+    /// Starts a plugin and an Envoy without Pods.
     ///
     /// # Errors
-    /// As for [`Shop::open`].
+    /// See [`Shop::open`].
     pub async fn without_pods(tables: &str) -> Result<Self> {
         let directory = TempDir::new()?;
         let file = directory.path().join("tables.yaml");
@@ -90,7 +90,7 @@ impl Shop {
     /// Starts Pods behind a Service, of these versions and with these labels.
     ///
     /// # Errors
-    /// There is no port, or Envoy refuses them.
+    /// Returns `Err` if no port can be opened, or Envoy rejects the endpoints.
     pub async fn add_pods(
         &mut self,
         service: &str,
@@ -105,19 +105,19 @@ impl Shop {
         Ok(self.gateway.set_endpoints(&service, endpoints).await?)
     }
 
-    /// The only Pod of a Service.
+    /// Returns the first Pod of a Service.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns `Err` if the Service has no Pod.
     pub fn pod(&self, service: &str) -> Result<&Pod> {
         let pods = self.pods.get(service).and_then(|pods| pods.first());
         pods.with_context(|| format!("{service} has no Pod"))
     }
 
-    /// Ends the Pods of a Service, which keeps listing them.
+    /// Ends the Pods of a Service, but keeps its endpoints.
     ///
     /// # Errors
-    /// There are none.
+    /// Returns `Err` if the Service has no Pods.
     pub async fn end_pods(&mut self, service: &str) -> Result<()> {
         let pods = self.pods.remove(service);
         for pod in pods.with_context(|| format!("{service} has no Pods"))? {
@@ -126,10 +126,10 @@ impl Shop {
         Ok(())
     }
 
-    /// Calls UpdateHash, SetWeight and VerifyWeight, as the controller does, and serves what they wrote.
+    /// Calls UpdateHash, SetWeight and VerifyWeight like the controller, and serves the changed tables.
     ///
     /// # Errors
-    /// The plugin or Envoy refuses.
+    /// Returns `Err` if the plugin returns an error, or Envoy rejects the routes.
     pub async fn set_weight(
         &mut self,
         rollout: &Rollout,
@@ -150,10 +150,10 @@ impl Shop {
         self.serve().await
     }
 
-    /// Calls SetHeaderRoute and serves what it wrote.
+    /// Calls SetHeaderRoute, and serves the changed tables.
     ///
     /// # Errors
-    /// The plugin or Envoy refuses.
+    /// Returns `Err` if the plugin returns an error, or Envoy rejects the routes.
     pub async fn set_header_route(
         &mut self,
         rollout: &Rollout,
@@ -163,10 +163,10 @@ impl Shop {
         self.serve().await
     }
 
-    /// Calls SetMirrorRoute and serves what it wrote.
+    /// Calls SetMirrorRoute, and serves the changed tables.
     ///
     /// # Errors
-    /// The plugin or Envoy refuses.
+    /// Returns `Err` if the plugin returns an error, or Envoy rejects the routes.
     pub async fn set_mirror_route(
         &mut self,
         rollout: &Rollout,
@@ -176,10 +176,10 @@ impl Shop {
         self.serve().await
     }
 
-    /// Brings the table to rest, ends the plugin, and checks that the file is its owner's, byte for byte.
+    /// Ends the rollouts and the plugin, and checks that the file is equal to the owner's, byte for byte.
     ///
     /// # Errors
-    /// It is not.
+    /// Returns `Err` if the file differs.
     pub async fn close(mut self, rollouts: &[&Rollout]) -> Result<()> {
         for rollout in rollouts {
             self.router.remove_managed_routes(rollout).await?;
@@ -192,19 +192,19 @@ impl Shop {
         Ok(())
     }
 
-    /// Serves the tables and policies of the directory as they are.
+    /// Serves the current tables and policies of the directory.
     ///
     /// # Errors
-    /// One is not translated, or Envoy refuses it.
+    /// Returns `Err` if a table is not translated, or Envoy rejects the routes.
     pub async fn serve(&mut self) -> Result<()> {
         let translation = self.translate()?;
         Ok(self.gateway.set_routes(&translation).await?)
     }
 
-    /// Serves the tables after a fault was planted into their translation.
+    /// Serves the tables after `fault` has changed their translation.
     ///
     /// # Errors
-    /// The fault changes nothing, or Envoy refuses it.
+    /// Returns `Err` if the fault changes nothing, or Envoy rejects it.
     pub async fn serve_with_fault(&mut self, fault: impl FnOnce(&str) -> String) -> Result<()> {
         let mut translation = self.translate()?;
         let right = translation.route_configuration.to_string();
@@ -214,7 +214,7 @@ impl Shop {
         Ok(self.gateway.set_routes(&translation).await?)
     }
 
-    /// Sends `count` requests and counts who answered. A header is written as `name: value`.
+    /// Sends `count` requests, and counts the results by version. A header is written as `name: value`.
     pub async fn count(&self, path: &str, headers: &[&str], count: u64) -> Tally {
         let headers = headers.iter().filter_map(|header| header.split_once(": "));
         let target = Target {
@@ -244,7 +244,7 @@ impl Shop {
         Ok(translate(&Objects {
             tables: &tables,
             mirror_policies: &mirrors,
-            // A retry would hide a failure.
+            // Retries would hide failed requests.
             retries: DefaultRetries::Off,
             ..Objects::default()
         }))

@@ -191,7 +191,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
         .await?;
 
     page.does("pause", "it.rollout.paused").await?;
-    let go_on = "document.querySelector('[data-do=pause]').textContent.startsWith('Go on')";
+    let go_on = "document.querySelector('[data-do=pause]').textContent.startsWith('Resume')";
     page.browser.wait_for(go_on).await?;
     page.does("pause", "!it.rollout.paused").await?;
     page.does(

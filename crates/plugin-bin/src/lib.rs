@@ -94,7 +94,7 @@ fn serve(flags: &Flags, env: &PluginEnv) -> anyhow::Result<()> {
     let metrics = Metrics::new(flags.metrics_per_rollout);
     match &flags.route_tables_dir {
         Some(dir) => {
-            let router = GlooRouter::new(DirRouteStore::new(dir), policy);
+            let router = GlooRouter::new(Arc::new(DirRouteStore::new(dir)), policy);
             let router = configured(router, flags);
             serve_router(flags, env, router, metrics, async {})
         }

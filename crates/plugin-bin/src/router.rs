@@ -57,7 +57,7 @@ enum Attempt {
 /// Shifts traffic by editing RouteTables in `S`.
 #[derive(Debug)]
 pub struct GlooRouter<S> {
-    store: S,
+    store: Arc<S>,
     policy: Policy,
     memory: Memory,
     deferred: Deferred,
@@ -96,7 +96,7 @@ impl ShiftOutcome {
 
 impl<S: Store> GlooRouter<S> {
     /// Creates a router over `store` that obeys `policy`.
-    pub fn new(store: S, policy: Policy) -> Self {
+    pub fn new(store: Arc<S>, policy: Policy) -> Self {
         Self {
             store,
             policy,
@@ -164,7 +164,7 @@ impl<S: Store> GlooRouter<S> {
         rollout: &'r Rollout,
         deadline: Deadline,
     ) -> Result<Cow<'r, Rollout>, Failure> {
-        let complete = read::restore_zero_percentages(&self.store, rollout);
+        let complete = read::restore_zero_percentages(&*self.store, rollout);
         let rollout = from_rpc::key(rollout);
         match deadline.reading(complete).await {
             Some(complete) => complete.map_err(|source| Failure::Read {

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::Result;
 use gloo_types::ObjectKey;
@@ -13,13 +12,13 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 #[derive(Default)]
-struct Memory(Arc<MemoryRouteStore>);
+struct Memory(MemoryRouteStore);
 
 impl Place for Memory {
-    type Store = Arc<MemoryRouteStore>;
+    type Store = MemoryRouteStore;
 
-    fn store(&self) -> Self::Store {
-        Arc::clone(&self.0)
+    fn store(&self) -> MemoryRouteStore {
+        self.0.clone()
     }
 
     async fn create(&self, object: Value) -> Result<()> {

@@ -219,7 +219,7 @@ struct Plugin {
 }
 
 impl Plugin {
-    async fn start(scenario: &Scenario, store: impl Store) -> Result<Self> {
+    async fn start(scenario: &Scenario, store: Arc<impl Store>) -> Result<Self> {
         let policy = Policy {
             plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
             route_table_namespaces: scenario.flags.route_table_namespaces.clone(),

@@ -1,6 +1,5 @@
-//! Objects of the Kubernetes API from what watches have reported, and live where that is not enough.
-//!
-//! [`Decision::freshness`] says, for each decision in one place, what it may be made on.
+//! A cache of RouteTables, MirrorPolicies and Rollouts that watches fill, with live reads where the cache is stale or not
+//! allowed ([`Decision::freshness`]).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -16,72 +15,60 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::kube_api::compare;
 use crate::{
-    Clusters, CompactTable, Endpoint, EndpointReader, EndpointStream, Informer, Keep, PolicyStore,
-    RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader, RouteStore, Selection, ServiceReader,
-    StoreError, TableKeeper, Unknown, WholeDocuments, ZeroMirrors,
+    CompactTable, Decision, Endpoint, EndpointReader, EndpointStream, FRESH, Freshness, Informer,
+    Keep, KubeRouteStore, PolicyStore, RolloutDoc, RolloutFacts, RolloutKeeper, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, TableKeeper, Unknown, WholeDocuments,
+    ZeroMirrors,
 };
 
-/// How old cached objects may be: a watch gives a sign of life each 60 s, and a request has some time to be answered.
-pub const FRESH: Duration = Duration::from_secs(75);
-
-/// How long calls wait for the first list, counted from the start of the process.
+/// How long calls wait for the first list, from the creation of the store.
 const START: Duration = Duration::from_secs(1);
 
-/// How often at most it is checked whether MirrorPolicies are still needed.
+/// The shortest pause between two checks of whether MirrorPolicies must be watched.
 const TEND: Duration = Duration::from_secs(1);
 
-/// Where objects that are read may come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
-    /// From the cache if it is fresh, otherwise from the API server.
-    Cached,
-    /// From the API server.
-    Live,
-}
-
-/// What objects are read for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// What a call about weights or managed routes changes. Content that is out of date for a moment is safe: the patch tests
-    /// the version it was planned on, and where nothing seemed to change, the event that comes later tells.
-    Plan,
-    /// The same after a conflict, which says that the cached version is out of date.
-    PlanAgain,
-    /// VerifyWeight below the full weight, which nothing final depends on.
-    Verify,
-    /// VerifyWeight at the full weight: the controller promotes on it.
-    VerifyPromotion,
-    /// Whether a table that is selected by name is missing, before that becomes an error.
-    Absence,
-}
-
-impl Decision {
-    /// What the decision may be made on.
-    #[must_use]
-    pub const fn freshness(self) -> Freshness {
-        match self {
-            Self::Plan | Self::Verify => Freshness::Cached,
-            Self::PlanAgain | Self::VerifyPromotion | Self::Absence => Freshness::Live,
-        }
-    }
-}
-
-/// RouteTables, MirrorPolicies and Rollouts that are followed while [`CachedRouteStore::run`] runs, over the store that reads
-/// and writes them.
+/// A store that reads RouteTables, MirrorPolicies and Rollouts from watches, and sends writes and other reads to the
+/// clusters. [`CachedRouteStore::run`] starts the watches.
 pub struct CachedRouteStore {
     store: Clusters,
     tables: Informer<TableKeeper>,
     keeper: TableKeeper,
     rollouts: Informer<RolloutKeeper>,
     policies: Informer<WholeDocuments<MirrorPolicy>>,
-    /// Namespaces whose tables are followed where all are forbidden, beside those that calls name.
+    /// Namespaces to watch without permission for all namespaces, in addition to those of the calls.
     namespaces: Vec<String>,
     started: Instant,
 }
 
+/// The stores of two clusters, which fail independently. Without a management cluster both are the same store.
+#[derive(Clone)]
+pub struct Clusters {
+    /// The controller's cluster: Rollouts, Services, EndpointSlices, Pods, Leases and Events about Rollouts.
+    pub local: Arc<KubeRouteStore>,
+    /// The cluster of Gloo: RouteTables, MirrorPolicies and Events about them.
+    pub tables: Arc<KubeRouteStore>,
+}
+
+impl Clusters {
+    /// Uses one cluster for everything.
+    #[must_use]
+    pub fn one(store: Arc<KubeRouteStore>) -> Self {
+        Self {
+            local: Arc::clone(&store),
+            tables: store,
+        }
+    }
+
+    /// Returns whether one cluster has everything.
+    #[must_use]
+    pub fn is_one(&self) -> bool {
+        Arc::ptr_eq(&self.local, &self.tables)
+    }
+}
+
 impl CachedRouteStore {
-    /// A store over `store` that follows nothing yet. Where RouteTables of all namespaces are forbidden, it follows those of
-    /// `namespaces` and of the namespaces that calls name.
+    /// A cache over `store` without watches yet. Without permission for RouteTables of all namespaces, it watches
+    /// `namespaces` and the namespaces that calls select.
     #[must_use]
     pub fn new(
         store: Clusters,
@@ -100,22 +87,22 @@ impl CachedRouteStore {
         }
     }
 
-    /// Follows RouteTables and Rollouts, and MirrorPolicies while they are needed. Does not end. What was begun goes on after
-    /// it is dropped, until the store is.
+    /// Watches RouteTables and Rollouts, and MirrorPolicies while a Rollout needs them. Never returns. Watches that were
+    /// started run until the store is dropped, even if this future is dropped.
     pub async fn run(&self) {
         self.tables.follow_all();
         self.rollouts.follow_all();
         join(self.follow_namespaces(), self.follow_policies()).await;
     }
 
-    /// Ends all watches. Nothing is known from here on.
+    /// Ends all watches and clears the cache.
     pub fn follow_nothing(&self) {
         self.tables.follow_only(&BTreeSet::new());
         self.rollouts.follow_only(&BTreeSet::new());
         self.policies.follow_only(&BTreeSet::new());
     }
 
-    /// Follows the tables of some namespaces one by one while those of all namespaces are forbidden.
+    /// Watches the tables of each configured namespace while those of all namespaces are forbidden.
     async fn follow_namespaces(&self) {
         while !self.namespaces.is_empty() {
             self.tables.settled(None).await;
@@ -126,7 +113,7 @@ impl CachedRouteStore {
         }
     }
 
-    /// Follows MirrorPolicies as long as a known Rollout has mirror steps.
+    /// Watches MirrorPolicies while a known Rollout has mirror steps.
     async fn follow_policies(&self) {
         loop {
             let mut changes = self.rollouts.subscribe();
@@ -142,37 +129,37 @@ impl CachedRouteStore {
         }
     }
 
-    /// The stores underneath, for live reads.
+    /// The stores behind the cache, for live reads.
     #[must_use]
     pub fn live(&self) -> &Clusters {
         &self.store
     }
 
-    /// The RouteTables that are followed.
+    /// The informer of RouteTables.
     #[must_use]
     pub fn tables(&self) -> &Informer<TableKeeper> {
         &self.tables
     }
 
-    /// The Rollouts that are followed.
+    /// The informer of Rollouts.
     #[must_use]
     pub fn rollouts(&self) -> &Informer<RolloutKeeper> {
         &self.rollouts
     }
 
-    /// The MirrorPolicies, which are followed only while a known Rollout has mirror steps.
+    /// The informer of MirrorPolicies, which watches only while a known Rollout has mirror steps.
     #[must_use]
     pub fn mirror_policies(&self) -> &Informer<WholeDocuments<MirrorPolicy>> {
         &self.policies
     }
 
-    /// Waits for the first list of the tables of a namespace, at most until [`START`] is over.
+    /// Waits for the first list of the tables of a namespace, at most until [`START`] has passed.
     async fn wait(&self, namespace: &str) {
         let settled = self.tables.settled(Some(namespace));
         let _ = timeout_at(self.started + START, settled).await;
     }
 
-    /// The cached tables that are selected; `None` if those of a namespace are not known, or not for sure.
+    /// Returns the selected tables from the cache; `None` if the tables of a namespace are not cached or older than `age`.
     fn cached(&self, selector: &RouteTableSelector, age: Duration) -> Option<Selection> {
         let mut tables: Vec<Arc<CompactTable>> = Vec::new();
         for namespace in &selector.namespaces {
@@ -190,12 +177,13 @@ impl CachedRouteStore {
         Some(policies.map(|policy| (*policy).clone()).collect())
     }
 
-    /// A cached selection in which some name is missing, with what the API server says of that name. A selection without any
-    /// table is read again as a whole.
+    /// Reads the selected names that the cache lacks from the API server, before they become errors. A selection without any
+    /// table is read again completely.
     async fn confirmed(&self, selector: &RouteTableSelector, cached: Selection) -> Selection {
         if cached.tables.is_empty() {
             return self
                 .store
+                .tables
                 .select(selector, Decision::Absence.freshness())
                 .await;
         }
@@ -206,7 +194,10 @@ impl CachedRouteStore {
             namespaces: selector.namespaces.clone(),
             ..RouteTableSelector::default()
         };
-        let found = self.store.select(&missing, Decision::Absence.freshness());
+        let found = self
+            .store
+            .tables
+            .select(&missing, Decision::Absence.freshness());
         let cached = Selection {
             tables: cached.tables,
             errors: Vec::new(),
@@ -221,7 +212,7 @@ impl RouteStore for CachedRouteStore {
             self.tables.follow(namespace);
         }
         match freshness {
-            Freshness::Live => self.store.select(selector, freshness).await,
+            Freshness::Live => self.store.tables.select(selector, freshness).await,
             Freshness::Cached => {
                 if let Some(namespace) = selector.namespaces.first() {
                     self.wait(namespace).await;
@@ -229,7 +220,7 @@ impl RouteStore for CachedRouteStore {
                 match self.cached(selector, FRESH) {
                     Some(cached) if cached.errors.is_empty() && !cached.tables.is_empty() => cached,
                     Some(cached) => self.confirmed(selector, cached).await,
-                    None => self.store.select(selector, Freshness::Live).await,
+                    None => self.store.tables.select(selector, Freshness::Live).await,
                 }
             }
         }
@@ -250,17 +241,17 @@ impl RouteStore for CachedRouteStore {
     }
 
     async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        self.store.read(key).await
+        self.store.tables.read(key).await
     }
 
     async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.patch(key, patch).await?;
+        let table = self.store.tables.patch(key, patch).await?;
         self.tables.put(self.keeper.compact(table.clone()));
         Ok(table)
     }
 
     async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        let table = self.store.hand_back(key, patch).await?;
+        let table = self.store.tables.hand_back(key, patch).await?;
         self.tables.put(self.keeper.compact(table.clone()));
         Ok(table)
     }
@@ -271,7 +262,7 @@ impl PolicyStore for CachedRouteStore {
         self.policies.follow_all();
         match self.cached_policies(FRESH) {
             Some(policies) => Ok(policies),
-            None => self.store.policies().await,
+            None => self.store.tables.policies().await,
         }
     }
 
@@ -280,7 +271,7 @@ impl PolicyStore for CachedRouteStore {
     }
 
     async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.create_policy(policy).await?;
+        let policy = self.store.tables.create_policy(policy).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
@@ -290,13 +281,13 @@ impl PolicyStore for CachedRouteStore {
         key: &ObjectKey,
         patch: &Patch,
     ) -> Result<MirrorPolicyDoc, StoreError> {
-        let policy = self.store.patch_policy(key, patch).await?;
+        let policy = self.store.tables.patch_policy(key, patch).await?;
         self.policies.put(policy.clone().without_managed_fields());
         Ok(policy)
     }
 
     async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        let deleted = self.store.delete_policy(policy).await;
+        let deleted = self.store.tables.delete_policy(policy).await;
         if let Ok(()) | Err(StoreError::NotFound { .. }) = deleted {
             self.policies.remove(policy.key());
         }
@@ -306,11 +297,11 @@ impl PolicyStore for CachedRouteStore {
 
 impl RolloutReader for CachedRouteStore {
     async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        self.store.rollout(key).await
+        self.store.local.rollout(key).await
     }
 
     async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
-        self.store.knows_rollouts(namespace).await
+        self.store.local.knows_rollouts(namespace).await
     }
 
     async fn zero_mirrors(
@@ -325,15 +316,15 @@ impl RolloutReader for CachedRouteStore {
         {
             return Ok(Some(traffic.zero_mirrors.clone()));
         }
-        self.store.zero_mirrors(key, generation).await
+        self.store.local.zero_mirrors(key, generation).await
     }
 
     async fn newer_rollout(&self, key: &ObjectKey, version: &str) -> Option<Arc<RolloutFacts>> {
         let facts = match self.rollouts.check(Some(&key.namespace), FRESH) {
             Ok(()) => self.rollouts.get(key)?,
-            // Nothing is known for sure, as after this process was frozen itself.
+            // The cache is stale, for example because this process was frozen too.
             Err(unknown) if unknown.may_pass() => {
-                let live = self.store.rollout(key).await.ok()??;
+                let live = self.store.local.rollout(key).await.ok()??;
                 Arc::new(self.rollouts.keeper().keep(&live.raw().to_string()).ok()?)
             }
             Err(_) => return None,
@@ -348,18 +339,18 @@ impl RolloutReader for CachedRouteStore {
 
 impl ServiceReader for CachedRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        self.store.service_port(key).await
+        self.store.local.service_port(key).await
     }
 }
 
-/// Endpoints are followed for the length of a hold only.
+/// Endpoints are not cached: they are watched only while a promotion is held.
 impl EndpointReader for CachedRouteStore {
     async fn endpoints(
         &self,
         namespace: &str,
         services: &[&str],
     ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        self.store.endpoints(namespace, services).await
+        self.store.local.endpoints(namespace, services).await
     }
 
     fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
@@ -371,6 +362,55 @@ impl EndpointReader for CachedRouteStore {
         namespace: &str,
         hash: &str,
     ) -> Result<BTreeSet<String>, StoreError> {
-        self.store.pods_of_version(namespace, hash).await
+        self.store.local.pods_of_version(namespace, hash).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::PluginBlock;
+    use crate::fake_api::FakeApi;
+
+    /// An API server with a RouteTable, a Rollout and a Service of this name.
+    fn api(name: &str) -> Arc<KubeRouteStore> {
+        let api = FakeApi::default();
+        let metadata = json!({"name": name, "namespace": "shop"});
+        api.put("routetables", json!({"metadata": metadata, "spec": {}}));
+        api.put("rollouts", json!({"metadata": metadata, "spec": {}}));
+        let spec = json!({"ports": [{"port": 80}]});
+        api.put("services", json!({"metadata": metadata, "spec": spec}));
+        Arc::new(api.store())
+    }
+
+    fn cached(clusters: Clusters) -> CachedRouteStore {
+        let tables = TableKeeper::new(|_| Ok(Vec::new()));
+        let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
+        CachedRouteStore::new(clusters, tables, rollouts, Vec::new())
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("shop", name)
+    }
+
+    #[tokio::test]
+    async fn rollouts_and_services_are_local_and_tables_are_not() {
+        let store = cached(Clusters {
+            local: api("local"),
+            tables: api("tables"),
+        });
+        for (name, is_local) in [("local", true), ("tables", false)] {
+            let key = key(name);
+            assert_eq!(store.read(&key).await.is_ok(), !is_local);
+            assert_eq!(store.rollout(&key).await.unwrap().is_some(), is_local);
+            let port = store.service_port(&key).await.unwrap();
+            assert_eq!(port.is_some(), is_local);
+        }
+        let one = cached(Clusters::one(api("one")));
+        assert!(one.live().is_one());
+        assert!(one.read(&key("one")).await.is_ok());
+        assert!(one.rollout(&key("one")).await.unwrap().is_some());
     }
 }

@@ -1,9 +1,8 @@
-//! RouteTables and MirrorPolicies as YAML documents in a directory: the same routing without a cluster.
+//! RouteTables and MirrorPolicies as YAML documents in a directory, for routing without a cluster.
 //!
-//! A file is replaced as a whole (written beside it, then renamed), so a reader never sees half a
-//! file. While a document differs from what its owner wrote it is in the form our YAML writer
-//! gives it; once every document of a file is back to what it was, the owner's own text returns,
-//! comments included. That text is remembered by the running store, not on disk.
+//! A file is written to a temporary file and renamed, so a reader never sees a partial file. While a document differs from
+//! its owner's content, the whole file is in the form of our YAML writer. Once all documents are equal to the owner's
+//! content again, the owner's text is restored, with its comments. The running store keeps that text in memory, not on disk.
 
 use std::{
     collections::HashMap,
@@ -25,13 +24,13 @@ use crate::{
     EndpointReader, Freshness, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
     ServiceReader, StoreError,
     error::label,
-    service::{self, Service},
+    resources::{Service, first_port},
 };
 
-/// Namespace of a document that names none.
+/// Namespace of a document without one.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// The objects in the `.yaml` and `.yml` files of one directory. Documents of other kinds are left alone.
+/// A store over the `.yaml` and `.yml` files of one directory. It ignores documents of other kinds.
 #[derive(Debug, Clone)]
 pub struct DirRouteStore {
     inner: Arc<Inner>,
@@ -40,12 +39,12 @@ pub struct DirRouteStore {
 #[derive(Debug)]
 struct Inner {
     dir: PathBuf,
-    /// The owners' texts of files that are not as their owner wrote them; also the lock of all file access.
+    /// The owner's text of each changed file. Its lock also serialises writes.
     originals: Mutex<HashMap<PathBuf, String>>,
 }
 
 impl DirRouteStore {
-    /// A store over the files in `dir`, which are read again on every call.
+    /// A store over the files in `dir`. Every call reads them again.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self {
@@ -56,15 +55,15 @@ impl DirRouteStore {
         }
     }
 
-    /// Every object of one kind.
+    /// Returns all objects of one kind.
     ///
     /// # Errors
-    /// When the directory or one of its files cannot be read.
+    /// Returns `Err` if the directory or one of its files cannot be read.
     pub async fn objects<K: Resource>(&self) -> Result<Vec<Document<K>>, StoreError> {
         self.blocking(Inner::all).await
     }
 
-    /// File access blocks, so it leaves the async threads.
+    /// Runs `work` on a thread for blocking calls, because it accesses files.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T, StoreError> + Send + 'static,
@@ -130,14 +129,14 @@ impl RolloutReader for DirRouteStore {
     }
 }
 
-/// Tables in files come without endpoints.
+/// A directory has no endpoints.
 impl EndpointReader for DirRouteStore {}
 
 impl ServiceReader for DirRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         let key = key.clone();
         self.blocking(move |inner| match inner.find::<Service>(&key) {
-            Ok((_, _, service)) => Ok(service::first_port(service.raw())),
+            Ok((_, _, service)) => Ok(first_port(service.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         })
@@ -225,7 +224,8 @@ impl Inner {
         file.replace(&mut originals)
     }
 
-    /// The file that holds an object, and its position there. Files that cannot be read do not hide it.
+    /// Returns the file that contains an object, and the object's position in it. An unreadable file is an error only if no
+    /// other file contains the object.
     fn find<K: Resource>(&self, key: &ObjectKey) -> Result<(File, usize, Document<K>), StoreError> {
         let mut unreadable = None;
         for file in self.files()? {
@@ -255,7 +255,7 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Each file, or why it cannot be read.
+    /// Reads all files, each with its own error.
     fn files(&self) -> Result<Vec<Result<File, StoreError>>, StoreError> {
         let mut paths = Vec::new();
         for entry in
@@ -295,7 +295,7 @@ impl File {
         })
     }
 
-    /// One of the documents as an object, `None` when it is of another kind.
+    /// Decodes one of the documents; `None` if it is of another kind.
     fn parse<K: Resource>(&self, document: &Value) -> Result<Option<Document<K>>, StoreError> {
         let is_one = document.get("kind").and_then(Value::as_str) == Some(K::KIND);
         is_one
@@ -303,7 +303,7 @@ impl File {
             .transpose()
     }
 
-    /// Writes `documents`, as the owner's text when they equal what the owner wrote.
+    /// Writes `documents`, or the owner's text if they are equal to the owner's content.
     fn replace(self, originals: &mut HashMap<PathBuf, String>) -> Result<(), StoreError> {
         let original = originals
             .get(&self.path)
@@ -342,7 +342,7 @@ fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The document as a store hands it out: it has a namespace, and a version that changes with its content.
+/// Adds a namespace, if there is none, and a version that is a hash of the content.
 fn with_version(document: &Value) -> Value {
     let mut hasher = DefaultHasher::new();
     document.to_string().hash(&mut hasher);
@@ -359,7 +359,7 @@ fn with_version(document: &Value) -> Value {
     versioned
 }
 
-/// Takes back what [`with_version`] added to `was`.
+/// Removes from `document` what [`with_version`] added to `was`.
 fn without_version(mut document: Value, was: &Value) -> Value {
     if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut) {
         for key in ["resourceVersion", "namespace"] {

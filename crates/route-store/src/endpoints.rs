@@ -1,57 +1,29 @@
-//! The endpoints behind Services, and the Pods of one version: what the promotion guard decides by.
+//! The endpoints behind Services and the Pods of one version, which the promotion guard compares.
 //!
-//! EndpointSlices rather than Endpoints: those are deprecated, end at 1,000 addresses, and cannot be watched with the
-//! controller's role.
+//! They are read from EndpointSlices. Endpoints objects are deprecated, have at most 1,000 addresses, and the controller's
+//! role has no permission to watch them.
 
 use std::collections::BTreeSet;
 
 use futures::stream::{self, BoxStream};
-use gloo_types::{Document, Resource};
+use gloo_types::Document;
 use serde::Deserialize;
-use serde_json::Value;
 
 use crate::StoreError;
+use crate::resources::EndpointSlice;
 
-/// The label by which a slice says whose it is.
+/// The label of a slice with the name of its Service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// The label that the controller gives the Pods of a version (upstream `utils/defaults`).
+/// The label that the controller sets on the Pods of a version (upstream `utils/defaults`).
 pub(crate) const POD_HASH: &str = "rollouts-pod-template-hash";
-
-/// `discovery.k8s.io/v1` EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum EndpointSlice {}
-
-impl Resource for EndpointSlice {
-    const GROUP: &'static str = "discovery.k8s.io";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "EndpointSlice";
-    const PLURAL: &'static str = "endpointslices";
-
-    type Spec = Value;
-    type Status = Value;
-}
-
-/// `v1` Pod, of which only the metadata is read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Pod {}
-
-impl Resource for Pod {
-    const GROUP: &'static str = "";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Pod";
-    const PLURAL: &'static str = "pods";
-
-    type Spec = Value;
-    type Status = Value;
-}
 
 /// One endpoint of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The Service.
+    /// Name of the Service.
     pub service: String,
-    /// Uid of the Pod that `targetRef` names; `None` when it names none.
+    /// Uid of the Pod in `targetRef`; `None` without a Pod there.
     pub pod: Option<String>,
     /// `conditions.ready`.
     pub ready: Option<bool>,
@@ -59,16 +31,16 @@ pub struct Endpoint {
     pub terminating: Option<bool>,
 }
 
-/// The endpoints of some Services, again after each change and several times a minute; `None` while they are not known for
-/// sure. It does not end.
+/// Yields the endpoints of some Services after each change and several times a minute; `None` while they are stale or
+/// unknown. It never ends.
 pub type EndpointStream<'s> = BoxStream<'s, Option<Vec<Endpoint>>>;
 
-/// Where the endpoints of Services can be looked up.
+/// Looks up and watches the endpoints of Services. By default a store has none.
 pub trait EndpointReader: Send + Sync + 'static {
-    /// The endpoints of `services`; `None` where no endpoints are kept at all, as in a copy of some tables.
+    /// Returns the endpoints of `services`; `None` if the store has no endpoints at all.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Returns `Err` if the store cannot be read.
     fn endpoints(
         &self,
         _namespace: &str,
@@ -77,15 +49,15 @@ pub trait EndpointReader: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Follows the endpoints of `services`. Without a store of endpoints it stays silent.
+    /// Watches the endpoints of `services`. In a store without endpoints the stream never yields.
     fn follow_endpoints(&self, _namespace: &str, _services: &[&str]) -> EndpointStream<'_> {
         Box::pin(stream::pending())
     }
 
-    /// Uids of the Pods whose label `rollouts-pod-template-hash` is `hash`.
+    /// Returns the uids of the Pods whose label `rollouts-pod-template-hash` is `hash`.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Returns `Err` if the store cannot be read.
     fn pods_of_version(
         &self,
         _namespace: &str,
@@ -95,35 +67,12 @@ pub trait EndpointReader: Send + Sync + 'static {
     }
 }
 
-/// A shared reader is a reader.
-impl<S: EndpointReader> EndpointReader for std::sync::Arc<S> {
-    async fn endpoints(
-        &self,
-        namespace: &str,
-        services: &[&str],
-    ) -> Result<Option<Vec<Endpoint>>, StoreError> {
-        S::endpoints(self, namespace, services).await
-    }
-
-    fn follow_endpoints(&self, namespace: &str, services: &[&str]) -> EndpointStream<'_> {
-        S::follow_endpoints(self, namespace, services)
-    }
-
-    async fn pods_of_version(
-        &self,
-        namespace: &str,
-        hash: &str,
-    ) -> Result<BTreeSet<String>, StoreError> {
-        S::pods_of_version(self, namespace, hash).await
-    }
-}
-
-/// The selector of the slices of some Services.
+/// Returns the label selector of the slices of `services`.
 pub(crate) fn slices_of(services: &[&str]) -> String {
     format!("{SERVICE_NAME} in ({})", services.join(","))
 }
 
-/// The selector of the Pods of a version.
+/// Returns the label selector of the Pods of a version.
 pub(crate) fn pods_of(hash: &str) -> String {
     format!("{POD_HASH}={hash}")
 }
@@ -157,10 +106,10 @@ struct TargetRef {
     uid: String,
 }
 
-/// The endpoints of one slice.
+/// Returns the endpoints of one slice.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`] when a field has another type than the API says.
+/// Returns [`StoreError::Unreadable`] if a field has the wrong type.
 pub(crate) fn endpoints_in(slice: &Document<EndpointSlice>) -> Result<Vec<Endpoint>, StoreError> {
     let content = SliceContent::deserialize(slice.raw()).map_err(|error| {
         let what = crate::error::label::<EndpointSlice>(slice.key());
@@ -184,7 +133,7 @@ pub(crate) fn endpoints_in(slice: &Document<EndpointSlice>) -> Result<Vec<Endpoi
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -209,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_read_as_the_api_writes_it() {
+    fn reads_the_endpoints_of_a_slice() {
         let pod = json!({"kind": "Pod", "name": "web-1", "namespace": "shop", "uid": "u1"});
         check(json!(null), Some(vec![]));
         check(

@@ -1,4 +1,4 @@
-//! What can keep a store from answering, each with its remedy.
+//! The errors of all stores. Each message names the object and the remedy.
 
 use std::error::Error;
 use std::iter;
@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use gloo_types::{NoSuchTable, ObjectKey, Resource};
 
-/// Why a RouteTable could not be read or written.
+/// Why an object could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// No such table, or no such resource type.
+    /// The object or its resource type does not exist.
     #[error("{what} not found: create it or correct routeTableSelector")]
     NotFound {
         /// What was looked for, for example `RouteTable shop/web`.
@@ -19,85 +19,85 @@ pub enum StoreError {
     /// The object changed since it was read, or another client created it first.
     #[error("{0} changed while it was being written: try again")]
     Conflict(String),
-    /// The store understood the patch and refused the outcome (schema, admission webhook).
+    /// The API server rejected the changed object, because of its schema or an admission webhook.
     #[error("the change to {what} was rejected: {reason}")]
     Rejected {
         /// The object.
         what: String,
-        /// The store's own words.
+        /// The API server's message.
         reason: String,
     },
-    /// Credentials are missing or not good enough.
+    /// Credentials or permissions are missing.
     #[error("not allowed to {verb} {what}: grant it on {resource} ({reason})")]
     Forbidden {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
-        /// The resource as RBAC names it, for example `routetables.networking.gloo.solo.io`.
+        /// The RBAC resource, for example `routetables.networking.gloo.solo.io`.
         resource: String,
-        /// The store's own words.
+        /// The API server's message.
         reason: String,
     },
-    /// No answer within the request's deadline.
+    /// The request's timeout passed without an answer.
     #[error("no answer to {verb} {what} within {} s: check the API server or raise the limit", after.as_secs_f32())]
     Timeout {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
-        /// The deadline.
+        /// The timeout.
         after: Duration,
     },
-    /// No answer before the caller stops waiting, which is sooner than the request's deadline.
+    /// The caller's deadline, which is earlier than the request's timeout, passed without an answer.
     #[error(
         "no answer to {verb} {what} before the end of the call: check the API server or give calls more time"
     )]
     CallEnded {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
     },
-    /// The request was not sent, because the last ones have all failed (the breaker is open).
+    /// The request was not sent, because the last requests all failed and the breaker is open.
     #[error(
         "cannot {verb} {what}: the API server fails every request, check that it is reachable ({reason})"
     )]
     Failing {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
         /// Why the last request failed.
         reason: Arc<str>,
     },
-    /// The request was not sent, because more urgent ones use up what the API server may be asked until the deadline.
+    /// The request was not sent, because the budget has no token for it before the deadline.
     #[error(
         "cannot {verb} {what} in time: more requests wait than the limits of the API server allow, raise them"
     )]
     Throttled {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
     },
-    /// The store could not be reached, or answered with something else than an answer.
+    /// The store could not be reached, or its answer is unexpected.
     #[error("cannot {verb} {what}: check that the API server or directory is reachable")]
     Unreachable {
         /// `get`, `list`, `create`, `patch` or `delete`.
         verb: &'static str,
-        /// What was asked for.
+        /// The object or collection.
         what: String,
         /// The client's error.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// What is stored under that name cannot be read.
+    /// The stored content cannot be decoded.
     #[error("{what} cannot be read as a {kind}: correct it")]
     Unreadable {
-        /// Where it was found.
+        /// The object or file.
         what: String,
-        /// What it should be.
+        /// The expected kind.
         kind: &'static str,
         /// The parser's error.
         #[source]
@@ -106,15 +106,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The error and what caused it, in one line.
+    /// Returns the error and its sources in one line.
     #[must_use]
     pub fn chain(&self) -> String {
         let sources = iter::successors(Error::source(self), |error| (*error).source());
         sources.fold(self.to_string(), |line, source| format!("{line}: {source}"))
     }
 
-    /// Whether nothing was learned, because the API server was not asked, did not answer in time, or answered with nothing
-    /// of use. What is known about the object is neither confirmed nor refuted.
+    /// Returns whether the request gave no information about the object: it was not sent, timed out, or its answer is
+    /// unexpected.
     #[must_use]
     pub const fn is_unavailable(&self) -> bool {
         match self {
@@ -159,7 +159,7 @@ impl From<NoSuchTable> for StoreError {
     }
 }
 
-/// An object in messages: `RouteTable mesh/web`.
+/// Returns the name of an object in messages: `RouteTable mesh/web`.
 pub(crate) fn label<K: Resource>(key: &ObjectKey) -> String {
     format!("{} {key}", K::KIND)
 }

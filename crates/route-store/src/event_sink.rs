@@ -1,7 +1,7 @@
-//! Events (core/v1) about objects: a queue that never makes its caller wait, and the task that posts from it.
+//! Kubernetes Events (core/v1): a queue whose callers never wait, and the task that posts from it.
 //!
-//! `ledger` decides what is posted and when; it knows no clock. No caller waits for an Event, so a failing request is counted
-//! and forgotten.
+//! `ledger` decides which Events are posted and when; it has no clock. An Event that cannot be posted is counted and
+//! dropped.
 
 mod ledger;
 
@@ -18,10 +18,10 @@ use tracing::{info, warn};
 use self::ledger::{Ledger, Next, Posting};
 use crate::StoreError;
 
-/// Longest message of an Event, in characters. `events.k8s.io/v1`, as which Events can be read too, allows no more.
+/// Longest message of an Event, in characters: the limit of `events.k8s.io/v1`, in which Events can be read too.
 const MESSAGE: usize = 1024;
 
-/// Whether an Event is about something that needs attention.
+/// The type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
     /// `type: Normal`.
@@ -30,7 +30,7 @@ pub enum Severity {
     Warning,
 }
 
-/// The object that an Event is about.
+/// The involved object of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EventObject {
     api_version: String,
@@ -39,40 +39,40 @@ pub struct EventObject {
     uid: String,
 }
 
-/// Something that happened to an object.
+/// An Event to post.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it happened to.
+    /// The involved object.
     pub about: EventObject,
-    /// Whether it needs attention.
+    /// The type.
     pub severity: Severity,
-    /// One word in CamelCase, which programs compare.
+    /// One word in CamelCase, for programs.
     pub reason: &'static str,
-    /// One sentence for people. More than 1,024 characters are cut.
+    /// One sentence for people. It is truncated after 1,024 characters.
     pub message: String,
 }
 
-/// What became of an Event.
+/// The result of recording an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventResult {
-    /// It is in the cluster.
+    /// It was created in the cluster.
     Posted,
-    /// The Event of an earlier occurrence is in the cluster, and its count was raised.
+    /// It raised the count of an equal Event.
     Counted,
-    /// Its object has had too many Events.
+    /// The involved object has used up its rate of Events.
     Throttled,
-    /// The queue was full, and it was the oldest.
+    /// The queue was full, and it was the oldest Event in it.
     Dropped,
     /// The API server did not accept it.
     Failed,
 }
 
-/// Where Events are written. The cluster is the one in which the objects are.
+/// Writes Events to the cluster of the involved objects.
 pub trait EventWriter: Send + Sync + 'static {
-    /// Creates an Event from a whole object.
+    /// Creates an Event from a complete object.
     ///
     /// # Errors
-    /// Whatever kept the API server from writing it.
+    /// Returns `Err` if the API server does not accept it.
     fn create_event(
         &self,
         key: &ObjectKey,
@@ -82,7 +82,7 @@ pub trait EventWriter: Send + Sync + 'static {
     /// Changes an Event by a JSON Merge Patch.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] if the Event has expired, otherwise whatever kept the API server from writing it.
+    /// Returns [`StoreError::NotFound`] if the Event has expired, and other errors if the API server does not accept the patch.
     fn patch_event(
         &self,
         key: &ObjectKey,
@@ -90,14 +90,14 @@ pub trait EventWriter: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Is told the reason of each Event, and what became of it.
+/// Called with the reason and the result of each Event.
 pub type CountEvent = dyn Fn(&'static str, EventResult) + Send + Sync;
 
-/// The queue of the Events for one cluster. Clones share it.
+/// The queue of Events for one cluster. Clones share it.
 ///
-/// An occurrence with the object, reason and message of one that was posted within the last 10 minutes raises the count of
-/// that Event. Each object has a budget of 10 Events at once and one more per minute, all of them together 5 per second.
-/// 256 wait at most; then the oldest is dropped.
+/// An Event with the object, reason and message of one that was posted within the last 10 minutes raises the count of that
+/// Event. Each object may have 10 Events at once and one more per minute, all objects together 5 per second. The queue has
+/// at most 256 Events; then the oldest is dropped.
 #[derive(Clone)]
 pub struct EventSink(Arc<Shared>);
 
@@ -110,7 +110,8 @@ struct Shared {
 }
 
 impl EventSink {
-    /// An empty queue for Events of `component`. Nothing is posted until [`EventSink::post_to`] runs.
+    /// An empty queue for Events of `component`. [`EventSink::post_to`] posts them. `count` is called with the reason and
+    /// result of each Event.
     pub fn new(
         component: &'static str,
         count: impl Fn(&'static str, EventResult) + Send + Sync + 'static,
@@ -123,7 +124,7 @@ impl EventSink {
         }))
     }
 
-    /// Takes an Event that happens now. Returns at once: nothing is sent here.
+    /// Queues an Event with the current time. Returns at once.
     pub fn record(&self, event: Event) {
         let now = (clock(), Timestamp::now());
         let ended = self.ledger().add(event, now);
@@ -131,7 +132,7 @@ impl EventSink {
         self.0.woken.notify_one();
     }
 
-    /// Posts what is recorded, one Event after the other, until it is cancelled.
+    /// Posts the queued Events one after the other, until it is cancelled.
     pub async fn post_to(&self, writer: &impl EventWriter) {
         let mut is_refused = false;
         loop {
@@ -159,7 +160,7 @@ impl EventSink {
                 Err(error) => {
                     self.ledger().forget(&posting);
                     (self.0.count)(reason, EventResult::Failed);
-                    // A missing permission is the same for each Event: one line until it is there.
+                    // A missing permission affects every Event, so it is logged once until an Event is posted.
                     if matches!(error, StoreError::Forbidden { .. }) {
                         if !std::mem::replace(&mut is_refused, true) {
                             warn!("Events are not posted: {error}");
@@ -180,14 +181,14 @@ impl EventSink {
         let key = posting.key();
         if posting.is_repeat {
             match writer.patch_event(&key, &posting.change()).await {
-                // It expired, or was deleted.
+                // The Event expired or was deleted: create it again.
                 Err(StoreError::NotFound { .. }) => {}
                 patched => return patched.map(|()| EventResult::Counted),
             }
         }
         let event = posting.event(self.0.component);
         match writer.create_event(&key, &event).await {
-            // The answer to an earlier try was lost.
+            // An earlier try created it, but its answer was lost.
             Err(StoreError::Conflict(_)) => Ok(EventResult::Posted),
             created => created.map(|()| EventResult::Posted),
         }
@@ -211,7 +212,7 @@ impl fmt::Debug for EventSink {
 }
 
 impl EventObject {
-    /// An object by its kind and name. `kubectl describe` finds the Event by the uid.
+    /// The object with this kind, name and uid. `kubectl describe` finds Events by the uid.
     #[must_use]
     pub fn new<K: Resource>(key: ObjectKey, uid: &str) -> Self {
         Self {
@@ -222,7 +223,7 @@ impl EventObject {
         }
     }
 
-    /// The object that was read.
+    /// The object of a document.
     #[must_use]
     pub fn of<K: Resource>(document: &Document<K>) -> Self {
         let uid = document.raw().pointer("/metadata/uid");
@@ -232,7 +233,7 @@ impl EventObject {
 }
 
 impl EventResult {
-    /// As a label of a metric.
+    /// Returns the value of a metric's label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -246,7 +247,7 @@ impl EventResult {
 }
 
 impl Posting {
-    /// The Event as the API server takes it. Without `eventTime` it is held to the rules of core/v1 only.
+    /// Returns the JSON of the Event. Without `eventTime` the API server applies only the rules of core/v1.
     fn event(&self, component: &str) -> Value {
         let Event {
             about,
@@ -277,19 +278,19 @@ impl Posting {
         })
     }
 
-    /// What a further occurrence changes in it.
+    /// Returns the merge patch for another occurrence.
     fn change(&self) -> Value {
         json!({ "count": self.count, "lastTimestamp": seconds(self.last) })
     }
 }
 
-/// As `metav1.Time` is written: without fractions of a second.
+/// Formats a time like `metav1.Time`: without fractions of a second.
 fn seconds(time: Timestamp) -> String {
     let whole = Timestamp::from_second(time.as_second());
     whole.unwrap_or(time).to_string()
 }
 
-/// The clock of tests can be paused.
+/// Returns the time of Tokio's clock, which tests can pause.
 fn clock() -> Instant {
     tokio::time::Instant::now().into_std()
 }

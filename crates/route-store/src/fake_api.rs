@@ -1,9 +1,9 @@
-//! A fake API server in memory, for tests: it lists page by page, watches, reads and writes like a real one, counts what it
-//! is asked, and can delay, refuse, freeze and forget.
+//! A fake API server in memory, for tests. It lists page by page, watches, reads and writes like a real one, records its
+//! requests, and can delay, forbid, refuse and freeze them, and discard its history.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "objects of tests are as the tests made them"
+    reason = "the objects come from tests, not from a peer"
 )]
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::KubeRouteStore;
 
-/// A fake API server. Clones are the same one.
+/// A fake API server. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct FakeApi(Arc<Shared>);
 
@@ -37,18 +37,18 @@ struct Shared {
     version: watch::Sender<u64>,
 }
 
-/// How it behaves from now on. It answers everything at once unless something else is set.
+/// The behaviour of the server. By default it answers all requests at once.
 #[derive(Clone, Debug, Default)]
 pub struct Behaviour {
-    /// Connections are refused.
+    /// Refuses connections.
     pub is_down: bool,
-    /// Open watches deliver nothing and are not closed, and further ones get no answer.
+    /// Open watches deliver nothing and stay open, and new watches get no answer.
     pub is_frozen: bool,
-    /// How long a list takes.
+    /// Delay of the answer to a list.
     pub list_delay: Duration,
-    /// How late a watch delivers an event.
+    /// Delay of each event of a watch.
     pub watch_delay: Duration,
-    /// What is forbidden: `watch routetables`, or for requests without a namespace `list all routetables`.
+    /// Forbidden requests: `watch routetables`, or `list all routetables` for requests without a namespace.
     pub forbidden: Vec<String>,
 }
 
@@ -56,13 +56,13 @@ pub struct Behaviour {
 struct State {
     behaviour: Behaviour,
     objects: BTreeMap<(String, ObjectKey), Value>,
-    /// Every change of an object: its version, and the line of a watch.
+    /// Every change of an object.
     history: Vec<Change>,
-    /// The versions up to this one are forgotten.
+    /// The history up to this version is discarded.
     compacted: u64,
-    /// What is left of lists, by token.
+    /// The version and the remaining objects of each unfinished list, by `continue` token.
     pages: BTreeMap<String, (u64, Vec<Value>)>,
-    /// As `verb kind name`.
+    /// Requests as `verb kind name`.
     requests: Vec<String>,
 }
 
@@ -75,7 +75,7 @@ struct Change {
     object: Value,
 }
 
-/// What a path asks for.
+/// The object or collection of a path.
 struct Target {
     plural: String,
     namespace: Option<String>,
@@ -94,7 +94,7 @@ impl Default for FakeApi {
 }
 
 impl FakeApi {
-    /// A store whose requests go here, each with three seconds.
+    /// Returns a store that sends its requests to this server, with a timeout of 3 s.
     #[must_use]
     pub fn store(&self) -> KubeRouteStore {
         let api = self.clone();
@@ -105,18 +105,18 @@ impl FakeApi {
         KubeRouteStore::with_client(Client::new(service, "default"), Duration::from_secs(3))
     }
 
-    /// Changes how it behaves.
+    /// Changes the behaviour.
     pub fn behave(&self, change: impl FnOnce(&mut Behaviour)) {
         change(&mut self.state().behaviour);
         self.0.version.send_modify(|_| ());
     }
 
-    /// Creates or replaces an object of the kind `plural`, as its owner does.
+    /// Creates or replaces an object of the resource `plural`.
     pub fn put(&self, plural: &str, object: Value) {
         self.write(plural, object);
     }
 
-    /// Deletes an object, as its owner does.
+    /// Deletes an object.
     pub fn delete(&self, plural: &str, key: &ObjectKey) {
         let mut state = self.state();
         let removed = state.objects.remove(&(plural.to_owned(), key.clone()));
@@ -129,7 +129,7 @@ impl FakeApi {
         }
     }
 
-    /// An object as it is now.
+    /// Returns an object; `None` if it does not exist.
     #[must_use]
     pub fn get(&self, plural: &str, key: &ObjectKey) -> Option<Value> {
         let state = self.state();
@@ -139,7 +139,7 @@ impl FakeApi {
             .cloned()
     }
 
-    /// Forgets every version so far: watches and tokens of before are answered with 410.
+    /// Discards the history: watches and `continue` tokens of earlier versions are answered with 410.
     pub fn compact(&self) {
         let mut state = self.state();
         state.compacted = self.next();
@@ -148,12 +148,12 @@ impl FakeApi {
         self.0.version.send_replace(version);
     }
 
-    /// The requests since this was last asked, as `verb kind name`.
+    /// Returns the requests since the last call, as `verb kind name`.
     pub fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state().requests)
     }
 
-    /// The same without lists and watches of whole kinds.
+    /// Returns the requests since the last call, without watches and lists of all namespaces.
     #[must_use]
     pub fn requests_for_objects(&self) -> Vec<String> {
         let mut requests = self.requests();
@@ -201,10 +201,10 @@ impl FakeApi {
         object
     }
 
-    /// Answers a request, for a test that serves HTTP by itself.
+    /// Answers a request, for a test with its own HTTP server.
     ///
     /// # Errors
-    /// Connections are refused while it is down.
+    /// Returns `Err` while [`Behaviour::is_down`].
     pub async fn answer(&self, request: Request<Body>) -> Result<Response<Answer>, std::io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(std::io::Error::other)?;
@@ -327,7 +327,7 @@ impl FakeApi {
         let api = self.clone();
         tokio::spawn(async move {
             let mut running = pin!(watching.run());
-            // The end of its time ends the watch.
+            // `timeoutSeconds` ends the watch, but not a frozen one.
             while timeout_at(end, &mut running).await.is_err() && api.state().behaviour.is_frozen {
                 sleep(Duration::from_secs(1)).await;
             }
@@ -336,7 +336,7 @@ impl FakeApi {
     }
 }
 
-/// A watch that is open.
+/// An open watch.
 struct Watching {
     api: FakeApi,
     plural: String,
@@ -407,7 +407,7 @@ impl State {
 }
 
 impl Target {
-    /// `/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME`, or the same of the core group.
+    /// Parses `/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME`, or the same below `/api/VERSION`.
     fn of(path: &str) -> Self {
         let skip = if path.starts_with("/apis/") { 4 } else { 3 };
         let mut parts = path.split('/').skip(skip).map(str::to_owned);

@@ -1,7 +1,41 @@
-//! RouteTables and MirrorPolicies in the Kubernetes API.
+//! The store over the Kubernetes API: one client, one budget and one breaker per API server.
 //!
-//! Documents are read as raw JSON, never through a typed object: what this crate does not know
-//! must survive.
+//! Objects are read as untyped JSON, so that fields unknown to this crate are kept.
+//!
+//! Each request other than a watch passes these steps:
+//!
+//! ```text
+//! RequestContext (priority, deadline)
+//!      |
+//!      v
+//!   send.rs   end = min(now + request timeout, deadline - 100 ms) ----- passed? -----> Timeout, CallEnded
+//!      |
+//!      v  each try                                                        (gate.rs)
+//!   breaker  open, and this request is neither the probe nor urgent? ----------------> Failing
+//!      |
+//!      v
+//!   budget   waits for a token, in order of priority; turn after `end`? -------------> Throttled
+//!      |
+//!      v
+//!   breaker  admits; HTTP request; the outcome is reported to the breaker and the observer
+//!      |
+//!      v
+//!   retry    429, 503, 504, broken connection: at most 3 tries, with a pause that ends before `end`
+//!      |
+//!      v
+//!   answer, or the error of the last try
+//! ```
+//!
+//! Lists for the cache and Events take the same way with a low [`Priority`]. A watch takes neither a token nor a permission
+//! of the breaker, but every event that it receives closes the breaker.
+
+mod breaker;
+mod connect;
+mod endpoints;
+mod gate;
+mod informer;
+mod send;
+mod watch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,45 +50,51 @@ use gloo_types::{
 use json_patch::Patch;
 use kube::{
     Client,
-    core::{
-        Request, Status,
-        params::{
-            DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams,
-            Preconditions,
-        },
+    core::params::{
+        DeleteParams, GetParams, ListParams, Patch as Body, PatchParams, PostParams, Preconditions,
     },
 };
 use rollout_types::Rollout;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
+use crate::event_sink::EventWriter;
+use crate::lease::{Lease, LeaseReader};
+use crate::resources::{CoreEvent, LeaseObject, Service, first_port};
 use crate::{
-    Freshness, Observer, PolicyStore, RolloutDoc, RolloutReader, RouteStore, Selection,
-    ServiceReader, StoreError,
-    error::label,
-    lease::{Lease, LeaseObject, LeaseReader},
-    service::{self, Service},
+    Freshness, Observer, PolicyStore, Priority, RequestContext, RolloutDoc, RolloutReader,
+    RouteStore, Selection, ServiceReader, StoreError, with_context,
 };
 
-/// The name under which our writes appear in `metadata.managedFields`.
+use connect::connect;
+pub use connect::{ConnectError, KubeAccess};
+use gate::Gate;
+pub use gate::RequestLimits;
+pub(crate) use informer::compare;
+pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
+use send::{Call, HttpRequest, RequestError, resource};
+pub use watch::{Keep, Kept, WholeDocuments};
+
+/// The field manager of our writes in `metadata.managedFields`.
 pub const FIELD_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// The name for the change that makes a table its owner's again.
+/// The field manager of the write that restores the owner's content of a table.
 ///
-/// Argo CD can leave alone what a manager owns, and a list of routes is owned as a whole: were [`FIELD_MANAGER`] its owner
-/// at rest, no edit of the routes would get from Git into the cluster any more. A client that changes a list becomes its manager.
+/// A client that changes a list becomes its manager, and the list of routes has one manager as a whole. Argo CD can be
+/// configured to ignore all fields of [`FIELD_MANAGER`]. If that were still the manager at rest, Argo CD would no longer
+/// apply changes of the routes from Git.
 const HAND_BACK_MANAGER: &str = "rollouts-plugin-trafficrouter-glooplatform-at-rest";
 
-/// How many objects one list request may return.
+/// Maximum number of objects in the answer to one list request.
 const PAGE: u32 = 250;
 
-/// How many tables of one selection are read at once.
+/// Maximum number of concurrent reads for one selection.
 const READS_AT_ONCE: usize = 16;
 
-/// Objects read from and written to the Kubernetes API.
+/// A store over the Kubernetes API.
 ///
-/// The client is made when it is first needed: creating the store does not wait for a
-/// cluster that cannot be reached, and a later call tries again.
+/// The first request creates the client. So creating the store does not wait for an unreachable cluster, and if the client
+/// cannot be created, the next request tries again.
 pub struct KubeRouteStore {
     access: KubeAccess,
     client: OnceCell<Client>,
@@ -62,7 +102,7 @@ pub struct KubeRouteStore {
 }
 
 impl KubeRouteStore {
-    /// A store for the cluster that `access` leads to; reads and sends nothing yet.
+    /// A store for the cluster in `access`. Reads no file and sends no request yet.
     #[must_use]
     pub fn new(access: KubeAccess) -> Self {
         Self {
@@ -72,7 +112,7 @@ impl KubeRouteStore {
         }
     }
 
-    /// A store on top of `client`, each request bounded by `request_timeout`.
+    /// A store that uses `client`, with `request_timeout` for each request.
     #[must_use]
     pub fn with_client(client: Client, request_timeout: Duration) -> Self {
         let access = KubeAccess {
@@ -87,33 +127,33 @@ impl KubeRouteStore {
         }
     }
 
-    /// The same, and `observer` hears of every request.
+    /// Reports every request to `observer`.
     #[must_use]
     pub fn with_observer(mut self, observer: Arc<dyn Observer>) -> Self {
         self.gate.observer = observer;
         self
     }
 
-    /// The client, made when it is first needed.
+    /// Returns the client, and creates it on the first call.
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// Returns `Err` if the configuration is invalid.
     pub async fn client(&self) -> Result<&Client, ConnectError> {
         self.client.get_or_try_init(|| connect(&self.access)).await
     }
 
-    /// The RouteTables of a namespace, or of all.
+    /// Lists the RouteTables of a namespace, or of all namespaces.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn tables(&self, namespace: Option<&str>) -> Result<Vec<RouteTableDoc>, StoreError> {
         self.list(namespace, ListParams::default()).await
     }
 
-    /// The Rollouts of a namespace, or of all.
+    /// Lists the Rollouts of a namespace, or of all namespaces.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     pub async fn rollouts(&self, namespace: Option<&str>) -> Result<Vec<RolloutDoc>, StoreError> {
         self.list(namespace, ListParams::default()).await
     }
@@ -163,7 +203,7 @@ impl KubeRouteStore {
 }
 
 impl KubeRouteStore {
-    /// The tables of one name in the selector's namespaces.
+    /// Reads the tables of this name in the selector's namespaces.
     async fn select_name(&self, selector: &RouteTableSelector, name: &str) -> Selection {
         let namespaces = selector.namespaces.iter();
         let reads =
@@ -204,7 +244,7 @@ impl RouteStore for KubeRouteStore {
             let params = ListParams::default().labels(labels.as_deref().unwrap_or_default());
             parts.push(self.select_labels(namespace, params).boxed());
         }
-        // In order, so that the same failures make the same text.
+        // `buffered` keeps the order, so that the same failures give the same text.
         stream::iter(parts)
             .buffered(READS_AT_ONCE)
             .fold(Selection::default(), async |all, part| all.and(part))
@@ -289,7 +329,7 @@ impl RolloutReader for KubeRouteStore {
 impl ServiceReader for KubeRouteStore {
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         match self.get_object::<Service>(key).await {
-            Ok(service) => Ok(service::first_port(service.raw())),
+            Ok(service) => Ok(first_port(service.raw())),
             Err(StoreError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
@@ -306,135 +346,56 @@ impl LeaseReader for KubeRouteStore {
     }
 }
 
-type HttpRequest = http::Request<Vec<u8>>;
-type RequestError = kube::core::request::Error;
-
-/// What was asked of the API server, in the words an error uses.
-struct Call {
-    verb: &'static str,
-    kind: &'static str,
-    what: String,
-    /// As RBAC names it.
-    resource: String,
-    /// Whether one object was named, so that its state can be in the way.
-    is_on_object: bool,
-}
-
-impl Call {
-    fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
-        Self {
-            verb,
-            kind: K::KIND,
-            what: label::<K>(key),
-            resource: rbac_name::<K>(),
-            is_on_object: true,
-        }
-    }
-
-    fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
-        let place = namespace.map_or_else(
-            || "all namespaces".to_owned(),
-            |name| format!("namespace {name}"),
-        );
-        Self {
-            verb,
-            kind: K::KIND,
-            what: format!("{} in {place}", K::PLURAL),
-            resource: rbac_name::<K>(),
-            is_on_object: false,
-        }
-    }
-
-    fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
-        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
-    }
-
-    fn failed(&self, error: kube::Error) -> StoreError {
-        let kube::Error::Api(status) = &error else {
-            return self.unreachable(error);
+impl EventWriter for KubeRouteStore {
+    async fn create_event(&self, key: &ObjectKey, event: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("create", key);
+        let params = PostParams {
+            field_manager: Some(FIELD_MANAGER.into()),
+            ..PostParams::default()
         };
-        let (what, reason) = (self.what.clone(), status.message.clone());
-        match status.code {
-            404 => StoreError::NotFound { what },
-            409 if self.is_on_object => StoreError::Conflict(what),
-            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
-            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
-            403 if self.is_on_object && is_admission_denial(status) => {
-                StoreError::Rejected { what, reason }
-            }
-            401 | 403 => StoreError::Forbidden {
-                verb: self.verb,
-                what,
-                resource: self.resource.clone(),
-                reason,
-            },
-            _ => self.unreachable(Answered::from(status.as_ref())),
-        }
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.create(&params, event.to_string().into_bytes());
+        self.send_event(&call, request).await
     }
 
-    fn unreachable(&self, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-        StoreError::Unreachable {
-            verb: self.verb,
-            what: self.what.clone(),
-            source: Box::new(source),
-        }
+    async fn patch_event(&self, key: &ObjectKey, change: &Value) -> Result<(), StoreError> {
+        let call = Call::on::<CoreEvent>("patch", key);
+        let params = PatchParams::apply(FIELD_MANAGER);
+        let path = resource::<CoreEvent>(Some(&key.namespace));
+        let request = path.patch(&key.name, &params, &Body::Merge(change));
+        self.send_event(&call, request).await
     }
 }
 
-/// A schema or CEL rejection names the kind and lists causes; a JSON Patch that does not apply
-/// carries neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
-fn is_failed_test(status: &Status) -> bool {
-    status
-        .details
-        .as_ref()
-        .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
+impl KubeRouteStore {
+    /// Lists the Events of `component` in a namespace, or in all namespaces.
+    ///
+    /// # Errors
+    /// Returns `Err` if the API server does not answer or forbids the request.
+    pub async fn events(
+        &self,
+        namespace: Option<&str>,
+        component: &str,
+    ) -> Result<Vec<Value>, StoreError> {
+        let params = ListParams::default().fields(&format!("source={component}"));
+        let events = self.list::<CoreEvent>(namespace, params).await?;
+        Ok(events.into_iter().map(Document::into_raw).collect())
+    }
+
+    async fn send_event(
+        &self,
+        call: &Call,
+        request: Result<HttpRequest, RequestError>,
+    ) -> Result<(), StoreError> {
+        let context = RequestContext {
+            deadline: None,
+            priority: Priority::Event,
+        };
+        with_context(context, self.send(call, request))
+            .await
+            .map(|_| ())
+    }
 }
-
-/// A validating webhook's refusal has the code of a missing permission (apiserver `admission/errors.go`).
-fn is_admission_denial(status: &Status) -> bool {
-    status.message.contains("admission webhook")
-        || status.message.contains("ValidatingAdmissionPolicy")
-}
-
-fn rbac_name<K: Resource>() -> String {
-    let name = format!("{}.{}", K::PLURAL, K::GROUP);
-    // The core group has no name.
-    name.trim_end_matches('.').to_owned()
-}
-
-fn resource<K: Resource>(namespace: Option<&str>) -> Request {
-    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
-    let place = namespace
-        .map(|name| format!("namespaces/{name}/"))
-        .unwrap_or_default();
-    let root = match group {
-        "" => format!("/api/{version}"),
-        group => format!("/apis/{group}/{version}"),
-    };
-    Request::new(format!("{root}/{place}{plural}"))
-}
-
-mod breaker;
-mod budget;
-mod connect;
-mod endpoints;
-mod events;
-mod gate;
-mod informer;
-mod keep;
-mod retry;
-mod send;
-mod versions;
-mod watch;
-
-pub use budget::RequestLimits;
-use connect::connect;
-pub use connect::{ConnectError, KubeAccess};
-use gate::Gate;
-pub use informer::{Change, ChangeKind, Informer, InformerStatus, ScopeStatus, Unknown};
-pub use keep::{Keep, Kept, WholeDocuments};
-use send::Answered;
-pub(crate) use versions::compare;
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! The controller's Lease: whether the controller that started this process is the leader.
 //!
-//! A plugin runs beside the leader, and ends when its controller loses the leadership. A frozen process does not notice the loss,
-//! and resumes while another controller is the leader. The Lease shows that.
+//! A plugin ends when its controller loses the leadership. A frozen process does not notice the loss, and may resume while
+//! another controller is the leader. Reading the Lease before a write detects that.
 //!
 //! Source: argo-rollouts `controller/controller.go`; the namespace by `utils/defaults/defaults.go`.
 
@@ -9,65 +9,51 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use gloo_types::{ObjectKey, Resource};
+use gloo_types::ObjectKey;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::StoreError;
 
-/// Name of the Lease; from release 1.10 on with `-<instance-id>` behind it, if the controller has one.
+/// Name of the Lease. Since release 1.10 a controller with an instance id appends `-<instance-id>`.
 const NAME: &str = "argo-rollouts-controller-lock";
 /// The default namespace.
 const NAMESPACE: &str = "argo-rollouts";
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 const HOSTNAME_FILE: &str = "/proc/sys/kernel/hostname";
 
-/// Time from the last look at the Lease to the end of the write that it allows, beside the request itself.
+/// Time between reading the Lease and the end of the write that it allows, in addition to the request's timeout.
 const RESERVE: Duration = Duration::from_secs(2);
-/// A Lease that was not renewed for so many of its durations is left over: the controller runs without leader election.
+/// A Lease that was not renewed for this many of its durations is stale: the controller runs without leader election.
 const ABANDONED_AFTER: u32 = 5;
-/// Clocks of one node do not differ; what was renewed later than now was renewed before the clock was set back.
+/// How far `renewTime` may be in the future. Both clocks are of one node; more means that the clock was set back.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// `coordination.k8s.io/v1` Lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseObject {}
-
-impl Resource for LeaseObject {
-    const GROUP: &'static str = "coordination.k8s.io";
-    const VERSION: &'static str = "v1";
-    const KIND: &'static str = "Lease";
-    const PLURAL: &'static str = "leases";
-
-    type Spec = Value;
-    type Status = Value;
-}
-
-/// Where Leases can be looked up.
+/// Looks up Leases.
 pub trait LeaseReader: Send + Sync + 'static {
-    /// The Lease; `None` when there is none of that name.
+    /// Returns the Lease; `None` if it does not exist or nobody holds it.
     ///
     /// # Errors
-    /// Whatever kept the API server from answering.
+    /// Returns `Err` if the API server does not answer or forbids the request.
     fn lease(
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<Lease>, StoreError>> + Send;
 }
 
-/// What a Lease says.
+/// The fields of a Lease that leadership depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// `spec.holderIdentity`: `<hostname>_<uuid>`, with another uuid for each start of a controller.
+    /// `spec.holderIdentity`: `<hostname>_<uuid>`, with a new uuid for each start of a controller.
     pub holder: String,
-    /// `spec.renewTime`, by the clock of the holder's node.
+    /// `spec.renewTime`, from the clock of the holder's node.
     pub renewed: Timestamp,
     /// `spec.leaseDurationSeconds`.
     pub duration: Duration,
 }
 
 impl Lease {
-    /// Reads a Lease; `None` if it was released, or never held.
+    /// Reads a Lease object; `None` if the Lease was released or never held.
     #[must_use]
     pub fn from_object(object: &Value) -> Option<Self> {
         let spec = object.get("spec")?;
@@ -81,30 +67,30 @@ impl Lease {
     }
 }
 
-/// Where the controller's Lease is, and who the controller is.
+/// The controller that started this process: its Lease and its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
     /// The namespace of the Lease.
     pub namespace: String,
-    /// The host name, which a process in the same container shares.
+    /// The host name, which this process shares with the controller because both run in one container.
     pub hostname: String,
-    /// The holder that was seen first with this host name: another one is another controller.
+    /// The first holder that was seen with this host name. Any other holder is another controller.
     pub identity: Option<String>,
 }
 
 /// Whether the controller is the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leadership {
-    /// It is, and stays so for the length of a request.
+    /// The controller is the leader, and remains so for the duration of a request.
     Leader,
     /// There is no current Lease, and this controller has never held one: it runs without leader election.
     Unknown,
-    /// Another controller is, or this one has not renewed the Lease in time.
+    /// Another controller is the leader, or this one has not renewed the Lease in time.
     NotLeader,
 }
 
 impl Controller {
-    /// The controller that started this process, by its environment and its files.
+    /// Reads the controller that started this process from the environment and files of its container.
     #[must_use]
     pub fn of_this_process() -> Self {
         let read = |path: &str| fs::read_to_string(Path::new(path)).ok();
@@ -129,7 +115,7 @@ impl Controller {
         }
     }
 
-    /// The Leases that the controller may hold. `instance` is the instance id of its Rollouts, if they have one.
+    /// Returns the names of the Leases that the controller may hold. `instance` is the instance id of its Rollouts.
     #[must_use]
     pub fn leases(&self, instance: Option<&str>) -> Vec<ObjectKey> {
         let key = |name: &str| ObjectKey::new(&self.namespace, name);
@@ -137,8 +123,8 @@ impl Controller {
         with_instance.into_iter().chain([key(NAME)]).collect()
     }
 
-    /// Remembers the holder of a current Lease if it has this controller's host name. Call it first when this process has just
-    /// been started, because only the leader starts it.
+    /// Remembers the holder of a current Lease as this controller if the host names are equal. Call it right after the start of the
+    /// process, while the controller that started it is still the leader.
     pub fn meet(&mut self, lease: &Lease, now: Timestamp) {
         let is_current = now.duration_since(lease.renewed) <= signed(lease.duration);
         if self.identity.is_none() && is_current && self.has_hostname(&lease.holder) {
@@ -146,7 +132,7 @@ impl Controller {
         }
     }
 
-    /// Judges by all the Leases that there are.
+    /// Computes the leadership at `now` from all existing Leases of [`Controller::leases`].
     #[must_use]
     pub fn leadership(
         &self,
@@ -165,7 +151,7 @@ impl Controller {
         leadership
     }
 
-    /// Meets the holders and judges, by the clock of this node.
+    /// Remembers the holder as [`meet`](Self::meet) does, and computes the leadership at the current time.
     pub fn leadership_now(&mut self, leases: &[Lease], request_timeout: Duration) -> Leadership {
         let now = Timestamp::now();
         leases.iter().for_each(|lease| self.meet(lease, now));
@@ -219,7 +205,7 @@ mod tests {
         }
     }
 
-    /// A Lease of 15 s that was renewed so many seconds ago.
+    /// A Lease of 15 s that was renewed `ago` seconds before [`NOW`].
     fn lease(holder: &str, ago: f64) -> Lease {
         let now: Timestamp = NOW.parse().unwrap();
         Lease {
@@ -241,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_lease_of_the_own_host_is_needed() {
+    fn the_leader_holds_a_fresh_lease_with_its_host_name() {
         use Leadership::{Leader, NotLeader, Unknown};
         check(None, &[], Unknown);
         check(None, &[("pod-1_a", 0.0)], Leader);
@@ -258,20 +244,20 @@ mod tests {
         check(None, &[("pod-2_a", 1.0)], NotLeader);
         check(None, &[("pod-12_a", 1.0)], NotLeader);
         check(None, &[("pod-1", 1.0)], NotLeader);
-        // Another controller on the same host, or the container was started again.
+        // Another controller on the same host, or a restarted container.
         check(Some("pod-1_a"), &[("pod-1_b", 1.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-1_a", 1.0)], Leader);
-        // The clock of the node was set forward by an hour: whoever holds the Lease, it is not abandoned.
+        // The clock of the node was set forward by an hour: whoever holds the Lease, it is not left over.
         check(Some("pod-1_a"), &[("pod-1_a", 3600.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-2_a", 3600.0)], NotLeader);
-        // One of two names.
+        // Two Leases.
         check(None, &[("pod-1_a", 80.0), ("pod-1_a", 1.0)], Leader);
         check(None, &[("pod-2_b", 1.0), ("pod-1_a", 1.0)], Leader);
         check(None, &[("pod-1_a", 80.0), ("pod-2_a", 1.0)], NotLeader);
     }
 
     #[test]
-    fn the_identity_is_the_first_one_of_the_own_host() {
+    fn the_identity_is_the_first_holder_with_the_same_host_name() {
         let mut controller = controller(None);
         for (holder, ago, expect) in [
             ("pod-2_x", 0.0, None),
@@ -294,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn the_namespace_is_found_as_the_controller_finds_it() {
+    fn the_namespace_comes_from_the_variable_or_the_file_or_the_default() {
         check_parts(Some("a"), Some("b\n"), "a");
         check_parts(None, Some("b\n"), "b");
         check_parts(Some(""), Some("b"), "b");
@@ -309,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_read_as_client_go_writes_it() {
+    fn reads_a_lease_that_client_go_wrote() {
         let mut object = json!({"spec": {
             "holderIdentity": "pod-1_a",
             "leaseDurationSeconds": 15,

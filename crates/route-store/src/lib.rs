@@ -1,21 +1,19 @@
-//! Reading and patching RouteTables and MirrorPolicies, wherever they live.
+//! Stores that read, watch and patch RouteTables and MirrorPolicies, and look up Rollouts, Services and endpoints.
 //!
-//! The store knows *how* a table is read and changed; it never knows *why*. A change is a JSON
-//! Patch that guards itself with `test` operations, so a store needs no lock of its own:
+//! A store does not know why a table changes. A change is a JSON Patch with `test` operations, which detect concurrent
+//! writes, so callers need no lock:
 //!
 //! | store | a table is | a failed `test` is |
 //! |---|---|---|
 //! | [`KubeRouteStore`] | a `RouteTable` in the Kubernetes API | a 422 without causes, or a 409 |
-//! | [`CachedRouteStore`] | the same, as watches report it | the same |
-//! | [`DirRouteStore`] | a YAML document in a directory | seen before the file is replaced |
-//! | [`MemoryRouteStore`] | a value in a map | seen under its lock |
+//! | [`CachedRouteStore`] | the same, read from a watch | the same |
+//! | [`DirRouteStore`] | a YAML document in a directory | detected before the file is replaced |
+//! | [`MemoryRouteStore`] | a value in a map | detected under the map's lock |
 //!
-//! Whatever the store, [`StoreError::Conflict`] means the same: somebody else was faster, read
-//! again and decide again.
+//! Every store returns [`StoreError::Conflict`] if a `test` fails: another writer changed the object. Read it again, plan
+//! again and retry.
 
 mod cached;
-mod clusters;
-mod context;
 mod dir;
 mod endpoints;
 mod error;
@@ -25,10 +23,10 @@ pub mod fake_api;
 mod kube_api;
 mod lease;
 mod memory;
-mod observer;
+mod request;
+mod resources;
 mod rollout;
 mod selection;
-mod service;
 mod table;
 
 use gloo_types::{Document, MirrorPolicyDoc, ObjectKey, RouteTableDoc, RouteTableSelector};
@@ -36,9 +34,7 @@ use json_patch::Patch;
 use rollout_types::Rollout;
 use serde_json::Value;
 
-pub use cached::{CachedRouteStore, Decision, FRESH, Freshness};
-pub use clusters::Clusters;
-pub use context::{Priority, RequestContext, with_context};
+pub use cached::{CachedRouteStore, Clusters};
 pub use dir::DirRouteStore;
 pub use endpoints::{Endpoint, EndpointReader, EndpointStream};
 pub use error::StoreError;
@@ -48,69 +44,69 @@ pub use kube_api::{
 };
 pub use lease::{Controller, Leadership, Lease, LeaseReader};
 pub use memory::{MemoryRouteStore, Operation, Write};
-pub use observer::{Observer, Outcome, SentRequest};
+pub use request::{Observer, Outcome, Priority, RequestContext, SentRequest, with_context};
 pub use rollout::{
     INSTANCE_ID_LABEL, PluginBlock, ReadBlock, RecordedWeight, RolloutFacts, RolloutKeeper,
     TrafficFacts, ZeroMirrors,
 };
-pub use selection::Selection;
+pub use selection::{Decision, FRESH, Freshness, Selection};
 pub use table::{CompactTable, TableKeeper};
 
 /// A whole Rollout.
 pub type RolloutDoc = Document<Rollout>;
 
-/// Everything that a traffic router reads and writes.
+/// All traits that a traffic router needs.
 pub trait Store: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader {}
 
 impl<S: RouteStore + PolicyStore + RolloutReader + ServiceReader + EndpointReader> Store for S {}
 
-/// Where RouteTables are read from and written to.
+/// Reads and writes RouteTables.
 pub trait RouteStore: Send + Sync + 'static {
-    /// The tables that `selector` selects, and an error for each that could not be read. A store without a cache always
-    /// reads them.
+    /// Returns the tables that `selector` selects, and an error for each one that cannot be read. A store without a cache
+    /// ignores `freshness`.
     fn select(
         &self,
         selector: &RouteTableSelector,
         freshness: Freshness,
     ) -> impl Future<Output = Selection> + Send;
 
-    /// The tables as a store with a cache heard of them last, however long ago. Nobody answers a question about now with
-    /// them, unless the answer is that nothing has to change.
+    /// Returns the selected tables from the cache, however stale; `None` without a cache. Use them only to see that nothing
+    /// has to change, never to plan a write.
     fn last_known(&self, _selector: &RouteTableSelector) -> Option<Selection> {
         None
     }
 
-    /// Whether a store with a cache has just been started and still fills it, so that each answer takes a request of its own.
-    /// Waits a moment for that to end.
+    /// Returns whether the cache has not been filled since the start, so that each read takes a request. Waits at most a
+    /// second for the cache. A store without a cache returns `false`.
     fn is_starting(&self) -> impl Future<Output = bool> + Send {
         std::future::ready(false)
     }
 
-    /// One table, as it is now.
+    /// Reads one table, never from a cache.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when it is not there, otherwise whatever kept the store from answering.
+    /// Returns [`StoreError::NotFound`] if there is no such table, and other errors if it cannot be read.
     fn read(
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 
-    /// Applies `patch` as a whole or not at all, and returns the table after it.
+    /// Applies the whole `patch` atomically, and returns the changed table.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when a `test` of the patch failed, otherwise whatever kept the
-    /// store from writing. After an error nothing is half-written.
+    /// Returns [`StoreError::Conflict`] if a `test` of the patch fails, and other errors if the table cannot be written.
+    /// No error leaves a part of the patch applied.
     fn patch(
         &self,
         key: &ObjectKey,
         patch: &Patch,
     ) -> impl Future<Output = Result<RouteTableDoc, StoreError>> + Send;
 
-    /// The same for a change after which the table is its owner's again, for a store that tells who wrote what: it gives
-    /// up what it is said to have written.
+    /// Applies a patch that restores the owner's content. A store with field managers uses another manager for it, so that
+    /// the usual one owns no field of the table afterwards.
     ///
     /// # Errors
-    /// As [`RouteStore::patch`].
+    /// See [`RouteStore::patch`].
     fn hand_back(
         &self,
         key: &ObjectKey,
@@ -120,72 +116,68 @@ pub trait RouteStore: Send + Sync + 'static {
     }
 }
 
-/// Where MirrorPolicies are read from and written to.
+/// Reads and writes MirrorPolicies.
 pub trait PolicyStore: Send + Sync + 'static {
-    /// The policies of all namespaces: one of another namespace may apply to a table too.
+    /// Returns the policies of all namespaces, because a policy of another namespace can apply to a table too.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when the API server has no such resource, otherwise whatever kept the
-    /// store from answering.
+    /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if they cannot be read.
     fn policies(&self) -> impl Future<Output = Result<Vec<MirrorPolicyDoc>, StoreError>> + Send;
 
-    /// The policies as a store with a cache heard of them last, however long ago.
+    /// Returns the policies from the cache, however stale; `None` without a cache.
     fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
         None
     }
 
-    /// Creates a policy from a whole object with `metadata.namespace` and `metadata.name`.
+    /// Creates a policy from a complete object with `metadata.namespace` and `metadata.name`.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] when one of that name is there, otherwise whatever kept the store from
-    /// writing.
+    /// Returns [`StoreError::Conflict`] if the policy exists, and other errors if it cannot be written.
     fn create_policy(
         &self,
         policy: &Value,
     ) -> impl Future<Output = Result<MirrorPolicyDoc, StoreError>> + Send;
 
-    /// Applies `patch` as a whole or not at all, and returns the policy after it.
+    /// Applies the whole `patch` atomically, and returns the changed policy.
     ///
     /// # Errors
-    /// As [`RouteStore::patch`].
+    /// See [`RouteStore::patch`].
     fn patch_policy(
         &self,
         key: &ObjectKey,
         patch: &Patch,
     ) -> impl Future<Output = Result<MirrorPolicyDoc, StoreError>> + Send;
 
-    /// Deletes a policy as long as it is the one that was read: [`MirrorPolicyDoc::resource_version`]
-    /// is tested.
+    /// Deletes a policy if its version is still [`MirrorPolicyDoc::resource_version`] of `policy`.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when it is gone already, [`StoreError::Conflict`] when it changed,
-    /// otherwise whatever kept the store from writing.
+    /// Returns [`StoreError::NotFound`] if it is deleted already, [`StoreError::Conflict`] if it changed, and other errors if
+    /// it cannot be deleted.
     fn delete_policy(
         &self,
         policy: &MirrorPolicyDoc,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
-/// Where Rollouts can be looked up.
+/// Looks up Rollouts.
 ///
-/// The controller hands every Rollout to the plugin, but Go's gob drops pointers to zero values on the
-/// way: only here can a field that says 0 be told from one that is absent.
+/// The controller sends the Rollout with each call, but Go's gob drops pointers to zero values. Only the stored object
+/// distinguishes a field that is 0 from an absent one.
 pub trait RolloutReader: Send + Sync + 'static {
-    /// The object; `None` when there is no such Rollout here, for example because this is another
-    /// cluster than the controller's.
+    /// Returns the Rollout; `None` if it does not exist here, for example because this is not the controller's cluster.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Returns `Err` if the store cannot be read.
     fn rollout(
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<RolloutDoc>, StoreError>> + Send;
 
-    /// Whether this is a cluster with Rollouts, as opposed to one whose CustomResourceDefinition is gone. It is asked in the
-    /// namespace of a Rollout that is not there.
+    /// Returns whether the CustomResourceDefinition of Rollouts exists, by a list in `namespace`. It distinguishes a deleted
+    /// Rollout from a deleted CustomResourceDefinition.
     ///
     /// # Errors
-    /// As [`RolloutReader::rollout`].
+    /// See [`RolloutReader::rollout`].
     fn knows_rollouts(
         &self,
         _namespace: &str,
@@ -193,10 +185,11 @@ pub trait RolloutReader: Send + Sync + 'static {
         async { Ok(true) }
     }
 
-    /// Its mirror steps with `percentage: 0`, of this generation or a later one; `None` as for [`RolloutReader::rollout`].
+    /// Returns the Rollout's mirror steps with `percentage: 0`, of this generation or a later one; `None` as
+    /// [`RolloutReader::rollout`].
     ///
     /// # Errors
-    /// As [`RolloutReader::rollout`].
+    /// See [`RolloutReader::rollout`].
     fn zero_mirrors(
         &self,
         key: &ObjectKey,
@@ -204,13 +197,13 @@ pub trait RolloutReader: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<ZeroMirrors>, StoreError>> + Send {
         async {
             let rollout = self.rollout(key).await?;
-            // A Rollout that contradicts its API does not pass its CustomResourceDefinition.
+            // An invalid spec counts as one without steps: the CustomResourceDefinition does not admit it.
             Ok(rollout.map(|it| ZeroMirrors::of(it.spec().unwrap_or_default().steps())))
         }
     }
 
-    /// What is known of a Rollout beyond this version of it, mostly from a watch: a controller that was frozen calls with what
-    /// it knew before. `None` if nothing newer is known.
+    /// Returns the facts of a Rollout if a newer version than `version` is known, mostly from a watch. A controller that was
+    /// frozen sends a stale Rollout.
     fn newer_rollout(
         &self,
         _key: &ObjectKey,
@@ -219,119 +212,23 @@ pub trait RolloutReader: Send + Sync + 'static {
         async { None }
     }
 
-    /// A call is about this Rollout: a store that may not read all namespaces learns of this one.
+    /// Notes that a call concerns this Rollout, so that a store without permission for all namespaces follows its namespace.
     fn is_called_for(&self, _key: &ObjectKey) {}
 }
 
-/// Where Services can be looked up.
+/// Looks up Services.
 pub trait ServiceReader: Send + Sync + 'static {
-    /// Whether Services are kept here at all. A copy of some tables has none, which says nothing about the cluster.
+    /// Returns whether the store has Services at all. In a store that only has tables, a missing Service means nothing.
     fn keeps_services(&self) -> bool {
         true
     }
 
-    /// The first port of a Service; `None` when there is no such Service here, or it has no port.
+    /// Returns the first port of a Service; `None` if the Service does not exist or has no port.
     ///
     /// # Errors
-    /// Whatever kept the store from answering.
+    /// Returns `Err` if the store cannot be read.
     fn service_port(
         &self,
         key: &ObjectKey,
     ) -> impl Future<Output = Result<Option<u32>, StoreError>> + Send;
-}
-
-/// A shared store is a store.
-impl<S: RouteStore> RouteStore for std::sync::Arc<S> {
-    async fn select(&self, selector: &RouteTableSelector, freshness: Freshness) -> Selection {
-        S::select(self, selector, freshness).await
-    }
-
-    fn last_known(&self, selector: &RouteTableSelector) -> Option<Selection> {
-        S::last_known(self, selector)
-    }
-
-    async fn is_starting(&self) -> bool {
-        S::is_starting(self).await
-    }
-
-    async fn read(&self, key: &ObjectKey) -> Result<RouteTableDoc, StoreError> {
-        S::read(self, key).await
-    }
-
-    async fn patch(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        S::patch(self, key, patch).await
-    }
-
-    async fn hand_back(&self, key: &ObjectKey, patch: &Patch) -> Result<RouteTableDoc, StoreError> {
-        S::hand_back(self, key, patch).await
-    }
-}
-
-/// A shared store is a store.
-impl<S: PolicyStore> PolicyStore for std::sync::Arc<S> {
-    async fn policies(&self) -> Result<Vec<MirrorPolicyDoc>, StoreError> {
-        S::policies(self).await
-    }
-
-    fn last_known_policies(&self) -> Option<Vec<MirrorPolicyDoc>> {
-        S::last_known_policies(self)
-    }
-
-    async fn create_policy(&self, policy: &Value) -> Result<MirrorPolicyDoc, StoreError> {
-        S::create_policy(self, policy).await
-    }
-
-    async fn patch_policy(
-        &self,
-        key: &ObjectKey,
-        patch: &Patch,
-    ) -> Result<MirrorPolicyDoc, StoreError> {
-        S::patch_policy(self, key, patch).await
-    }
-
-    async fn delete_policy(&self, policy: &MirrorPolicyDoc) -> Result<(), StoreError> {
-        S::delete_policy(self, policy).await
-    }
-}
-
-/// A shared reader is a reader.
-impl<S: RolloutReader> RolloutReader for std::sync::Arc<S> {
-    async fn rollout(&self, key: &ObjectKey) -> Result<Option<RolloutDoc>, StoreError> {
-        S::rollout(self, key).await
-    }
-
-    async fn knows_rollouts(&self, namespace: &str) -> Result<bool, StoreError> {
-        S::knows_rollouts(self, namespace).await
-    }
-
-    async fn zero_mirrors(
-        &self,
-        key: &ObjectKey,
-        generation: i64,
-    ) -> Result<Option<ZeroMirrors>, StoreError> {
-        S::zero_mirrors(self, key, generation).await
-    }
-
-    async fn newer_rollout(
-        &self,
-        key: &ObjectKey,
-        version: &str,
-    ) -> Option<std::sync::Arc<RolloutFacts>> {
-        S::newer_rollout(self, key, version).await
-    }
-
-    fn is_called_for(&self, key: &ObjectKey) {
-        S::is_called_for(self, key);
-    }
-}
-
-/// A shared reader is a reader.
-impl<S: ServiceReader> ServiceReader for std::sync::Arc<S> {
-    fn keeps_services(&self) -> bool {
-        S::keeps_services(self)
-    }
-
-    async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
-        S::service_port(self, key).await
-    }
 }

@@ -1,8 +1,8 @@
-//! Objects in a map: honours `test` operations and remembers writes. For tests, and to try out what a write would do.
+//! A store in memory, which applies patches with their `test` operations and records writes. For tests and dry runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures::{StreamExt as _, stream};
@@ -18,15 +18,15 @@ use tokio::sync::watch;
 use crate::{
     Endpoint, EndpointReader, EndpointStream, Freshness, PolicyStore, RolloutDoc, RolloutReader,
     RouteStore, Selection, ServiceReader, StoreError,
-    endpoints::{EndpointSlice, POD_HASH, Pod, endpoints_in},
-    service::{self, Service},
+    endpoints::{POD_HASH, endpoints_in},
+    resources::{EndpointSlice, Pod, Service, first_port},
 };
 
-/// A store without a cluster. Every write gives the object a new `metadata.resourceVersion`.
-#[derive(Debug, Default)]
+/// A store in memory. Every write sets a new `metadata.resourceVersion`. Clones share their objects.
+#[derive(Clone, Debug, Default)]
 pub struct MemoryRouteStore {
-    state: Mutex<State>,
-    /// Counts the changes of endpoints, for those who follow them.
+    state: Arc<Mutex<State>>,
+    /// Counts the changes of endpoints; its receivers wake the streams of endpoints.
     endpoints: watch::Sender<u64>,
 }
 
@@ -38,33 +38,33 @@ struct State {
     failures: Vec<StoreError>,
 }
 
-/// A write that was carried out, as it was asked for.
+/// A successful write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     /// Kind of the object.
     pub kind: &'static str,
     /// The object.
     pub key: ObjectKey,
-    /// What was done with it.
+    /// What was done to it.
     pub operation: Operation,
 }
 
-/// What a [`Write`] does with an object.
+/// What a [`Write`] did to an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// It is made, as this.
+    /// Created with this content.
     Create(Value),
-    /// It is changed.
+    /// Changed by this patch.
     Patch(Patch),
-    /// It is deleted.
+    /// Deleted.
     Delete,
 }
 
 impl MemoryRouteStore {
-    /// A store that holds `tables`.
+    /// A store with `tables`.
     ///
     /// # Errors
-    /// When one of them is not a RouteTable.
+    /// Returns `Err` if one of them is not a RouteTable.
     pub fn new(tables: impl IntoIterator<Item = Value>) -> Result<Self, StoreError> {
         let store = Self::default();
         for table in tables {
@@ -76,7 +76,7 @@ impl MemoryRouteStore {
     /// Stores a RouteTable as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not a RouteTable.
+    /// Returns `Err` if it is not a RouteTable.
     pub fn put(&self, table: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<RouteTable>(table)
     }
@@ -84,7 +84,7 @@ impl MemoryRouteStore {
     /// Stores a MirrorPolicy as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not a MirrorPolicy.
+    /// Returns `Err` if it is not a MirrorPolicy.
     pub fn put_policy(&self, policy: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<MirrorPolicy>(policy)
     }
@@ -92,7 +92,7 @@ impl MemoryRouteStore {
     /// Stores a Rollout as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not a Rollout.
+    /// Returns `Err` if it is not a Rollout.
     pub fn put_rollout(&self, rollout: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<Rollout>(rollout)
     }
@@ -100,7 +100,7 @@ impl MemoryRouteStore {
     /// Stores a Service as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not a Service.
+    /// Returns `Err` if it is not a Service.
     pub fn put_service(&self, service: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<Service>(service)
     }
@@ -108,7 +108,7 @@ impl MemoryRouteStore {
     /// Stores an EndpointSlice as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not an EndpointSlice.
+    /// Returns `Err` if it is not an EndpointSlice.
     pub fn put_endpoint_slice(&self, slice: Value) -> Result<ObjectKey, StoreError> {
         let key = self.state().put::<EndpointSlice>(slice)?;
         self.endpoints.send_modify(|changes| *changes += 1);
@@ -118,7 +118,7 @@ impl MemoryRouteStore {
     /// Stores a Pod as another client would, replacing one of the same name.
     ///
     /// # Errors
-    /// When it is not a Pod.
+    /// Returns `Err` if it is not a Pod.
     pub fn put_pod(&self, pod: Value) -> Result<ObjectKey, StoreError> {
         self.state().put::<Pod>(pod)
     }
@@ -133,33 +133,33 @@ impl MemoryRouteStore {
         self.state().objects.remove(&id::<RouteTable>(key));
     }
 
-    /// The RouteTable as stored, `None` when it is not there.
+    /// Returns a RouteTable as stored; `None` if it does not exist.
     #[must_use]
     pub fn table(&self, key: &ObjectKey) -> Option<Value> {
         self.state().objects.get(&id::<RouteTable>(key)).cloned()
     }
 
-    /// All RouteTables, sorted by namespace and name.
+    /// Returns all RouteTables, sorted by namespace and name.
     ///
     /// # Errors
-    /// There is none: what was put in was read then.
+    /// Returns `Err` if a patch made a table that cannot be decoded.
     pub fn tables(&self) -> Result<Vec<RouteTableDoc>, StoreError> {
         self.state().all()
     }
 
-    /// The writes that were carried out so far, in their order.
+    /// Returns the successful writes so far, in order.
     #[must_use]
     pub fn written(&self) -> Vec<Write> {
         self.state().writes.clone()
     }
 
-    /// How many writes were carried out so far.
+    /// Returns the number of successful writes so far.
     #[must_use]
     pub fn writes(&self) -> usize {
         self.state().writes.len()
     }
 
-    /// Makes the next call of [`RouteStore::patch`] fail with `error`; several queue up.
+    /// Makes the next call of [`RouteStore::patch`] fail with `error`. Several errors are used in order.
     #[cfg(feature = "testing")]
     pub fn fail_next_patch(&self, error: StoreError) {
         self.state().failures.insert(0, error);
@@ -302,10 +302,7 @@ impl ServiceReader for MemoryRouteStore {
 
     async fn service_port(&self, key: &ObjectKey) -> Result<Option<u32>, StoreError> {
         let state = self.state();
-        Ok(state
-            .objects
-            .get(&id::<Service>(key))
-            .and_then(service::first_port))
+        Ok(state.objects.get(&id::<Service>(key)).and_then(first_port))
     }
 }
 

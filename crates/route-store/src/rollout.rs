@@ -1,4 +1,4 @@
-//! What is kept of a Rollout: the facts that decide about traffic, in some hundred bytes.
+//! The cached form of a Rollout: the fields that traffic depends on, in some hundred bytes.
 //!
 //! They are decoded through [`rollout_types::Rollout`], which skips the Pod template.
 
@@ -17,7 +17,7 @@ use crate::{Keep, Kept};
 /// The label that assigns a Rollout to one of several controllers.
 pub const INSTANCE_ID_LABEL: &str = "argo-rollouts.argoproj.io/controller-instance-id";
 
-/// What is kept of any Rollout.
+/// The cached form of a Rollout.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RolloutFacts {
     /// Namespace and name.
@@ -26,21 +26,21 @@ pub struct RolloutFacts {
     pub uid: Box<str>,
     /// `metadata.resourceVersion`.
     pub version: Box<str>,
-    /// What is kept of a Rollout that configures the plugin; `None` for others.
+    /// The facts about traffic; `None` if the Rollout does not configure the plugin.
     pub traffic: Option<Box<TrafficFacts>>,
 }
 
-/// What is kept of a Rollout that configures the plugin.
+/// The facts about the traffic of a Rollout that configures the plugin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrafficFacts {
     /// `metadata.generation`.
     pub generation: i64,
-    /// The oldest generation known to have the strategy of today. Others change the generation too, an autoscaler for
-    /// example.
+    /// The oldest known generation with the current strategy. Changes of other fields, for example by an autoscaler, raise
+    /// the generation too.
     pub strategy_since: i64,
-    /// Hash of `spec.strategy`, to compare it with that of another generation.
+    /// Hash of `spec.strategy`, to detect a change.
     strategy: u64,
-    /// Which tables it selects; `None` if the plugin block cannot be used.
+    /// The tables that it selects; `None` if the plugin block is invalid.
     pub selector: Option<Arc<RouteTableSelector>>,
     /// `status.stableRS`.
     pub stable_hash: Box<str>,
@@ -52,38 +52,38 @@ pub struct TrafficFacts {
     pub is_aborted: bool,
     /// `status.promoteFull`.
     pub is_promoted_fully: bool,
-    /// Whether the controller has seen this generation (`status.observedGeneration`).
+    /// Whether the controller has observed this generation (`status.observedGeneration`).
     pub is_observed: bool,
-    /// What `status.canary.weights` says of the canary.
+    /// The canary in `status.canary.weights`.
     pub recorded: Option<RecordedWeight>,
     /// `status.canary.currentExperiment`; empty without one.
     pub experiment: Box<str>,
     /// Whether a step mirrors requests.
     pub has_mirrors: bool,
-    /// The mirror steps with `percentage: 0`.
+    /// Its mirror steps with `percentage: 0`.
     pub zero_mirrors: ZeroMirrors,
     /// The label [`INSTANCE_ID_LABEL`].
     pub instance_id: Option<Box<str>>,
 }
 
-/// The weight of the canary that the controller recorded last.
+/// The last weight of the canary that the controller recorded in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedWeight {
     /// The weight.
     pub weight: i32,
-    /// Hash of the Pods that had it.
+    /// Pod template hash of the canary that had it.
     pub hash: Box<str>,
 }
 
-/// The mirror steps of a Rollout with `percentage: 0`, each by its position and the name of its route.
+/// The mirror steps of a Rollout with `percentage: 0`, each by its index and the name of its route.
 ///
-/// Gob drops pointers to zero values, so that in the controller's calls such a step looks like one without percentage, which
-/// copies all requests.
+/// Gob drops pointers to zero values: in the controller's calls such a step looks like one without a percentage, which
+/// mirrors all requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZeroMirrors(Box<[(usize, Box<str>)]>);
 
 impl ZeroMirrors {
-    /// Those of `steps`, as the API server shows them.
+    /// Finds the steps in the `steps` of a Rollout from the API server.
     #[must_use]
     pub fn of(steps: &[CanaryStep]) -> Self {
         let zero = |step: &CanaryStep| {
@@ -95,14 +95,14 @@ impl ZeroMirrors {
         Self(steps.filter_map(|(i, it)| Some((i, zero(it)?))).collect())
     }
 
-    /// Whether the step of this position mirrors nothing into the route of this name.
+    /// Returns whether the step at this index sets the route of this name to `percentage: 0`.
     #[must_use]
     pub fn contains(&self, index: usize, name: &str) -> bool {
         self.0.iter().any(|(at, of)| *at == index && **of == *name)
     }
 }
 
-/// Keeps [`RolloutFacts`].
+/// The [`Keep`] of Rollouts, which decodes them to [`RolloutFacts`].
 pub struct RolloutKeeper {
     read_block: ReadBlock,
     selectors: Mutex<HashSet<Arc<RouteTableSelector>>>,
@@ -113,9 +113,9 @@ pub struct RolloutKeeper {
 pub enum PluginBlock {
     /// The Rollout does not configure the plugin.
     Absent,
-    /// It cannot be used.
+    /// The block is invalid.
     Unusable,
-    /// It selects these tables.
+    /// The block selects these tables.
     Selects(RouteTableSelector),
 }
 
@@ -123,7 +123,7 @@ pub enum PluginBlock {
 pub type ReadBlock = Box<dyn Fn(&Rollout) -> PluginBlock + Send + Sync + 'static>;
 
 impl RolloutKeeper {
-    /// `read_block` knows the plugin block.
+    /// A keeper that reads plugin blocks with `read_block`.
     #[must_use]
     pub fn new(read_block: ReadBlock) -> Self {
         Self {
@@ -132,7 +132,7 @@ impl RolloutKeeper {
         }
     }
 
-    /// One selector for all Rollouts that select alike. Those that no Rollout has any more go when the set has to grow.
+    /// Returns one shared selector for all equal ones. Unused selectors are dropped before the set grows.
     fn intern(&self, selector: RouteTableSelector) -> Arc<RouteTableSelector> {
         let mut selectors = self
             .selectors
@@ -205,8 +205,8 @@ impl Keep for RolloutKeeper {
     }
 }
 
-/// A Rollout that contradicts its API. It counts as one with a plugin block that cannot be used: it must not hide the
-/// others, and its block must not count as removed.
+/// A Rollout with an invalid spec or status. It is kept as one with an invalid plugin block, because a decoding error would
+/// fail the whole list, and the block must not count as removed.
 #[derive(Deserialize)]
 struct Unreadable {
     metadata: ObjectMeta,
@@ -247,7 +247,7 @@ impl RolloutFacts {
         }
     }
 
-    /// Whether a step mirrors requests.
+    /// Returns whether a step mirrors requests.
     #[must_use]
     pub fn has_mirrors(&self) -> bool {
         self.traffic.as_ref().is_some_and(|it| it.has_mirrors)
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn of_other_rollouts_no_more_is_kept_than_their_names() {
+    fn rollouts_without_the_plugin_are_kept_without_traffic_facts() {
         let mut other = rollout("reviews");
         other["spec"]["strategy"] = json!({"blueGreen": {}});
         let facts = keep(&keeper(), &other);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_that_cannot_be_read_counts_as_one_that_selects_nothing() {
+    fn an_invalid_rollout_or_plugin_block_is_kept_without_a_selector() {
         let mut odd = rollout("reviews");
         odd["spec"]["strategy"]["canary"]["steps"] = json!("none");
         let facts = keep(&keeper(), &odd);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_of_a_strategy_is_the_oldest_that_had_it() {
+    fn strategy_since_is_the_oldest_generation_with_the_same_strategy() {
         let keeper = keeper();
         let before = keep(&keeper, &rollout("reviews"));
         let since = |change: &dyn Fn(&mut Value)| {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn rollouts_that_select_alike_share_a_selector_and_unused_ones_go() {
+    fn equal_selectors_are_shared_and_unused_ones_are_dropped() {
         let keeper = keeper();
         let selector = |facts: RolloutFacts| facts.traffic.unwrap().selector.unwrap();
         let first = selector(keep(&keeper, &rollout("a")));

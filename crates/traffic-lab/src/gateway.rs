@@ -1,4 +1,4 @@
-//! What a gateway serves: the routes of a translation, and for each of its clusters the Pods of a Service.
+//! The configuration of a gateway: the routes of a translation, and the Pods of a Service for each cluster.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,13 +31,13 @@ impl ServiceName {
 /// A Pod behind a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where the Pod serves, whatever the port of the Service.
+    /// Address of the Pod. The port of the Service is not used.
     pub address: SocketAddr,
     /// Labels of the Pod, for subsets.
     pub labels: BTreeMap<String, String>,
 }
 
-/// An Envoy, with what it has heard of.
+/// An Envoy, and the routes, clusters and endpoints that it has received.
 #[derive(Debug)]
 pub struct Gateway {
     envoy: Envoy,
@@ -47,12 +47,12 @@ pub struct Gateway {
     routes: BTreeMap<Part, Value>,
 }
 
-/// A part of a gateway's routes, which is changed independently of the others. Their hosts differ.
+/// A part of a gateway's routes that changes independently of the others. No two parts have the same host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part(pub usize);
 
 impl Gateway {
-    /// A gateway that has heard of nothing.
+    /// A gateway without routes and endpoints.
     #[must_use]
     pub fn new(envoy: Envoy) -> Self {
         Self {
@@ -63,29 +63,29 @@ impl Gateway {
         }
     }
 
-    /// Where it serves.
+    /// The address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.envoy.address()
     }
 
-    /// The Envoy behind it.
+    /// The Envoy.
     pub fn envoy(&mut self) -> &mut Envoy {
         &mut self.envoy
     }
 
-    /// Serves the routes. Clusters come first, so that no request meets a route to a cluster that is not there.
+    /// Replaces the routes. It adds clusters first, so that no route leads to a missing cluster.
     ///
     /// # Errors
-    /// Returns `Err` if something is not translated, or Envoy refuses it.
+    /// Returns `Err` if a part is not translated, or Envoy rejects it.
     pub async fn set_routes(&mut self, translation: &Translation) -> Result<(), LabError> {
         self.set_part(Part::default(), translation).await
     }
 
-    /// The same for a part of the routes; the other parts stay as they are.
+    /// Replaces a part of the routes. The other parts do not change.
     ///
     /// # Errors
-    /// As for [`Gateway::set_routes`]. Envoy refuses parts with the same host.
+    /// See [`Gateway::set_routes`]. Envoy rejects parts with the same host.
     pub async fn set_part(
         &mut self,
         part: Part,
@@ -101,10 +101,10 @@ impl Gateway {
         self.envoy.set_routes(&joined(self.routes.values())).await
     }
 
-    /// Takes over the Pods behind a Service.
+    /// Replaces the Pods behind a Service.
     ///
     /// # Errors
-    /// Returns `Err` if Envoy refuses them.
+    /// Returns `Err` if Envoy rejects them.
     pub async fn set_endpoints(
         &mut self,
         service: &ServiceName,
@@ -115,7 +115,7 @@ impl Gateway {
         self.envoy.set_endpoints(&affected).await
     }
 
-    /// Adds the clusters that are new, and returns their endpoints.
+    /// Adds the new clusters, and returns their endpoints.
     fn add_clusters(&mut self, translation: &Translation) -> BTreeMap<String, Vec<SocketAddr>> {
         let mut new = BTreeMap::new();
         for (name, backend) in &translation.clusters {
@@ -127,7 +127,7 @@ impl Gateway {
         new
     }
 
-    /// The clusters of a Service, which differ in port and subset, and their endpoints.
+    /// Returns the endpoints of all clusters of a Service. They differ in port and subset.
     fn clusters_of(&self, service: &ServiceName) -> BTreeMap<String, Vec<SocketAddr>> {
         let is_affected = |backend: &Backend| {
             backend.namespace == service.namespace && backend.name == service.name
@@ -139,7 +139,7 @@ impl Gateway {
             .collect()
     }
 
-    /// The Pods of a backend; none unless the backend is a Service of this cluster.
+    /// Returns the Pods of a backend; empty unless the backend is a Service of this cluster.
     fn endpoints(&self, backend: &Backend) -> Vec<SocketAddr> {
         if backend.kind != DestinationKind::Service || !backend.cluster.is_empty() {
             return Vec::new();
@@ -154,7 +154,7 @@ impl Gateway {
     }
 }
 
-/// One route configuration with the virtual hosts of all parts.
+/// Returns one route configuration with the virtual hosts of all parts.
 fn joined<'a>(parts: impl Iterator<Item = &'a Value>) -> Value {
     let mut all = Map::new();
     let mut hosts = Vec::new();

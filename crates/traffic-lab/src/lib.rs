@@ -1,8 +1,8 @@
 //! A real Envoy with Pods, Services and clients on loopback.
 //!
-//! It shows what becomes of requests when a RouteTable is served by an Envoy, as in a gateway of Gloo. This is a **model**: the
-//! routes come from `envoy-routes`, which is not Gloo, the Pods are tasks of this process, and how late the gateway hears of
-//! routes and endpoints is up to the test.
+//! It shows the effect of a RouteTable on requests when an Envoy serves it, as in a gateway of Gloo. This is a **model**: the
+//! routes come from `envoy-routes`, which is not Gloo, the Pods are tasks of this process, and the test sets the delays after
+//! which the gateway receives routes and endpoints.
 //!
 //! ```text
 //! RouteTables -> envoy_routes::translate -> World --route delay-----> Gateway -> files -> Envoy <- Load <- answers
@@ -10,10 +10,9 @@
 //!   ^------------------------------------------------------------------------------------------------+
 //! ```
 //!
-//! [`Envoy`] is the process and its files, [`Gateway`] what it serves, [`World`] how late it hears of it, [`Pod`] a small HTTP
-//! server, [`Load`] the clients, and [`proof`] the statistics.
+//! [`Envoy`] owns the process and its files, [`Gateway`] its configuration, [`World`] the delays, [`Pod`] is a small HTTP
+//! server, [`Load`] sends requests, and [`proof`] has the statistics.
 
-mod admin;
 mod envoy;
 mod error;
 mod gateway;

@@ -1,4 +1,4 @@
-//! An open-loop load: requests start at a fixed rate, whatever becomes of those before them.
+//! An open-loop load: requests start at a fixed rate and do not wait for earlier ones.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -17,18 +17,17 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::pod::VERSION;
 
-/// How long a request may take before it counts as failed: far more than on a busy machine.
+/// Timeout of a request. It is far longer than a request takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How many requests may be under way: each has a connection, which is a file to the system. Only a machine that stands still
-/// for a while has as many.
+/// Maximum number of requests in flight, because each uses a file descriptor. Only a machine that hangs reaches it.
 const UNDER_WAY: usize = 256;
 
-/// What requests are sent.
+/// The requests of a load.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The gateway.
+    /// The address of the gateway.
     pub gateway: SocketAddr,
-    /// The host that requests are for.
+    /// The host.
     pub host: String,
     /// Path and query.
     pub path: String,
@@ -36,29 +35,29 @@ pub struct Target {
     pub headers: Vec<(String, String)>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The HTTP status; `None` without an answer.
     pub status: Option<StatusCode>,
-    /// The version of the Pod that answered; empty if none did.
+    /// The version of the Pod that answered; empty if no Pod answered.
     pub version: String,
-    /// The route that matched; empty if none did.
+    /// The route that matched; empty if none matched.
     pub route: String,
-    /// Envoy's flags: `-` for nothing unusual, `UH` without an endpoint, `UF` without a connection.
+    /// Envoy's response flags: `-` for none, `UH` for no healthy endpoint, `UF` for a failed connection.
     pub flags: String,
     /// The error of a request without an answer.
     pub error: Option<String>,
 }
 
 impl Answer {
-    /// Whether a Pod, or the route itself, answered with success.
+    /// Returns whether the status is a success.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status.is_some_and(|status| status.is_success())
     }
 
-    /// What a failure looks like, for a count of its kinds.
+    /// Returns the kind of a failure: status and flags, or the error; `None` for a success.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         if self.is_success() {
@@ -71,18 +70,18 @@ impl Answer {
     }
 }
 
-/// A request of a load, and when it was sent and answered.
+/// A finished request of a load. Times are relative to the start of the load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
-    /// When it was sent, since the load began.
+    /// When it was sent.
     pub at: Duration,
-    /// When its answer was there.
+    /// When its answer was complete.
     pub answered: Duration,
-    /// What became of it.
+    /// The result.
     pub answer: Answer,
 }
 
-/// A load that runs until it is stopped. Dropping it ends it at once.
+/// A load that runs until it is stopped. Dropping it cancels its requests.
 #[derive(Debug)]
 pub struct Load {
     begun: Instant,
@@ -92,41 +91,41 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts to send `rate` requests each second.
+    /// Starts a load of `rate` requests per second.
     #[must_use]
     pub fn start(target: &Target, rate: u32) -> Self {
         Self::begin(target, rate, None)
     }
 
-    /// Sends `count` requests, `rate` each second, and returns all answers.
+    /// Sends `count` requests, `rate` per second, and returns all results.
     pub async fn send(target: &Target, rate: u32, count: u64) -> Vec<Sent> {
         let mut load = Self::begin(target, rate, Some(count));
-        // The task only ends early by a panic, which its own output reports.
+        // Only a panic makes the join fail, and the panic hook has printed it.
         let _ = (&mut load.task).await;
         load.sent()
     }
 
-    /// How long it has been running.
+    /// Returns the time since the start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// The requests that were answered so far, in the order of their answers.
+    /// Returns the finished requests so far, in the order of their answers.
     #[must_use]
     pub fn sent(&self) -> Vec<Sent> {
         let sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         sent.clone()
     }
 
-    /// The requests that were answered since the last time, which are not kept: for a load without end.
+    /// Returns the finished requests since the last call and drops them, for an endless load.
     #[must_use]
     pub fn take(&self) -> Vec<Sent> {
         let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         mem::take(&mut *sent)
     }
 
-    /// Sends no more, waits for all answers, and returns them.
+    /// Stops sending, waits for all answers, and returns the finished requests.
     pub async fn stop(mut self) -> Vec<Sent> {
         self.stop.send_replace(true);
         let _ = (&mut self.task).await;
@@ -223,7 +222,7 @@ impl Clients {
             headers,
         } = &self.target;
         let mut request = Request::get(format!("http://{gateway}{path}"))
-            // With a port, as browsers send it.
+            // With the port, like a browser.
             .header(header::HOST, format!("{host}:{}", gateway.port()));
         for (name, value) in headers {
             request = request.header(name, value);
@@ -236,7 +235,7 @@ impl Clients {
             .await
             .map_err(|error| chain(&error))?;
         let (parts, body) = response.into_parts();
-        // A connection serves the next request when the body was read.
+        // The connection is reused only after the body was read.
         body.collect().await.map_err(|error| chain(&error))?;
         let text = |name: &str| text(&parts.headers, name);
         Ok(Answer {

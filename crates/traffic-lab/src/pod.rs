@@ -1,4 +1,4 @@
-//! A Pod: a small HTTP server on loopback that says which version it is, and ends gracefully.
+//! A Pod: a small HTTP server on loopback that answers with its version and shuts down gracefully.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -21,12 +21,12 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::{Endpoint, LabError};
 
-/// The header of an answer with the version of the Pod.
+/// The response header with the version of the Pod.
 pub(crate) const VERSION: HeaderName = HeaderName::from_static("x-version");
-/// What Envoy adds to the host of a copied request.
+/// The suffix that Envoy adds to the host of a mirrored request.
 const SHADOW: &str = "-shadow";
 
-/// A running Pod. Dropping it cuts its connections, as a crash does.
+/// A running Pod. Dropping it closes its connections at once, like a crash.
 #[derive(Debug)]
 pub struct Pod {
     address: SocketAddr,
@@ -36,41 +36,41 @@ pub struct Pod {
     server: JoinHandle<()>,
 }
 
-/// What Envoy calls a request; a copy has the id of its original.
+/// Values of `x-request-id`. A mirrored request has the id of its original.
 type Ids = Mutex<BTreeSet<String>>;
 
 #[derive(Debug)]
 struct Shared {
     version: HeaderValue,
-    /// One in so many requests fails.
+    /// One in this many requests fails.
     fails: Option<u32>,
     answered: AtomicU32,
     requests: Ids,
     copies: Ids,
 }
 
-/// What [`Pod::take_ids`] returns.
+/// The request ids that [`Pod::take_ids`] returns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TakenIds {
-    /// The ids of requests, without copies.
+    /// Ids of requests, without mirrored ones.
     pub requests: BTreeSet<String>,
-    /// The ids of the requests of which there was a copy.
+    /// Ids of mirrored requests.
     pub copies: BTreeSet<String>,
 }
 
 impl Pod {
-    /// Starts a Pod of a version, with the labels that subsets select by.
+    /// Starts a Pod with a version, and labels for subsets.
     ///
     /// # Errors
-    /// Returns `Err` if there is no port.
+    /// Returns `Err` if no port can be opened.
     pub async fn start(version: &str, labels: BTreeMap<String, String>) -> Result<Self, LabError> {
         Self::start_failing(version, labels, None).await
     }
 
-    /// The same with a fault: one in `fails` requests is answered with status 500.
+    /// Starts a faulty Pod, which answers one in `fails` requests with status 500.
     ///
     /// # Errors
-    /// Returns `Err` if there is no port.
+    /// Returns `Err` if no port can be opened.
     pub async fn start_failing(
         version: &str,
         labels: BTreeMap<String, String>,
@@ -98,7 +98,7 @@ impl Pod {
         })
     }
 
-    /// The Pod as a Service lists it.
+    /// Returns the endpoint of the Pod in a Service.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint {
@@ -107,19 +107,19 @@ impl Pod {
         }
     }
 
-    /// The ids of the requests that it got, without copies.
+    /// Returns the ids of the requests so far, without mirrored ones.
     #[must_use]
     pub fn requests(&self) -> BTreeSet<String> {
         lock(&self.shared.requests).clone()
     }
 
-    /// The ids of the requests of which it got a copy.
+    /// Returns the ids of the mirrored requests so far.
     #[must_use]
     pub fn copies(&self) -> BTreeSet<String> {
         lock(&self.shared.copies).clone()
     }
 
-    /// The ids since the last time, which it forgets: for a load without end.
+    /// Returns the ids since the last call and drops them, for an endless load.
     #[must_use]
     pub fn take_ids(&self) -> TakenIds {
         TakenIds {
@@ -128,10 +128,11 @@ impl Pod {
         }
     }
 
-    /// Ends it as SIGTERM ends a well-behaved server: it takes no more connections, answers the requests it has, and closes.
+    /// Shuts down gracefully, like a server after SIGTERM: accepts no more connections, answers the requests in flight, and
+    /// closes.
     pub async fn end(mut self) {
         self.ending.send_replace(true);
-        // The task only ends early by a panic, which its own output reports.
+        // Only a panic makes the join fail, and the panic hook has printed it.
         let _ = (&mut self.server).await;
     }
 }
@@ -161,7 +162,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>, mut ending: watch::Re
 }
 
 async fn connection(stream: TcpStream, shared: Arc<Shared>, mut ending: watch::Receiver<bool>) {
-    // Small answers would wait for the client's acknowledgement otherwise.
+    // Without it, small answers wait for the client's acknowledgement.
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| answer(request, &shared));
     let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
@@ -184,7 +185,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let host = request.headers().get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-    // Envoy keeps the port behind the name.
+    // Envoy adds the suffix before the port.
     let name = host.split(':').next().unwrap_or_default();
     let ids = if name.ends_with(SHADOW) {
         &shared.copies
@@ -219,7 +220,7 @@ mod tests {
     use crate::{Load, Target};
 
     #[tokio::test]
-    async fn a_bad_version_fails_one_in_so_many_requests_and_its_ids_are_taken_once() {
+    async fn a_faulty_pod_fails_some_requests_and_its_ids_are_taken_once() {
         let pod = Pod::start_failing("2", BTreeMap::new(), Some(3)).await;
         let pod = pod.unwrap();
         let target = Target {
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_that_were_taken_are_not_kept() {
+    async fn taken_results_are_not_kept() {
         let pod = Pod::start("1", BTreeMap::new()).await.unwrap();
         let target = Target {
             gateway: pod.address,

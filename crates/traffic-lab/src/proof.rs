@@ -1,18 +1,22 @@
-//! The statistics: whether counts fit shares, and how many requests failed.
+//! Statistics: whether counts fit shares, and how many requests failed.
 //!
-//! Envoy draws for each request independently of the others, so the count of a destination with share `p` has the standard
-//! deviation `sqrt(n p (1 - p))`. A right share is further than 5 of them away once in 1.7 million counts.
+//! Envoy chooses a destination for each request independently, so the count of a destination with share `p` in `n` requests
+//! has the standard deviation `sqrt(n p (1 - p))`. With a correct share, a count is more than 5 standard deviations off once
+//! in 1.7 million counts.
+//!
+//! Example: 10,000 requests and a share of 10 % give 1,000 expected requests with a standard deviation of 30, so counts from
+//! 850 to 1,150 pass.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::Sent;
 
-/// How many standard deviations a count may be away from its share.
+/// Maximum deviation of a count, in standard deviations.
 pub const BOUND: f64 = 5.0;
 
-/// By how many standard deviations `count` of `n` is away from the share `percent`; infinite for a share of 0 or 100 that is
-/// missed at all.
+/// Returns the deviation of `count` of `n` from the share `percent`, in standard deviations. For a share of 0 or 100, any
+/// deviation is infinite.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn sigma(count: usize, n: usize, percent: f64) -> f64 {
@@ -25,17 +29,17 @@ pub fn sigma(count: usize, n: usize, percent: f64) -> f64 {
     off / deviation
 }
 
-/// Who answered how many requests: versions, or what failures looked like.
+/// Counts of results: successes by version, failures by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Answers with success, by the version of the Pod.
+    /// Successes by the version of the Pod.
     pub versions: BTreeMap<String, usize>,
     /// Failures by kind.
     pub failures: BTreeMap<String, usize>,
 }
 
 impl Tally {
-    /// Counts answers.
+    /// Counts the results of requests.
     pub fn of<'a>(sent: impl IntoIterator<Item = &'a Sent>) -> Self {
         let mut tally = Self::default();
         for it in sent {
@@ -48,28 +52,29 @@ impl Tally {
         tally
     }
 
-    /// How many requests there were.
+    /// Returns the number of requests.
     #[must_use]
     pub fn requests(&self) -> usize {
         self.versions.values().sum::<usize>() + self.failed()
     }
 
-    /// How many of them failed.
+    /// Returns the number of failed requests.
     #[must_use]
     pub fn failed(&self) -> usize {
         self.failures.values().sum()
     }
 
-    /// How many the version answered.
+    /// Returns the number of successes of a version.
     #[must_use]
     pub fn version(&self, version: &str) -> usize {
         self.versions.get(version).copied().unwrap_or_default()
     }
 
-    /// Compares the versions with their shares in percent, and returns each deviation in standard deviations.
+    /// Compares the counts of versions with their shares in percent, and returns the deviations in standard deviations.
     ///
     /// # Errors
-    /// Returns `Err` if one is further away than [`BOUND`], a version without a share answered, or a request failed.
+    /// Returns `Err` if a deviation is above [`BOUND`], a version without a share answered, a request failed, or there is no
+    /// request.
     pub fn check(&self, shares: &[(&str, f64)]) -> Result<Vec<f64>, String> {
         let n = self.requests();
         let deviations: Vec<f64> = shares
@@ -122,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deviation_is_told_in_standard_deviations() {
+    fn sigma_is_the_deviation_in_standard_deviations() {
         assert_eq!(sigma(1000, 10_000, 10.0), 0.0);
         assert_eq!(sigma(1030, 10_000, 10.0), 1.0);
         assert_eq!(sigma(970, 10_000, 10.0), -1.0);
@@ -143,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_share_a_failure_a_foreign_version_and_no_request_at_all_do_not_pass() {
+    fn a_wrong_share_a_failure_an_unexpected_version_and_no_requests_do_not_pass() {
         check(
             &[("a", 1160), ("b", 8840)],
             0,

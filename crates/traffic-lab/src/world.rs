@@ -1,4 +1,6 @@
-//! How late a gateway hears of routes and of endpoints: on two paths, in order on each of them.
+//! The delays after which a gateway receives routes and endpoints.
+//!
+//! Routes and endpoints take two separate paths. Each path keeps the order of its changes; between the paths there is no order.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,25 +15,25 @@ use tokio::time::{Instant, sleep_until};
 use crate::gateway::Part;
 use crate::{Endpoint, Gateway, LabError, ServiceName};
 
-/// How late the gateway hears of a change.
+/// The delays between a change and the gateway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// From the RouteTable to its routes.
+    /// From a change of a RouteTable to Envoy's routes.
     pub routes: Duration,
-    /// From a Service's endpoints to the cluster's.
+    /// From a change of a Service's endpoints to Envoy's endpoints.
     pub endpoints: Duration,
 }
 
-/// A gateway that hears of everything late. Dropping the last one ends the gateway.
+/// A gateway that receives all changes with a delay. Dropping its last world ends the gateway.
 #[derive(Debug)]
 pub struct World {
     gateway: Arc<AsyncMutex<Gateway>>,
     address: SocketAddr,
-    /// How many worlds the gateway has had.
+    /// Number of worlds that the gateway has had.
     parts: Arc<AtomicUsize>,
     delays: Mutex<Delays>,
     changes: [mpsc::UnboundedSender<Due>; 2],
-    /// How many changes are under way, or what stopped them.
+    /// Number of pending changes, or the error that stopped them.
     progress: watch::Sender<Progress>,
     _paths: JoinSet<()>,
 }
@@ -42,7 +44,7 @@ struct Progress {
     stopped: Option<Arc<LabError>>,
 }
 
-/// A change, when the gateway hears of it, and whom to tell.
+/// A change, the time at which the gateway receives it, and the sender that reports it as served.
 #[derive(Debug)]
 struct Due {
     at: Instant,
@@ -65,7 +67,7 @@ impl World {
         Self::at(gateway, address, Arc::default(), delays)
     }
 
-    /// Another world at the same gateway, with RouteTables, Services and delays of its own. Its hosts must be its own, too.
+    /// Another world at the same gateway, with separate RouteTables, Services, delays and hosts.
     #[must_use]
     pub fn beside(&self, delays: Delays) -> Self {
         let gateway = Arc::clone(&self.gateway);
@@ -98,18 +100,18 @@ impl World {
         }
     }
 
-    /// Where the gateway serves.
+    /// The address of the gateway.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes how late later changes are heard of.
+    /// Sets the delays of later changes.
     pub fn set_delays(&self, delays: Delays) {
         *self.delays.lock().unwrap_or_else(PoisonError::into_inner) = delays;
     }
 
-    /// The RouteTables have changed. The receiver hears when the gateway serves them.
+    /// Publishes a change of the RouteTables. The receiver is notified when the gateway serves them.
     ///
     /// # Errors
     /// Returns `Err` if an earlier change stopped the gateway.
@@ -121,7 +123,7 @@ impl World {
         self.publish(0, delay, Change::Routes(Box::new(translation)))
     }
 
-    /// The Pods behind a Service have changed.
+    /// Publishes a change of the Pods behind a Service.
     ///
     /// # Errors
     /// Returns `Err` if an earlier change stopped the gateway.
@@ -135,7 +137,7 @@ impl World {
             .map(drop)
     }
 
-    /// Waits until the gateway has heard of everything.
+    /// Waits until the gateway has received all changes.
     ///
     /// # Errors
     /// Returns `Err` if a change stopped the gateway.
@@ -149,7 +151,7 @@ impl World {
         }
     }
 
-    /// The gateway itself, for what happens without delay.
+    /// Returns the gateway, for changes without delay.
     pub async fn gateway(&self) -> MutexGuard<'_, Gateway> {
         self.gateway.lock().await
     }
@@ -171,7 +173,7 @@ impl World {
         let (served, receiver) = oneshot::channel();
         if let Some(sender) = self.changes.get(path) {
             let at = Instant::now() + delay;
-            // The receiver ends after an error only, which the next call reports.
+            // The receiver only ends after an error, which the next call returns.
             let _ = sender.send(Due { at, change, served });
         }
         Ok(receiver)
@@ -199,7 +201,7 @@ async fn follow(
             progress.send_modify(|it| it.stopped = Some(Arc::new(error)));
             return;
         }
-        // Not everyone who tells of a change waits for it.
+        // The publisher may have dropped the receiver.
         let _ = served.send(());
     }
 }

@@ -1,4 +1,4 @@
-//! What the page shows, apart from the state of the canary: requests, shares over time, tables and the log.
+//! The data of the page apart from the state of the canary: requests, shares over time, tables and the log.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,46 +15,46 @@ use crate::tail::Tail;
 use crate::view::{LOG, Snapshot};
 use crate::{Deed, Setting, Switch, Tables, TablesError, Version};
 
-/// Where the requests go.
+/// Host and path of the requests.
 const HOST: &str = "shop.example.com";
 const PATH: &str = "/reviews";
 
-/// The canary at one moment.
+/// The state of the canary.
 #[derive(Clone, Debug)]
 pub struct Live {
-    /// Where the update is.
+    /// Progress of the update.
     pub progress: Progress,
-    /// What a person may do now.
+    /// The deeds that are possible now.
     pub allowed: Vec<Deed>,
-    /// How many Pods each version has.
+    /// Number of Pods of each version.
     pub pods: Vec<(u32, usize)>,
     /// The plugin.
     pub plugin: Plugin,
-    /// The switches that the stage has, and whether they are on.
+    /// The switches of the stage, and whether each is on.
     pub switches: Vec<(Switch, bool)>,
 }
 
-/// Where an update is.
+/// Progress of an update.
 #[derive(Clone, Debug)]
 pub struct Progress {
-    /// `status.phase`, or what is to be said instead.
+    /// `status.phase`, or a text in its place.
     pub phase: String,
-    /// What is waited for.
+    /// What the update waits for.
     pub message: String,
     /// The index of the current step; `None` without an update.
     pub step: Option<usize>,
-    /// The version that has the requests at rest.
+    /// The stable version.
     pub stable: Version,
-    /// The newest one.
+    /// The newest version.
     pub current: Version,
-    /// A person has paused it.
+    /// A user has paused it.
     pub is_paused: bool,
-    /// A person has aborted it.
+    /// A user has aborted it.
     pub is_aborted: bool,
 }
 
 impl Progress {
-    /// The version whose share is measured; none at rest.
+    /// Returns the version whose share is measured; `None` at rest.
     #[must_use]
     pub fn canary(&self) -> Option<u32> {
         let is_update = self.current.number != self.stable.number;
@@ -65,23 +65,23 @@ impl Progress {
 /// The plugin's process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plugin {
-    /// Its id, if it runs.
+    /// The process id, if it runs.
     pub id: Option<u32>,
-    /// How often it was started.
+    /// Number of starts.
     pub starts: u32,
-    /// The controller's calls, of all processes.
+    /// Number of the controller's calls to all processes so far.
     pub calls: u64,
 }
 
-/// What the page shows.
+/// The data of the page.
 #[derive(Debug)]
 pub struct Board {
     setting: Setting,
     counts: Counts,
-    /// One for each persona.
+    /// One load for each persona.
     loads: Vec<Load>,
     begun: Instant,
-    /// The share that the controller asked for last, in percent.
+    /// The last weight that the controller asked for, in percent.
     pub asked: i32,
     written: f64,
     tables: (usize, Arc<Value>),
@@ -90,7 +90,7 @@ pub struct Board {
 }
 
 impl Board {
-    /// An empty one. Time begins now.
+    /// An empty board. Its time starts now.
     #[must_use]
     pub fn new(setting: Setting) -> Self {
         Self {
@@ -106,13 +106,13 @@ impl Board {
         }
     }
 
-    /// How long ago time began.
+    /// Returns the time since the start.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.begun.elapsed()
     }
 
-    /// Begins to send the requests of all personas.
+    /// Starts the loads of all personas.
     pub fn start_load(&mut self, gateway: SocketAddr) {
         for persona in PERSONAS {
             let headers = persona.header.into_iter();
@@ -128,8 +128,8 @@ impl Board {
         }
     }
 
-    /// Counts the answers since the last time, and the copies that each version got. `canary` is the version whose share is
-    /// measured; none at rest.
+    /// Counts the answers since the last call, and the mirrored requests of each version in `copies`. `canary` is the version
+    /// whose share is measured.
     pub fn count(&mut self, copies: impl IntoIterator<Item = (u32, usize)>, canary: Option<u32>) {
         for (persona, load) in self.loads.iter().enumerate() {
             for sent in load.take() {
@@ -144,10 +144,10 @@ impl Board {
         self.counts.tick(now, self.asked, self.written, canary);
     }
 
-    /// Shows other tables.
+    /// Replaces the shown tables.
     ///
     /// # Errors
-    /// Returns `Err` if they cannot be read.
+    /// Returns `Err` if they cannot be decoded.
     pub fn set_tables(&mut self, tables: &Tables) -> Result<(), TablesError> {
         let (lines, share) = (tables.lines()?, tables.share()?);
         self.written = share;
@@ -160,7 +160,7 @@ impl Board {
         self.entry(who, text, json!({}));
     }
 
-    /// Adds an entry with more in it: `ms`, `ok`, `said`, and the lines that have `changed`.
+    /// Adds an entry with more fields: `ms` (duration), `ok`, `said` (an error), and `changed` (lines).
     pub fn entry(&mut self, who: &str, text: &str, mut more: Value) {
         if let Some(more) = more.as_object_mut() {
             let at = u64::try_from(self.now().as_millis());
@@ -171,12 +171,12 @@ impl Board {
         self.log.push(more);
     }
 
-    /// The states, as they are shown.
+    /// Returns the receiver of all snapshots.
     pub(crate) fn watch(&self) -> watch::Receiver<Arc<Snapshot>> {
         self.snapshots.subscribe()
     }
 
-    /// Shows the state as it is now.
+    /// Publishes a snapshot of the current state.
     pub(crate) fn show(&mut self, live: &Live) {
         let snapshot = Snapshot {
             setting: Some(self.setting),

@@ -1,4 +1,4 @@
-//! What became of the requests: totals, shares and latencies of the last seconds, and points of the curves.
+//! Counts the results of requests: totals, shares and latencies of the last seconds, and the points of the curves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -8,23 +8,23 @@ use traffic_lab::Sent;
 
 use crate::tail::Tail;
 
-/// Shares and latencies are of this long.
+/// The time that shares and latencies cover.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Distance of two points of a curve.
+/// Interval between two points of a curve.
 const POINT: Duration = Duration::from_millis(500);
-/// Points that are kept: two minutes.
+/// Number of points that are kept: two minutes.
 pub(crate) const POINTS: usize = 240;
 
-/// A kind of user: what its requests have in them.
+/// A kind of user, with the header of its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Persona {
     pub(crate) name: &'static str,
-    /// A header, as it is written.
     pub(crate) header: Option<(&'static str, &'static str)>,
+    /// Requests per second.
     pub(crate) rate: u32,
 }
 
-/// All users. The first ones are the many, whose requests are split by weight.
+/// All personas. The requests of the first one are split by weight.
 pub(crate) const PERSONAS: [Persona; 3] = [
     Persona {
         name: "everyone",
@@ -43,7 +43,7 @@ pub(crate) const PERSONAS: [Persona; 3] = [
     },
 ];
 
-/// An answer in the window.
+/// A result in the window.
 #[derive(Debug)]
 struct Recent {
     at: Duration,
@@ -53,7 +53,7 @@ struct Recent {
     latency: Duration,
 }
 
-/// What was counted since the start.
+/// The counts since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     requests: u64,
@@ -61,16 +61,16 @@ pub(crate) struct Counts {
     failures: BTreeMap<String, u64>,
     copies: BTreeMap<u32, u64>,
     recent: VecDeque<Recent>,
-    /// The curves: time, share asked for, share written, share measured, failures since the last point, latency.
+    /// Points of the curves: time, share asked for, share written, share measured, failures since the last point, latency.
     pub(crate) points: Tail<POINTS>,
     last_point: Duration,
     failed_at_last_point: u64,
-    /// The answers and copies since [`Counts::take_bubbles`], in letters.
+    /// The answers and mirrored requests since [`Counts::take_bubbles`], three characters each.
     bubbles: String,
 }
 
 impl Counts {
-    /// Counts an answer to a persona.
+    /// Counts the result of a persona's request.
     pub(crate) fn add(&mut self, persona: usize, sent: &Sent) {
         let answer = &sent.answer;
         let failure = answer.failure();
@@ -97,7 +97,7 @@ impl Counts {
         });
     }
 
-    /// Counts copies that a version got.
+    /// Counts mirrored requests to a version.
     pub(crate) fn add_copies(&mut self, version: u32, count: usize) {
         for _ in 0..count {
             *self.copies.entry(version).or_default() += 1;
@@ -105,7 +105,8 @@ impl Counts {
         }
     }
 
-    /// A bubble is three letters: the persona, the version, and what became of it.
+    /// Adds a bubble, which is three characters: the persona, the version, and the fate. The fate is `.` for a success, `x`
+    /// for a failure and `o` for a mirrored request.
     fn bubble(&mut self, persona: usize, version: u32, fate: char) {
         let digit = |number: u32| char::from_digit(number % 36, 36).unwrap_or('0');
         self.bubbles
@@ -114,12 +115,12 @@ impl Counts {
         self.bubbles.push(fate);
     }
 
-    /// The bubbles since the last time.
+    /// Returns the bubbles since the last call.
     pub(crate) fn take_bubbles(&mut self) -> String {
         std::mem::take(&mut self.bubbles)
     }
 
-    /// The share in percent of a version among the answers to everyone; `None` without answers.
+    /// Returns the share of a version in the answers to the first persona, in percent; `None` without answers.
     pub(crate) fn share(&self, version: u32) -> Option<f64> {
         let answers = || self.recent.iter().filter(|it| it.persona == 0);
         let its = answers().filter(|it| it.version == Some(version)).count();
@@ -127,7 +128,7 @@ impl Counts {
         percent(its, all)
     }
 
-    /// Forgets what is older than the window, and adds a point to the curves now and then.
+    /// Drops results that are older than the window, and adds a point to the curves each [`POINT`].
     pub(crate) fn tick(&mut self, now: Duration, asked: i32, written: f64, canary: Option<u32>) {
         while self.recent.front().is_some_and(|it| it.at + WINDOW < now) {
             self.recent.pop_front();
@@ -149,7 +150,7 @@ impl Counts {
         self.failed_at_last_point = failed;
     }
 
-    /// The totals as the page shows them.
+    /// Returns the totals as JSON.
     pub(crate) fn totals(&self) -> Value {
         let (p50, p99) = self.latencies();
         json!({
@@ -163,7 +164,7 @@ impl Counts {
         })
     }
 
-    /// Where the requests of each persona go: shares in percent by version.
+    /// Returns the shares of the versions in the answers to each persona, in percent.
     pub(crate) fn personas(&self) -> Vec<Value> {
         let personas = PERSONAS.iter().enumerate();
         personas
@@ -187,7 +188,7 @@ impl Counts {
         self.failures.values().sum()
     }
 
-    /// Median and 99th percentile of the window in milliseconds.
+    /// Returns the median and the 99th percentile of the latencies in the window, in milliseconds.
     fn latencies(&self) -> (Option<f64>, Option<f64>) {
         let mut all: Vec<Duration> = self.recent.iter().map(|it| it.latency).collect();
         all.sort_unstable();
@@ -228,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Answers of 4 s, three in four by version 1; the tester only meets version 2.
+    /// Counts 4 s of answers: three in four by version 1, and all answers to the tester by version 2.
     fn counts() -> Counts {
         let mut counts = Counts::default();
         for ms in 0..4000 {
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_of_the_many_and_of_the_last_seconds() {
+    fn a_share_covers_the_first_persona_and_the_last_seconds() {
         let mut counts = counts();
         assert_eq!(counts.share(2), Some(25.0));
         for ms in 4000..6000 {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_by_kind_and_are_nobodys_share() {
+    fn failures_are_counted_by_kind_and_do_not_change_shares() {
         let mut counts = counts();
         counts.add(0, &sent(3999, "", 503));
         counts.add(2, &sent(3999, "2", 500));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_laptop_can_send_what_the_users_ask_for() {
+    fn all_personas_together_send_at_most_500_requests_per_second() {
         let rates = PERSONAS.iter().map(|persona| persona.rate);
         assert!(rates.sum::<u32>() <= 500);
     }

@@ -1,8 +1,8 @@
-//! The page of the demo: what it shows of a canary, and the orders that it gives.
+//! The web page of the demo: it shows a canary, and its buttons send orders.
 //!
-//! Everything that happens does so on a [`Stage`], of which there are two: `examples/traffic`, which plays the controller over
-//! RouteTables in files, and a cluster with the released controller among the tests. Both fill the same [`Board`] and are
-//! [`serve`]d in the same way.
+//! A [`Stage`] is the canary with its environment. There are two: `examples/traffic` plays the controller over RouteTables in
+//! files, and `tests/src/traffic/stage.rs` runs the released controller in a cluster. Both fill a [`Board`], and [`serve`]
+//! serves their page.
 //!
 //! ```text
 //! browser --POST /do--> Order -> Stage -> Board -> Snapshot --GET /events--> browser

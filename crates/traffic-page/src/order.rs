@@ -1,28 +1,28 @@
-//! What the buttons of the page ask for.
+//! The orders that the buttons of the page send.
 
 /// A version of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Counted from 1.
+    /// Number, from 1.
     pub number: u32,
-    /// Whether a part of its answers are errors.
+    /// Whether some of its answers are errors.
     pub fails: bool,
 }
 
 impl Version {
-    /// The one that is there at first.
+    /// The version at the start.
     pub const FIRST: Self = Self {
         number: 1,
         fails: false,
     };
 }
 
-/// What a person does to the Rollout.
+/// What a user does to the Rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
-    /// Another image.
+    /// Sets another image.
     NewVersion {
-        /// Whether it is a bad one.
+        /// Whether the version fails.
         fails: bool,
     },
     /// `kubectl argo rollouts promote`
@@ -33,12 +33,12 @@ pub enum Deed {
     Abort,
     /// `kubectl argo rollouts retry rollout`
     Retry,
-    /// `kubectl argo rollouts pause`, and again to go on.
+    /// `kubectl argo rollouts pause`; a second time resumes.
     Pause,
 }
 
 impl Deed {
-    /// All of them, by the name that the page uses.
+    /// All deeds, by their name in the page.
     pub const ALL: [(&'static str, Self); 7] = [
         ("new", Self::NewVersion { fails: false }),
         ("bad", Self::NewVersion { fails: true }),
@@ -49,7 +49,7 @@ impl Deed {
         ("pause", Self::Pause),
     ];
 
-    /// What the log says of it. `new` is the version that is deployed now, `before` the one that was until then.
+    /// Returns the text in the log. `new` is the version that is deployed by the deed, `before` the version before it.
     #[must_use]
     pub fn describe(self, new: Version, before: Version, is_paused: bool) -> String {
         match self {
@@ -65,17 +65,17 @@ impl Deed {
             Self::Abort => format!("abort version {}", before.number),
             Self::Retry => format!("retry version {}", before.number),
             Self::Pause if is_paused => "pause".to_owned(),
-            Self::Pause => "go on".to_owned(),
+            Self::Pause => "resume".to_owned(),
         }
     }
 }
 
-/// Something that can be wrong for a while.
+/// A fault that can be turned on and off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Switch {
-    /// Nobody can read or write RouteTables.
+    /// RouteTables cannot be read or written.
     Away,
-    /// The gateway hears of endpoints late.
+    /// The gateway receives endpoints late.
     Late,
     /// Old Pods end as soon as they are not needed.
     AtOnce,
@@ -86,7 +86,7 @@ pub enum Switch {
 }
 
 impl Switch {
-    /// All of them, by the name that the page uses.
+    /// All switches, by their name in the page.
     pub const ALL: [(&'static str, Self); 5] = [
         ("away", Self::Away),
         ("late", Self::Late),
@@ -96,21 +96,21 @@ impl Switch {
     ];
 }
 
-/// What the page asks for.
+/// An order of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Something that a person does to the Rollout.
+    /// Changes the Rollout.
     Act(Deed),
-    /// Kill the plugin.
+    /// Kills the plugin.
     Kill,
-    /// Write the RouteTable as its owner has it.
+    /// Restores the owner's RouteTable.
     Revert,
-    /// Turn a switch on or off.
+    /// Turns a switch on or off.
     Turn(Switch),
 }
 
 impl Order {
-    /// The order of this name; `None` if there is none.
+    /// Returns the order with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let deeds = Deed::ALL.map(|(name, deed)| (name, Self::Act(deed)));
         let switches = Switch::ALL.map(|(name, switch)| (name, Self::Turn(switch)));

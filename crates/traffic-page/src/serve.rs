@@ -1,4 +1,4 @@
-//! The server of the page, from its port to its end.
+//! The server of the page: opens the port and the stage, and runs until it is stopped.
 
 use std::future::pending;
 use std::io;
@@ -15,7 +15,7 @@ use crate::stage::{run, show};
 use crate::web::{Site, router};
 use crate::{Stage, StageError};
 
-/// How the page is served.
+/// Flags of the server.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct PageFlags {
     /// Port of the page; 0 takes a free one.
@@ -26,30 +26,30 @@ pub struct PageFlags {
     pub seconds: Option<u64>,
 }
 
-/// Why a demo ended early.
+/// Why a demo failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The port is taken.
+    /// The port is in use.
     #[error("cannot serve at port {port}; --port 0 takes a free one: {source}")]
     Port {
         /// The port.
         port: u16,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A socket or a signal.
+    /// A socket or a signal handler failed.
     #[error("the server of the page: {0}")]
     Server(#[from] io::Error),
-    /// What the page is about.
+    /// The stage failed.
     #[error("{0}")]
     Stage(StageError),
 }
 
-/// Opens a stage and serves its page until Ctrl-C, or for the time that was asked for. `announce` is called with the address
-/// when the page can be opened.
+/// Opens a stage and serves its page until Ctrl-C or for the time in `flags`. Calls `announce` with the address when the page
+/// can be opened.
 ///
 /// # Errors
-/// Returns `Err` if the port is taken, or the stage does not open or cannot go on.
+/// Returns `Err` if the port is in use or the stage fails.
 pub async fn serve<S: Stage>(
     flags: PageFlags,
     open: impl Future<Output = Result<S, StageError>>,
@@ -79,7 +79,7 @@ pub async fn serve<S: Stage>(
             None => pending().await,
         }
     };
-    // Whoever is still watching sees the connection end.
+    // Open pages see their connection close.
     let early = tokio::select! {
         served = axum::serve(listener, router(site)) => { served?; None }
         interrupted = interrupted() => { interrupted?; None }
@@ -94,7 +94,7 @@ pub async fn serve<S: Stage>(
     ended.map_err(DemoError::Stage)
 }
 
-/// Waits for a signal to end. Without this the processes of the stage would be left.
+/// Waits for a signal to end. Without a handler the processes of the stage would keep running.
 async fn interrupted() -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;

@@ -1,4 +1,4 @@
-//! Where the canary is: what the page needs of it.
+//! The stage: the canary and its environment, as the server uses it.
 
 use std::error::Error;
 use std::time::Duration;
@@ -8,46 +8,46 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{Board, Live, Order};
 
-/// Events each second are ten.
+/// Interval of ticks and events.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Why a stage cannot go on, or refuses an order.
+/// Why a stage failed, or refuses an order.
 pub type StageError = Box<dyn Error + Send + Sync>;
 
-/// An order, and whom to tell what became of it.
+/// An order, and the sender of its result.
 pub(crate) type Ordered = (Order, oneshot::Sender<Result<(), String>>);
 
-/// A canary with what is around it. One task calls all of it.
+/// A canary and its environment. All methods are called by one task.
 pub trait Stage {
-    /// What the page shows.
+    /// Returns the data of the page.
     fn board(&mut self) -> &mut Board;
 
-    /// The canary as it is now.
+    /// Returns the state of the canary.
     fn live(&self) -> Live;
 
-    /// Does what the page asks for.
+    /// Carries out an order of the page.
     ///
     /// # Errors
-    /// Returns `Err` with the reason if it makes no sense now, or fails.
+    /// Returns `Err` with the reason if the order is not possible now, or fails.
     fn carry_out(&mut self, order: Order) -> impl Future<Output = Result<(), StageError>>;
 
-    /// Counts, and does what is due. It is called ten times each second.
+    /// Updates the counts and does what is due. Called ten times per second.
     ///
     /// # Errors
-    /// Returns `Err` if the stage cannot go on.
+    /// Returns `Err` if the stage cannot continue.
     fn tick(&mut self) -> impl Future<Output = Result<(), StageError>>;
 
     /// Ends all processes.
     ///
     /// # Errors
-    /// Returns `Err` if one does not end.
+    /// Returns `Err` if a process does not end.
     fn close(self) -> impl Future<Output = Result<(), StageError>>;
 }
 
-/// Runs a stage until it is told to stop, or `stop` is dropped.
+/// Runs a stage until `stop` is sent or dropped.
 ///
 /// # Errors
-/// Returns `Err` if the stage cannot go on.
+/// Returns `Err` if the stage cannot continue.
 pub(crate) async fn run(
     mut stage: impl Stage,
     mut orders: mpsc::Receiver<Ordered>,
@@ -61,7 +61,7 @@ pub(crate) async fn run(
             Some((order, reply)) = orders.recv() => {
                 let outcome = stage.carry_out(order).await;
                 show(&mut stage);
-                // A page that was closed does not wait for the answer.
+                // The page may have been closed.
                 let _ = reply.send(outcome.map_err(|error| error.to_string()));
             }
             _ = ticks.tick() => {
@@ -72,7 +72,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Shows the state of a stage to all pages.
+/// Publishes the state of a stage to all open pages.
 pub(crate) fn show(stage: &mut impl Stage) {
     let live = stage.live();
     stage.board().show(&live);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-/// The steps: their manifest, and the same in a few words.
+/// Returns the manifest of each step, and its short text in the page.
 #[must_use]
 pub fn steps() -> Vec<(Value, String)> {
     let tester = json!([{"headerName": "x-tester", "headerValue": {"exact": "yes"}}]);

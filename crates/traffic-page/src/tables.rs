@@ -1,50 +1,50 @@
-//! The owner's RouteTable and what a plugin made of it: what the gateway serves, and which lines are the plugin's.
+//! The owner's RouteTable and the plugin's changes of it: the routes of the gateway, and the lines that the plugin added.
 
 use envoy_routes::{DefaultRetries, Objects, Translation, translate};
 use gloo_types::{DocumentError, MirrorPolicyDoc, RouteTableDoc, effective_weights};
 use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
 
-/// The RouteTable as its owner wrote it.
+/// The owner's RouteTable.
 pub const OWNERS: &str = include_str!("shop.yaml");
-/// Its file.
+/// The file of the owner's RouteTable.
 pub const FILE: &str = "shop.yaml";
-/// The route that is split.
+/// Name of the route that the plugin splits.
 const ROUTE: &str = "reviews";
-/// Where the share of the new version goes.
+/// Name of the canary Service.
 const CANARY: &str = "reviews-canary";
-/// Lines of a change that are shown.
+/// Maximum number of shown lines of a change.
 const SHOWN: usize = 60;
 
 /// Why tables cannot be shown or translated.
 #[derive(Debug, thiserror::Error)]
 pub enum TablesError {
-    /// No YAML.
+    /// A file is not YAML.
     #[error("{file}: {reason}")]
     Yaml {
         /// The file.
         file: String,
-        /// What the parser or the writer says.
+        /// The error of the parser or the writer.
         reason: String,
     },
-    /// No object of Gloo.
+    /// A document is not an object of Gloo.
     #[error(transparent)]
     Gloo(#[from] DocumentError),
 }
 
 type Result<T> = std::result::Result<T, TablesError>;
 
-/// All tables and policies at one moment.
+/// A snapshot of all tables and policies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables {
-    /// The RouteTable of its owner, in the key order of that of [`FILE`].
+    /// The owner's RouteTable, with keys in the order of [`FILE`].
     owners: String,
     /// Name and content of each file.
     files: Vec<(String, String)>,
 }
 
 impl Tables {
-    /// Tables by the name of their file. That of the owner is [`FILE`], and comes first; `owners` is what was in it at first.
+    /// A snapshot of `files`, by name. [`FILE`] comes first; `owners` is its content at the start.
     #[must_use]
     pub fn new(owners: &str, mut files: Vec<(String, String)>) -> Self {
         files.sort_by_key(|(name, _)| (name != FILE, name.clone()));
@@ -54,18 +54,18 @@ impl Tables {
         }
     }
 
-    /// Whether nobody has added anything.
+    /// Returns whether the content is equal to the owner's.
     ///
     /// # Errors
-    /// Returns `Err` if a file is no YAML.
+    /// Returns `Err` if a file is not YAML.
     pub fn is_owners(&self) -> Result<bool> {
         Ok(self.uniform()? == uniform(FILE, &self.owners)?)
     }
 
-    /// The routes of the gateway.
+    /// Translates the tables to the routes of the gateway.
     ///
     /// # Errors
-    /// Returns `Err` if a file is no YAML of Gloo.
+    /// Returns `Err` if a file is not YAML or not an object of Gloo.
     pub fn translate(&self) -> Result<Translation> {
         let (mut tables, mut mirrors) = (Vec::new(), Vec::new());
         for document in self.documents()? {
@@ -77,16 +77,16 @@ impl Tables {
         Ok(translate(&Objects {
             tables: &tables,
             mirror_policies: &mirrors,
-            // A retry would hide a failure.
+            // Retries would hide failed requests.
             retries: DefaultRetries::Off,
             ..Objects::default()
         }))
     }
 
-    /// The share of the canary Service in percent, as the table has it.
+    /// Returns the share of the canary Service in the table, in percent.
     ///
     /// # Errors
-    /// Returns `Err` if a file is no YAML of Gloo.
+    /// Returns `Err` if a file is not YAML or not an object of Gloo.
     pub fn share(&self) -> Result<f64> {
         for document in self.documents()? {
             if document.get("kind").and_then(Value::as_str) != Some("RouteTable") {
@@ -120,10 +120,10 @@ impl Tables {
         Ok(0.0)
     }
 
-    /// The lines of each file, and whether the plugin added them.
+    /// Returns the lines of each file, and whether the plugin added each line.
     ///
     /// # Errors
-    /// Returns `Err` if a file is no YAML.
+    /// Returns `Err` if a file is not YAML.
     pub fn lines(&self) -> Result<Value> {
         let owners = uniform(FILE, &self.owners)?;
         let files = self.files.iter().map(|(name, text)| {
@@ -143,10 +143,10 @@ impl Tables {
         Ok(Value::Array(files.collect::<Result<_>>()?))
     }
 
-    /// The lines that differ from an earlier moment, with a sign before each.
+    /// Returns the lines that differ from an earlier snapshot, with the prefix `+` or `-`.
     ///
     /// # Errors
-    /// Returns `Err` if a file is no YAML.
+    /// Returns `Err` if a file is not YAML.
     pub fn changed_since(&self, before: &Self) -> Result<Vec<String>> {
         let (before, after) = (before.uniform()?, self.uniform()?);
         let diff = TextDiff::from_lines(&before, &after);
@@ -176,7 +176,7 @@ impl Tables {
     }
 }
 
-/// The same content in the form of one writer, so that lines differ by their content only.
+/// Formats YAML uniformly, so that lines differ only by content.
 fn uniform(file: &str, text: &str) -> Result<String> {
     let value: Value = serde_saphyr::from_str(text).map_err(|error| yaml(file, &error))?;
     serde_saphyr::to_string(&value).map_err(|error| yaml(file, &error))
@@ -193,7 +193,7 @@ fn yaml(file: &str, error: &dyn std::fmt::Display) -> TablesError {
 mod tests {
     use super::*;
 
-    /// The owner's table with these destinations and weights.
+    /// Returns the owner's table with these destinations and weights.
     fn tables(destinations: &[(&str, u32)]) -> Tables {
         let mut table: Value = serde_saphyr::from_str(OWNERS).unwrap();
         if !destinations.is_empty() {
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(tables(&[(CANARY, 100)]).share().unwrap(), 100.0);
     }
 
-    /// Shows the lines that are marked as the plugin's.
+    /// Checks the lines that are marked as added by the plugin.
     #[track_caller]
     fn check(tables: &Tables, expect: &[&str]) {
         let lines = tables.lines().unwrap();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_owner_did_not_write_is_marked() {
+    fn lines_that_the_owner_did_not_write_are_marked() {
         check(&tables(&[]), &[]);
         check(
             &tables(&[("reviews", 75), (CANARY, 25)]),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_by_its_lines() {
+    fn a_change_is_shown_by_its_lines() {
         let (quarter, half) = (
             tables(&[("reviews", 75), (CANARY, 25)]),
             tables(&[("reviews", 50), (CANARY, 50)]),
@@ -259,8 +259,9 @@ mod tests {
         assert!(half.changed_since(&half).unwrap().is_empty());
     }
 
+    /// A plugin that is killed loses the owner's text. The next process writes the file in the form of our YAML writer.
     #[test]
-    fn the_owners_file_is_in_the_form_of_the_writer_so_that_a_killed_plugin_can_restore_it() {
+    fn the_owners_file_has_the_format_of_the_writer() {
         assert_eq!(uniform(FILE, OWNERS).unwrap(), OWNERS);
     }
 }

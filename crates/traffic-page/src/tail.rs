@@ -1,11 +1,11 @@
-//! The end of a list that grows, for readers who come at any time and know how far they have read.
+//! The last items of a growing list, for readers that start at any time and know their position.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-/// The last `KEPT` items, and how many there have been.
+/// The last `KEPT` items, and the total number of items.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tail<const KEPT: usize> {
     items: VecDeque<Arc<Value>>,
@@ -21,7 +21,7 @@ impl<const KEPT: usize> Tail<KEPT> {
         }
     }
 
-    /// The items that a reader of the first `read` does not have, and updates that number.
+    /// Returns the items that a reader of the first `read` items lacks, and updates `read`.
     pub(crate) fn unread(&self, read: &mut usize) -> Vec<&Value> {
         let gone = self.pushed - self.items.len();
         let unread = self.items.iter().skip(read.saturating_sub(gone));
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_it_has_not_read_and_what_is_left() {
+    fn a_reader_gets_the_kept_items_that_it_has_not_read() {
         check(0, 0, &[]);
         check(2, 0, &[0, 1]);
         check(2, 1, &[1]);

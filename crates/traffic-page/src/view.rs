@@ -1,4 +1,4 @@
-//! What the page is told: everything to begin with, and then what has changed.
+//! The events of the page: the first one has the complete state, later ones only changes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::counts::POINTS;
 use crate::steps;
 use crate::tail::Tail;
 
-/// What surrounds a canary. The page says what is real in it.
+/// The kind of stage. The page says which parts of it are real.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// RouteTables in files, and a model of the controller.
@@ -18,25 +18,25 @@ pub enum Setting {
     Cluster,
 }
 
-/// Entries of the log that are kept.
+/// Number of entries of the log that are kept.
 pub(crate) const LOG: usize = 120;
 
 /// The state at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    /// What the stage is; `None` before it is open.
+    /// The kind of stage; `None` before it is open.
     pub(crate) setting: Option<Setting>,
-    /// What every event has.
+    /// The fields of every event.
     pub(crate) live: Map<String, Value>,
-    /// Three letters for each answer of the last tenth of a second.
+    /// Three characters for each answer since the last snapshot.
     pub(crate) bubbles: String,
-    /// The lines of the tables, and how often they have changed.
+    /// The revision and the lines of the tables.
     pub(crate) tables: (usize, Arc<Value>),
     pub(crate) log: Tail<LOG>,
     pub(crate) points: Tail<POINTS>,
 }
 
-/// How far a reader has read.
+/// The position of a reader.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     has_begun: bool,
@@ -46,7 +46,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The event that brings the reader to this state. The first one is complete.
+    /// Returns the event that updates the reader to this state. The first event is complete.
     pub(crate) fn event(&mut self, now: &Snapshot) -> Value {
         let mut event = now.live.clone();
         event.insert("bubbles".to_owned(), now.bubbles.clone().into());
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_event_is_complete_and_the_next_ones_have_what_changed() {
+    fn the_first_event_is_complete_and_later_ones_have_changes() {
         let mut now = Snapshot::default();
         now.live.insert("t".to_owned(), 1.into());
         now.tables = (1, Arc::new(json!([])));

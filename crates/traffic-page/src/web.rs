@@ -1,7 +1,7 @@
-//! The page and its events, for browsers on this machine only.
+//! The HTTP routes of the page and its events, for browsers on this machine only.
 //!
-//! Any web page may send requests to 127.0.0.1. So the `Host` must be this server's own, which ends DNS rebinding, and an order
-//! must come from a page of this server and be JSON, which ends forged requests.
+//! Any web page can send requests to 127.0.0.1. Against DNS rebinding, the `Host` must be the address of this server. Against
+//! cross-site request forgery, an order must have this server as its `Origin` and be JSON.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::view::{Reader, Snapshot};
 
 const PAGE: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/app.js");
-/// Nothing from elsewhere, and no script but the own one.
+/// Permits no content of other origins, and only the script of this server.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -36,7 +36,7 @@ pub(crate) struct Site {
     pub(crate) orders: mpsc::Sender<Ordered>,
 }
 
-/// An order of the page.
+/// The body of an order.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Do {
@@ -60,7 +60,7 @@ fn text(kind: &'static str, text: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Refuses what does not come from this machine's own page.
+/// Rejects requests that do not come from a page of this server.
 async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
     if let Err(refused) = admit(
         site.address.port(),
@@ -93,7 +93,7 @@ fn admit(port: u16, is_safe: bool, headers: &HeaderMap) -> Result<(), &'static s
         return Err("open the address that the demo prints");
     }
     if !is_safe && !is(header::ORIGIN, "http://") {
-        return Err("only the page of this server may give orders");
+        return Err("only the page of this server may send orders");
     }
     Ok(())
 }
@@ -102,7 +102,7 @@ async fn events(State(site): State<Site>) -> impl IntoResponse {
     Sse::new(follow(site.snapshots))
 }
 
-/// An event for each state; a slow reader misses some of them.
+/// Returns an event for each snapshot. A slow reader skips snapshots.
 fn follow(
     mut snapshots: watch::Receiver<Arc<Snapshot>>,
 ) -> impl Stream<Item = Result<Event, Infallible>> {
@@ -129,7 +129,7 @@ async fn carry_out(State(site): State<Site>, headers: HeaderMap, body: Bytes) ->
         return (StatusCode::BAD_REQUEST, "unknown order").into_response();
     };
     let (reply, outcome) = oneshot::channel();
-    let gone = || (StatusCode::SERVICE_UNAVAILABLE, "the demo ends").into_response();
+    let gone = || (StatusCode::SERVICE_UNAVAILABLE, "the demo is ending").into_response();
     if site.orders.send((order, reply)).await.is_err() {
         return gone();
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_and_a_foreign_name_of_this_one_are_refused() {
+    fn another_origin_and_another_host_are_rejected() {
         use header::{HOST, ORIGIN};
         let own = (HOST, "127.0.0.1:80");
         check(true, std::slice::from_ref(&own), true);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_small_and_names_no_other_address() {
+    fn the_page_is_small_and_loads_nothing_from_other_servers() {
         assert!(PAGE.len() + SCRIPT.len() <= 100_000);
         for text in [PAGE, SCRIPT] {
             for foreign in ["http:", "https:", "//cdn", "url(", "@import", "innerHTML"] {

@@ -11,16 +11,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// apiServer is a stand-in for one that has a RouteTable in the namespace shop, which never changes.
+// apiServer is a fake API server with one RouteTable in the namespace shop, which never changes.
 type apiServer struct {
 	up    atomic.Bool
 	asked atomic.Int64
 	table []byte
-	// A flag of the generator.
+	// The generator's flag for it.
 	kubeconfig string
 }
 
-// newAPIServer is not up yet.
+// newAPIServer starts an API server that answers 503 until it is up.
 func newAPIServer(t testing.TB, table string) *apiServer {
 	t.Helper()
 	json, err := yaml.YAMLToJSON([]byte(table))

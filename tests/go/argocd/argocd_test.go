@@ -35,13 +35,13 @@ const (
 	configMap = "gloo-appset-generator"
 )
 
-// argoCD is the ApplicationSet controller over objects in memory, with every generator it is released with.
+// argoCD is the ApplicationSet controller with objects in memory and all released generators.
 type argoCD struct {
 	client.Client
 	reconciler controllers.ApplicationSetReconciler
 }
 
-// newArgoCD knows the plugin at a URL, and the objects.
+// newArgoCD configures the plugin at a URL, and adds objects.
 func newArgoCD(t testing.TB, baseURL string, objects ...client.Object) *argoCD {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -90,7 +90,7 @@ func newArgoCD(t testing.TB, baseURL string, objects ...client.Object) *argoCD {
 	}}
 }
 
-// owner indexes Applications as the controller does, whose function for it is not exported.
+// owner is the index function of the controller, which does not export it.
 func owner(object client.Object) []string {
 	owner := metav1.GetControllerOf(object)
 	if owner == nil || owner.Kind != "ApplicationSet" {
@@ -103,7 +103,7 @@ func named(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/part-of": "argocd"}}
 }
 
-// cluster is a cluster that Argo CD knows.
+// cluster returns the Secret of a cluster in Argo CD.
 func cluster(name string, labels map[string]string) *corev1.Secret {
 	secret := &corev1.Secret{ObjectMeta: named("cluster-" + name), Data: map[string][]byte{
 		"name": []byte(name), "server": []byte("https://" + name + ".example.com"), "config": []byte("{}"),
@@ -115,13 +115,13 @@ func cluster(name string, labels map[string]string) *corev1.Secret {
 	return secret
 }
 
-// generated are the Applications of a set, without a cluster they would be written to.
+// generated returns the Applications of a set, without writing them.
 func (a *argoCD) generated(t testing.TB, set *v1alpha1.ApplicationSet) ([]v1alpha1.Application, v1alpha1.ApplicationSetReasonType, error) {
 	t.Helper()
 	return template.GenerateApplications(logrus.NewEntry(logrus.StandardLogger()), *set, a.reconciler.Generators, a.reconciler.Renderer, a.Client)
 }
 
-// renders wants these Applications, each as its name, a colon, and what the set shows.
+// renders checks the Applications of a set, each as its name, a colon, and the annotation `shown`.
 func (a *argoCD) renders(t testing.TB, set *v1alpha1.ApplicationSet, want ...string) {
 	t.Helper()
 	applications, _, err := a.generated(t, set)
@@ -132,7 +132,7 @@ func (a *argoCD) renders(t testing.TB, set *v1alpha1.ApplicationSet, want ...str
 	for _, application := range applications {
 		got = append(got, application.Name+": "+application.Annotations["shown"])
 	}
-	// A merge keeps no order.
+	// A merge does not keep the order.
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -140,7 +140,7 @@ func (a *argoCD) renders(t testing.TB, set *v1alpha1.ApplicationSet, want ...str
 	}
 }
 
-// refuses wants the error that users find in the status, and no Application.
+// refuses checks that there is an error for the status, and no Application.
 func (a *argoCD) refuses(t testing.TB, set *v1alpha1.ApplicationSet, words ...string) {
 	t.Helper()
 	applications, reason, err := a.generated(t, set)
@@ -153,7 +153,7 @@ func (a *argoCD) refuses(t testing.TB, set *v1alpha1.ApplicationSet, words ...st
 	}
 }
 
-// asks tells Argo CD another plugin.
+// asks configures another plugin.
 func (a *argoCD) asks(t testing.TB, g *generator) {
 	t.Helper()
 	settings := &corev1.ConfigMap{ObjectMeta: named(configMap), Data: map[string]string{"baseUrl": g.api, "token": "$" + configMap + ":token"}}
@@ -162,7 +162,7 @@ func (a *argoCD) asks(t testing.TB, g *generator) {
 	}
 }
 
-// reconcile makes a pass over the set.
+// reconcile reconciles a set.
 func (a *argoCD) reconcile(t testing.TB, set string) ctrl.Result {
 	t.Helper()
 	result, err := a.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: set}})
@@ -172,8 +172,8 @@ func (a *argoCD) reconcile(t testing.TB, set string) ctrl.Result {
 	return result
 }
 
-// applications are what is in the cluster, by name. Those that are being deleted wait for Argo CD's other controller to
-// delete what they deployed, and are not among them.
+// applications returns the Applications in the cluster by name, without those that are being deleted: these wait until Argo
+// CD's other controller has deleted their resources.
 func (a *argoCD) applications(t testing.TB) map[string]v1alpha1.Application {
 	t.Helper()
 	var list v1alpha1.ApplicationList
@@ -189,7 +189,7 @@ func (a *argoCD) applications(t testing.TB) map[string]v1alpha1.Application {
 	return found
 }
 
-// conditions are those of the set, each as status, reason and message.
+// conditions returns the conditions of a set by type.
 func (a *argoCD) conditions(t testing.TB, set string) map[v1alpha1.ApplicationSetConditionType]v1alpha1.ApplicationSetCondition {
 	t.Helper()
 	var found v1alpha1.ApplicationSet
@@ -203,15 +203,16 @@ func (a *argoCD) conditions(t testing.TB, set string) map[v1alpha1.ApplicationSe
 	return conditions
 }
 
-// How a set's templates are written.
+// Template settings of a set.
 const (
 	goTemplate = "goTemplate: true\n  goTemplateOptions: [missingkey=error]"
-	// Without the option, what is missing renders as "<no value>".
+	// Without the option, a missing value renders as "<no value>".
 	lenient      = "goTemplate: true"
 	fastTemplate = "goTemplate: false"
 )
 
-// applicationSet has one generator. Its Applications are called what `name` renders, and show what `shown` renders.
+// applicationSet returns a set with one generator. `name` and `shown` are the templates of its Applications' names and of
+// their annotation `shown`.
 func applicationSet(t testing.TB, templates, generator, name, shown string) *v1alpha1.ApplicationSet {
 	t.Helper()
 	return parse(t, fmt.Sprintf(`
@@ -242,7 +243,7 @@ func parse(t testing.TB, text string) *v1alpha1.ApplicationSet {
 	return set
 }
 
-// ours is the plugin generator with parameters; more are members of the generator beside its input.
+// ours returns the plugin generator with parameters. `more` are other members of the generator.
 func ours(parameters string, more ...string) string {
 	members := append([]string{"configMapRef: {name: " + configMap + "}", "input: {parameters: " + parameters + "}"}, more...)
 	return "plugin: {" + strings.Join(members, ", ") + "}"
@@ -256,13 +257,13 @@ func merge(key, base, override string) string {
 	return "merge: {mergeKeys: [" + key + "], generators: [{" + base + "}, {" + override + "}]}"
 }
 
-// pullRequests asks for those of the branches.
+// pullRequests returns a pull request generator for these branches.
 func pullRequests(t testing.TB, branches ...string) string {
 	t.Helper()
 	return "pullRequest: {github: {api: " + gitHub(t, branches...) + ", owner: myorg, repo: shop, labels: [preview]}}"
 }
 
-// gitHub is the address of a test double for it, in which the branches have pull requests in every repository of myorg.
+// gitHub starts a fake GitHub, in which the branches have pull requests in every repository of myorg, and returns its URL.
 func gitHub(t testing.TB, branches ...string) string {
 	t.Helper()
 	var pulls []map[string]any

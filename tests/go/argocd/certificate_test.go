@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// certificate is signed by its own key, for names besides its address, and returns the files of the certificate and its key.
+// certificate creates a self-signed certificate for 127.0.0.1 and names, and returns the files of the certificate and its key.
 func certificate(t testing.TB, names ...string) (string, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

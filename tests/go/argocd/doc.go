@@ -1,3 +1,3 @@
-// Package host asks the ApplicationSet generator for parameters with Argo CD's own packages, and compares RouteTables with
-// them as `deploy/argo-cd` says.
+// Package host requests parameters from the ApplicationSet generator with Argo CD's own packages, and compares RouteTables
+// with them under the settings of `deploy/argo-cd`.
 package host

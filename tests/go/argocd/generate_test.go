@@ -1,6 +1,6 @@
 package host
 
-// What becomes of parameters (level 2): Argo CD's generators and templates, without a cluster.
+// Generated Applications (level 2): Argo CD's generators and templates, without a cluster.
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
 
-// Every error of the set-up is told, and keeps all Applications.
+// Every error of the set-up is in the status, and no Application is deleted.
 func setUpErrors(t *testing.T) {
 	const nowhere = "http://127.0.0.1:1"
 	configMapIs := func(data map[string]string) func(*argoCD) error {
@@ -81,12 +81,12 @@ func setUpErrors(t *testing.T) {
 		set := applicationSet(t, goTemplate, ours(`{source: hello}`), "{{.key1}}", "")
 		a.refuses(t, set)
 		if _, _, err := a.generated(t, set); err == nil || err.Error() != c.message {
-			t.Errorf("said %q, want %q", err, c.message)
+			t.Errorf("the error is %q, want %q", err, c.message)
 		}
 	}
 }
 
-// Argo CD then sends the reference itself.
+// If the Secret lacks the key, Argo CD sends the reference as the token.
 func missingSecretKey(t *testing.T) {
 	g := start(t, hello)
 	a := newArgoCD(t, g.api)
@@ -96,17 +96,17 @@ func missingSecretKey(t *testing.T) {
 	set := applicationSet(t, goTemplate, ours(`{source: hello}`), "{{.key1}}", "")
 	a.refuses(t, set, "error listing params: error get api 'shop': API error with status code 403: ")
 
-	// Whoever sets such a token would let everyone in whose Secret lacks the key.
+	// An empty token must not match: a Secret with whitespace sends no token.
 	if err := a.Update(t.Context(), &corev1.Secret{ObjectMeta: named(configMap), Data: map[string][]byte{"token": []byte(" \n")}}); err != nil {
 		t.Fatal(err)
 	}
 	a.refuses(t, set, "API error with status code 403: ", "no token was sent")
 }
 
-// front is input of image-digests.
+// front is the input of image-digests for one image.
 const front = `{"source": "image-digests", "tag": "feature-1", "images": {"front": "myorg/front"}}`
 
-// digests asks for two images with a tag.
+// digests returns the generator for two images with a tag.
 func digests(tag string) string {
 	return ours(`{source: image-digests, tag: "` + tag + `", images: {front: myorg/front, back: myorg/back}}`)
 }
@@ -165,11 +165,11 @@ func valuesAndSelector(t *testing.T) {
 	}
 }
 
-// Templates cannot read `.generator.input.parameters`, whatever Argo CD's documents say. We echo the input instead.
+// Contrary to Argo CD's documents, templates cannot read `.generator.input.parameters`. The generator returns the input instead.
 func generatorInput(t *testing.T) {
 	a := newArgoCD(t, start(t, hello).api)
 	const parameters = `{source: hello, key1: "given", map: {key1: nested}}`
-	// Bytes, as numbers.
+	// The bytes of the value, as numbers.
 	a.renders(t, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", "{{.generator.input.parameters.key1}}"),
 		"val1: {[34 103 105 118 101 110 34]}", "val2: {[34 103 105 118 101 110 34]}")
 	a.renders(t, applicationSet(t, goTemplate, ours(parameters), "{{.key1}}", "{{.generator.input.parameters.key1 | toJson | fromJson}}"),
@@ -188,7 +188,7 @@ func generatorInput(t *testing.T) {
 		"val1: given nested", "val2: given nested")
 }
 
-// previews is the set for which the plugin generator was made: an Application per pull request whose images are built.
+// previews returns the main use of a plugin generator: an Application for each pull request whose images are built.
 func previews(t *testing.T, branches ...string) string {
 	t.Helper()
 	return matrix(pullRequests(t, branches...), digests("{{.branch_slug}}"))
@@ -201,13 +201,13 @@ func twoBranches(t *testing.T) {
 	a := newArgoCD(t, start(t, r.config()).api)
 	set := applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", "{{.digestFront}}")
 	a.renders(t, set, "fb-11: "+front)
-	// The branches are asked for one after the other.
+	// Argo CD requests the branches one after the other.
 	asked := r.manifests()
 	slices.Sort(asked[:min(2, len(asked))])
 	if len(asked) < 3 || !slices.Equal(asked[:2], []string{"myorg/back:feature-1", "myorg/front:feature-1"}) {
 		t.Errorf("asked for %v", asked)
 	}
-	// One image is not enough.
+	// One of two images is not enough.
 	r.push(t, "myorg/front", "feature-2")
 	a = newArgoCD(t, start(t, r.config()).api)
 	a.renders(t, set, "fb-11: "+front)
@@ -229,7 +229,7 @@ func failingRegistry(t *testing.T) {
 	}
 	for _, status := range []int{500, 502, 503, 429, 404, 403, 401, 301, 204, 200} {
 		r.fail("myorg/back", answering(status))
-		// One of its own, as a failure is remembered for five seconds.
+		// A new process, because a failure is cached for five seconds.
 		g := start(t, r.config())
 		newArgoCD(t, g.api).refuses(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), secondChild, "myorg/back")
 	}
@@ -242,7 +242,7 @@ func failingRegistry(t *testing.T) {
 	newArgoCD(t, g.api).renders(t, applicationSet(t, goTemplate, previews(t, "feature-1", "feature-2"), "fb-{{.number}}", ""), "fb-11: ", "fb-12: ")
 }
 
-// A registry answers alike for what is not there and for what is not to be seen.
+// A registry gives the same answer for a missing repository and for one without permission.
 func hiddenRepository(t *testing.T) {
 	r := privateRegistry(t)
 	front := r.push(t, "myorg/front", "feature-1")
@@ -253,14 +253,14 @@ func hiddenRepository(t *testing.T) {
 
 	a := newArgoCD(t, start(t, r.configAs(t, registryUser, registryPassword)).api)
 	a.renders(t, set, "fb-11: "+front)
-	// Readable, and the tag is not there: that is "not built yet".
+	// The repository is readable and lacks the tag: not built yet.
 	a.renders(t, applicationSet(t, goTemplate, previews(t, "feature-2"), "fb-{{.number}}", ""))
-	// Not readable, or never pushed to: who can tell?
+	// The repository is not readable or does not exist, which cannot be distinguished.
 	missing := matrix(pullRequests(t, "feature-1"), ours(`{source: image-digests, tag: feature-1, images: {front: myorg/frnot}}`))
 	a.refuses(t, applicationSet(t, goTemplate, missing, "fb-{{.number}}", ""), secondChild, "myorg/frnot")
 }
 
-// Flat parameters of two generators must not meet in one name.
+// The flat parameters of two generators must have different names.
 func flatMatrix(t *testing.T) {
 	r := openRegistry(t)
 	front := r.push(t, "myorg/front", "feature-1")
@@ -296,9 +296,9 @@ func unresolvedTemplates(t *testing.T) {
 	for templates, tag := range map[string]string{lenient: "{{.branch_slag}}", fastTemplate: "{{branch_slag}}"} {
 		a.refuses(t, applicationSet(t, templates, matrix(pulls, digests(tag)), "x", ""), secondChild+"400: ", "unresolved template", "tag")
 	}
-	// At the top level nothing is rendered.
+	// A generator at the top level is not rendered.
 	a.refuses(t, applicationSet(t, goTemplate, digests("{{.branch_slug}}"), "x", ""), "status code 400: ", "unresolved template")
-	// With the option, Argo CD does not even ask.
+	// With the option, Argo CD does not call the plugin.
 	a.refuses(t, applicationSet(t, goTemplate, matrix(pulls, digests("{{.branch_slag}}")), "x", ""),
 		"failed to replace parameters in generator", `map has no entry for key "branch_slag"`)
 	if asked := r.manifests(); len(asked) != 0 {
@@ -322,13 +322,13 @@ func mergedRows(t *testing.T) {
 	web := ours(`{source: gloo-workspaces, workspaces: [web], alias: {name: gloo.cluster}}`)
 	a.renders(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", web), "{{.name}}", `{{.server}} {{dig "gloo" "namespacesCsv" "" .}}`),
 		"c1: https://c1.example.com shop,team-*", "c3: https://c3.example.com ", "in-cluster: https://kubernetes.default.svc ")
-	// Two workspaces have the cluster.
+	// Two workspaces contain the cluster.
 	all := ours(`{source: gloo-workspaces, alias: {name: gloo.cluster}}`)
 	_, _, err := a.generated(t, applicationSet(t, goTemplate, merge("name", "clusters: {}", all), "{{.name}}", ""))
 	refused(t, err, "the parameters from a generator were not unique by the given mergeKeys")
 }
 
-// Where both children have a key, what is empty or false wins like anything else.
+// If both children have a key, an empty or false value overrides like any other.
 func emptyOverrides(t *testing.T) {
 	a := newArgoCD(t, start(t, `
 static:
@@ -342,7 +342,7 @@ static:
 	a.renders(t, applicationSet(t, goTemplate, matrix(empty, ours(`{source: flags}`)), "{{.app}}", "{{.enabled}} {{.note}}"), "front:  ")
 }
 
-// documented are the digests that Argo CD's page shows, by the path of their manifests.
+// documented has the digests of Argo CD's page, by the path of their manifests.
 var documented = map[string]string{
 	"/v2/myorg/front/manifests/feature-branch-1": "sha256:a3f18c17771cc1051b790b453a0217b585723b37f14b413ad7c5b12d4534d411",
 	"/v2/myorg/back/manifests/feature-branch-1":  "sha256:4411417d614d5b1b479933b7420079671facd434fd42db196dc1f4cc55ba13ce",
@@ -359,7 +359,7 @@ func documentedSets(t *testing.T) {
 			return
 		}
 		if request.Method != http.MethodHead {
-			// Nobody has the manifests of the page.
+			// The manifests of the page do not exist.
 			writer.WriteHeader(http.StatusMethodNotAllowed)
 			return
 		}
@@ -417,11 +417,11 @@ func documentedSets(t *testing.T) {
 	}
 }
 
-// For those who send the branch alone, a tag is what Argo CD itself calls `branch_slug`.
+// With the rule argo-branch-slug, the tag of a branch is equal to Argo CD's `branch_slug`.
 func argoSlugs(t *testing.T) {
 	registry := serve(t, func(writer http.ResponseWriter, request *http.Request) {
 		if request.Method != http.MethodHead {
-			// Nobody has the manifests of the page.
+			// The manifests of the page do not exist.
 			writer.WriteHeader(http.StatusMethodNotAllowed)
 			return
 		}
@@ -439,7 +439,7 @@ profiles:
 		"a__b--c_", "-a-", "a\u2019b\u2012c\u2013d\u2014e\u2015f", "a🚀b", "x\U0002a6d6y",
 		strings.Repeat("x", 60) + "/yyyy", strings.Repeat("x", 50) + "/y", strings.Repeat("x", 49) + "/y/z", "a/" + strings.Repeat("x", 49),
 	}
-	// Every Latin letter that has the same transliteration on both sides.
+	// Every Latin letter with the same transliteration in Argo CD and in the generator.
 	letters := "a"
 	for letter := rune(0x80); letter <= 0x24f; letter++ {
 		if letter == 0x241 || letter == 0x242 {

@@ -37,13 +37,13 @@ type generator struct {
 	log      *log
 }
 
-// start runs the binary with a configuration and the token of the tests, until the test ends.
+// start runs the generator with a configuration and the token of the tests until the test ends, and waits until it is ready.
 func start(t testing.TB, config string, flags ...string) *generator {
 	t.Helper()
 	return startIn(t, nil, config, flags...)
 }
 
-// startIn runs it with further variables.
+// startIn is start with additional environment variables.
 func startIn(t testing.TB, environment []string, config string, flags ...string) *generator {
 	t.Helper()
 	g := launch(t, environment, config, flags...)
@@ -51,7 +51,7 @@ func startIn(t testing.TB, environment []string, config string, flags ...string)
 	return g
 }
 
-// launch waits only until it listens.
+// launch is startIn, but only waits until the generator listens.
 func launch(t testing.TB, environment []string, config string, flags ...string) *generator {
 	t.Helper()
 	directory := t.TempDir()
@@ -109,7 +109,7 @@ func (g *generator) becomesReady(t testing.TB) {
 	eventually(t, "the generator is ready", func() bool { return status(t, g.ops+"/readyz") == http.StatusOK })
 }
 
-// admit writes a token to the directory that the generator reads.
+// admit writes a token to the generator's directory of tokens.
 func (g *generator) admit(t testing.TB, name, token string) {
 	t.Helper()
 	if err := os.MkdirAll(g.tokens, 0o700); err != nil {
@@ -118,7 +118,7 @@ func (g *generator) admit(t testing.TB, name, token string) {
 	write(t, filepath.Join(g.tokens, name), token+"\n")
 }
 
-// terminate asks for the end, as Kubernetes does.
+// terminate sends SIGTERM, like Kubernetes.
 func (g *generator) terminate(t testing.TB) {
 	t.Helper()
 	if err := g.process.Process.Signal(syscall.SIGTERM); err != nil {
@@ -126,7 +126,7 @@ func (g *generator) terminate(t testing.TB) {
 	}
 }
 
-// service is Argo CD's client, as a reconcile makes it.
+// service returns Argo CD's client, as in a reconcile.
 func service(t testing.TB, baseURL, token string, timeout int) *plugin.Service {
 	t.Helper()
 	service, err := plugin.NewPluginService("fb-matrix", baseURL, token, timeout)
@@ -136,7 +136,7 @@ func service(t testing.TB, baseURL, token string, timeout int) *plugin.Service {
 	return service
 }
 
-// list asks as Argo CD does.
+// list requests parameters like Argo CD.
 func (g *generator) list(t testing.TB, parameters string) ([]map[string]any, error) {
 	t.Helper()
 	return list(t, service(t, g.api, token, 0), parameters)
@@ -151,7 +151,7 @@ func list(t testing.TB, service *plugin.Service, parameters string) ([]map[strin
 	return response.Output.Parameters, nil
 }
 
-// pluginParameters are a JSON object's members; without text there are none at all.
+// pluginParameters parses a JSON object; nil for an empty text.
 func pluginParameters(t testing.TB, text string) v1alpha1.PluginParameters {
 	t.Helper()
 	if text == "" {
@@ -168,15 +168,15 @@ func pluginParameters(t testing.TB, text string) v1alpha1.PluginParameters {
 	return parameters
 }
 
-// answer is what a caller gets who is not Argo CD.
+// answer is the answer to a request without Argo CD's client.
 type answer struct {
 	status int
 	header http.Header
 	body   string
-	last   bool // of its connection
+	last   bool // whether the connection is closed after it
 }
 
-// post sends a body as `curl -d` does.
+// post sends a body like `curl -d`.
 func (g *generator) post(t testing.TB, body string) answer {
 	t.Helper()
 	return g.send(t, http.MethodPost, path, "Bearer "+token, body)
@@ -204,7 +204,7 @@ func (g *generator) send(t testing.TB, method, path, authorization, body string)
 	return answer{response.StatusCode, response.Header, string(text), response.Close}
 }
 
-// message is the text for a person. It wants the answer to be an error in the one form that Argo CD shows.
+// message returns the text of an error. It checks that the answer is an error in the only form that Argo CD shows.
 func (a answer) message(t testing.TB) string {
 	t.Helper()
 	var body struct {
@@ -221,7 +221,7 @@ func (a answer) message(t testing.TB) string {
 	return *body.Message
 }
 
-// log keeps what a process says, and notices where it listens.
+// log records the output of a process, and reports the addresses on which it listens.
 type log struct {
 	mutex     sync.Mutex
 	text      bytes.Buffer
@@ -269,20 +269,20 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// refused wants an error that says all the words.
+// refused checks that an error contains all the words.
 func refused(t testing.TB, err error, words ...string) {
 	t.Helper()
 	if err == nil {
-		t.Fatalf("want an error that says %q", words)
+		t.Fatalf("want an error with %q", words)
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%q does not say %q", err, word)
+			t.Errorf("%q does not contain %q", err, word)
 		}
 	}
 }
 
-// eventually polls until the condition holds, and fails loudly when it never does.
+// eventually polls until the condition holds, and fails the test after a minute.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -303,8 +303,8 @@ func jsonOf(t testing.TB, value any) string {
 	return string(text)
 }
 
-// serve answers until the test ends, and returns the URL. Closing a server of httptest would also close the idle connections
-// of Argo CD's client, in whichever test they are.
+// serve starts an HTTP server until the test ends, and returns its URL. Closing a server of httptest would also close the idle
+// connections of Argo CD's client in other tests.
 func serve(t testing.TB, handler http.HandlerFunc) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

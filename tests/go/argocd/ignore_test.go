@@ -38,18 +38,18 @@ const (
 	split         = "{ref: {name: reviews}, weight: 75}, {ref: {name: reviews-canary}, weight: 25}"
 )
 
-// TestIgnoreDifferences does with the recipe for Applications what Argo CD does in a comparison and in a sync.
+// TestIgnoreDifferences compares and syncs a RouteTable like Argo CD, with the settings of the recommended Application.
 func TestIgnoreDifferences(t *testing.T) {
 	for _, c := range []struct {
 		name, manager, destinations, hosts, prefix string
 		outOfSync, keepsRoutes                     bool
 	}{
-		{"weights of a canary are no difference and survive a sync", canaryManager, split, "a", "/", false, true},
+		{"weights of a canary are not a difference and survive a sync", canaryManager, split, "a", "/", false, true},
 		{"an edit of the routes in Git waits for the end of the update", canaryManager, split, "a", "/v2", false, true},
-		{"an edit beside the routes is applied meanwhile", canaryManager, split, "b", "/", true, true},
+		{"an edit of other fields is applied during an update", canaryManager, split, "b", "/", true, true},
 		{"at rest nothing differs", restManager, resting, "a", "/", false, false},
 		{"at rest an edit of the routes in Git is applied", restManager, resting, "a", "/v2", true, false},
-		{"at rest an edit in the cluster is healed", restManager, split, "a", "/", true, false},
+		{"at rest drift in the cluster is reverted", restManager, split, "a", "/", true, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			live := document(t, c.manager, "a", "/", c.destinations)
@@ -83,7 +83,7 @@ func TestIgnoreDifferences(t *testing.T) {
 	}
 }
 
-// recipe is the Application of the release's manifests.
+// recipe reads the recommended Application from the manifests.
 func recipe(t *testing.T) (application v1alpha1.Application) {
 	text, err := os.ReadFile("../../../deploy/argo-cd/application.yaml")
 	if err == nil {
@@ -93,13 +93,13 @@ func recipe(t *testing.T) (application v1alpha1.Application) {
 		t.Fatal(err)
 	}
 	if !application.Spec.SyncPolicy.SyncOptions.HasOption("RespectIgnoreDifferences=true") {
-		t.Fatal("its syncs do not respect what it ignores")
+		t.Fatal("the Application lacks RespectIgnoreDifferences=true")
 	}
 	return application
 }
 
-// respecting is what a sync with RespectIgnoreDifferences applies: the fields that the comparison leaves out are those of
-// the cluster (controller/sync.go, normalizeTargetResources, which is not exported).
+// respecting returns the object that a sync with RespectIgnoreDifferences applies: ignored fields keep their values in the
+// cluster (controller/sync.go, normalizeTargetResources, which is not exported).
 func respecting(t *testing.T, live, git *unstructured.Unstructured, config diff.DiffConfig) *unstructured.Unstructured {
 	t.Helper()
 	normalized, err := diff.Normalize([]*unstructured.Unstructured{live}, []*unstructured.Unstructured{git}, config)

@@ -13,11 +13,11 @@ import (
 )
 
 var (
-	loadTime     = flag.Duration("load", 5*time.Second, "how long TestLoad polls")
-	loadInterval = flag.Duration("load-interval", time.Second, "how often each of its callers polls")
+	loadTime     = flag.Duration("load", 5*time.Second, "duration of TestLoad")
+	loadInterval = flag.Duration("load-interval", time.Second, "interval between the calls of each caller")
 )
 
-// As many callers as ApplicationSets are ever reconciled at once, each asking one source again and again.
+// The number of callers is the highest number of ApplicationSets that are reconciled at once. Each polls one source.
 func TestLoad(t *testing.T) {
 	const callers = 60
 	r := openRegistry(t)
@@ -65,7 +65,7 @@ func TestLoad(t *testing.T) {
 		"the registry was asked %d times, the API server %d; resident memory %d KiB before and %d KiB after\n",
 		len(times), time.Since(started).Seconds(), failures, times[len(times)/2], times[len(times)*99/100],
 		queries, cluster.asked.Load(), before, after)
-	// Answers are kept for 15 s.
+	// Answers are cached for 15 s.
 	if limit := 2 + int(time.Since(started)/(15*time.Second)); queries > limit {
 		t.Errorf("the registry was asked %d times, want at most %d", queries, limit)
 	}
@@ -74,7 +74,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// residentMemory is in KiB.
+// residentMemory returns the resident memory of the process in KiB.
 func residentMemory(t testing.TB, g *generator) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", g.process.Process.Pid))

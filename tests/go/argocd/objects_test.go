@@ -1,6 +1,6 @@
 package host
 
-// What the sources find in a cluster.
+// Objects of a cluster for the generator's sources.
 
 import (
 	"path/filepath"
@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// glooRoutes lets the generator look for RouteTables.
+	// glooRoutes enables the source gloo-routes.
 	glooRoutes = `
 glooRoutes: {namespaces: [shop]}
 `
-	// everyObject lets it look for whatever it knows.
+	// everyObject enables all sources that read objects.
 	everyObject = glooRoutes + `
 rollouts: {namespaces: [shop]}
 glooWorkspaces: {}
 `
 )
 
-// shopRoutes asks for routes.
+// shopRoutes is a generator for the routes of tables with a label.
 var shopRoutes = ours(`{source: gloo-routes, routeTableSelector: {labels: {app: shop}}}`)
 
-// objects is a flag: take these, each a YAML document, instead of a cluster's.
+// objects returns the flag to read these YAML documents instead of the objects of a cluster.
 func objects(t testing.TB, documents ...string) string {
 	t.Helper()
 	directory := t.TempDir()
@@ -31,13 +31,13 @@ func objects(t testing.TB, documents ...string) string {
 	return "--objects-dir=" + directory
 }
 
-// tables is a flag: there is one table with these routes.
+// tables returns the flag to read one RouteTable with these routes.
 func tables(t testing.TB, routes string) string {
 	t.Helper()
 	return objects(t, table(routes))
 }
 
-// table is a RouteTable with these routes.
+// table returns a RouteTable with these routes.
 func table(routes string) string {
 	return `
 apiVersion: networking.gloo.solo.io/v2
@@ -55,7 +55,7 @@ const atRest = `
     forwardTo: {destinations: [{ref: {name: reviews-stable}, port: {number: 8080}}]}
 `
 
-// rollout is one of the traffic router. Its second step sets the weight 50.
+// rollout returns a Rollout that uses the plugin. Its second step sets weight 50.
 func rollout(name, status string) string {
 	return `
 apiVersion: argoproj.io/v1alpha1
@@ -73,7 +73,7 @@ spec:
 status: ` + status
 }
 
-// Statuses of a Rollout from one version to the next.
+// The status of a Rollout during an update from version a to b.
 const (
 	restsAtA   = `{observedGeneration: "7", phase: Healthy, stableRS: a, currentPodHash: a}`
 	leavesA    = `{observedGeneration: "6", phase: Progressing, stableRS: a, currentPodHash: b, currentStepIndex: 0}`
@@ -82,7 +82,7 @@ const (
 	restsAtB   = `{observedGeneration: "7", phase: Healthy, stableRS: b, currentPodHash: b, currentStepIndex: 2, canary: {weights: {stable: {weight: 100}, canary: {weight: 0}}}}`
 )
 
-// workspaces are two: web has namespaces in the cluster c1, ops in all.
+// workspaces has two Workspaces: web has namespaces in the cluster c1, ops in all clusters.
 const workspaces = `
 apiVersion: admin.gloo.solo.io/v2
 kind: Workspace

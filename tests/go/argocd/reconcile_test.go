@@ -1,6 +1,6 @@
 package host
 
-// What becomes of Applications (level 3): Argo CD's reconciler, over a cluster in memory.
+// Applications (level 3): Argo CD's reconciler with a cluster in memory.
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
 
-// passes makes a pass and wants these Applications to be there after it.
+// passes runs a reconcile, and checks the Applications after it.
 func (a *argoCD) passes(t testing.TB, want ...string) time.Duration {
 	t.Helper()
 	result := a.reconcile(t, "shop")
@@ -28,7 +28,7 @@ func (a *argoCD) passes(t testing.TB, want ...string) time.Duration {
 	return result.RequeueAfter
 }
 
-// isHealthy wants the status that users take for success.
+// isHealthy checks that the status shows success.
 func (a *argoCD) isHealthy(t testing.TB) {
 	t.Helper()
 	conditions := a.conditions(t, "shop")
@@ -43,7 +43,7 @@ func (a *argoCD) isHealthy(t testing.TB) {
 	}
 }
 
-// hasFailed wants the status after a pass whose parameters could not be had.
+// hasFailed checks that the status shows a failed generator.
 func (a *argoCD) hasFailed(t testing.TB, words ...string) {
 	t.Helper()
 	conditions := a.conditions(t, "shop")
@@ -75,23 +75,23 @@ func registryOutage(t *testing.T) {
 	a.passes(t, "fb-11", "fb-12")
 	a.isHealthy(t)
 	r.fail("myorg/back", answering(http.StatusServiceUnavailable))
-	eventually(t, "the answers that are kept grow old", func() bool {
+	eventually(t, "cached answers expire", func() bool {
 		time.Sleep(time.Second)
 		a.passes(t, "fb-11", "fb-12")
 		return a.conditions(t, "shop")["ErrorOccurred"].Status == "True"
 	})
 	if requeue := a.passes(t, "fb-11", "fb-12"); requeue != 3*time.Minute {
-		t.Errorf("the next pass is in %s", requeue)
+		t.Errorf("requeued after %s", requeue)
 	}
 	a.hasFailed(t, secondChild+"502: ", "myorg/back")
 	r.fail("myorg/back", nil)
-	// A failure is remembered for five seconds.
+	// A failure is cached for five seconds.
 	time.Sleep(6 * time.Second)
 	a.passes(t, "fb-11", "fb-12")
 	a.isHealthy(t)
 }
 
-// emptied is a configuration whose source has lost its sets.
+// emptied is a configuration whose source has no sets any more.
 const emptied = `
 static:
   hello: {sets: []}
@@ -102,7 +102,7 @@ func emptyOnPurpose(t *testing.T) {
 	a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(`{source: hello, onEmpty: allow}`), "{{.key1}}", ""))
 	a.passes(t, "val1", "val2")
 	write(t, g.config, emptied)
-	// This is the hazard of plugin generators.
+	// Plugin generators have this hazard: an empty answer deletes all Applications.
 	a.passes(t)
 	a.isHealthy(t)
 }
@@ -135,7 +135,7 @@ func misspeltSelector(t *testing.T) {
 	a.hasFailed(t, "API error with status code 409: ", "gloo-routes")
 }
 
-// A generator that was started anew has seen nothing yet, which is not the same as that there is nothing.
+// After a restart the generator does not know the objects yet, which must not look like an empty cluster.
 func unseenCluster(t *testing.T) {
 	cluster := newAPIServer(t, table(atRest))
 	a := newArgoCD(t, start(t, glooRoutes, tables(t, atRest)).api, applicationSet(t, goTemplate, shopRoutes, "probe-{{.gloo.route.name}}", ""))
@@ -150,7 +150,7 @@ func unseenCluster(t *testing.T) {
 	a.isHealthy(t)
 }
 
-// While a canary walks, nothing is written to the Applications that are made of its routes.
+// A canary in progress must not change the Applications of its routes.
 func walkingCanary(t *testing.T) {
 	walkingRollout(t)
 	const headerRoute = `
@@ -181,13 +181,13 @@ func walkingCanary(t *testing.T) {
 		a.isHealthy(t)
 		version := a.applications(t)["probe-reviews"].ResourceVersion
 		if written != "" && version != written {
-			t.Errorf("with these routes the Application is written: %s", routes)
+			t.Errorf("these routes change the Application: %s", routes)
 		}
 		written = version
 	}
 }
 
-// Whatever becomes of a Rollout, its Application is there, and is written only when what its template shows has changed.
+// In every state of a Rollout its Application exists, and it only changes if a value in its template changes.
 func walkingRollout(t *testing.T) {
 	quiet := applicationSet(t, goTemplate, ours(`{source: rollouts}`), "{{.rollout.name}}", "{{.rollout.stableService}} {{.gloo.hostsCsv}}")
 	shows := applicationSet(t, goTemplate, ours(`{source: rollouts}`), "{{.rollout.name}}", "{{.rollout.phase}}")
@@ -203,7 +203,7 @@ func walkingRollout(t *testing.T) {
 		b.passes(t, "reviews")
 		version := a.applications(t)["reviews"].ResourceVersion
 		if written != "" && version != written {
-			t.Errorf("with this status the Application is written: %s", c.status)
+			t.Errorf("this status changes the Application: %s", c.status)
 		}
 		written = version
 		if shown := b.applications(t)["reviews"].Annotations["shown"]; shown != c.phase {
@@ -212,12 +212,12 @@ func walkingRollout(t *testing.T) {
 	}
 }
 
-// The example that keeps Argo CD's hands off a canary.
+// The example that stops automated sync during a canary.
 func frozenCanary(t *testing.T) {
 	set := sample(t, schema(t), "freeze.yaml")
 	set.Name = "shop"
 	a := newArgoCD(t, "", set)
-	// The Rollout comes with the first sync, and somebody deletes it in the end.
+	// The first sync creates the Rollout, and a user deletes it at the end.
 	const none = ""
 	for _, c := range []struct {
 		status    string
@@ -243,7 +243,7 @@ func frozenCanary(t *testing.T) {
 	}
 }
 
-// Why the generator must never answer so.
+// Argo CD deletes all Applications after these answers, so the generator must never send them.
 func emptyAnswers(t *testing.T) {
 	for _, body := range []string{
 		``, ` `, `null`, `{}`, `{"output":null}`, `{"output":{}}`, `{"output":{"parameters":null}}`, `{"output":{"parameters":[]}}`,
@@ -273,11 +273,11 @@ func duplicateNames(t *testing.T) {
 		t.Errorf("ParametersGenerated: %+v", generated)
 	}
 
-	// Our own configuration cannot hold the same set twice.
+	// The generator rejects a configuration with two equal sets.
 	g := start(t, hello)
 	write(t, g.config, "static:\n  hello: {sets: [{key1: a}, {key1: a}]}\n")
 	if sets, err := g.list(t, ""); err != nil || !reflect.DeepEqual(sets, helloSets) {
-		t.Errorf("listed %v, %v, want what was configured before", sets, err)
+		t.Errorf("listed %v, %v, want the sets of the previous configuration", sets, err)
 	}
 }
 
@@ -291,7 +291,7 @@ func requeueTimes(t *testing.T) {
 	} {
 		a := newArgoCD(t, g.api, applicationSet(t, goTemplate, ours(`{source: hello}`, c.member), "{{.key1}}", ""))
 		if got := a.passes(t, "val1", "val2"); got != c.want {
-			t.Errorf("%s: the next pass is in %s, want %s", c.member, got, c.want)
+			t.Errorf("%s: requeued after %s, want %s", c.member, got, c.want)
 		}
 	}
 }

@@ -1,6 +1,6 @@
 package host
 
-// What makes Argo CD ask before its time: the annotation that the generator sets on an ApplicationSet.
+// The annotation by which the generator makes Argo CD refresh an ApplicationSet before its requeue time.
 
 import (
 	"encoding/json"
@@ -17,7 +17,7 @@ import (
 	"github.com/argoproj/argo-cd/v3/pkg/apis/application/v1alpha1"
 )
 
-// kubeconfigOf leads to an API server without a login.
+// kubeconfigOf writes a kubeconfig for an API server without authentication.
 func kubeconfigOf(t testing.TB, server string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -30,7 +30,7 @@ func kubeconfigOf(t testing.TB, server string) string {
 	return file
 }
 
-// annotates is an API server that writes the annotations of the set into Argo CD's cluster in memory, and nothing else.
+// annotates is the handler of an API server that only patches the annotations of the set in Argo CD's cluster in memory.
 func (a *argoCD) annotates(writer http.ResponseWriter, request *http.Request) {
 	const path = "/apis/argoproj.io/v1alpha1/namespaces/argocd/applicationsets/shop"
 	body, err := io.ReadAll(request.Body)
@@ -52,7 +52,7 @@ func (a *argoCD) annotates(writer http.ResponseWriter, request *http.Request) {
 	})
 }
 
-// isToRefresh is what the controller asks of a set that it is told of.
+// isToRefresh returns whether the controller refreshes the set after an event.
 func (a *argoCD) isToRefresh(t testing.TB) bool {
 	t.Helper()
 	var set v1alpha1.ApplicationSet

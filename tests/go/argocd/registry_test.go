@@ -32,11 +32,11 @@ const (
 	registryPassword = "a-password-of-the-tests"
 )
 
-// registry is the CNCF's registry, serving from memory. What it is asked is written down, and it can be made to fail.
+// registry is the CNCF's registry with storage in memory. It records requests, and can be made to fail.
 type registry struct {
 	host  string
 	inner http.Handler
-	// Signs what the token endpoint hands out; nil when everybody may read.
+	// Signs the tokens of the token endpoint; nil without authentication.
 	signer jose.Signer
 
 	mutex  sync.Mutex
@@ -44,7 +44,7 @@ type registry struct {
 	faults map[string]http.HandlerFunc
 }
 
-// openRegistry serves everybody.
+// openRegistry starts a registry without authentication.
 func openRegistry(t testing.TB) *registry {
 	t.Helper()
 	r := &registry{faults: map[string]http.HandlerFunc{}}
@@ -52,7 +52,7 @@ func openRegistry(t testing.TB) *registry {
 	return r
 }
 
-// privateRegistry hands out tokens: to the one user for every repository, to others for nothing.
+// privateRegistry starts a registry with a token endpoint. One user gets access to every repository, others to none.
 func privateRegistry(t testing.TB) *registry {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -120,12 +120,12 @@ func (r *registry) ServeHTTP(writer http.ResponseWriter, request *http.Request) 
 	r.inner.ServeHTTP(writer, request)
 }
 
-// config lets the generator ask this registry only, as nobody in particular.
+// config returns a configuration of the generator with this registry only and without credentials.
 func (r *registry) config() string {
 	return fmt.Sprintf("imageDigests:\n  registries: {%q: {plainHttp: true}}\n", r.host)
 }
 
-// configAs lets it ask as a user.
+// configAs returns the configuration with credentials of a user.
 func (r *registry) configAs(t testing.TB, user, password string) string {
 	t.Helper()
 	auth := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
@@ -134,14 +134,14 @@ func (r *registry) configAs(t testing.TB, user, password string) string {
 	return r.config() + "  dockerConfig: " + file + "\n"
 }
 
-// fail has requests for a repository answered by something else; nil ends that.
+// fail makes a handler answer the requests for a repository; nil restores the registry.
 func (r *registry) fail(repository string, fault http.HandlerFunc) {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.faults[repository] = fault
 }
 
-// manifests are the images whose manifests were asked for, in order, but for requests that the registry meets with a challenge.
+// manifests returns the images whose manifests were requested, in order, without requests that are answered by a challenge.
 func (r *registry) manifests() []string {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -196,7 +196,7 @@ func (r *registry) push(t testing.TB, repository, tag string) string {
 	return digest.FromString(manifest).String()
 }
 
-// store sends a request of a client that may write, and returns the Location of the answer.
+// store sends a request with permission to write, and returns the Location of the answer.
 func (r *registry) store(t testing.TB, method, target, repository, contentType, body string) string {
 	t.Helper()
 	request := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
@@ -219,12 +219,12 @@ func (r *registry) store(t testing.TB, method, target, repository, contentType, 
 	return response.Header.Get("Location")
 }
 
-// answering is a fault: a status and nothing that explains it.
+// answering is a fault: an answer with only a status.
 func answering(status int) http.HandlerFunc {
 	return func(writer http.ResponseWriter, _ *http.Request) { writer.WriteHeader(status) }
 }
 
-// gate is a fault that keeps callers waiting until it opens.
+// gate is a fault that blocks requests until it opens.
 type gate struct {
 	arrived, left, opened chan struct{}
 	once                  sync.Once
@@ -238,7 +238,7 @@ func newGate(t testing.TB) *gate {
 
 func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
-// before lets requests through to the registry once it is open. A caller that hangs up is noticed.
+// before passes requests to the registry once the gate is open. It reports callers that disconnect.
 func (g *gate) before(r *registry) http.HandlerFunc {
 	return func(writer http.ResponseWriter, request *http.Request) {
 		g.arrived <- struct{}{}

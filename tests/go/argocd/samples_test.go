@@ -24,7 +24,7 @@ import (
 
 const samples = "../../../examples/appset"
 
-// sampleTable has the label that the examples look for.
+// sampleTable has the label that the examples select.
 const sampleTable = `
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable
@@ -40,12 +40,12 @@ spec:
     forwardTo: {destinations: [{ref: {name: details-stable}, port: {number: 8080}}]}
 `
 
-// TestSamples applies each ApplicationSet of the examples as it is, with the configuration that belongs to them: what Argo
-// CD's other generators ask for is answered by stand-ins, registries are behind a proxy.
+// TestSamples applies each ApplicationSet of the examples unchanged, with the configuration of the examples. Argo CD's other
+// generators use test doubles, and the registry is behind a proxy.
 func TestSamples(t *testing.T) {
 	r := openRegistry(t)
 	frontMain, backMain := r.push(t, "myorg/front", "main"), r.push(t, "myorg/back", "main")
-	// Of pull request 11. The images of 12 are not built yet.
+	// The images of pull request 11. Those of 12 are not built yet.
 	front, back := r.push(t, "myorg/front", "1111111"), r.push(t, "myorg/back", "1111111")
 	config, err := os.ReadFile(filepath.Join(samples, "config.yaml"))
 	if err != nil {
@@ -102,9 +102,9 @@ func TestSamples(t *testing.T) {
 		}},
 	}
 	files, err := filepath.Glob(samples + "/*.yaml")
-	// The other four are config.yaml and the three of Argo CD's page, which a scenario applies.
+	// The other four are config.yaml and the three files of Argo CD's page, which a scenario applies.
 	if err != nil || len(files) != len(cases)+4 {
-		t.Errorf("the examples are %q, %v, not those tested here and the other four", files, err)
+		t.Errorf("the examples are %q, %v, want those tested here and the other four", files, err)
 	}
 	validator := schema(t)
 	for file, c := range cases {
@@ -128,7 +128,7 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// sample reads an ApplicationSet that the API server would take, and sends its questions to test doubles. The branches have
+// sample reads an ApplicationSet, validates it with the CRD, and replaces GitHub by a test double in which the branches have
 // pull requests.
 func sample(t *testing.T, validator *validate.SchemaValidator, file string, branches ...string) *v1alpha1.ApplicationSet {
 	t.Helper()
@@ -152,7 +152,7 @@ func sample(t *testing.T, validator *validate.SchemaValidator, file string, bran
 	return set
 }
 
-// schema is that of the released CRD of ApplicationSets.
+// schema returns a validator with the schema of the released CRD.
 func schema(t *testing.T) *validate.SchemaValidator {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(argoCDModule(t), "manifests/crds/applicationset-crd.yaml"))
@@ -172,7 +172,7 @@ func schema(t *testing.T) *validate.SchemaValidator {
 	return validate.NewSchemaValidator(definition.Spec.Versions[0].Schema.OpenAPIV3Schema, nil, "", strfmt.Default)
 }
 
-// argoCDModule is where the sources of the release are.
+// argoCDModule returns the directory of Argo CD's module.
 func argoCDModule(t *testing.T) string {
 	t.Helper()
 	module, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/argoproj/argo-cd/v3").Output()
@@ -182,8 +182,8 @@ func argoCDModule(t *testing.T) string {
 	return strings.TrimSpace(string(module))
 }
 
-// asHost makes the registry the one of a name, over https and behind a proxy. It returns the variables that a process needs to
-// find it.
+// asHost serves the registry under a host name, over HTTPS and behind a proxy. It returns the environment variables that a
+// process needs to reach it.
 func (r *registry) asHost(t testing.TB, name string) []string {
 	t.Helper()
 	file, key := certificate(t, name)
@@ -206,7 +206,7 @@ func (r *registry) asHost(t testing.TB, name string) []string {
 	return []string{"HTTPS_PROXY=" + proxy, "SSL_CERT_FILE=" + file}
 }
 
-// tunnel connects a client of a proxy with an address.
+// tunnel connects a client of a proxy to an address.
 func tunnel(ctx context.Context, writer http.ResponseWriter, address string) {
 	far, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -229,7 +229,7 @@ func tunnel(ctx context.Context, writer http.ResponseWriter, address string) {
 	}()
 }
 
-// git is a stand-in for the repo server: every repository has these files.
+// git is a fake repo server, in which every repository has these files.
 type git map[string]string
 
 var apps = git{

@@ -17,7 +17,7 @@ import (
 	"github.com/argoproj/argo-cd/v3/applicationset/services/plugin"
 )
 
-// scenarios is the table of contents. Levels: 1, the wire; 2, what is generated; 3, what is reconciled.
+// scenarios lists all tests. Levels: 1, the client; 2, generated Applications; 3, reconciled Applications.
 var scenarios = []struct {
 	number, level int
 	what          string
@@ -30,14 +30,14 @@ var scenarios = []struct {
 	{5, 1, "forms of baseUrl", baseURLs},
 	{6, 1, "wrong token and no token", wrongToken},
 	{7, 1, "rotation of the token", rotatedToken},
-	{8, 1, "odd requests", oddRequests},
+	{8, 1, "invalid requests", oddRequests},
 	{9, 1, "an upstream slower than the deadline", slowUpstream},
-	{10, 1, "a client less patient than the upstream", impatientClient},
+	{10, 1, "a client with a shorter timeout than the upstream", impatientClient},
 	{11, 1, "idle connections", idleConnections},
 	{12, 1, "termination during a call", terminated},
 	{13, 1, "a private CA", privateCA},
 	{14, 1, "parallel identical calls", parallelCalls},
-	{15, 1, "mutilated requests", mutilatedRequests},
+	{15, 1, "mutated requests", mutilatedRequests},
 	{16, 2, "errors of the set-up", setUpErrors},
 	{17, 2, "a Secret without the key", missingSecretKey},
 	{18, 2, "templates of each kind", templatesOfEachKind},
@@ -52,16 +52,16 @@ var scenarios = []struct {
 	{27, 2, "empty and false overrides", emptyOverrides},
 	{28, 2, "the documented ApplicationSets", documentedSets},
 	{29, 3, "an outage of the registry", registryOutage},
-	{30, 3, "empty where that is allowed", emptyOnPurpose},
-	{31, 3, "empty by mistake", emptyByMistake},
+	{30, 3, "an empty answer where it is allowed", emptyOnPurpose},
+	{31, 3, "an empty answer by mistake", emptyByMistake},
 	{32, 3, "answers that delete, from another plugin", emptyAnswers},
 	{33, 3, "duplicate names", duplicateNames},
-	{34, 3, "the time of the next pass", requeueTimes},
-	{35, 3, "a canary that walks", walkingCanary},
-	{36, 3, "no automated sync while a canary walks", frozenCanary},
-	{37, 3, "the server's generate, as far as packages go", askedByTheServer},
-	{38, 2, "slugs as Argo CD makes them", argoSlugs},
-	{39, 3, "a refresh that the generator asks for", refreshedSet},
+	{34, 3, "the requeue time", requeueTimes},
+	{35, 3, "a canary in progress", walkingCanary},
+	{36, 3, "no automated sync during a canary", frozenCanary},
+	{37, 3, "the server's generate", askedByTheServer},
+	{38, 2, "slugs like those of Argo CD", argoSlugs},
+	{39, 3, "a refresh by the generator", refreshedSet},
 }
 
 func TestScenarios(t *testing.T) {
@@ -90,7 +90,7 @@ func TestScenarios(t *testing.T) {
 var (
 	// binary is the path of the program under test.
 	binary string
-	// resolver knows where the names of Services lead.
+	// resolver maps the names of Services to addresses.
 	resolver sync.Map
 )
 
@@ -106,7 +106,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run keeps what Argo CD's packages log out of sight unless a test fails.
+// run runs the tests, and prints the log of Argo CD's packages only if a test fails.
 func run(m *testing.M) (code int, err error) {
 	binary = os.Getenv("GENERATOR_BINARY")
 	if !filepath.IsAbs(binary) {
@@ -133,7 +133,7 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// call is what a child process does: one call, and its outcome on stdout.
+// call runs in a child process: it makes one call and prints the result.
 func call(url string) int {
 	service, err := plugin.NewPluginService("fb-matrix", url, token, 0)
 	if err != nil {

@@ -1,6 +1,6 @@
 package host
 
-// What is asked by Argo CD's server, which users reach by `argocd appset generate`, and who is let through to the generator.
+// Requests of Argo CD's server, which serves `argocd appset generate`, and the NetworkPolicy of the generator.
 
 import (
 	"os"
@@ -26,7 +26,7 @@ import (
 
 const manifests = "../../../deploy/appset-generator/kustomize"
 
-// With the ConfigMap and the NetworkPolicy of the manifests. No cluster enforces the policy here.
+// The ConfigMap and the NetworkPolicy come from the manifests. The policy is only evaluated, not enforced.
 func askedByTheServer(t *testing.T) {
 	g := start(t, hello)
 	a := newArgoCD(t, "")
@@ -75,12 +75,12 @@ func askedByTheServer(t *testing.T) {
 		var pods appsv1.Deployment
 		read(t, filepath.Join(argoCDModule(t), "manifests/base", deployment), &pods)
 		if letsIn(t, policy, pods.Spec.Template.Labels, "api") != asks {
-			t.Errorf("%s: may ask: %v", deployment, !asks)
+			t.Errorf("%s: is admitted: %v", deployment, !asks)
 		}
 	}
 }
 
-// letsIn tells whether a pod of the same namespace reaches a port.
+// letsIn returns whether a policy admits a pod of the same namespace to a port.
 func letsIn(t *testing.T, policy networkingv1.NetworkPolicy, pod labels.Set, port string) bool {
 	t.Helper()
 	for _, rule := range policy.Spec.Ingress {

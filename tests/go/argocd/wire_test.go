@@ -1,6 +1,6 @@
 package host
 
-// What the client alone shows (level 1): Argo CD's services/plugin against the binary, and curl where people use it.
+// The client (level 1): Argo CD's services/plugin against the binary, and plain requests like those of curl.
 
 import (
 	"bufio"
@@ -35,10 +35,10 @@ static:
 
 var helloSets = []map[string]any{{"key1": "val1", "key2": "val2"}, {"key1": "val2", "key2": "val2"}}
 
-// recordings holds requests of each release of Argo CD's client, byte by byte. The generator's own tests replay them.
+// recordings has the requests of each release of Argo CD's client, byte by byte. The generator's own tests replay them.
 const recordings = "../../../crates/appset-bin/tests/data"
 
-// release is the Argo CD that go.mod requires.
+// release returns the version of Argo CD in go.mod.
 func release(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile("go.mod")
@@ -50,7 +50,7 @@ func release(t *testing.T) string {
 	return version
 }
 
-var update = flag.Bool("update", false, "write what Argo CD's client sends to "+recordings)
+var update = flag.Bool("update", false, "write the requests of Argo CD's client to "+recordings)
 
 func happyPath(t *testing.T) {
 	g := start(t, hello)
@@ -83,7 +83,7 @@ func happyPath(t *testing.T) {
 	}
 }
 
-// request is what Argo CD's client sends for the parameters.
+// request returns the request of Argo CD's client for the parameters.
 func request(t *testing.T, parameters string) []byte {
 	t.Helper()
 	const host = "gloo-appset-generator.argocd.svc.cluster.local"
@@ -126,7 +126,7 @@ func noParameters(t *testing.T) {
 		t.Errorf("answered %q", code.body)
 	}
 
-	// With one source there is nothing to choose.
+	// With only one source, `source` is optional.
 	sets, err := start(t, hello).list(t, "")
 	if err != nil || !reflect.DeepEqual(sets, helloSets) {
 		t.Errorf("listed %v, %v", sets, err)
@@ -136,7 +136,7 @@ func noParameters(t *testing.T) {
 const everyKind = `{"source": "hello", "key1": "grün <b>&amp;</b>  ☸", "key2": 8080, "list": ["a", "b"], "boolean": true,
 "map": {"nested": {"deep": "value"}, "number": 1000000, "nothing": null}}`
 
-// What a set sends comes back below `input`, as templates need it: no number becomes 1e+06.
+// The input is returned under `input`, in a form for templates: numbers become strings, so that none renders as 1e+06.
 func everyKindOfInput(t *testing.T) {
 	sets, err := start(t, hello).list(t, everyKind)
 	if err != nil {
@@ -246,7 +246,7 @@ func oddRequests(t *testing.T) {
 		}
 		if answer.status != http.StatusOK {
 			answer.message(t)
-			// The body may not have been read: a later call on the connection would fail.
+			// The body may not have been read completely, so a later call on the connection would fail.
 			if !answer.last {
 				t.Errorf("%s %s of %.60q: the connection stays open", c.method, c.path, c.body)
 			}
@@ -275,17 +275,17 @@ func impatientClient(t *testing.T) {
 	g := start(t, r.config())
 	_, err := list(t, service(t, g.api, token, 1), front)
 	refused(t, err, "Client.Timeout exceeded")
-	// The registry sees the one waiting request hang up: nobody works for a caller who has left.
+	// The registry sees that the request is cancelled: the generator stops work without a caller.
 	<-gate.arrived
 	select {
 	case <-gate.left:
 	case <-time.After(20 * time.Second):
-		t.Error("the registry is still asked for a caller who has left")
+		t.Error("the request to the registry is not cancelled with its caller")
 	}
 }
 
-// An idle connection that the server closes first costs a failed call, and the controller three minutes.
-// Argo CD's client keeps connections for 90 s.
+// If the server closes an idle connection first, a call fails and the controller waits for three minutes. Argo CD's client
+// keeps idle connections for 90 s.
 func idleConnections(t *testing.T) {
 	g := start(t, hello)
 	var waiting sync.WaitGroup
@@ -354,7 +354,7 @@ func terminated(t *testing.T) {
 	})
 	gate.open()
 	if err := <-outcome; err != nil {
-		t.Errorf("the call that was under way: %v", err)
+		t.Errorf("the call in flight: %v", err)
 	}
 	select {
 	case <-g.ended:
@@ -362,11 +362,11 @@ func terminated(t *testing.T) {
 			t.Errorf("ended with status %d", code)
 		}
 	case <-time.After(time.Minute):
-		t.Error("it does not end")
+		t.Error("the generator does not end")
 	}
 }
 
-// The certificates that a process trusts are read once, so another process calls.
+// A process reads its trusted certificates once, so a child process makes the call.
 func privateCA(t *testing.T) {
 	certificate, key := certificate(t)
 	g := start(t, hello, "--tls-cert", certificate, "--tls-key", key)
@@ -381,7 +381,7 @@ func privateCA(t *testing.T) {
 
 const childURL = "GENERATOR_TEST_CALLS"
 
-// child runs this program as a client of the URL; see TestMain.
+// child runs this program as a client of the URL (see TestMain).
 func child(t *testing.T, url string, variables ...string) (string, error) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0])
@@ -415,7 +415,7 @@ func parallelCalls(t *testing.T) {
 	}
 }
 
-// Whatever is sent, the answer is parameters or an error in the form that Argo CD shows, and never an empty list.
+// The answer to any request is parameters or an error in the form that Argo CD shows, never an empty list.
 func mutilatedRequests(t *testing.T) {
 	g := start(t, hello)
 	source := rand.New(rand.NewPCG(1, 2))

@@ -1,4 +1,4 @@
-// Package differential holds the Rust codec against Go's own: random values go from Go to Rust and back.
+// Package differential compares the Rust codec with Go's: random values go from Go to Rust and back.
 package differential
 
 import (
@@ -17,13 +17,13 @@ import (
 	"time"
 )
 
-// values is how many are compared, at most perStream of them on one stream.
+// values is the number of compared values, at most perStream of them on one stream.
 const (
 	values    = 100_000
 	perStream = 16
 )
 
-// Value has every kind that gob distinguishes. crates/gob/examples/echo.rs declares the same types.
+// Value has every kind of gob. crates/gob/examples/echo.rs declares the same types.
 type Value struct {
 	Yes      bool
 	Small    int8
@@ -67,7 +67,7 @@ type Other struct {
 type Numbers []int64
 type Flags map[string]bool
 
-// registered are the types an interface can hold.
+// registered has the types that an interface can contain.
 var registered = []reflect.Type{
 	reflect.TypeFor[Leaf](), reflect.TypeFor[Other](), reflect.TypeFor[Numbers](), reflect.TypeFor[Flags](),
 	reflect.TypeFor[int](), reflect.TypeFor[string](),
@@ -80,7 +80,7 @@ func init() {
 	gob.RegisterName("Flags", Flags{})
 }
 
-// Whatever Go sends, Rust sends back, and Go reads from that what it reads from its own bytes.
+// Rust returns each value that Go sends, and Go decodes the same from Rust's bytes as from its own.
 func TestRandomValuesComeBackFromRust(t *testing.T) {
 	echo := start(t)
 	seed := int64(1)
@@ -120,7 +120,7 @@ func TestRandomValuesComeBackFromRust(t *testing.T) {
 	fmt.Printf("figure: %d streams with at least %d values in each direction\n", seed-1, values)
 }
 
-// echo is the Rust process.
+// echo is the process of the Rust codec.
 type echo struct {
 	in  io.Writer
 	out *bufio.Reader
@@ -150,7 +150,7 @@ func start(t *testing.T) echo {
 	return echo{in, bufio.NewReader(out)}
 }
 
-// exchange sends one stream behind its length and receives one.
+// exchange sends one stream with its length in front, and receives one.
 func (e echo) exchange(stream []byte) ([]byte, error) {
 	if _, err := e.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(stream))), stream...)); err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (e echo) exchange(stream []byte) ([]byte, error) {
 	return returned, err
 }
 
-// generator fills values; a third of everything stays zero, because that is where gob is peculiar.
+// generator fills values. A third of all fields stays zero, because gob omits zero values.
 type generator struct{ *rand.Rand }
 
 func (g generator) fill(value reflect.Value, depth int) {
@@ -234,7 +234,8 @@ func (g generator) fill(value reflect.Value, depth int) {
 	}
 }
 
-// time has the zones that gob tells apart: UTC, whole minutes, and seconds, which need a byte more. Go refuses minute -1.
+// time returns a time in each kind of zone that gob encodes differently: UTC, whole minutes, and seconds, which need one more
+// byte. Go rejects an offset of -1 minute.
 func (g generator) time() time.Time {
 	zone := time.UTC
 	switch g.Intn(3) {

@@ -1,5 +1,5 @@
-// Package prometheus holds the alerts, the dashboards and the queries of deploy/observability and of the generator's chart
-// against Prometheus itself.
+// Package prometheus checks the alerts, dashboards and queries of deploy/observability and of the generator's chart with
+// Prometheus itself.
 package prometheus
 
 import (
@@ -18,7 +18,7 @@ import (
 // product is one of the two programs that have alerts and a dashboard.
 type product struct {
 	name string
-	// The rules: an object for Prometheus' operator, or its groups alone.
+	// The rules: a PrometheusRule of the operator, or only its groups.
 	rules     string
 	dashboard string
 	// The page that describes the metrics.
@@ -38,7 +38,7 @@ var products = []product{
 	},
 }
 
-// groups are those of the rules.
+// groups returns the groups of the rules.
 func (p product) groups(t *testing.T) *yaml.Node {
 	t.Helper()
 	var object struct {
@@ -64,7 +64,7 @@ func promtool(t *testing.T, dir string, args ...string) string {
 		t.Fatal(err)
 	}
 	build := exec.Command("go", "-C", here, "tool", "-n", "promtool")
-	// Without the service discoveries, which it has for every cloud.
+	// Leaves out the service discoveries of all clouds.
 	build.Env = append(os.Environ(), "GOFLAGS=-tags=remove_all_sd")
 	path, err := build.Output()
 	if err != nil {
@@ -91,7 +91,7 @@ func decode(t *testing.T, path string, into any) {
 	}
 }
 
-// write writes the groups of the rules as a file, as the operator does.
+// write writes the groups of the rules to a file, like the operator.
 func (p product) write(t *testing.T) (dir string, alerts []string) {
 	t.Helper()
 	text, err := yaml.Marshal(map[string]*yaml.Node{"groups": p.groups(t)})
@@ -148,12 +148,12 @@ func (p product) alertsFireAndEnd(t *testing.T) {
 			}
 		}
 		if len(states) < 2 || !states[0] || states[len(states)-1] {
-			t.Errorf("%s is not shown to fire and to end", alert)
+			t.Errorf("no test shows that %s fires and ends", alert)
 		}
 	}
 }
 
-// metrics are those that the reference describes.
+// metrics returns the metrics in the table of the page.
 func (p product) metrics(t *testing.T) map[string]bool {
 	t.Helper()
 	page, err := os.ReadFile(p.page)
@@ -173,7 +173,7 @@ func (p product) metrics(t *testing.T) map[string]bool {
 	return names
 }
 
-// checkQuery fails for a query that Prometheus refuses, or that asks for a metric which is not there.
+// checkQuery fails for a query that is invalid, or that uses an unknown metric.
 func checkQuery(t *testing.T, where, query string, known map[string]bool) {
 	t.Helper()
 	expression, err := parser.NewParser(parser.Options{}).ParseExpr(query)
@@ -184,19 +184,19 @@ func checkQuery(t *testing.T, where, query string, known map[string]bool) {
 	for _, selectors := range parser.ExtractSelectors(expression) {
 		for _, matcher := range selectors {
 			if matcher.Name == "__name__" && !known[matcher.Value] {
-				t.Errorf("%s: no metric is called %s", where, matcher.Value)
+				t.Errorf("%s: there is no metric %s", where, matcher.Value)
 			}
 		}
 	}
 }
 
-func TestAlertsAndDashboardsAskForMetricsThatAreThere(t *testing.T) {
+func TestAlertsAndDashboardsUseExistingMetrics(t *testing.T) {
 	for _, p := range products {
-		t.Run(p.name, p.asksForMetricsThatAreThere)
+		t.Run(p.name, p.usesExistingMetrics)
 	}
 }
 
-func (p product) asksForMetricsThatAreThere(t *testing.T) {
+func (p product) usesExistingMetrics(t *testing.T) {
 	known := p.metrics(t)
 	var groups []struct {
 		Rules []struct{ Alert, Expr string }

@@ -19,7 +19,7 @@ import (
 	analysisutil "github.com/argoproj/argo-rollouts/utils/analysis"
 )
 
-// The AnalysisTemplates of deploy/observability, measured by the controller's own provider on what Prometheus may answer.
+// The AnalysisTemplates of deploy/observability, measured by the controller's own provider with possible answers of Prometheus.
 func TestAnalysisTemplates(t *testing.T) {
 	t.Parallel()
 	const empty = `[]`
@@ -71,7 +71,7 @@ func TestAnalysisTemplates(t *testing.T) {
 	}
 }
 
-// measureTemplate takes the one measurement of a template, with the arguments that it requires and a Prometheus of our own.
+// measureTemplate takes the only measurement of a template, with its required arguments and a fake Prometheus.
 func measureTemplate(t *testing.T, template, address string) v1alpha1.Measurement {
 	t.Helper()
 	path := filepath.Join(environment.testdata, "../../../../deploy/observability/analysis", template+".yaml")

@@ -8,7 +8,7 @@ import (
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 )
 
-// SetWeight names the trouble and leaves every file as it was.
+// SetWeight returns an error and changes no file.
 func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	plugin := router(t, badInput)
@@ -62,7 +62,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	}
 }
 
-// The controller passes the text of an error to a formatting function.
+// The controller passes the text of an error to a formatting function, so it must not contain a verb.
 func TestAPercentSignDoesNotReachTheController(t *testing.T) {
 	t.Parallel()
 	rollout := realisticRollout(t)
@@ -70,7 +70,7 @@ func TestAPercentSignDoesNotReachTheController(t *testing.T) {
 	refuses(t, "SetWeight", router(t, badInput).SetWeight(rollout, 25, nil), "weight")
 }
 
-// The controller lets a rollout end unverified when VerifyWeight answers an error.
+// After an error of VerifyWeight the controller promotes without verification.
 func TestAnUnreachableAPIServerIsAnErrorAndNeverVerified(t *testing.T) {
 	t.Parallel()
 	plugin := router(t, unreachable)

@@ -1,6 +1,5 @@
-// Package host plays the part of the Rollouts controller: it starts the plugin binary through the
-// controller's own configuration, downloader and client packages, at their released version, and
-// calls every method. All of it is in the tests.
+// Package host plays the Rollouts controller: it starts the plugin by the controller's released configuration, downloader and
+// client packages, and calls every method. The package only has tests.
 //
-// The module's tool list also names the programs that the cluster tests start.
+// The tools of the module include the programs that the cluster tests start.
 package host

@@ -13,8 +13,8 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// The figures that are watched over time. They are printed, never asserted: a slow machine is no bug.
-// This test is not parallel, so it runs alone.
+// TestFigures prints measurements. It asserts none of them, because a slow machine is not a bug. The test is not parallel, so
+// it runs alone.
 func TestFigures(t *testing.T) {
 	start := measure(100, func() time.Duration { return handshake(t) })
 	rollout := realisticRollout(t)
@@ -39,7 +39,7 @@ func TestFigures(t *testing.T) {
 	fmt.Printf("figure: steady pass, Rollout of %d KiB as JSON: %s\n", len(size)/1024, pass)
 }
 
-// handshake is the time from the start of the process to the line that it announces itself with.
+// handshake returns the time from the start of the process to its handshake line.
 func handshake(t testing.TB) time.Duration {
 	t.Helper()
 	process := exec.Command(environment.binary, "--route-tables-dir", tablesOf(figures))
@@ -61,11 +61,11 @@ func handshake(t testing.TB) time.Duration {
 	if err := process.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = process.Wait() // killed: its status says nothing
+	_ = process.Wait() // The status of a killed process has no meaning.
 	return taken
 }
 
-// steadyPass is what a reconcile calls while the weight stays as it is; router pings.
+// steadyPass makes the calls of a reconcile without a change of the weight; router sends the ping.
 func steadyPass(t testing.TB, rollout *v1alpha1.Rollout) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -79,7 +79,7 @@ func steadyPass(t testing.TB, rollout *v1alpha1.Rollout) time.Duration {
 	return time.Since(begin)
 }
 
-// distribution is sorted.
+// distribution is a sorted list of durations.
 type distribution []time.Duration
 
 func measure(times int, action func() time.Duration) distribution {

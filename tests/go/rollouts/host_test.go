@@ -31,7 +31,7 @@ import (
 	"github.com/argoproj/argo-rollouts/utils/plugin/types"
 )
 
-// One plugin process per name: the client package keeps one for each name it is asked for.
+// The client package starts one plugin process for each of these names.
 const (
 	methods     = "solo-io/glooplatform"
 	badInput    = "e2e/bad-input"
@@ -48,15 +48,15 @@ const (
 	stepPlugin     = "e2e/step"
 )
 
-// environment is what the tests start from.
+// environment is the shared environment of the tests.
 var environment struct {
 	binary    string // absolute path of the plugin as it was built
 	testdata  string
 	directory string              // the controller's working directory
-	tables    string              // holds one directory of RouteTables per plugin name
-	args      map[string][]string // per plugin name
-	variables []string            // what the processes inherit
-	metrics   string              // address of the metrics of metered, which samePort is told too
+	tables    string              // has a directory of RouteTables for each plugin name
+	args      map[string][]string // by plugin name
+	variables []string            // environment variables of the processes
+	metrics   string              // metrics address of metered, and also of samePort
 }
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run keeps what the controller's packages and the plugins log out of sight unless a test fails.
+// run runs the tests, and prints the log of the controller's packages and the plugins only if a test fails.
 func run(m *testing.M) (code int, err error) {
 	directory, err := os.MkdirTemp("", "rollouts-host-")
 	if err != nil {
@@ -93,7 +93,7 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// setUp configures the plugin and copies it below a directory, as the controller does when it starts.
+// setUp configures the plugin and copies it to a directory, like the controller at its start.
 func setUp(directory string) error {
 	environment.binary = os.Getenv("PLUGIN_BINARY")
 	if !filepath.IsAbs(environment.binary) {
@@ -103,7 +103,7 @@ func setUp(directory string) error {
 	if environment.testdata, err = filepath.Abs("testdata"); err != nil {
 		return err
 	}
-	// The client looks for plugin-bin below the working directory.
+	// The client reads plugin-bin in the working directory.
 	if err := os.Chdir(directory); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func setUp(directory string) error {
 	return download(clientset)
 }
 
-// registration is an entry of the ConfigMap. A release ignores the keys it does not know.
+// registration is an entry of the ConfigMap. A release ignores unknown keys.
 type registration struct {
 	Name     string   `json:"name"`
 	Location string   `json:"location"`
@@ -184,12 +184,12 @@ func download(clientset kubernetes.Interface) error {
 	}
 }
 
-// tablesOf is the directory that the process behind a plugin name edits.
+// tablesOf returns the directory that the process of a plugin name edits.
 func tablesOf(name string) string {
 	return filepath.Join(environment.tables, filepath.FromSlash(name))
 }
 
-// router is the handle that a reconcile works with: started, initialised and pinged.
+// router returns the client of a reconcile, started, initialised and pinged.
 func router(t testing.TB, name string) rpc.TrafficRouterPlugin {
 	t.Helper()
 	handle, err := reconcile(t, name)
@@ -202,10 +202,10 @@ func router(t testing.TB, name string) rpc.TrafficRouterPlugin {
 // Releases before 1.7 have no arguments for a plugin.
 var _, takesArguments = reflect.TypeFor[types.PluginItem]().FieldByName("Args")
 
-// One process at a time is started with the variables that stand for its arguments.
+// Serialises starts, because environment variables replace the arguments of a process.
 var starting sync.Mutex
 
-// reconcile asks for the plugin as each reconcile does, which starts it if it is not running.
+// reconcile requests the plugin like each reconcile, which starts it if it does not run.
 func reconcile(t testing.TB, name string) (rpc.TrafficRouterPlugin, error) {
 	t.Helper()
 	if !takesArguments {
@@ -229,7 +229,7 @@ func succeeds(t testing.TB, call string, result types.RpcError) {
 	}
 }
 
-// refuses wants an error that an event can show: one line, no formatting verb, with the given words.
+// refuses checks that an error is suitable for an Event: one line, without a formatting verb, with the given words.
 func refuses(t testing.TB, call string, result types.RpcError, words ...string) {
 	t.Helper()
 	text := result.ErrorString
@@ -238,16 +238,16 @@ func refuses(t testing.TB, call string, result types.RpcError, words ...string) 
 		return
 	}
 	if strings.ContainsAny(text, "%\r\n") {
-		t.Errorf("%s: not a plain line: %q", call, text)
+		t.Errorf("%s: not one line without a verb: %q", call, text)
 	}
 	for _, word := range words {
 		if !strings.Contains(text, word) {
-			t.Errorf("%s: %q does not say %q", call, text, word)
+			t.Errorf("%s: %q does not contain %q", call, text, word)
 		}
 	}
 }
 
-// verifies wants VerifyWeight to confirm what was set.
+// verifies checks that VerifyWeight confirms the weight.
 func verifies(t testing.TB, call string, verified types.RpcVerified, result types.RpcError) {
 	t.Helper()
 	succeeds(t, call, result)
@@ -256,7 +256,7 @@ func verifies(t testing.TB, call string, verified types.RpcVerified, result type
 	}
 }
 
-// spec reads a table's spec as a value that compares by content.
+// spec reads a table's spec as a comparable value.
 func spec(t testing.TB, pluginName, table string) map[string]any {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(tablesOf(pluginName), table+".yaml"))
@@ -275,7 +275,7 @@ func parse(t testing.TB, text []byte) map[string]any {
 	return document
 }
 
-// weights are the destinations of the route "reviews" with their explicit weights.
+// weights returns the destinations of the route "reviews" with their explicit weights.
 func weights(t testing.TB, spec map[string]any) map[string]int {
 	t.Helper()
 	found := map[string]int{}
@@ -293,7 +293,7 @@ func weights(t testing.TB, spec map[string]any) map[string]int {
 	return found
 }
 
-// files are the exact contents of a plugin's directory.
+// files returns the exact contents of a plugin's directory.
 func files(t testing.TB, pluginName string) map[string]string {
 	t.Helper()
 	contents := map[string]string{}
@@ -312,7 +312,7 @@ func files(t testing.TB, pluginName string) map[string]string {
 	return contents
 }
 
-// eventually polls until the condition holds, and fails loudly when it never does.
+// eventually polls until the condition holds, and fails the test after a deadline.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)

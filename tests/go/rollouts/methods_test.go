@@ -82,7 +82,7 @@ func TestAdditionalDestinationsTakeTheirShareFromStable(t *testing.T) {
 	succeeds(t, "SetWeight", plugin.SetWeight(rollout, 0, nil))
 }
 
-// Random content in every field of every type that a Rollout can carry.
+// Random content in every field of every type of a Rollout.
 func TestEveryTypeOfARolloutIsRead(t *testing.T) {
 	t.Parallel()
 	plugin := router(t, wireTypes)

@@ -14,13 +14,13 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// metricOf is a metric that the example provider measures as its configuration says.
+// metricOf returns a metric for the example provider with this configuration.
 func metricOf(block string) v1alpha1.Metric {
 	return v1alpha1.Metric{
 		Name:             "constant",
 		SuccessCondition: "result > 0",
 		Provider: v1alpha1.MetricProvider{
-			// Another provider's types belong to every call, whether they are set or not.
+			// The types of other providers are part of every call, even if they are not set.
 			Job:    &v1alpha1.JobMetric{},
 			Plugin: map[string]json.RawMessage{metricProvider: []byte(block)},
 		},
@@ -87,7 +87,7 @@ func TestAMeasurementIsResumedAndTerminated(t *testing.T) {
 		t.Fatalf("Run: %+v", begun)
 	}
 	if wait := time.Until(begun.ResumeAt.Time); wait < 0 || wait > 10*time.Second {
-		t.Errorf("Run: to be resumed in %s", wait)
+		t.Errorf("Run: resumes in %s", wait)
 	}
 	for call, ended := range map[string]v1alpha1.Measurement{
 		"Resume":    plugin.Resume(run, metric, begun),
@@ -97,7 +97,7 @@ func TestAMeasurementIsResumedAndTerminated(t *testing.T) {
 			t.Errorf("%s: %+v", call, ended)
 		}
 		if !ended.StartedAt.Equal(begun.StartedAt) || !maps.Equal(ended.Metadata, map[string]string{"run": "u-1"}) {
-			t.Errorf("%s lost what Run had said: %+v", call, ended)
+			t.Errorf("%s lost the metadata of Run: %+v", call, ended)
 		}
 	}
 }

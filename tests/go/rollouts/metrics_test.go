@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 )
 
-// freeAddress is one on which nothing listens.
+// freeAddress returns an address on which nothing listens.
 func freeAddress() (string, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -21,7 +21,7 @@ func freeAddress() (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// A canary, as Prometheus sees it. promlint is what `promtool check metrics` runs.
+// The metrics of a canary, checked by promlint, which `promtool check metrics` uses.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	handle := router(t, metered)
@@ -37,7 +37,7 @@ func TestMetrics(t *testing.T) {
 	configure(rollout, `{"routeTableSelector": {"name": "absent"}}`)
 	refuses(t, "SetWeight", handle.SetWeight(rollout, 25, nil), "absent")
 
-	// Another process has the same address: it warns, and does all else.
+	// Another process with the same address logs a warning and works otherwise.
 	second := router(t, samePort)
 	succeeds(t, "SetWeight", second.SetWeight(realisticRollout(t), 25, nil))
 

@@ -23,8 +23,8 @@ import (
 	"github.com/argoproj/argo-rollouts/rollout/trafficrouting/plugin/rpc"
 )
 
-// As many workers as the controller has, each with a Rollout and a table of its own: two hundred calls.
-func TestConcurrentCallsAreAnsweredEachWithItsOwnResult(t *testing.T) {
+// The number of workers is the controller's. Each has its own Rollout and table; together they make two hundred calls.
+func TestConcurrentCallsHaveTheirOwnResults(t *testing.T) {
 	t.Parallel()
 	handle := router(t, workers)
 	pattern, err := os.ReadFile(filepath.Join(environment.testdata, "route-tables", "shop.yaml"))
@@ -64,8 +64,7 @@ func TestConcurrentCallsAreAnsweredEachWithItsOwnResult(t *testing.T) {
 	done.Wait()
 }
 
-// yamux closes a session in which a stream stays unacknowledged for 75 s. Nothing but time shows
-// that no stream did.
+// yamux closes a session with a stream that is unacknowledged for 75 s. Only waiting that long shows that there is none.
 func TestTheSessionOutlivesTheStreamOpenTimeout(t *testing.T) {
 	t.Parallel()
 	rollout := realisticRollout(t)
@@ -94,7 +93,7 @@ func TestAKilledPluginIsStartedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The reconcile that meets the dead process may fail; a later one starts it.
+	// The first reconcile after the kill may fail; a later one starts the plugin.
 	var handle rpc.TrafficRouterPlugin
 	eventually(t, "the plugin starts again", func() (started bool) {
 		var err error
@@ -111,8 +110,8 @@ func TestAKilledPluginIsStartedAgain(t *testing.T) {
 	}
 }
 
-// The controller asks a plugin to quit and gives it two seconds. The log of the process is read by
-// the controller, which panics on a record whose reserved fields are not strings.
+// The controller sends Quit and waits for two seconds. It parses the log of the process, and panics on a record whose reserved
+// fields are not strings.
 func TestQuitEndsTheProcessCleanly(t *testing.T) {
 	t.Parallel()
 	sockets := t.TempDir()
@@ -166,7 +165,7 @@ func TestQuitEndsTheProcessCleanly(t *testing.T) {
 	}
 }
 
-func TestRunByHandItExplainsItself(t *testing.T) {
+func TestWithoutAControllerItPrintsInstructions(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
 	process := exec.Command(environment.binary)
@@ -178,11 +177,11 @@ func TestRunByHandItExplainsItself(t *testing.T) {
 		t.Errorf("ended with %v, want exit status 1", err)
 	}
 	if stdout.Len() != 0 || !strings.Contains(stderr.String(), "plugin") {
-		t.Errorf("said %q on stdout and %q on stderr", &stdout, &stderr)
+		t.Errorf("printed %q on stdout and %q on stderr", &stdout, &stderr)
 	}
 }
 
-// Hosts ask for AutoMTLS by sending their certificate; the controller does not.
+// A host requests AutoMTLS by sending its certificate. The controller does not request it.
 func TestAutoMTLSIsRefused(t *testing.T) {
 	t.Parallel()
 	var stdout, stderr bytes.Buffer
@@ -195,11 +194,11 @@ func TestAutoMTLSIsRefused(t *testing.T) {
 		t.Errorf("ended with %v, want exit status 1", err)
 	}
 	if stdout.Len() != 0 || !strings.Contains(stderr.String(), "AutoMTLS (PLUGIN_CLIENT_CERT is set)") {
-		t.Errorf("said %q on stdout and %q on stderr", &stdout, &stderr)
+		t.Errorf("printed %q on stdout and %q on stderr", &stdout, &stderr)
 	}
 }
 
-// processes are the pids that run a plugin name's copy of the binary.
+// processes returns the pids that run the copy of the binary for a plugin name.
 func processes(t testing.TB, name string) map[int]bool {
 	t.Helper()
 	path := filepath.Join(environment.directory, "plugin-bin", filepath.FromSlash(name))

@@ -14,7 +14,7 @@ import (
 	"github.com/argoproj/argo-rollouts/pkg/apis/rollouts/v1alpha1"
 )
 
-// realisticRollout is the fixture grown to the size that sidecars and long environments reach in production.
+// realisticRollout is the fixture with the size of a Rollout in production, with sidecars and long environments.
 func realisticRollout(t testing.TB) *v1alpha1.Rollout {
 	t.Helper()
 	rollout, err := fixture.Rollout()
@@ -41,7 +41,7 @@ func realisticRollout(t testing.TB) *v1alpha1.Rollout {
 	return rollout
 }
 
-// Whoever changes a fixture records again: `cargo xtask record`.
+// After a change of a fixture, record again: `cargo xtask record`.
 func TestTheRecordingsAreOfTheseFixtures(t *testing.T) {
 	manifest, err := os.ReadFile(filepath.Join(environment.testdata, "../../../../crates/rollouts-rpc/tests/data/MANIFEST"))
 	if err != nil {
@@ -53,7 +53,7 @@ func TestTheRecordingsAreOfTheseFixtures(t *testing.T) {
 	}
 }
 
-// configure replaces our plugin's block in a Rollout.
+// configure replaces the plugin block of a Rollout.
 func configure(rollout *v1alpha1.Rollout, block string) {
 	rollout.Spec.Strategy.Canary.TrafficRouting.Plugins["solo-io/glooplatform"] = []byte(block)
 }

@@ -33,8 +33,8 @@ func TestAStepRunsUntilItIsDone(t *testing.T) {
 	}
 	var status json.RawMessage
 	for _, want := range []types.RpcStepResult{
-		{Phase: types.PhaseRunning, Message: "looked 1 of 2 times", Status: []byte(`{"looks":1}`)},
-		{Phase: types.PhaseSuccessful, Message: "looked 2 of 2 times", Status: []byte(`{"looks":2}`)},
+		{Phase: types.PhaseRunning, Message: "checked 1 of 2 times", Status: []byte(`{"checks":1}`)},
+		{Phase: types.PhaseSuccessful, Message: "checked 2 of 2 times", Status: []byte(`{"checks":2}`)},
 	} {
 		got, err := plugin.Run(rollout, contextOf(`{"times": 2}`, status))
 		succeeds(t, "Run", err)
@@ -45,7 +45,7 @@ func TestAStepRunsUntilItIsDone(t *testing.T) {
 	}
 	got, err := plugin.Abort(rollout, contextOf(`{"times": 2}`, status))
 	succeeds(t, "Abort", err)
-	if got.Phase != types.PhaseSuccessful || got.Message != "forgot 2 looks" || got.Status != nil {
+	if got.Phase != types.PhaseSuccessful || got.Message != "discarded 2 checks" || got.Status != nil {
 		t.Errorf("Abort: %+v", got)
 	}
 	got, err = plugin.Terminate(rollout, contextOf(`{"times": 2}`, status))

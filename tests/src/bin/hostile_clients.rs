@@ -1,13 +1,13 @@
-//! `cargo run -p e2e-tests --bin hostile_clients -- BINARY [CONNECTIONS] [SECONDS]`: what the ApplicationSet generator needs,
-//! and how long an honest caller waits, while many clients hold connections that they do not use. Measurements for a person to
-//! read; nothing here passes or fails.
+//! `cargo run -p e2e-tests --bin hostile_clients -- BINARY [CONNECTIONS] [SECONDS]`: measures the memory of the ApplicationSet
+//! generator, and the latency of honest callers, while many clients hold idle connections. It prints measurements and checks
+//! nothing.
 //!
-//! A quarter of the hostile clients each: says nothing, sends a head byte by byte, sends 400 KiB of a head and stops, sends a
-//! call without its body. One in four of them goes to the port with the metrics. Each connects again a second after the
-//! server closed it. Meanwhile one honest caller makes a connection for each call, and another one keeps its connection as
-//! Argo CD does.
+//! A quarter of the hostile clients each sends nothing, sends a head byte by byte, sends 400 KiB of a head and stops, and sends
+//! a call without its body. One in four connects to the ops port. Each reconnects a second after the server closed its
+//! connection. Meanwhile one honest caller opens a connection for each call, and another one reuses its connection, like
+//! Argo CD.
 
-#![allow(clippy::print_stdout, reason = "measurements for a person")]
+#![allow(clippy::print_stdout, reason = "prints measurements")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const CONFIG: &str = "static: {hello: {sets: [{key1: val1}]}}";
 const CALL: &str = "POST /api/v1/getparams.execute HTTP/1.1\r\nhost: a\r\nauthorization: Bearer t\r\ncontent-length: 12\r\n\r\n{\"input\":{}}";
 const ANSWER: &[u8] = br#"{"output":{"parameters":[{"key1":"val1"}]}}"#;
-/// A call that takes longer counts as failed.
+/// Timeout of an honest call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -60,17 +60,14 @@ async fn main() -> Result<()> {
         closed.load(Ordering::Relaxed)
     );
     println!("memory before: {:.1} MiB", mib(idle));
-    println!(
-        "memory at its highest: {:.1} MiB",
-        mib(generator.memory("VmHWM")?)
-    );
-    println!("an honest caller, a connection for each call: {fresh}");
-    println!("an honest caller that keeps its connection:   {kept}");
+    println!("peak memory: {:.1} MiB", mib(generator.memory("VmHWM")?));
+    println!("an honest caller with a connection for each call: {fresh}");
+    println!("an honest caller that reuses its connection:      {kept}");
     hostile.shutdown().await;
     Ok(())
 }
 
-/// The process under attack; it ends with this value.
+/// The process under attack. Dropping it ends the process.
 struct Generator {
     process: Child,
     api: SocketAddr,
@@ -84,7 +81,7 @@ impl Generator {
         std::fs::write(dir.path().join("config.yaml"), CONFIG)?;
         std::fs::write(dir.path().join("token"), "t")?;
         let path =
-            std::fs::canonicalize(binary).with_context(|| format!("{binary} is not there"))?;
+            std::fs::canonicalize(binary).with_context(|| format!("{binary} does not exist"))?;
         let mut process = Command::new(path)
             .args(["--listen=127.0.0.1:0", "--ops-listen=127.0.0.1:0"])
             .args(["--config=config.yaml", "--token-file=token"])
@@ -107,7 +104,7 @@ impl Generator {
                 _ => {}
             }
             if let (Some(api), Some(ops)) = found {
-                // Nobody reads the log otherwise, and a full pipe would hold the process up.
+                // Drains the log, because a full pipe would block the process.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                 return Ok(Self {
                     process,
@@ -120,7 +117,7 @@ impl Generator {
         bail!("{binary} ended before it listened")
     }
 
-    /// A line of what the kernel says of the process, in bytes.
+    /// Returns a value of `/proc/<pid>/status` in bytes.
     fn memory(&self, key: &str) -> Result<u64> {
         let pid = self.process.id().context("the generator ended")?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -143,9 +140,9 @@ fn allow_many_files() -> Result<()> {
     setrlimit(Resource::Nofile, most).context("the limit of open files cannot be raised")
 }
 
-/// One hostile client, until it is aborted.
+/// Runs one hostile client until it is aborted.
 async fn annoy(slot: u32, port: SocketAddr, closed: Arc<AtomicU64>) {
-    // Not all at the same moment.
+    // Spreads the first connections over a second.
     sleep(Duration::from_millis(u64::from(slot % 1000))).await;
     loop {
         if let Ok(stream) = connect(slot, port).await {
@@ -156,7 +153,7 @@ async fn annoy(slot: u32, port: SocketAddr, closed: Arc<AtomicU64>) {
     }
 }
 
-/// From one of many addresses, as each has only so many ports.
+/// Connects from one of many source addresses, because each has a limited number of ports.
 async fn connect(slot: u32, port: SocketAddr) -> std::io::Result<TcpStream> {
     let [_, _, high, low] = (slot / 100).to_be_bytes();
     let source = IpAddr::V4(Ipv4Addr::new(127, 1, high, low));
@@ -193,7 +190,7 @@ async fn hold(slot: u32, mut stream: TcpStream) {
     }
 }
 
-/// What an honest caller met.
+/// The results of an honest caller.
 struct Met {
     took: Vec<Duration>,
     failed: usize,
@@ -211,12 +208,12 @@ impl std::fmt::Display for Met {
         let (p50, p99, most) = (at(50), at(99), at(100));
         write!(
             f,
-            "{count} answered, {failed} failed; p50 {p50:.1} ms, p99 {p99:.1} ms, longest {most:.1} ms"
+            "{count} answered, {failed} failed; p50 {p50:.1} ms, p99 {p99:.1} ms, max {most:.1} ms"
         )
     }
 }
 
-/// A call every 50 ms. One that finds its kept connection closed is made again, and that takes its time, too.
+/// Makes a call each 50 ms. If the reused connection is closed, the call is made again, and its latency includes both tries.
 async fn honest(api: SocketAddr, keeps: bool, end: Instant) -> Met {
     let mut met = Met {
         took: Vec::new(),

@@ -1,9 +1,9 @@
-//! The page of `cargo xtask demo --web --cluster`: the released controller drives the plugin at `$PLUGIN_BINARY`.
+//! The web page of `cargo xtask demo --web --cluster`: the released controller calls the plugin at `$PLUGIN_BINARY`.
 
 use clap::Parser as _;
 use e2e_tests::traffic::ClusterStage;
 
-/// Shows a canary in a cluster on a page at 127.0.0.1. The Envoy is that of $ENVOY_BINARY.
+/// Shows a canary in a cluster on a web page at 127.0.0.1. $ENVOY_BINARY is the path of Envoy.
 #[derive(clap::Parser)]
 struct Flags {
     #[command(flatten)]
@@ -11,7 +11,7 @@ struct Flags {
 }
 
 #[tokio::main]
-#[expect(clippy::print_stdout, reason = "it tells a person where the page is")]
+#[expect(clippy::print_stdout, reason = "prints the address of the page")]
 async fn main() -> anyhow::Result<()> {
     let Flags { page } = Flags::parse();
     let open = async { Ok(ClusterStage::open().await?) };

@@ -1,4 +1,4 @@
-//! Stands in for the EndpointSlice controller and the Pods that it would find: a test says which Pods a Service leads to.
+//! A stand-in for the EndpointSlice controller and the kubelet: the test creates Pods and sets the endpoints of Services.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +20,13 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// A namespace that may have Pods, and has none so far.
+    /// Prepares a namespace for Pods.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn of(cluster: &Cluster, namespace: &str) -> Result<Self> {
         let client = cluster.client().clone();
-        // There is no controller that creates the account of every Pod.
+        // No controller creates the default account, which every Pod needs.
         let account = json!({
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -42,10 +42,10 @@ impl Endpoints {
         })
     }
 
-    /// Creates Pods of the version that the canary is rolling out, or has.
+    /// Creates Pods of the Rollout's newest version.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn add_pods(&mut self, canary: &Canary, names: &[&str]) -> Result<()> {
         let rollout = canary.rollout().await?;
         let hash = rollout.data.pointer("/status/currentPodHash");
@@ -56,10 +56,10 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Creates a Pod of the version with this hash.
+    /// Creates a Pod of the version with this Pod template hash.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn add_pod(&mut self, name: &str, hash: &str) -> Result<()> {
         let labels = json!({ "app": "demo", "rollouts-pod-template-hash": hash });
         let containers = json!([{ "name": "app", "image": "registry.example.com/demo" }]);
@@ -73,10 +73,10 @@ impl Endpoints {
         Ok(())
     }
 
-    /// Lets a Service lead to these Pods, which are ready.
+    /// Sets the endpoints of a Service to these Pods, which are ready.
     ///
     /// # Errors
-    /// There is no such Pod, or the API server refuses.
+    /// Returns `Err` if a Pod does not exist, or the API server rejects the slice.
     pub async fn lead(&self, service: &str, pods: &[&str]) -> Result<()> {
         let mut endpoints = Vec::new();
         for name in pods {

@@ -1,7 +1,8 @@
-//! What the plugin counts of the controller's passes, over all its processes.
+//! The reconciles of the controller: the plugin's metric of its passes, and the controller's log.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +14,8 @@ use crate::generator::send;
 
 const SERIES: &str = "gloo_router_passes_total{result=\"";
 
-/// The passes of a cluster's plugin, by result. A process that ends takes those since the last look with it.
+/// The passes of a cluster's plugin, by result. The passes between the last [`Passes::look`] and the end of a process are not
+/// counted.
 pub struct Passes {
     directory: PathBuf,
     process: i32,
@@ -23,10 +25,10 @@ pub struct Passes {
 }
 
 impl Passes {
-    /// Those from now on.
+    /// Counts the passes from now on.
     ///
     /// # Errors
-    /// It has no controller.
+    /// Returns `Err` if the cluster has no controller.
     pub fn of(cluster: &Cluster) -> Result<Self> {
         Ok(Self {
             directory: cluster.controller()?.directory().to_owned(),
@@ -37,20 +39,20 @@ impl Passes {
         })
     }
 
-    /// Keeps all that the plugin answers, in files named after the second.
+    /// Writes each scrape to a file, named by the Unix time in seconds.
     ///
     /// # Errors
-    /// The directory cannot be made.
+    /// Returns `Err` if the directory cannot be created.
     pub fn keep_in(&mut self, directory: PathBuf) -> Result<()> {
         fs::create_dir_all(&directory)?;
         self.scrapes = Some(directory);
         Ok(())
     }
 
-    /// Asks the plugin. It is no error if there is none, or if it ends meanwhile.
+    /// Reads the plugin's metrics. Does nothing if there is no plugin, or it ends meanwhile.
     ///
     /// # Errors
-    /// The processes cannot be listed, or an answer cannot be kept.
+    /// Returns `Err` if the processes cannot be listed, or an answer cannot be written.
     pub async fn look(&mut self) -> Result<()> {
         let Some(process) = plugins_below(&self.directory)?.pop() else {
             return Ok(());
@@ -70,7 +72,7 @@ impl Passes {
         Ok(())
     }
 
-    /// The passes so far, by result.
+    /// Returns the passes so far, by result.
     pub fn by_result(&self) -> BTreeMap<String, u64> {
         let mut all = self.earlier.clone();
         for (result, count) in &self.of_process {
@@ -97,13 +99,64 @@ fn passes_in(metrics: &str) -> BTreeMap<String, u64> {
     series.collect()
 }
 
-/// What a plugin that serves its metrics at `address` has counted for a series; 0 if it does not have it yet.
+/// Reads a series from the metrics at `address`; 0 if the plugin does not have it yet.
 ///
 /// # Errors
-/// It does not answer.
+/// Returns `Err` if the plugin does not answer.
 pub async fn count(address: &str, series: &str) -> Result<u64> {
     let reply = send(address, "GET /metrics HTTP/1.1", "").await?;
     let mut lines = reply.body.lines();
     let value = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     Ok(value.map(str::parse).transpose()?.unwrap_or_default())
+}
+
+/// The reconciles of one Rollout in the log of a controller. Only new lines are read, because a log grows to hundreds of
+/// megabytes in some hours.
+#[derive(Debug)]
+pub(super) struct Reconciles {
+    log: PathBuf,
+    /// Texts in a line about the Rollout.
+    about: [String; 2],
+    /// Number of bytes that were read.
+    read: u64,
+    last: String,
+}
+
+impl Reconciles {
+    /// The reconciles of a Rollout in the log of its controller.
+    pub(super) fn new(log: &Path, namespace: &str, rollout: &str) -> Self {
+        Self {
+            log: log.to_owned(),
+            about: [
+                format!(" namespace={namespace} "),
+                format!(" rollout={rollout} "),
+            ],
+            read: 0,
+            last: String::new(),
+        }
+    }
+
+    /// Returns the line of the last completed reconcile; empty before the first.
+    ///
+    /// # Errors
+    /// Returns `Err` if the log cannot be read.
+    pub(super) fn last(&mut self) -> Result<&str> {
+        let mut file = File::open(&self.log)?;
+        file.seek(SeekFrom::Start(self.read))?;
+        let mut new = Vec::new();
+        file.read_to_end(&mut new)?;
+        // The last line may be incomplete.
+        let whole = new.iter().rposition(|byte| *byte == b'\n');
+        new.truncate(whole.map_or(0, |end| end + 1));
+        self.read += u64::try_from(new.len())?;
+        let new = String::from_utf8_lossy(&new);
+        let last = new.lines().rfind(|line| {
+            line.contains("\"Reconciliation completed\"")
+                && self.about.iter().all(|it| line.contains(it))
+        });
+        if let Some(last) = last {
+            last.clone_into(&mut self.last);
+        }
+        Ok(&self.last)
+    }
 }

@@ -1,23 +1,23 @@
-//! What every release of the controller has to manage with [`Canary`]'s manifests, and the splits on the way.
+//! Tests that every release of the controller must pass with the manifests of [`Canary`], and the expected splits.
 
 use anyhow::{Result, ensure};
 
 use crate::{Canary, Cluster, eventually};
 
-/// The table at rest, as [`split`](crate::split) tells it.
+/// The table at rest, in the format of [`split`](crate::split).
 pub const IDLE: &str = "alien: demo-stable; shared: demo-stable=80 legacy=20; ratings: ratings";
-/// At a quarter for the canary.
+/// The table at weight 25.
 pub const AT_25: &str = "alien: demo-canary=25 demo-stable=75; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
-/// At half for the canary.
+/// The table at weight 50.
 pub const AT_50: &str = "alien: demo-canary=50 demo-stable=50; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
-/// All that the Rollout has, for the canary.
+/// The table at weight 100.
 pub const AT_100: &str =
     "alien: demo-canary=100; shared: demo-canary=80 legacy=20; ratings: ratings";
 
-/// A new version goes through all steps, and the table returns to what it was.
+/// A new version passes all steps, and the owner's table is restored.
 ///
 /// # Errors
-/// The table or the Rollout is not what it has to be.
+/// Returns `Err` if the table or the Rollout differs from the expected state.
 pub async fn a_promoted_canary_returns_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "promoted").await?;
     let original = canary.table().await?;
@@ -33,7 +33,7 @@ pub async fn a_promoted_canary_returns_the_table(cluster: &Cluster) -> Result<()
 
     canary.restores(&original).await?;
     eventually("the watch has seen the last revision", async || {
-        // One revision per step: the table is never in between, and no reconcile writes what is there already.
+        // One revision per step: there is no intermediate state, and no reconcile writes without a change.
         let (seen, expected) = (history.splits(), [IDLE, AT_25, AT_50, AT_100, IDLE]);
         ensure!(seen == expected, "{seen:#?}");
         Ok(())
@@ -41,10 +41,10 @@ pub async fn a_promoted_canary_returns_the_table(cluster: &Cluster) -> Result<()
     .await
 }
 
-/// A new version is aborted at half, and the table returns to what it was.
+/// A new version is aborted at weight 50, and the owner's table is restored.
 ///
 /// # Errors
-/// The table or the Rollout is not what it has to be.
+/// Returns `Err` if the table or the Rollout differs from the expected state.
 pub async fn an_aborted_canary_returns_the_table(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "aborted").await?;
     let original = canary.table().await?;

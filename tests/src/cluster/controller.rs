@@ -1,4 +1,4 @@
-//! A Rollouts controller of a release with the plugins that it starts, in a directory of its own.
+//! A Rollouts controller of a release, with the plugins that it starts, in a separate directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::process::Process;
 use super::{CONTROLLER_NAMESPACE, free_ports, program};
 use crate::{PLUGIN_NAME, eventually, manifest};
 
-/// Without leader election, as one controller of its own runs.
+/// Flags of a single controller: without leader election.
 const ALONE: [&str; 1] = ["--leader-elect=false"];
 /// With leader election. The Lease is as short as leaves the plugin some seconds to write in, and has enough retries for a
 /// busy machine.
@@ -22,17 +22,17 @@ pub const SHORT_ELECTION: [&str; 3] = [
     "--leader-election-retry-period=1s",
 ];
 
-/// Tells the plugin where to serve its metrics.
+/// The environment variable with the plugin's metrics address.
 pub(crate) const METRICS_ADDRESS: &str = "GLOO_PLUGIN_METRICS_ADDRESS";
 
-/// How a controller is run, and what its plugins are.
+/// The plugins, flags and environment of a controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// The names under which the ConfigMap registers the plugin, each with arguments.
+    /// The names of the plugin in the ConfigMap, each with its arguments.
     pub plugins: &'a [(&'a str, &'a [&'a str])],
-    /// Flags about leader election and whose Rollouts it is for.
+    /// Flags for leader election and the instance id.
     pub flags: &'a [&'a str],
-    /// Further environment variables, which the plugins inherit.
+    /// Additional environment variables, which the plugins inherit.
     pub variables: &'a [(&'a str, &'a Path)],
     /// Where controller and plugins find the API server, such as behind a [`Proxy`](crate::Proxy).
     pub kubeconfig: Option<&'a Path>,
@@ -49,7 +49,7 @@ impl Default for Setup<'_> {
     }
 }
 
-/// A running controller. Dropping it kills it, and its plugins end.
+/// A running controller. Dropping it kills the controller, and its plugins end.
 #[derive(Debug)]
 pub struct Controller {
     process: Process,
@@ -76,48 +76,48 @@ impl Controller {
             .arg(format!("--kubeconfig={}", kubeconfig.display()))
             .arg("--loglevel=info")
             .args(setup.flags)
-            // Deprecated since 1.9, and the only name before.
+            // Deprecated since 1.9, but earlier releases only know this name.
             .arg(format!("--metricsport={metrics}"))
             .arg(format!("--healthzPort={health}"))
-            // It copies the plugin below its working directory.
+            // The controller copies the plugin to its working directory.
             .current_dir(&directory)
             .env("TMPDIR", sockets)
             .env("POD_NAMESPACE", CONTROLLER_NAMESPACE)
             .env(METRICS_ADDRESS, format!("127.0.0.1:{plugin}"))
-            // The plugin finds the cluster as any client does.
+            // Inherited by the plugin.
             .env("KUBECONFIG", kubeconfig)
             .envs(setup.variables.iter().copied());
         let process = Process::start("rollouts-controller", &directory, &mut command)?;
         Ok(Self { process, directory })
     }
 
-    /// The file with what it and its plugins log.
+    /// The file with the log of the controller and its plugins.
     pub fn log(&self) -> &Path {
         self.process.log()
     }
 
-    /// Where it has its files and those of its plugins.
+    /// The directory with the files of the controller and its plugins.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The last lines of that.
+    /// Returns the last lines of the log.
     pub(crate) fn log_tail(&self) -> String {
         self.process.log_tail()
     }
 
-    /// The id of the plugin's process.
+    /// Returns the id of the plugin's process; `None` if there is none.
     ///
     /// # Errors
-    /// The processes cannot be listed.
+    /// Returns `Err` if the processes cannot be listed.
     pub fn plugin(&self) -> Result<Option<i32>> {
         Ok(self.plugins()?.pop())
     }
 
-    /// Kills the plugin, as the kernel does when memory runs out. The controller starts another.
+    /// Kills the plugin, like the kernel when memory runs out. The controller starts another one.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns `Err` if no plugin runs.
     pub async fn kill_plugin(&self) -> Result<()> {
         let plugin = self.plugin()?.context("no plugin is running")?;
         signal(plugin, Signal::KILL)?;
@@ -128,48 +128,48 @@ impl Controller {
         .await
     }
 
-    /// Stops the controller and its plugins for a while, as a virtual machine that is paused does.
+    /// Suspends the controller and its plugins, like a paused virtual machine.
     ///
     /// # Errors
-    /// One of them is not running.
+    /// Returns `Err` if one of them does not run.
     pub fn freeze(&self) -> Result<()> {
         signal(self.process.id()?, Signal::STOP)?;
         self.signal_plugins(Signal::STOP)
     }
 
-    /// Lets the plugins go on, and not yet the controller.
+    /// Resumes the plugins, but not the controller.
     ///
     /// # Errors
-    /// The processes cannot be listed.
+    /// Returns `Err` if the processes cannot be listed.
     pub fn thaw_plugins(&self) -> Result<()> {
         self.signal_plugins(Signal::CONT)
     }
 
-    /// Lets the controller go on.
+    /// Resumes the controller.
     ///
     /// # Errors
-    /// It is not running.
+    /// Returns `Err` if it does not run.
     pub fn thaw(&self) -> Result<()> {
         signal(self.process.id()?, Signal::CONT)
     }
 
-    /// Waits until it has ended by itself, and its plugins with it.
+    /// Waits until the controller has exited and its plugins have ended.
     ///
     /// # Errors
-    /// It goes on.
+    /// Returns `Err` if it keeps running.
     pub async fn gives_up(&mut self) -> Result<()> {
         eventually("the controller ends", async || {
             let status = self.process.exit_status()?;
-            status.with_context(|| format!("it runs:\n{}", self.log_tail()))
+            status.with_context(|| format!("it still runs:\n{}", self.log_tail()))
         })
         .await?;
         self.plugins_end().await
     }
 
-    /// Kills it and waits for its plugins to notice and end.
+    /// Kills the controller, and waits until its plugins have ended.
     ///
     /// # Errors
-    /// A plugin goes on.
+    /// Returns `Err` if a plugin does not end.
     pub async fn stop(mut self) -> Result<()> {
         self.process.kill();
         self.plugins_end().await
@@ -184,10 +184,10 @@ impl Controller {
         .await
     }
 
-    /// The ids of the processes of its plugins, one for each name.
+    /// Returns the process ids of its plugins, one for each name in the ConfigMap.
     ///
     /// # Errors
-    /// The processes cannot be listed.
+    /// Returns `Err` if the processes cannot be listed.
     pub fn plugins(&self) -> Result<Vec<i32>> {
         plugins_below(&self.directory)
     }
@@ -201,12 +201,12 @@ impl Controller {
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        // A plugin that is frozen does not notice that its controller has ended.
+        // A suspended plugin would not end with its controller.
         let _ = self.thaw_plugins();
     }
 }
 
-/// The processes whose programs a controller copied to somewhere below a directory.
+/// Returns the ids of the processes whose program a controller copied below a directory.
 pub(crate) fn plugins_below(directory: &Path) -> Result<Vec<i32>> {
     let processes = fs::read_dir("/proc")?.filter_map(Result::ok);
     let plugins = processes.filter_map(|process| {
@@ -229,11 +229,11 @@ fn signal(process: i32, which: Signal) -> Result<()> {
 /// A release of the Rollouts controller.
 #[derive(Clone, Copy, Debug)]
 pub enum Release {
-    /// The first with plugins for traffic routing.
+    /// The first release with traffic router plugins.
     V1_5,
-    /// What most clusters run.
+    /// The release that most clusters run.
     V1_9,
-    /// The first in which plugins may have mirror steps and ping-pong.
+    /// The first release with mirror steps and ping-pong for plugins.
     V1_10,
 }
 
@@ -246,7 +246,7 @@ impl Release {
         }
     }
 
-    /// What pins it, within `go/rollouts`.
+    /// The Go module file that pins the release, relative to `go/rollouts`.
     fn go_mod(self) -> String {
         match self {
             Self::V1_9 => "go.mod".to_owned(),
@@ -254,7 +254,7 @@ impl Release {
         }
     }
 
-    /// The directory of its manifests, where Go keeps the module.
+    /// Returns the directory of its manifests in Go's module cache.
     pub(crate) fn manifests(self) -> Result<PathBuf> {
         let output = Command::new("go")
             .args(["list", "-m", "-f", "{{.Dir}}"])
@@ -272,7 +272,7 @@ impl Release {
         Ok(module.join("manifests"))
     }
 
-    /// The objects in a folder of its manifests.
+    /// Reads the objects in a folder of its manifests.
     pub fn objects(self, folder: &str) -> Result<Vec<DynamicObject>> {
         let mut objects = Vec::new();
         for entry in fs::read_dir(self.manifests()?.join(folder))? {

@@ -1,4 +1,4 @@
-//! How clients authenticate at the API server, and what they may do: a certificate, tokens, kubeconfigs, ClusterRoles.
+//! Authentication and authorisation at the API server: a certificate, tokens, kubeconfigs and ClusterRoles.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +11,12 @@ use serde_json::json;
 
 use crate::apply;
 
-/// The user of the tests, and of the kubeconfig.
+/// The user of the tests, with every permission.
 const ADMIN: &str = "admin";
-/// The Rollouts controller, and the plugin that inherits its environment: the service account that the bindings name.
+/// The user of the Rollouts controller and the plugin: the service account in the bindings.
 const CONTROLLER: &str = "system:serviceaccount:argo-rollouts:argo-rollouts";
 
-/// The files, all below one directory.
+/// The files with credentials, all in one directory.
 #[derive(Debug)]
 pub(crate) struct Credentials {
     pub(crate) api_server_port: u16,
@@ -30,7 +30,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Makes new credentials for an API server on 127.0.0.1.
+    /// Generates credentials for an API server on 127.0.0.1.
     pub(crate) fn generate(directory: &Path, api_server_port: u16) -> Result<Self> {
         let files = Self {
             api_server_port,
@@ -53,7 +53,7 @@ impl Credentials {
         fs::write(&files.token_signing_key, signing.serialize_pem())?;
         fs::write(&files.token_verifying_key, signing.public_key_pem())?;
 
-        // A user's token is its name: they guard a throwaway API server on loopback.
+        // A user's token is its name. That is enough for a temporary API server on loopback.
         let tokens = format!("{ADMIN},{ADMIN},1,system:masters\n{CONTROLLER},{CONTROLLER},2\n");
         fs::write(&files.tokens, tokens)?;
         for (path, user) in [
@@ -65,14 +65,14 @@ impl Credentials {
         Ok(files)
     }
 
-    /// Writes a kubeconfig for the user of the token.
+    /// Writes a kubeconfig with the token of a user.
     pub(crate) fn write_kubeconfig(&self, path: &Path, user: &str, token: &str) -> Result<()> {
         let config = kubeconfig(self.api_server_port, &self.certificate, user, token);
         Ok(fs::write(path, config)?)
     }
 }
 
-/// JSON is YAML.
+/// Returns a kubeconfig as JSON, which is valid YAML.
 fn kubeconfig(port: u16, certificate: &Path, user: &str, token: &str) -> String {
     let config = json!({
         "apiVersion": "v1",
@@ -88,10 +88,10 @@ fn kubeconfig(port: u16, certificate: &Path, user: &str, token: &str) -> String 
     format!("{config:#}\n")
 }
 
-/// Gives `subject` what `deploy` gives the plugin, but for the right to patch, in a role named after it.
+/// Grants `subject` the plugin's permissions of `deploy` except `patch`, by a role with the subject's name.
 ///
 /// # Errors
-/// The ClusterRole grants no patch, or the API server refuses.
+/// Returns `Err` if the ClusterRole does not grant `patch`, or the API server rejects an object.
 pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(owner.clone());
     let mut rules = roles.get("argo-rollouts-gloo-platform").await?.rules;
@@ -107,10 +107,10 @@ pub async fn bind_reader(owner: &Client, subject: Subject) -> Result<()> {
     grant(owner, &name, &rules.unwrap_or_default(), subject).await
 }
 
-/// Gives `subject` a ClusterRole of this name with these rules, instead of those that it had.
+/// Grants `subject` these rules by a ClusterRole of this name, and replaces earlier rules of that role.
 ///
 /// # Errors
-/// The API server refuses.
+/// Returns `Err` if the API server rejects the request.
 pub async fn grant(
     owner: &Client,
     name: &str,

@@ -1,5 +1,5 @@
-//! Stands in for the ReplicaSet controller, the scheduler and the kubelet: every ReplicaSet has the replicas it asks for
-//! at once, without a Pod.
+//! A stand-in for the ReplicaSet controller, the scheduler and the kubelet: every ReplicaSet is available at once, without
+//! Pods.
 
 use std::pin::pin;
 
@@ -11,13 +11,13 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-/// Marks ReplicaSets available until the API server goes away.
+/// Sets the status of all ReplicaSets to available, until a status cannot be written.
 pub(crate) async fn run(client: Client) -> Result<()> {
     let everywhere: Api<ReplicaSet> = Api::all(client.clone());
     let watch = watcher(everywhere, watcher::Config::default()).default_backoff();
     let mut applied = pin!(watch.applied_objects());
     while let Some(event) = applied.next().await {
-        // The watch is taken up again after an error, such as a server that is not there yet.
+        // The watcher restarts after an error, for example while the API server is not ready.
         let Ok(set) = event else { continue };
         let Some(status) = all_available(&set) else {
             continue;
@@ -36,7 +36,7 @@ pub(crate) async fn run(client: Client) -> Result<()> {
     Ok(())
 }
 
-/// The status of a ReplicaSet that has all it asks for; `None` when that is what it says already.
+/// Returns the status of a ReplicaSet with all replicas available; `None` if it already has that status.
 pub(crate) fn all_available(set: &ReplicaSet) -> Option<ReplicaSetStatus> {
     let replicas = set.spec.replicas?;
     let wanted = ReplicaSetStatus {

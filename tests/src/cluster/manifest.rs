@@ -1,4 +1,4 @@
-//! Kubernetes objects as YAML text.
+//! Parses, applies and deletes manifests.
 
 use anyhow::{Context as _, Result};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams};
@@ -9,15 +9,15 @@ use kube::{Api, Client};
 /// Parses every document of a YAML text.
 ///
 /// # Errors
-/// The text is no YAML, or a document is no Kubernetes object.
+/// Returns `Err` if the text is not YAML, or a document is not a Kubernetes object.
 pub fn parse(text: &str) -> Result<Vec<DynamicObject>> {
     serde_saphyr::from_multiple(text).context("not a list of Kubernetes objects")
 }
 
-/// Applies objects in order, as their owner.
+/// Applies objects in order, with the field manager `owner`.
 ///
 /// # Errors
-/// The API server refuses one.
+/// Returns `Err` if the API server rejects an object.
 pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
     for object in objects {
         let name = name(object)?;
@@ -36,7 +36,7 @@ pub async fn apply(client: &Client, objects: &[DynamicObject]) -> Result<()> {
 /// Deletes objects in order.
 ///
 /// # Errors
-/// One of them is not there.
+/// Returns `Err` if one of them does not exist.
 pub async fn delete(client: &Client, objects: &[DynamicObject]) -> Result<()> {
     for object in objects {
         let name = name(object)?;

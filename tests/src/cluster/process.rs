@@ -1,4 +1,4 @@
-//! One program of the cluster: started with its output in a file, killed when dropped.
+//! One process of the cluster, with its output in a file. Dropping it kills the process.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result};
 
-/// How much of a log is shown when something failed.
+/// Number of lines of a log in an error.
 const TAIL_LINES: usize = 60;
 
 /// A running child process and its log.
@@ -35,29 +35,29 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// The process id.
     pub(crate) fn id(&self) -> Result<i32> {
         Ok(self.child.id().try_into()?)
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its end.
     pub(crate) fn kill(&mut self) {
-        // Both fail only for a process that has already ended.
+        // Both only fail if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status; `None` while the process runs.
     pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// The file with its output.
+    /// The file with stdout and stderr.
     pub(crate) fn log(&self) -> &Path {
         &self.log
     }
 
-    /// The last lines of the log, under the name of the process.
+    /// Returns the last lines of the log, with the name of the process as a heading.
     pub(crate) fn log_tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_else(|error| error.to_string());
         let start = text.rmatch_indices('\n').nth(TAIL_LINES);

@@ -1,6 +1,6 @@
-//! A proxy in front of the API server, for one client: it counts requests, delays or fails them, and holds or ends watches.
+//! A proxy in front of the API server for one client. It records requests, delays or fails them, and blocks or ends watches.
 //!
-//! Its client speaks plain HTTP on loopback and needs no credentials; the proxy has those of the controller.
+//! The client uses plain HTTP on loopback without credentials; the proxy adds the credentials of the controller.
 
 use std::convert::Infallible;
 use std::fs;
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::Cluster;
 
-/// Headers about a connection, which a proxy has two of.
+/// Hop-by-hop headers, which a proxy must not forward.
 const HOP_BY_HOP: [header::HeaderName; 4] = [
     header::CONNECTION,
     header::HOST,
@@ -54,24 +54,24 @@ pub struct Proxy {
 pub struct Seen {
     /// When it arrived.
     pub at: Instant,
-    /// As RBAC rules call it: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
+    /// The RBAC verb: `get`, `list`, `watch`, `create`, `update`, `patch` or `delete`.
     pub verb: &'static str,
     /// The resource, such as `routetables`.
     pub resource: String,
 }
 
-/// What an API server does to its clients while it is sick.
+/// A fault of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sickness {
-    /// Every second request is answered with 429, and has to wait for 5 s.
+    /// Every second request is answered with 429 and `Retry-After: 5`.
     Overloaded,
     /// Every request is answered with 500.
     Failing,
-    /// No request is answered and no watch tells anything, until it has passed.
+    /// No request is answered and no watch delivers events until the fault ends.
     Frozen,
-    /// Watches that are open stay open and tell nothing, as over a half-open connection. New ones do tell.
+    /// Open watches stay open and deliver nothing, like a half-open connection. New watches deliver events.
     SilentWatches,
-    /// Every event of a watch is late, by at most that much.
+    /// Every event of a watch is delayed by a random time up to this one.
     LateEvents(Duration),
 }
 
@@ -79,14 +79,14 @@ struct Shared {
     upstream: Client,
     state: Mutex<State>,
     sickness: watch::Sender<Option<Sickness>>,
-    /// Changes when all open watches are to end.
+    /// Notified when all open watches must end.
     expired: watch::Sender<()>,
 }
 
 #[derive(Default)]
 struct State {
     delay: Duration,
-    /// How many requests there were.
+    /// Number of requests so far.
     number: u64,
     seen: Vec<Seen>,
     last_patch: Option<(Parts, Bytes)>,
@@ -96,7 +96,7 @@ impl Proxy {
     /// Starts a proxy in front of the API server of `cluster`, with the permissions of the controller.
     ///
     /// # Errors
-    /// There is no free port, or the kubeconfig cannot be written.
+    /// Returns `Err` if there is no free port, or the kubeconfig cannot be written.
     pub async fn start(cluster: &Cluster) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let directory = tempfile::Builder::new()
@@ -119,35 +119,35 @@ impl Proxy {
         })
     }
 
-    /// The kubeconfig that leads to the proxy.
+    /// The kubeconfig of the proxy.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// How long every request waits before it is passed on. None do at first.
+    /// Sets the delay of every request. The default is none.
     pub fn delay(&self, delay: Duration) {
         self.shared.state().delay = delay;
     }
 
-    /// What is wrong with the API server from now on. Nothing is at first.
+    /// Sets the fault of the API server. The default is none.
     pub fn suffer(&self, sickness: Option<Sickness>) {
         self.shared.sickness.send_replace(sickness);
     }
 
-    /// The requests since the last call of this method, in the order of their arrival.
+    /// Returns the requests since the last call, in the order of their arrival.
     pub fn take_seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.shared.state().seen)
     }
 
-    /// The last PATCH, whole.
+    /// Returns the last PATCH.
     pub fn last_patch(&self) -> Option<Request<Vec<u8>>> {
         let state = self.shared.state();
         let (parts, body) = state.last_patch.clone()?;
         Some(Request::from_parts(parts, body.to_vec()))
     }
 
-    /// Ends every open watch as an API server does that no longer knows what came after the watched version (410), so that
-    /// its client lists again.
+    /// Ends every open watch with 410, like an API server that has discarded the history after the watched version. The
+    /// client must list again.
     pub fn expire_watches(&self) {
         self.shared.expired.send_replace(());
     }
@@ -164,7 +164,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request, delays it, and passes it on.
+    /// Records a request, delays it, and forwards it, unless the fault answers it.
     async fn pass_on(&self, request: Request<Incoming>) -> Response<ProxiedBody> {
         let (mut parts, body) = request.into_parts();
         drop_hop_by_hop(&mut parts.headers);
@@ -227,17 +227,17 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn serve_connection(stream: TcpStream, shared: Arc<Shared>) {
-    // Without it, an answer in two parts waits for the acknowledgement of the first.
+    // Without it, the second part of an answer waits for the acknowledgement of the first.
     let _ = stream.set_nodelay(true);
     let service = service_fn(async |request| Ok::<_, Infallible>(shared.pass_on(request).await));
-    // A client that hangs up is none of the proxy's business.
+    // The client may close the connection.
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
         .await;
 }
 
-/// The answer to a request. That of a watch ends with an event 410 as soon as the first receiver changes, and is held back
-/// as the second one says.
+/// Returns the answer to a request. A watch ends with an event 410 when the first receiver is notified, and its events are
+/// blocked or delayed by the fault in the second one.
 fn passed_back(
     response: Response<Body>,
     watching: Option<(watch::Receiver<()>, watch::Receiver<Option<Sickness>>)>,
@@ -280,7 +280,7 @@ fn passed_back(
     Response::from_parts(parts, body.boxed_unsync())
 }
 
-/// An error as the API server words it.
+/// Returns an error in the format of the API server.
 fn failure(code: StatusCode, message: &str) -> Response<ProxiedBody> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code.as_u16(), "message": message,
@@ -299,7 +299,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The verb and the resource of a request, as the API server tells them from its method and path.
+/// Derives the verb and the resource of a request from its method and path, like the API server.
 fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
     let mut path = uri.path().trim_matches('/').split('/');
     // `api/v1` or `apis/<group>/<version>`.
@@ -324,7 +324,7 @@ fn describe(method: &Method, uri: &Uri) -> (&'static str, String) {
     (verb, resource.to_owned())
 }
 
-/// JSON is YAML.
+/// Returns a kubeconfig as JSON, which is valid YAML.
 fn kubeconfig_of(address: SocketAddr) -> String {
     json!({
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-//! The tests of one file share one cluster, started by the first that needs it.
+//! Runs the tests of one file in one cluster, which the first test that needs it starts.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,12 +18,11 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// Runs the tests that `trials` makes, as the command line asks, with that controller or none, and takes the cluster
-    /// down.
+    /// Runs the tests of `trials` that the command line selects, with a controller or without one, and stops the cluster.
     ///
     /// # Errors
-    /// The plugin outlives the controller, or there are no tests.
-    #[expect(clippy::print_stderr, reason = "a person reads it")]
+    /// Returns `Err` if the plugin outlives the controller, or there are no tests.
+    #[expect(clippy::print_stderr, reason = "output of a test program")]
     pub fn run(
         controller: Option<Release>,
         trials: impl FnOnce(&Arc<Self>) -> Result<Vec<Trial>>,
@@ -60,7 +59,7 @@ impl Suite {
         })
     }
 
-    /// A test that stops programs of the cluster: no other test uses it meanwhile.
+    /// A test that stops programs of the cluster, so no other test runs at the same time.
     pub fn trial_alone<T>(self: &Arc<Self>, name: &str, test: T) -> Trial
     where
         T: AsyncFnOnce(&mut Cluster) -> Result<()> + Send + 'static,

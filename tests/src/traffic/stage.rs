@@ -1,4 +1,5 @@
-//! The canary of the demo's page in a cluster: the released controller drives the plugin, which asks the API server through a proxy.
+//! The stage of the demo in a cluster: the released controller calls the plugin, whose requests to the API server go through a
+//! proxy.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,25 +33,25 @@ use crate::{Canary, Cluster, Proxy, Release, Setup, Sickness, manifest};
 const RELEASE: Release = Release::V1_10;
 const NAMESPACE: &str = "shop";
 const TABLE: &str = "shop";
-/// How late the gateway hears of endpoints when they are late.
+/// Delay of endpoints while the switch "late" is on.
 const LATE: Duration = Duration::from_secs(2);
-/// The controller reconciles when something happens, and this often in any case; by default every 15 minutes.
+/// The controller resyncs each 10 s. The default is 15 minutes.
 const FLAGS: [&str; 2] = ["--leader-elect=false", "--rollout-resync=10"];
-/// How long old Pods stay in seconds; the default is 30.
+/// `scaleDownDelaySeconds`: how long old Pods run. The default is 30 s.
 const SCALE_DOWN: u32 = 6;
-/// The same when they go at once. With 0 the controller reconciles without a pause, and scales nothing down.
+/// `scaleDownDelaySeconds` while the switch "at once" is on. With 0 the controller reconciles in a loop and scales nothing down.
 const SCALE_DOWN_AT_ONCE: u32 = 1;
-/// How long after its Rollout was deleted a table is restored, in seconds; the default is 30.
+/// `--gc-after` in seconds: when the plugin restores the table of a deleted Rollout. The default is 30 s.
 const GC_AFTER: &str = "10";
-/// How often the objects are looked at.
+/// Interval of reading objects.
 const LOOK: Duration = Duration::from_millis(200);
-/// How often Events and metrics are.
+/// Interval of reading Events and metrics.
 const GLANCE: Duration = Duration::from_secs(1);
-/// A controller that is busy for longer than this is not waited for.
+/// Longest time to wait for the end of a reconcile.
 const BUSY: Duration = Duration::from_secs(1);
-/// The name of the plugin's counter of calls.
+/// The plugin's counter of calls.
 const CALLS: &str = "gloo_router_calls_total";
-/// Events of the controller that repeat what the page shows anyway, or tell of it too often.
+/// Reasons of the controller's Events that the log does not show: the page shows them already, or they are too frequent.
 const NOT_SHOWN: [&str; 7] = [
     "NewReplicaSetCreated",
     "RolloutNotCompleted",
@@ -61,7 +62,7 @@ const NOT_SHOWN: [&str; 7] = [
     "RolloutAddedToInformer",
 ];
 
-/// A canary in a cluster, with the processes of the cluster.
+/// A canary in a cluster, and the processes of the cluster.
 pub struct ClusterStage {
     board: Board,
     cluster: Cluster,
@@ -71,32 +72,33 @@ pub struct ClusterStage {
     world: Arc<World>,
     rollout: Value,
     replicas: Vec<Replicas>,
-    /// The versions by what the controller calls them.
+    /// The versions by Pod template hash.
     versions: BTreeMap<String, Version>,
     newest: Version,
-    /// The table as the API server had it at first.
+    /// The owner's table, as read at the start.
     owners: DynamicObject,
     tables: Tables,
     switches: BTreeMap<Switch, bool>,
     metrics: Metrics,
     plugin: Plugin,
-    /// The texts of Events that the log has, and how often each had happened.
+    /// The texts of Events in the log, and the count of each.
     events: BTreeMap<String, i32>,
     look: Instant,
     glance: Instant,
 }
 
-/// The controller's calls, as the plugin counts them at an address of its own.
+/// The plugin's counters of the controller's calls.
 struct Metrics {
+    /// The plugin's metrics address.
     address: String,
-    /// Of the process that runs, by method and code.
+    /// The counters of the current process, by series.
     counts: BTreeMap<String, u64>,
-    /// Calls of the processes before it.
+    /// Calls of earlier processes.
     earlier_calls: u64,
 }
 
 impl ClusterStage {
-    /// Starts the cluster with the plugin at `$PLUGIN_BINARY`, and sends the first request when the first version is there.
+    /// Starts the cluster with the plugin at `$PLUGIN_BINARY`, and the load when the first version is healthy.
     ///
     /// # Errors
     /// Returns `Err` if a program does not start, with the end of its log.
@@ -160,14 +162,14 @@ impl ClusterStage {
             Order::Act(deed) => self.act(deed).await,
             Order::Kill => {
                 self.cluster.kill_plugin().await?;
-                let text = "the plugin is killed; the gateway serves on";
+                let text = "the plugin is killed; the gateway keeps serving";
                 self.board.note("fault", text);
                 self.glance().await
             }
             Order::Revert => {
                 self.look().await?;
                 if self.tables.is_owners()? {
-                    bail!("the table is as its owner wrote it");
+                    bail!("the table is equal to the owner's");
                 }
                 let owners = self.owners.data.get("spec").cloned();
                 let owners = owners.unwrap_or_default();
@@ -179,8 +181,8 @@ impl ClusterStage {
                     written.replace(Some(table.clone()));
                 });
                 reverted.await?;
-                let text = "Git has another table: it is written over the plugin's";
-                // The plugin may have repaired it by now.
+                let text = "GitOps restores the owner's table from Git";
+                // Shows the written table: the plugin may have repaired the stored one already.
                 let table = written.into_inner().context("nothing was written")?;
                 self.show_tables("fault", text, &table).await
             }
@@ -196,9 +198,9 @@ impl ClusterStage {
     async fn act(&mut self, deed: Deed) -> Result<()> {
         self.look().await?;
         if !self.allowed().contains(&deed) {
-            bail!("that makes no sense now");
+            bail!("not possible now");
         }
-        // What is changed while the controller reconciles it sees only with its next reconcile.
+        // The controller can miss a change during a reconcile until the next one.
         let _ = timeout(BUSY, self.canary.idle()).await;
         let before = self.version("currentPodHash");
         let is_paused = self.is_paused();
@@ -235,7 +237,7 @@ impl ClusterStage {
             Switch::Away => {
                 self.proxy.suffer(is_on.then_some(Sickness::Frozen));
                 if is_on {
-                    "the API server answers the plugin nothing any more"
+                    "the API server no longer answers the plugin"
                 } else {
                     "the API server answers again"
                 }
@@ -246,9 +248,9 @@ impl ClusterStage {
                     ..Delays::default()
                 });
                 if is_on {
-                    "from now on the gateway hears of endpoints 2 s late"
+                    "from now on the gateway receives endpoints 2 s late"
                 } else {
-                    "the gateway hears of endpoints at once"
+                    "the gateway receives endpoints at once"
                 }
             }
             Switch::AtOnce => {
@@ -261,9 +263,9 @@ impl ClusterStage {
                 let strategy = json!({"strategy": {"canary": canary}});
                 self.canary.change_spec(strategy).await?;
                 if is_on {
-                    "from now on old Pods go after 1 s: scaleDownDelaySeconds"
+                    "from now on old Pods end after 1 s: scaleDownDelaySeconds"
                 } else {
-                    "old Pods stay for 6 s: scaleDownDelaySeconds"
+                    "old Pods run for 6 s: scaleDownDelaySeconds"
                 }
             }
             Switch::GuardOff => {
@@ -303,8 +305,9 @@ impl ClusterStage {
         Ok(())
     }
 
-    /// Does what the garbage collector, which is not here, does for a Rollout that was deleted without its ReplicaSets, and what a
-    /// person does then: the controller has taken the version out of the selectors of both Services, so that they lead to all Pods.
+    /// Orphans the ReplicaSets of the deleted Rollout, like the garbage collector, which does not run here. Then scales down
+    /// the canary, like a user: the controller has removed the hash from the selectors of both Services, so they match all
+    /// Pods.
     async fn orphan(&self) -> Result<()> {
         let stable = self.status("stableRS").and_then(Value::as_str);
         let sets: Api<ReplicaSet> = Api::namespaced(self.cluster.client().clone(), NAMESPACE);
@@ -323,7 +326,7 @@ impl ClusterStage {
         Ok(())
     }
 
-    /// Looks at the Rollout, its Pods and the tables.
+    /// Reads the Rollout, its Pods and the tables.
     async fn look(&mut self) -> Result<()> {
         self.look = Instant::now() + LOOK;
         if let Some(error) = self.workloads.failure().await {
@@ -343,7 +346,7 @@ impl ClusterStage {
             .await
     }
 
-    /// Shows the tables, if they have changed, and who changed them.
+    /// Shows the tables if they have changed, with an entry in the log.
     async fn show_tables(&mut self, who: &str, text: &str, table: &DynamicObject) -> Result<()> {
         let owners = file(&self.owners)?;
         let mut files = vec![(FILE.to_owned(), file(table)?)];
@@ -364,7 +367,7 @@ impl ClusterStage {
         Ok(())
     }
 
-    /// Looks at the plugin's process, at what it counts, and at the Events.
+    /// Reads the plugin's process, its metrics and the Events.
     async fn glance(&mut self) -> Result<()> {
         self.glance = Instant::now() + GLANCE;
         let id = self.cluster.plugin()?.map(i32::unsigned_abs);
@@ -402,7 +405,7 @@ impl ClusterStage {
             let count = event.count.unwrap_or(1);
             let reason = event.reason.unwrap_or_default();
             let text = format!("{reason}: {}", event.message.unwrap_or_default());
-            // The Rollout and the table may have the same one.
+            // The Rollout and the table may have an Event with the same text.
             let known = self.events.entry(text.clone()).or_default();
             if count <= *known || NOT_SHOWN.contains(&reason.as_str()) {
                 continue;
@@ -444,7 +447,7 @@ impl ClusterStage {
         self.rollout.get("status")?.get(key)
     }
 
-    /// The version whose hash the Rollout's status has under this key.
+    /// Returns the version with the Pod template hash in this field of the Rollout's status.
     fn version(&self, key: &str) -> Version {
         let hash = self.status(key).and_then(Value::as_str);
         let known = hash.and_then(|hash| self.versions.get(hash));
@@ -487,7 +490,7 @@ impl ClusterStage {
         let (phase, message) = if self.is_on(Switch::Deleted) {
             (
                 "Deleted",
-                "the Rollout is deleted; the stable version serves on",
+                "the Rollout is deleted; the stable version keeps serving",
             )
         } else {
             (text("phase"), text("message"))
@@ -554,7 +557,7 @@ impl Stage for ClusterStage {
 }
 
 impl Metrics {
-    /// By how much each series has grown since the last time. A plugin that does not answer has none.
+    /// Returns the growth of each series since the last call; nothing if the plugin does not answer.
     async fn grown(&mut self) -> Vec<(String, u64)> {
         let Ok(reply) = send(&self.address, "GET /metrics HTTP/1.1", "").await else {
             return Vec::new();
@@ -572,25 +575,25 @@ impl Metrics {
         grown
     }
 
-    /// The controller's calls, of all processes.
+    /// Returns the number of the controller's calls to all processes.
     fn calls(&self) -> u64 {
         self.earlier_calls + self.counts.values().sum::<u64>()
     }
 
-    /// Another process counts from nothing.
+    /// Notes that a new process starts to count at 0.
     fn restart(&mut self) {
         self.earlier_calls = self.calls();
         self.counts.clear();
     }
 }
 
-/// The value of a label of a series.
+/// Returns the value of a label of a series.
 fn label<'a>(series: &'a str, name: &str) -> Option<&'a str> {
     let (_, rest) = series.split_once(&format!("{name}=\""))?;
     rest.split_once('"').map(|(value, _)| value)
 }
 
-/// What the plugin finds in its environment.
+/// Returns the plugin's environment variables.
 fn variables(proxy: &Proxy, metrics: &Metrics, guard_off: bool) -> Vec<(&'static str, PathBuf)> {
     let mut variables = vec![
         ("KUBECONFIG", proxy.kubeconfig().to_owned()),
@@ -623,7 +626,7 @@ fn image(version: Version) -> String {
     format!("registry.example.com/{name}:{}", version.number)
 }
 
-/// The Services, the owner's table and the Rollout.
+/// Returns the manifests of the Services, the owner's table and the Rollout.
 fn manifests(version: Version) -> Result<String> {
     let service = |name: &str| {
         json!({
@@ -634,7 +637,7 @@ fn manifests(version: Version) -> Result<String> {
     let steps: Vec<Value> = steps().into_iter().map(|(step, _)| step).collect();
     let rollout = json!({
         "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout",
-        // That of `Canary`.
+        // The name that `Canary` expects.
         "metadata": {"name": "demo", "namespace": NAMESPACE},
         "spec": {
             "replicas": 3,
@@ -658,13 +661,13 @@ fn manifests(version: Version) -> Result<String> {
     });
     let mut texts = vec![OWNERS.to_owned()];
     for object in [service("reviews"), service("reviews-canary"), rollout] {
-        // JSON is YAML.
+        // JSON is valid YAML.
         texts.push(serde_json::to_string(&object)?);
     }
     Ok(texts.join("\n---\n"))
 }
 
-/// An object as its owners write it: without what the API server and Gloo add.
+/// Returns an object as text, without the fields that the API server and Gloo add.
 fn file(object: &DynamicObject) -> Result<String> {
     let types = object.types.as_ref().context("an object without a kind")?;
     let mut metadata = json!({"name": object.name_any(), "namespace": NAMESPACE});

@@ -1,4 +1,4 @@
-//! Rollouts of a real controller whose Pods answer a steady load through Envoy, side by side.
+//! Rollouts of a real controller, whose Pods answer a steady load through Envoy. Several can share one gateway.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::Workloads;
 use crate::{Canary, Cluster, eventually};
 
 const MANIFESTS: &str = include_str!("../../testdata/traffic.yaml");
-/// Requests each second to all Rollouts of a kind, which share it: more of them are no more work for the machine.
+/// Requests per second to all Rollouts of a kind together, so that more Rollouts are not more load for the machine.
 const RATE: u32 = 200;
-/// How long a Pod serves after SIGTERM: more than the gateway needs to hear of it.
+/// How long a Pod serves after SIGTERM: longer than the delay of endpoints.
 const PRE_STOP: Duration = Duration::from_secs(4);
 
-/// A Rollout and what is around it.
+/// The configuration of a Rollout and its environment.
 #[derive(Clone, Copy, Debug)]
 pub struct RolloutKind {
-    /// What its namespace begins with.
+    /// Prefix of its namespace.
     pub name: &'static str,
     /// `dynamicStableScale`.
     pub is_dynamic: bool,
@@ -29,18 +29,18 @@ pub struct RolloutKind {
     pub reports: bool,
 }
 
-/// A Rollout under load, and what runs its Pods.
+/// A Rollout under load, and its workloads.
 pub struct UnderLoad {
     /// The Rollout.
     pub rollout: LoadedRollout,
     workloads: Workloads,
 }
 
-/// A Rollout under load, with a host of its own.
+/// A Rollout under load, with its own host.
 pub struct LoadedRollout {
     /// The Rollout.
     pub canary: Canary,
-    /// The gateway, and how late that hears of its changes.
+    /// The gateway and its delays.
     pub world: Arc<World>,
     /// The requests.
     pub load: Load,
@@ -48,18 +48,18 @@ pub struct LoadedRollout {
 }
 
 impl UnderLoad {
-    /// Deploys a Rollout, and starts the load when a request is answered.
+    /// Deploys a Rollout, and starts the load once a request is answered.
     ///
     /// # Errors
-    /// The API server or Envoy refuses, or the request is not answered.
+    /// Returns `Err` if the API server or Envoy rejects something, or the first request is not answered.
     pub async fn open(cluster: &Cluster, kind: RolloutKind) -> Result<Self> {
         Self::deploy(cluster, open_gateway().await?, kind, 0, RATE).await
     }
 
-    /// Deploys so many Rollouts of a kind at the gateway of `world`. They share the load.
+    /// Deploys `lanes` Rollouts of a kind at the gateway of `world`. They share the load.
     ///
     /// # Errors
-    /// As for [`UnderLoad::open`].
+    /// See [`UnderLoad::open`].
     pub async fn open_lanes(
         cluster: &Cluster,
         world: &World,
@@ -105,10 +105,10 @@ impl UnderLoad {
         Ok(Self { rollout, workloads })
     }
 
-    /// Does `work` under load. Returns its result, and all requests.
+    /// Runs `work` under load. Returns its result and all requests.
     ///
     /// # Errors
-    /// The error of `work`, or what stopped the Pods or the gateway.
+    /// Returns the error of `work`, or the error that stopped the Pods or the gateway.
     pub async fn during<T>(
         self,
         work: impl AsyncFnOnce(&LoadedRollout) -> Result<T>,
@@ -134,21 +134,21 @@ impl UnderLoad {
     }
 }
 
-/// A new Envoy, and a world at it in which nothing happens yet.
+/// Starts an Envoy, and returns a world for it without routes and endpoints.
 ///
 /// # Errors
-/// Envoy does not start.
+/// Returns `Err` if Envoy does not start.
 pub async fn open_gateway() -> Result<World> {
     let gateway = Gateway::new(Envoy::start(&envoy_binary()?).await?);
     Ok(World::new(gateway, Delays::default()))
 }
 
 impl LoadedRollout {
-    /// Waits until the gateway serves the RouteTable as it is. That takes until the watch of the table is back where the API
-    /// server was restarted. Only for a Rollout whose table gets Gloo's verdict.
+    /// Waits until the gateway serves the current RouteTable. After a restart of the API server this includes the restart of
+    /// the table's watch. Only for a Rollout with [`RolloutKind::reports`].
     ///
     /// # Errors
-    /// It never does.
+    /// Returns `Err` if it does not before the deadline.
     pub async fn served(&self) -> Result<()> {
         eventually("the gateway serves the table", async || {
             let table = self.canary.table().await?;
@@ -163,7 +163,7 @@ impl LoadedRollout {
         Ok(self.world.heard().await?)
     }
 
-    /// Sends `count` requests beside the load and counts who answered.
+    /// Sends `count` requests in addition to the load, and counts the results by version.
     pub async fn count(&self, count: u64) -> Tally {
         Tally::of(&Load::send(&self.target, 5 * RATE, count).await)
     }

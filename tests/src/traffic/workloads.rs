@@ -1,8 +1,8 @@
-//! Stands in for what runs Pods in one namespace, and for the way from the API server to the gateway.
+//! A stand-in for the kubelet, the EndpointSlice controller and Gloo in one namespace.
 //!
-//! Each ReplicaSet gets its Pods, as objects and as HTTP servers; each Service its EndpointSlice. The gateway of the namespace
-//! hears of endpoints and of RouteTables as late as its [`World`] says. Once it serves a RouteTable, the table's status says
-//! `ACCEPTED`, as Gloo writes it: the plugin waits for that before the controller may scale down Pods.
+//! Each ReplicaSet gets Pods, as objects and as HTTP servers, and each Service an EndpointSlice. The gateway of the namespace
+//! receives endpoints and RouteTables with the delays of its [`World`]. Once it serves a RouteTable, the table's status becomes
+//! `ACCEPTED`, like Gloo's: the plugin waits for it before it lets the controller scale down Pods.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,19 +32,19 @@ use traffic_lab::{Endpoint, Pod, ServiceName, World};
 use crate::kubelet::all_available;
 use crate::{Cluster, manifest};
 
-/// The label that a subset and the promotion guard go by.
+/// The label of a Pod with its Pod template hash, for subsets and the promotion guard.
 pub(super) const VERSION_LABEL: &str = "rollouts-pod-template-hash";
 
-/// When an API server that is away is asked again.
+/// Pause before a retry if the API server is not reachable.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// An image of this name has a version that fails one in so many requests.
+/// Part of the name of a failing image, and the number of requests of which one fails.
 const FAILING: (&str, u32) = ("/failing:", 3);
 
 /// The Pods that run, by the uid of their ReplicaSet.
 type Pods = Arc<Mutex<BTreeMap<String, Vec<Running>>>>;
 
-/// What runs in one namespace. Dropping it ends all Pods.
+/// The workloads of one namespace. Dropping it ends all Pods.
 pub struct Workloads {
     task: JoinHandle<Result<()>>,
     pods: Pods,
@@ -53,22 +53,22 @@ pub struct Workloads {
 /// The Pods of one ReplicaSet.
 #[derive(Clone, Debug)]
 pub struct Replicas {
-    /// The version that they say they are: the tag of their image.
+    /// The version in their answers: the tag of their image.
     pub version: String,
-    /// What the controller calls their version.
+    /// Their Pod template hash.
     pub hash: String,
-    /// How many there are.
+    /// Number of Pods.
     pub pods: usize,
-    /// How many copies of requests they got since the last time.
+    /// Number of mirrored requests since the last call.
     pub copies: usize,
 }
 
 impl Workloads {
-    /// Creates the namespace and runs its Pods, for as long as it is kept. A Pod that is deleted serves for `pre_stop` before
-    /// it ends gracefully, as with a preStop hook that sleeps. `reports` says whether RouteTables get a status.
+    /// Creates the namespace and runs its Pods until it is dropped. A deleted Pod serves for `pre_stop` before it ends
+    /// gracefully, as with a preStop hook that sleeps. With `reports`, RouteTables get a status.
     ///
     /// # Errors
-    /// The API server refuses.
+    /// Returns `Err` if the API server rejects the request.
     pub async fn start(
         cluster: &Cluster,
         namespace: &str,
@@ -89,7 +89,7 @@ impl Workloads {
         })
     }
 
-    /// The Pods of each ReplicaSet that has any.
+    /// Returns the Pods of each ReplicaSet that has any.
     #[must_use]
     pub fn replicas(&self) -> Vec<Replicas> {
         let all = lock(&self.pods);
@@ -106,7 +106,7 @@ impl Workloads {
         all.collect()
     }
 
-    /// What stopped it, if something has.
+    /// Returns the error that stopped it; `None` while it runs.
     pub async fn failure(&mut self) -> Option<anyhow::Error> {
         if self.task.is_finished() {
             return Some(self.stopped().await);
@@ -114,7 +114,7 @@ impl Workloads {
         None
     }
 
-    /// Waits until something stops it, and returns what.
+    /// Waits until an error stops it, and returns the error.
     pub async fn stopped(&mut self) -> anyhow::Error {
         match (&mut self.task).await {
             Ok(Ok(())) => anyhow!("the watches have ended"),
@@ -130,17 +130,17 @@ impl Drop for Workloads {
     }
 }
 
-/// Names of objects, and how often their spec has changed.
+/// Names and generations of objects.
 type Generations = Vec<(String, i64)>;
 
-/// A Pod, twice.
+/// A Pod, as an object and as a server.
 struct Running {
-    /// Its name as an object, and the uid.
+    /// Name and uid of the object.
     name: String,
     uid: String,
     version: String,
     labels: BTreeMap<String, String>,
-    /// What its EndpointSlice says, which may not be on loopback.
+    /// The address in the EndpointSlice, where loopback addresses are not allowed.
     address: String,
     server: Pod,
 }
@@ -152,11 +152,11 @@ struct State {
     pre_stop: Duration,
     pods: Pods,
     started: u32,
-    /// What was published last: names of Pods by Service.
+    /// The last published Pod names of each Service.
     endpoints: BTreeMap<String, Vec<String>>,
-    /// Names and generations of the RouteTables and of the MirrorPolicies that were published last.
+    /// The last published RouteTables and MirrorPolicies.
     published: (Generations, Generations),
-    /// Pods that end, and verdicts on tables that are to be served.
+    /// Pods that are ending, and tables that wait for their status.
     pending: JoinSet<Result<()>>,
     reports: bool,
 }
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// Follows the objects. While the API server is away, everything stays as it is.
+    /// Watches the objects, and updates Pods, endpoints and routes. Retries while the API server is not reachable.
     async fn run(mut self) -> Result<()> {
         let mut events = stream::select_all([
             changes(self.api::<ReplicaSet>()),
@@ -211,7 +211,7 @@ impl State {
         for set in &sets {
             self.scale(set).await?;
         }
-        // Endpoints before the status: the controller goes on as soon as it reads that Pods are available.
+        // Endpoints before the status: the controller continues as soon as it sees available Pods.
         let services = self.api::<Service>().list(&everything).await?.items;
         for service in &services {
             self.publish_endpoints(service).await?;
@@ -232,7 +232,7 @@ impl State {
         self.publish_routes().await
     }
 
-    /// Starts or ends Pods until there are as many as the ReplicaSet asks for.
+    /// Starts or ends Pods until the ReplicaSet has the desired number.
     async fn scale(&mut self, set: &ReplicaSet) -> Result<()> {
         let uid = set.uid().context("a ReplicaSet without uid")?;
         let wanted = usize::try_from(set.spec.replicas.unwrap_or(1))?;
@@ -274,7 +274,7 @@ impl State {
 
         self.started += 1;
         let name = format!("{}-{}", set.name_any(), self.started);
-        // A Pod with a node waits for no scheduler.
+        // A Pod with a node does not need the scheduler.
         spec.node_name = Some("node".to_owned());
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -296,7 +296,7 @@ impl State {
         })
     }
 
-    /// Writes the EndpointSlice of a Service, and tells the gateway.
+    /// Writes the EndpointSlice of a Service, and publishes its endpoints to the gateway.
     async fn publish_endpoints(&mut self, service: &Service) -> Result<()> {
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone());
         let selector = selector.unwrap_or_default();
@@ -341,12 +341,12 @@ impl State {
         Ok(())
     }
 
-    /// Tells the gateway of the RouteTables and MirrorPolicies, if one has changed.
+    /// Publishes the RouteTables and MirrorPolicies to the gateway if one has changed.
     async fn publish_routes(&mut self) -> Result<()> {
         let everything = ListParams::default();
         let tables = self.gloo::<RouteTable>().list(&everything).await?.items;
         let mirrors = self.gloo::<MirrorPolicy>().list(&everything).await?.items;
-        // A generation counts changes of the spec; a status does not make another one.
+        // Changes of the status do not raise the generation.
         let generations = |objects: &[DynamicObject]| {
             let objects = objects.iter();
             let objects = objects.map(|it| (it.name_any(), it.metadata.generation.unwrap_or(0)));
@@ -365,7 +365,7 @@ impl State {
         let served = self.world.publish_routes(translate(&Objects {
             tables: &tables.collect::<Result<Vec<_>>>()?,
             mirror_policies: &mirrors.collect::<Result<Vec<_>>>()?,
-            // A retry would hide a failure.
+            // Retries would hide failed requests.
             retries: DefaultRetries::Off,
             ..Objects::default()
         }))?;
@@ -396,19 +396,19 @@ fn lock(pods: &Pods) -> MutexGuard<'_, BTreeMap<String, Vec<Running>>> {
     pods.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether a request failed because no API server was there.
+/// Returns whether a request failed because the API server is not reachable.
 fn is_away(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Service(_) | kube::Error::HyperError(_))
 }
 
-/// Writes Gloo's verdict on tables once the gateway serves them.
+/// Writes the status of tables, like Gloo, once the gateway serves them.
 async fn accept(
     api: Api<DynamicObject>,
     tables: Vec<(String, i64)>,
     served: oneshot::Receiver<()>,
 ) -> Result<()> {
     if served.await.is_err() {
-        // The next publication says why.
+        // The next publication returns the error.
         return Ok(());
     }
     for (name, generation) in tables {
@@ -452,7 +452,8 @@ fn restarting<T: Send + 'static>(
         .boxed()
 }
 
-/// The same pause after each error. With pauses that grow, a restart of the API server would measure this model and not the plugin.
+/// A constant backoff. With growing pauses, a test that restarts the API server would measure this stand-in instead of the
+/// plugin.
 struct Steady;
 
 impl Iterator for Steady {

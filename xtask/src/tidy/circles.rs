@@ -21,10 +21,6 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
     ("crates/rollouts-rpc", &["metric_provider", "to_wire"]),
     ("crates/route-planner", &["config", "config_reader"]),
-    (
-        "crates/route-store",
-        &["cached", "clusters", "kube_api", "rollout", "table"],
-    ),
 ];
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<Violation> {

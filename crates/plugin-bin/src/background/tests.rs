@@ -113,7 +113,7 @@ impl Observer for World {
 }
 
 struct Fixture {
-    router: Arc<GlooRouter<Arc<MemoryRouteStore>>>,
+    router: Arc<GlooRouter<MemoryRouteStore>>,
     world: Arc<World>,
 }
 

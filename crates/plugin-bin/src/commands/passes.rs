@@ -285,7 +285,7 @@ fn describe(step: &Value) -> String {
 
 /// The plugin's router over tables in memory.
 pub(super) struct Trial {
-    router: GlooRouter<Arc<MemoryRouteStore>>,
+    router: GlooRouter<MemoryRouteStore>,
     warnings: Warnings,
 }
 

@@ -93,13 +93,13 @@ pub(super) async fn run(args: &Args) -> anyhow::Result<Answer> {
     }
     // A policy is deleted before its routes.
     for policy in &work.policies {
-        match clusters.delete_policy(policy).await {
+        match clusters.tables.delete_policy(policy).await {
             Err(StoreError::NotFound { .. }) => {}
             deleted => deleted?,
         }
     }
     for Change { plan, .. } in &work.changes {
-        carry_out(&clusters, plan).await?;
+        carry_out(&*clusters.tables, plan).await?;
     }
     output::print(&(styled(GREEN, "restored") + "\n"))?;
     Ok(Answer::Yes)

@@ -152,7 +152,7 @@ impl Source {
         let subject = if self.files.is_empty() {
             let name = name.context("no Rollout is named: name one, or give files with -f")?;
             let key = self.key(name);
-            let live = self.clusters().rollout(&key).await?;
+            let live = self.clusters().local.rollout(&key).await?;
             let live = live.with_context(|| format!("the cluster has no Rollout {key}"))?;
             self.subject(live.raw())?
         } else {
@@ -244,6 +244,7 @@ impl Source {
         };
         let clusters = self.clusters();
         let selection = clusters
+            .tables
             .select(config.route_tables(), Freshness::Live)
             .await;
         for error in selection.errors {
@@ -259,7 +260,7 @@ impl Source {
         {
             store.put(table.into_raw())?;
         }
-        match clusters.policies().await {
+        match clusters.tables.policies().await {
             // Only mirror routes need policies.
             Err(StoreError::NotFound { .. } | StoreError::Forbidden { .. })
                 if !from_rpc::has_mirrors(rollout) => {}

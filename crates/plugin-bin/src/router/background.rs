@@ -465,7 +465,7 @@ impl<S: Store> GlooRouter<S> {
         if plan.is_noop() {
             return Ok(Collected::Skipped);
         }
-        carry_out(&self.store, &plan).await?;
+        carry_out(&*self.store, &plan).await?;
         let uid = document.raw().pointer("/metadata/uid");
         Ok(Collected::Restored(About {
             key: table.clone(),

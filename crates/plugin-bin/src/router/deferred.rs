@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use gloo_types::ObjectKey;
@@ -77,7 +77,7 @@ impl<S: Store> GlooRouter<S> {
     }
 }
 
-impl GlooRouter<Arc<CachedRouteStore>> {
+impl GlooRouter<CachedRouteStore> {
     /// Runs beside the calls. Returns only if the cache ends.
     pub(crate) async fn maintain(&self) {
         let mut changes = self.store.rollouts().subscribe();

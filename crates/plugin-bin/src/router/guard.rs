@@ -291,7 +291,7 @@ impl<S: Store> GlooRouter<S> {
         let key = &promotion.rollout;
         let look = match self.holds.followed(promotion) {
             Some(look) => look,
-            None => match deadline.reading(look(&self.store, promotion)).await {
+            None => match deadline.reading(look(&*self.store, promotion)).await {
                 Some(Ok(Some(look))) => look,
                 Some(Ok(None)) => return false,
                 Some(Err(error)) => {
@@ -515,7 +515,7 @@ impl<S: Store> GlooRouter<S> {
             let Some(request) = &request else {
                 let plan = restore(&self.policy.mark(key), &document)?;
                 if !plan.is_noop() {
-                    carry_out(&self.store, &plan).await?;
+                    carry_out(&*self.store, &plan).await?;
                 }
                 continue;
             };

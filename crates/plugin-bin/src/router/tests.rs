@@ -24,7 +24,7 @@ use super::*;
 
 /// A router and its memory store.
 struct Fixture {
-    router: GlooRouter<Arc<Faulty>>,
+    router: GlooRouter<Faulty>,
     store: Arc<Faulty>,
 }
 

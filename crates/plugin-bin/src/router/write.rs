@@ -348,7 +348,7 @@ impl<S: Store> GlooRouter<S> {
             },
         };
         for attempt in 1.. {
-            match carry_out(&self.store, &write.plan).await {
+            match carry_out(&*self.store, &write.plan).await {
                 Ok(()) => break,
                 Err(StoreError::Conflict(_)) if attempt < attempts => {
                     tokio::time::sleep(pause(attempt)).await;

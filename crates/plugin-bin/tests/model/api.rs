@@ -325,7 +325,7 @@ impl Api {
 }
 
 /// Creates the router of a new process.
-pub(crate) fn router<S: Store>(store: S) -> GlooRouter<S> {
+pub(crate) fn router<S: Store>(store: Arc<S>) -> GlooRouter<S> {
     let policy = Policy {
         plugin_names: DEFAULT_PLUGIN_NAMES.map(str::to_owned).to_vec(),
         ..Policy::default()

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::mem::discriminant;
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use std::time::Duration;
 
 use plugin_bin::{GlooRouter, admissible};
@@ -122,7 +123,7 @@ impl Play {
         }
         let api = Api::new(tables, controllers.iter().map(Status::of).collect());
         let mut play = Self {
-            router: router(api.clone()),
+            router: router(Arc::new(api.clone())),
             api,
             // With a second Rollout behind the same Service, the endpoints would never be of one version.
             lag: setup.lag.filter(|_| setup.second != Second::Rival),
@@ -220,7 +221,7 @@ impl Play {
     }
 
     fn restart(&mut self) {
-        self.router = router(self.api.clone());
+        self.router = router(Arc::new(self.api.clone()));
         self.known.clear();
     }
 

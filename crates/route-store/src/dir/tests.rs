@@ -1,4 +1,4 @@
-//! The directory store: files survive what they should survive.
+//! The directory store: what it reads, what it writes, and that the owner's text is kept.
 
 use super::*;
 
@@ -60,7 +60,7 @@ async fn selects_route_tables_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_read_hides_no_other() {
+async fn an_unreadable_file_does_not_hide_other_files() {
     let fixture = fixture(SHOP);
     fs::write(fixture.dir.path().join("a.yaml"), "{broken").unwrap();
     fs::write(
@@ -103,7 +103,7 @@ async fn the_port_of_a_service_is_its_first() {
 }
 
 #[tokio::test]
-async fn the_owners_text_returns_when_the_table_is_back_at_rest() {
+async fn the_owners_text_is_restored_with_the_owners_content() {
     let fixture = fixture(SHOP);
     fixture.patch(json!([{"op": "add", "path": "/spec/http/0/forwardTo/destinations/0/weight", "value": 75}])).await.unwrap();
     assert!(fixture.text().contains("weight: 75"), "{}", fixture.text());
@@ -120,7 +120,7 @@ async fn the_owners_text_returns_when_the_table_is_back_at_rest() {
 }
 
 #[tokio::test]
-async fn other_documents_of_the_file_stay() {
+async fn other_documents_of_a_file_are_kept() {
     let fixture = fixture(&format!("{OTHER}{SHOP}"));
     fixture
         .patch(json!([{"op": "add", "path": "/spec/weight", "value": 1}]))
@@ -133,7 +133,7 @@ async fn other_documents_of_the_file_stay() {
 }
 
 #[tokio::test]
-async fn a_failed_test_is_a_conflict_and_leaves_the_file_alone() {
+async fn a_failed_test_is_a_conflict_and_the_file_is_unchanged() {
     let fixture = fixture(SHOP);
     let error = fixture
         .patch(json!([
@@ -234,7 +234,7 @@ async fn a_policy_is_created_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_policy_beside_a_table_leaves_the_table_alone() {
+async fn deleting_a_policy_keeps_a_table_in_the_same_file() {
     let fixture = fixture(&format!(
         "{}---\n{SHOP}",
         serde_saphyr::to_string(&policy()).unwrap()

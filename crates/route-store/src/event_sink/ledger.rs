@@ -1,4 +1,11 @@
-//! Which Events are posted, which are counted as repeats, and which are not posted at all. Times are arguments.
+//! Decides which Events are posted, counted as repeats, throttled or dropped. Time is an argument.
+//!
+//! ```text
+//! add:   equal to a queued Event?  -> Counted       queue full?            -> the oldest is Dropped
+//! next:  rate of the object is used up?  -> Throttled, or Counted if an equal Event was posted within 10 min
+//!        rate of all is used up?   -> Wait
+//!        otherwise                 -> Post: a new Event, or a repeat that updates the posted one
+//! ```
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -8,24 +15,24 @@ use jiff::Timestamp;
 
 use super::{Event, EventObject, EventResult, MESSAGE};
 
-/// How long an Event is counted up instead of posted again.
+/// An equal Event within this time of the last one raises its count.
 const WINDOW: Duration = Duration::from_secs(600);
-/// Events that may wait.
+/// Maximum number of queued Events.
 const QUEUE: usize = 256;
-/// What one object may have at once, and how long until it may have one more.
+/// The rate of Events of one object.
 const PER_OBJECT: Rate = Rate {
     burst: 10.0,
     every: Duration::from_secs(60),
 };
-/// The same for all objects together.
+/// The rate of all Events.
 const ALL: Rate = Rate {
     burst: 5.0,
     every: Duration::from_millis(200),
 };
-/// Names of objects have at most 253 characters; `.` and the time take some of them.
+/// Characters of the object's name in the Event's name. Names have at most 253; `.` and the time need up to 17.
 const NAME: usize = 236;
 
-/// Events that wait, and what is known of those that were posted.
+/// The queued Events, and the posted Events of the last [`WINDOW`].
 #[derive(Default)]
 pub(super) struct Ledger {
     waiting: VecDeque<Waiting>,
@@ -34,13 +41,13 @@ pub(super) struct Ledger {
     all: Option<Bucket>,
 }
 
-/// What the task does next.
+/// The next action of the task.
 #[derive(Debug)]
 pub(super) enum Next {
     Post(Box<Posting>),
-    /// Nothing may be posted before this time has passed.
+    /// The rate of all Events allows the next one after this time.
     Wait(Duration),
-    /// Nothing waits.
+    /// The queue is empty.
     Nothing,
 }
 
@@ -48,7 +55,7 @@ pub(super) enum Next {
 #[derive(Debug)]
 pub(super) struct Posting {
     pub(super) event: Event,
-    /// Whether it is in the cluster and only its count and time change.
+    /// Whether the Event is in the cluster, so that only its count and time change.
     pub(super) is_repeat: bool,
     pub(super) count: u32,
     pub(super) first: Timestamp,
@@ -56,7 +63,7 @@ pub(super) struct Posting {
     name: String,
 }
 
-/// What makes two Events the same.
+/// The fields by which two Events are equal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Identity {
     about: EventObject,
@@ -81,7 +88,7 @@ struct Posted {
 #[derive(Clone, Copy)]
 struct Rate {
     burst: f64,
-    /// Time until there is room for one more.
+    /// Time until one more token.
     every: Duration,
 }
 
@@ -91,12 +98,12 @@ struct Bucket {
     at: Instant,
 }
 
-/// The reason of an Event, and what became of it.
+/// The reason and the result of an Event.
 type Ended = (&'static str, EventResult);
 
 impl Ledger {
-    /// Adds what happens at `(now, time)`. Returns what is over at once: this Event, if an equal one waits; the oldest, if
-    /// too many wait.
+    /// Queues an Event that happens at `(now, time)`. Returns a result if an Event is finished: this one if an equal one is
+    /// queued, or the oldest one if the queue was full.
     pub(super) fn add(
         &mut self,
         mut event: Event,
@@ -124,8 +131,8 @@ impl Ledger {
         oldest.map(|oldest| (oldest.event.reason, EventResult::Dropped))
     }
 
-    /// The next request, and what ends without one: an Event whose object has no budget left is not posted, and a repeat of
-    /// a posted one is shown with the next repeat that is.
+    /// Returns the next action, and the Events that are finished without a request. The count of a throttled repeat is
+    /// included in the next repeat that is posted.
     pub(super) fn next(&mut self, now: Instant) -> (Next, Vec<Ended>) {
         let mut ended = Vec::new();
         while let Some(waiting) = self.waiting.front() {
@@ -165,12 +172,12 @@ impl Ledger {
         (Next::Nothing, ended)
     }
 
-    /// Forgets an Event that could not be posted: the next occurrence is a new one.
+    /// Forgets an Event that could not be posted, so that the next occurrence creates it.
     pub(super) fn forget(&mut self, posting: &Posting) {
         self.posted.remove(&posting.event.identity());
     }
 
-    /// Remembers an Event, and nothing that has no influence any more.
+    /// Remembers a posted Event, and drops expired Events and full buckets.
     fn remember(&mut self, posting: &Posting, now: Instant) {
         self.posted
             .retain(|_, posted| now.duration_since(posted.at) < WINDOW);
@@ -215,7 +222,7 @@ impl Waiting {
                 count,
                 first,
                 last,
-                // As client-go names Events.
+                // client-go names Events in this way.
                 name: format!("{base}.{:x}", first.as_nanosecond()),
             },
         }
@@ -255,10 +262,10 @@ impl Bucket {
         (self.tokens + passed / rate.every.as_secs_f64()).min(rate.burst)
     }
 
-    /// Time until there is one token.
+    /// Returns the time until there is one token.
     fn pause(&self, rate: Rate, now: Instant) -> Duration {
         let missing = (1.0 - self.tokens(rate, now)).max(0.0);
-        // Rounded up: a pause that is too short by a fraction would be followed by another one.
+        // Rounded up, because a slightly too short pause would be followed by another one.
         let nanos = (missing * rate.every.as_nanos() as f64).ceil();
         Duration::from_nanos(nanos as u64)
     }

@@ -1,4 +1,4 @@
-//! The sink before a writer that notes what it is asked and can block, by a clock that stands still until it is advanced.
+//! The sink with a writer that records its requests and can block, on a paused clock.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{self, advance};
 
 use super::*;
 
-/// What was asked: the verb, the object, the message or the count.
+/// Requests: the verb, the reason and message, and the count.
 type Asked = Arc<Mutex<Vec<String>>>;
 type Counts = Arc<Mutex<Vec<String>>>;
 
@@ -16,7 +16,7 @@ struct Fake {
     asked: Asked,
     /// A permit for each request that is answered.
     answers: Arc<Semaphore>,
-    /// What the next request fails with.
+    /// The error of the next request.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -54,7 +54,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A sink whose task runs; `answers` of its requests are answered.
+    /// A sink with a running task, whose first `answers` requests are answered.
     fn start(answers: usize) -> Self {
         let counts = Counts::default();
         let counted = counts.clone();
@@ -84,7 +84,7 @@ impl Bench {
         self.sink.record(event(table, message));
     }
 
-    /// What was asked since the last time, after the task has done all that it may do now.
+    /// Lets the task run until it waits, and returns the requests since the last call.
     async fn asked(&self) -> Vec<String> {
         for _ in 0..50 {
             tokio::task::yield_now().await;
@@ -115,7 +115,7 @@ async fn repeats_within_10_minutes_raise_the_count() {
     advance(Duration::from_secs(599)).await;
     bench.record("web", "a");
     assert_eq!(bench.asked().await, ["patch x2"]);
-    // The 10 minutes begin with each occurrence.
+    // Each occurrence starts the 10 minutes again.
     advance(Duration::from_secs(599)).await;
     bench.record("web", "a");
     bench.record("web", "b");
@@ -126,7 +126,7 @@ async fn repeats_within_10_minutes_raise_the_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_events_that_wait_are_one_request() {
+async fn equal_queued_events_are_one_request() {
     let bench = Bench::start(100);
     for _ in 0..7 {
         bench.record("web", "a");
@@ -147,7 +147,7 @@ async fn an_object_has_ten_events_and_then_one_per_minute() {
     }
     assert_eq!(bench.count_of("Repaired posted"), 10);
     assert_eq!(bench.count_of("Repaired throttled"), 20);
-    // Another object has a budget of its own.
+    // Another object has its own rate.
     bench.record("shop", "x");
     assert_eq!(bench.asked().await, ["create Repaired x x1"]);
     advance(Duration::from_secs(30)).await;
@@ -157,7 +157,7 @@ async fn an_object_has_ten_events_and_then_one_per_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repeat_beyond_the_budget_shows_with_the_next_one_within_it() {
+async fn a_throttled_repeat_is_included_in_the_next_posted_count() {
     let bench = Bench::start(1000);
     for _ in 0..40 {
         bench.record("web", "a");
@@ -187,7 +187,7 @@ async fn all_objects_together_have_five_events_per_second() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_more_than_256_the_oldest_are_dropped() {
+async fn a_full_queue_drops_the_oldest_events() {
     let bench = Bench::start(0);
     bench.record("first", "a");
     assert_eq!(bench.asked().await.len(), 1, "one is being posted");
@@ -200,9 +200,9 @@ async fn of_more_than_256_the_oldest_are_dropped() {
     assert_eq!(bench.count_of("Repaired posted"), 257);
 }
 
-/// Nothing of `record` depends on the task: it has no chance to run here.
+/// `record` is not async, so the task cannot run while it queues Events.
 #[tokio::test(start_paused = true)]
-async fn a_call_never_waits_while_events_are_blocked_for_a_minute() {
+async fn recording_never_waits_while_the_writer_is_blocked() {
     let bench = Bench::start(0);
     bench.record("web", "blocked");
     assert_eq!(bench.asked().await, ["create Repaired blocked x1"]);
@@ -214,11 +214,11 @@ async fn a_call_never_waits_while_events_are_blocked_for_a_minute() {
     assert!(bench.asked().await.is_empty());
     advance(Duration::from_secs(60)).await;
     bench.answers.add_permits(1);
-    assert!(!bench.asked().await.is_empty(), "it goes on");
+    assert!(!bench.asked().await.is_empty(), "posting continues");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_expired_is_posted_again_with_its_count() {
+async fn an_expired_event_is_created_again_with_its_count() {
     let bench = Bench::start(100);
     bench.record("web", "a");
     bench.asked().await;
@@ -229,7 +229,7 @@ async fn an_event_that_expired_is_posted_again_with_its_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_counted_and_forgotten() {
+async fn a_failed_event_is_counted_and_forgotten() {
     let bench = Bench::start(100);
     let what = "Event mesh/web.1".to_owned();
     *bench.writer.failure.lock().unwrap() = Some(StoreError::NotFound { what });
@@ -241,7 +241,7 @@ async fn what_fails_is_counted_and_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_remembered_of_objects_that_have_been_quiet() {
+async fn expired_events_and_idle_objects_are_forgotten() {
     let bench = Bench::start(usize::MAX >> 4);
     for table in 0..2000 {
         bench.record(&format!("t{table}"), "a");
@@ -252,7 +252,7 @@ async fn nothing_is_remembered_of_objects_that_have_been_quiet() {
 }
 
 #[test]
-fn an_event_is_core_v1_and_names_the_object_that_was_read() {
+fn an_event_is_core_v1_and_names_the_involved_object() {
     let table = json!({"apiVersion": "networking.gloo.solo.io/v2", "kind": "RouteTable",
         "metadata": {"name": "web", "namespace": "mesh", "uid": "5f2d"}});
     let table = RouteTableDoc::from_value(table).unwrap();

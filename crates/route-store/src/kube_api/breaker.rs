@@ -1,4 +1,4 @@
-//! When an API server that fails is not asked any more, and when it is asked again.
+//! The circuit breaker of one API server. It has no clock: time is an argument.
 
 use std::time::Duration;
 
@@ -6,18 +6,23 @@ use tokio::time::Instant;
 
 use crate::Priority;
 
-/// So many failures in a row open the breaker.
+/// Number of consecutive failures that open the breaker.
 const FAILURES: u32 = 5;
-/// The pause before the first probe. It doubles with each probe that fails.
+/// The pause before the first probe. It doubles with each failed probe.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// While it is open, one request toward stable may pass in this time.
+/// While the breaker is open, one request toward stable may pass in each such interval.
 const URGENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Stops requests to an API server that fails, so that calls fail at once instead of waiting for it.
+/// Stops requests to a failing API server, so that calls fail at once instead of waiting for a timeout.
 ///
-/// Closed, it lets every request pass. [`FAILURES`] in a row open it. Open, it lets one probe pass after 1, 2, 4, 8, 10,
-/// 10 … seconds, and a request toward stable once per second. Any success closes it.
+/// ```text
+///           5 consecutive failures
+///  Closed ---------------------------> Open: one probe after 1, 2, 4, 8, 10, 10 ... s,
+///    ^                                  |    one request toward stable each second
+///    +----------------------------------+
+///      an answer other than 5xx and 429, or an event of a watch
+/// ```
 #[derive(Debug)]
 pub(super) enum Breaker {
     Closed { failures: u32 },
@@ -26,36 +31,37 @@ pub(super) enum Breaker {
 
 #[derive(Debug)]
 pub(super) struct Open {
-    /// Between the last probe and the next.
+    /// The time between the last probe and the next.
     pause: Duration,
     probe_at: Instant,
-    /// Whether the answer to a probe is awaited.
+    /// Whether a probe is in flight.
     is_probing: bool,
     urgent_at: Instant,
 }
 
-/// Why a request may be sent.
+/// Permission to send a request, by its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pass {
-    /// The breaker is closed, or the request toward stable is the one of this second.
+    /// The breaker is closed, or this is the request toward stable of this second.
     Usual,
-    /// To see whether the API server is well again.
+    /// The request tests whether the API server has recovered.
     Probe,
-    /// An Event object: its outcome means nothing here.
+    /// The request writes an Event object, whose outcome is ignored.
     Unjudged,
 }
 
-/// What a request says about the API server.
+/// The state of the API server as the outcome of a request shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It answers.
-    Well,
-    /// It does not, or only that it cannot.
+    /// The API server answers.
+    Healthy,
+    /// It does not answer, or answers that it cannot serve.
     Failed,
+    /// The outcome shows neither, for example because the caller cancelled the request.
     Unknown,
 }
 
-/// The breaker has just opened or closed.
+/// A transition of the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Opened,
@@ -67,7 +73,7 @@ impl Breaker {
         Self::Closed { failures: 0 }
     }
 
-    /// Whether a request may pass now. Changes nothing.
+    /// Returns whether a request may pass at `now`, without a change of the state.
     pub(super) fn lets_pass(&self, priority: Priority, now: Instant) -> bool {
         match self {
             Self::Closed { .. } => true,
@@ -75,7 +81,7 @@ impl Breaker {
         }
     }
 
-    /// Lets a request pass, or not. One that passes has to be [`judge`](Self::judge)d.
+    /// Permits a request; `None` if it must not be sent. [`judge`](Self::judge) must follow each permission.
     pub(super) fn admit(&mut self, priority: Priority, now: Instant) -> Option<Pass> {
         let Self::Open(open) = self else {
             return Some(match priority {
@@ -91,12 +97,12 @@ impl Breaker {
         Some(pass)
     }
 
-    /// Takes note of how a request that passed ended.
+    /// Updates the state with the outcome of a request that [`admit`](Self::admit) permitted.
     pub(super) fn judge(&mut self, pass: Pass, verdict: Verdict, now: Instant) -> Option<Change> {
         if pass == Pass::Unjudged {
             return None;
         }
-        if verdict == Verdict::Well {
+        if verdict == Verdict::Healthy {
             let was_open = matches!(self, Self::Open(_));
             *self = Self::new();
             return was_open.then_some(Change::Closed);
@@ -127,9 +133,9 @@ impl Breaker {
         }
     }
 
-    /// A watch has heard from the API server.
+    /// Closes the breaker, because a watch has received something from the API server.
     pub(super) fn heard(&mut self) -> Option<Change> {
-        // While it is closed the failures of requests count, however well watches are.
+        // While closed, failures of requests still count: a healthy watch does not reset them.
         let is_open = matches!(self, Self::Open(_));
         is_open.then(|| {
             *self = Self::new();
@@ -152,9 +158,9 @@ impl Open {
 mod tests {
     use super::*;
     use Priority::{Call, Event, List, TowardStable};
-    use Verdict::{Failed, Unknown, Well};
+    use Verdict::{Failed, Healthy, Unknown};
 
-    /// A breaker, and the time that its steps name in milliseconds.
+    /// A breaker, and the time to which the milliseconds of each step are relative.
     struct Test {
         breaker: Breaker,
         start: Instant,
@@ -168,7 +174,7 @@ mod tests {
             }
         }
 
-        /// One that opened at 0.
+        /// A breaker that opened at 0 ms.
         fn open() -> Self {
             let mut test = Self::new();
             for _ in 1..FAILURES {
@@ -191,7 +197,7 @@ mod tests {
             self.breaker.judge(pass, verdict, now)
         }
 
-        /// A request that ends at once: `None` if it does not pass, else what it changes.
+        /// Sends a request that ends at once. Returns `None` if it may not pass, else the transition.
         fn send(
             &mut self,
             priority: Priority,
@@ -202,14 +208,14 @@ mod tests {
             Some(self.judge(pass, verdict, at))
         }
 
-        /// Failures at 0.
+        /// Sends requests at 0 ms that fail.
         fn fail(&mut self, times: u32) {
             for _ in 0..times {
                 self.send(Call, Failed, 0);
             }
         }
 
-        /// When requests passed of one each 100 ms up to `until`, all of which fail.
+        /// Tries a failing request each 100 ms up to `until`, and returns the times at which one passed.
         fn passed(&mut self, priority: Priority, until: u64) -> Vec<u64> {
             let times = (0..=until / 100).map(|tenth| tenth * 100);
             let passed = times.filter(|at| self.send(priority, Failed, *at).is_some());
@@ -218,12 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it() {
+    fn five_consecutive_failures_open_it() {
         let mut test = Test::new();
-        for verdict in [Failed, Failed, Failed, Failed, Well, Failed, Failed, Failed] {
+        for verdict in [
+            Failed, Failed, Failed, Failed, Healthy, Failed, Failed, Failed,
+        ] {
             assert_eq!(test.send(Call, verdict, 0), Some(None));
         }
-        // What says nothing does not interrupt the row.
+        // An unknown outcome does not reset the count.
         assert_eq!(test.send(Call, Unknown, 0), Some(None));
         assert_eq!(test.send(Call, Failed, 0), Some(None));
         assert_eq!(test.send(Call, Failed, 0), Some(Some(Change::Opened)));
@@ -241,7 +249,7 @@ mod tests {
         let mut test = Test::open();
         assert_eq!(test.admit(Call, 1000), Some(Pass::Probe));
         assert_eq!(test.admit(Call, 60_000), None);
-        // The caller stopped waiting: the next probe follows after the same pause.
+        // The caller cancelled the probe: the next one follows after the same pause.
         assert_eq!(test.judge(Pass::Probe, Unknown, 60_000), None);
         assert_eq!(test.admit(Call, 60_999), None);
         assert_eq!(test.admit(List, 61_000), Some(Pass::Probe));
@@ -250,17 +258,17 @@ mod tests {
     #[test]
     fn a_success_closes_it() {
         let mut test = Test::open();
-        assert_eq!(test.send(Call, Well, 1000), Some(Some(Change::Closed)));
+        assert_eq!(test.send(Call, Healthy, 1000), Some(Some(Change::Closed)));
         assert_eq!(test.send(Call, Failed, 1000), Some(None));
-        // A request that was sent before it opened tells as much.
+        // A request that was sent before it opened closes it too.
         let mut test = Test::new();
         let early = test.admit(Call, 0).unwrap();
         test.fail(FAILURES);
-        assert_eq!(test.judge(early, Well, 10), Some(Change::Closed));
+        assert_eq!(test.judge(early, Healthy, 10), Some(Change::Closed));
     }
 
     #[test]
-    fn failures_of_requests_that_were_on_their_way_do_not_delay_the_probe() {
+    fn failures_of_requests_in_flight_do_not_delay_the_probe() {
         let mut test = Test::new();
         let early = test.admit(Call, 0).unwrap();
         test.fail(FAILURES);
@@ -269,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_hears_something_closes_it() {
+    fn an_event_of_a_watch_closes_it() {
         let mut test = Test::open();
         assert_eq!(test.breaker.heard(), Some(Change::Closed));
         assert_eq!(test.breaker.heard(), None);
         assert_eq!(test.admit(Call, 0), Some(Pass::Usual));
-        // While it is closed the row of failures goes on.
+        // While it is closed, the count of failures goes on.
         let mut test = Test::new();
         test.fail(FAILURES - 1);
         assert_eq!(test.breaker.heard(), None);
@@ -286,11 +294,11 @@ mod tests {
         let mut test = Test::open();
         assert_eq!(
             test.passed(TowardStable, 3500),
-            // At 1000 and 3000 as the probe, which does not count.
+            // At 1000 and 3000 it is the probe, which does not use up the second.
             [0, 1000, 1100, 2100, 3000, 3100]
         );
         assert_eq!(
-            test.send(TowardStable, Well, 4100),
+            test.send(TowardStable, Healthy, 4100),
             Some(Some(Change::Closed))
         );
     }
@@ -302,8 +310,8 @@ mod tests {
             assert_eq!(test.send(Event, Failed, 0), Some(None));
         }
         test.fail(FAILURES - 1);
-        assert_eq!(test.send(Event, Well, 0), Some(None));
+        assert_eq!(test.send(Event, Healthy, 0), Some(None));
         assert_eq!(test.send(Call, Failed, 0), Some(Some(Change::Opened)));
-        assert_eq!(test.send(Event, Well, 5000), None);
+        assert_eq!(test.send(Event, Healthy, 5000), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The client: which cluster, with which credentials, and whether a proxy is in between.
+//! The configuration of the client: cluster, credentials and proxy.
 
 use std::{fmt, path::PathBuf, time::Duration};
 
@@ -9,22 +9,22 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use super::budget::RequestLimits;
+use super::gate::RequestLimits;
 
-/// How to reach the cluster that holds the RouteTables.
+/// How to reach a cluster, and the limits of its requests.
 #[derive(Debug, Clone)]
 pub struct KubeAccess {
-    /// Path of a kubeconfig. Without one: the in-cluster service account, else `$KUBECONFIG` or `~/.kube/config`.
+    /// Path of a kubeconfig. Default: the in-cluster service account, else `$KUBECONFIG` or `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
-    /// Context within the kubeconfig, default its current one.
+    /// Context in the kubeconfig. Default: its current context.
     pub context: Option<String>,
-    /// Deadline of each API request.
+    /// Timeout of each API request.
     pub request_timeout: Duration,
-    /// How many requests the API server gets.
+    /// Rate limit of the API server.
     pub limits: RequestLimits,
 }
 
-/// The API server, as far as it is known before there is a client.
+/// Writes the name of the API server in log records.
 impl fmt::Display for KubeAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the API server")?;
@@ -38,30 +38,30 @@ impl fmt::Display for KubeAccess {
     }
 }
 
-/// Why no client could be made, as the source of [`StoreError::Unreachable`](crate::StoreError::Unreachable).
+/// Why the client could not be created: the source of a [`StoreError::Unreachable`](crate::StoreError::Unreachable).
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No usable configuration.
+    /// There is no usable configuration.
     #[error("no usable cluster configuration: run inside a cluster or name a kubeconfig")]
     Infer(#[source] Box<kube::config::InferConfigError>),
-    /// The kubeconfig cannot be used.
+    /// The kubeconfig is invalid.
     #[error("kubeconfig {path} cannot be used: correct it, or name another context")]
     Kubeconfig {
         /// The file, or `from the environment`.
         path: String,
-        /// What is wrong with it.
+        /// The parser's error.
         #[source]
         source: Box<kube::config::KubeconfigError>,
     },
-    /// The way to the API server leads through a proxy, and the feature `proxy` is off.
+    /// A proxy is configured for the API server, and the feature `proxy` is off.
     #[error(
         "API server {server} would be asked through the proxy of HTTPS_PROXY or of the kubeconfig, which is not supported: add its host to NO_PROXY"
     )]
     Proxy {
-        /// Its address.
+        /// The address of the API server.
         server: String,
     },
-    /// The configuration asks for something this client does not do.
+    /// The configuration needs something that this client does not support.
     #[error("no client for this cluster configuration: check its TLS and authentication settings")]
     Client(#[source] Box<kube::Error>),
 }
@@ -73,7 +73,7 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError>
     if is_exempt(&config.cluster_url, &no_proxy) {
         config.proxy_url = None;
     }
-    // `send` has its own rule, which knows how much time is left.
+    // `send` retries with its own rule, which depends on the time left.
     config.default_retry = false;
     if config.proxy_url.is_some() && !cfg!(feature = "proxy") {
         let server = config.cluster_url.to_string();
@@ -82,7 +82,7 @@ pub(super) async fn connect(access: &KubeAccess) -> Result<Client, ConnectError>
     Client::try_from(config).map_err(|error| ConnectError::Client(Box::new(error)))
 }
 
-/// Whether `NO_PROXY` has the host of `server`. The kube crate takes the proxy of the environment all the same.
+/// Returns whether `NO_PROXY` exempts the host of `server`. The kube crate ignores `NO_PROXY`.
 pub(super) fn is_exempt(server: &Uri, no_proxy: &str) -> bool {
     let proxies = Matcher::builder().all("http://any").no(no_proxy).build();
     proxies.intercept(server).is_none()

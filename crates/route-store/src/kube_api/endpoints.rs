@@ -1,6 +1,6 @@
 //! EndpointSlices and the metadata of Pods in the Kubernetes API.
 //!
-//! The controller's role may list and watch Pods, and not get one. Of a Pod only the metadata is asked for.
+//! The controller's role permits to list and watch Pods, but not to get one. Only the metadata of Pods is requested.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -13,10 +13,12 @@ use kube::core::params::ListParams;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::{Call, Informer, Keep, Kept, KubeRouteStore, PAGE, resource};
+use super::send::{Call, resource};
+use super::{Informer, Keep, Kept, KubeRouteStore, PAGE};
 use crate::endpoints::{
-    Endpoint, EndpointReader, EndpointSlice, EndpointStream, Pod, endpoints_in, pods_of, slices_of,
+    Endpoint, EndpointReader, EndpointStream, endpoints_in, pods_of, slices_of,
 };
+use crate::resources::{EndpointSlice, Pod};
 use crate::{FRESH, StoreError};
 
 impl EndpointReader for KubeRouteStore {
@@ -59,10 +61,10 @@ impl EndpointReader for KubeRouteStore {
     }
 }
 
-/// How often it is checked whether the watch still gives signs of life.
+/// The longest time without an item in the stream: the watch can become stale without a change.
 const CHECK: Duration = Duration::from_secs(15);
 
-/// Keeps the endpoints of slices.
+/// The [`Keep`] of slices, which decodes their endpoints.
 struct SliceKeeper;
 
 struct Slice {
@@ -98,7 +100,7 @@ impl Kept for Slice {
 }
 
 impl KubeRouteStore {
-    /// Follows the endpoints of `services`, with a watch of their slices that ends with the stream. Needs a Tokio runtime.
+    /// Watches the slices of `services` until the stream is dropped, and yields their endpoints. Needs a Tokio runtime.
     pub(crate) fn follow_endpoints_of(
         self: &Arc<Self>,
         namespace: &str,
@@ -115,10 +117,10 @@ impl KubeRouteStore {
                 if is_first {
                     informer.settled(Some(&namespace)).await;
                 } else {
-                    // Also when nothing changes, and when changes were missed.
+                    // A timeout and a lagging receiver both yield the endpoints again.
                     let _ = timeout(CHECK, changes.recv()).await;
                 }
-                // What changed at once is told at once.
+                // Several changes at once yield one item.
                 while changes.try_recv().is_ok() {}
                 let known = informer.objects(&namespace, FRESH).ok();
                 let endpoints = known.map(|slices| {

@@ -1,5 +1,10 @@
-//! What a request passes before it is sent: the breaker and the budget of its API server.
+//! Admission of requests to one API server: the rate limit (budget) with its queue, and the circuit breaker.
+//!
+//! The budget is a token bucket. A request without a token waits in a queue that is ordered by priority, then by arrival.
+//! It is rejected at once if its turn would come after its deadline. Both [`Budget`] and [`Breaker`] take the time as an
+//! argument; [`Gate`] adds locks, waiting and log records.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,20 +13,37 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::breaker::{Breaker, Change, Pass, Verdict};
-use super::budget::{Budget, RequestLimits, Ticket};
 use crate::{Observer, Priority};
 
-/// The gate in front of one API server.
+/// The rate limit of one API server. Watches do not count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RequestLimits {
+    /// Requests per second on average. Above 0.
+    pub qps: f64,
+    /// Requests at once after an idle time. At least 1. A fifth is reserved for [`Priority::TowardStable`].
+    pub burst: u32,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self {
+            qps: 50.0,
+            burst: 100,
+        }
+    }
+}
+
+/// Admits the requests to one API server.
 pub(super) struct Gate {
-    /// The API server in log records.
+    /// Name of the API server in log records.
     name: String,
-    /// An API server that was given less time has not failed because there is no answer.
+    /// A request that is cancelled after at least this time counts as a failure of the API server.
     patience: Duration,
     breaker: Mutex<Guarded>,
     budget: Mutex<Budget>,
-    /// A request has left the queue unserved.
+    /// Notified when a request leaves the queue without a token, so that the others move up.
     left: Notify,
-    /// Hears of the requests too.
+    /// Measures requests, waits and the breaker.
     pub(super) observer: Arc<dyn Observer>,
 }
 
@@ -33,15 +55,15 @@ struct Guarded {
 
 /// Why a request is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shut {
-    /// The API server fails; this was its last failure.
+pub(super) enum Rejection {
+    /// The breaker is open; the reason is the last failure.
     Breaker(Arc<str>),
-    /// The request's turn comes after its deadline.
+    /// The request's turn would come after its deadline.
     Budget,
 }
 
 impl Gate {
-    /// A gate in front of the API server `name`, whose requests may take `timeout`.
+    /// A gate for the API server `name`, whose requests have `timeout`.
     pub(super) fn new(name: String, limits: RequestLimits, timeout: Duration) -> Self {
         Self {
             name,
@@ -56,19 +78,19 @@ impl Gate {
         }
     }
 
-    /// Waits until a request may be sent, not beyond `end`.
+    /// Waits until a request may be sent, at most until `end`.
     pub(super) async fn enter(
         &self,
         priority: Priority,
         end: Instant,
-    ) -> Result<Entered<'_>, Shut> {
-        // Before it waits for the budget: a request to an API server that fails must fail at once.
+    ) -> Result<Entered<'_>, Rejection> {
+        // Before the wait for a token, so that a request to a failing API server fails at once.
         self.check(priority, Instant::now())?;
         self.wait_for_turn(priority, end).await?;
         let mut guarded = self.breaker();
         let now = Instant::now();
         let pass = guarded.breaker.admit(priority, now);
-        let pass = pass.ok_or_else(|| Shut::Breaker(guarded.reason.clone()))?;
+        let pass = pass.ok_or_else(|| Rejection::Breaker(guarded.reason.clone()))?;
         Ok(Entered {
             gate: self,
             pass,
@@ -77,30 +99,30 @@ impl Gate {
         })
     }
 
-    /// Whether the breaker would let a request pass at a time, as far as is known now.
-    pub(super) fn check(&self, priority: Priority, at: Instant) -> Result<(), Shut> {
+    /// Returns whether the breaker in its current state would let a request pass at `at`.
+    pub(super) fn check(&self, priority: Priority, at: Instant) -> Result<(), Rejection> {
         let guarded = self.breaker();
         if guarded.breaker.lets_pass(priority, at) {
             Ok(())
         } else {
-            Err(Shut::Breaker(guarded.reason.clone()))
+            Err(Rejection::Breaker(guarded.reason.clone()))
         }
     }
 
-    /// A watch has heard from the API server.
+    /// Closes the breaker, because a watch has received something from the API server.
     pub(super) fn heard(&self) {
         let mut guarded = self.breaker();
         let change = guarded.breaker.heard();
         self.report(&guarded, change);
     }
 
-    async fn wait_for_turn(&self, priority: Priority, end: Instant) -> Result<(), Shut> {
+    async fn wait_for_turn(&self, priority: Priority, end: Instant) -> Result<(), Rejection> {
         let begin = Instant::now();
         let ticket = self.budget().join(priority);
         let queued = Queued { gate: self, ticket };
         let mut has_waited = false;
         let turn = loop {
-            // Before the budget is asked, so that no notification after that is missed.
+            // Created before `serve` is called, so that no later notification is missed.
             let left = self.left.notified();
             let now = Instant::now();
             let Err(wait) = self.budget().serve(ticket, now) else {
@@ -108,7 +130,7 @@ impl Gate {
             };
             has_waited = true;
             if now.checked_add(wait).is_none_or(|turn| turn > end) {
-                break Err(Shut::Budget);
+                break Err(Rejection::Budget);
             }
             let _ = timeout(wait, left).await;
         };
@@ -128,17 +150,17 @@ impl Gate {
         self.report(&guarded, change);
     }
 
-    /// Under the lock, so that the last report is right.
+    /// Logs a transition. Callers hold the lock, so that reports have the order of the transitions.
     fn report(&self, guarded: &Guarded, change: Option<Change>) {
         let name = &self.name;
         match change {
             Some(Change::Opened) => {
                 let reason = &guarded.reason;
-                warn!("{name} fails every request, which are not sent for now: {reason}");
+                warn!("{name} fails every request; the breaker is open: {reason}");
                 self.observer.breaker(true);
             }
             Some(Change::Closed) => {
-                info!("{name} answers again");
+                info!("{name} answers again; the breaker is closed");
                 self.observer.breaker(false);
             }
             None => {}
@@ -154,7 +176,7 @@ impl Gate {
     }
 }
 
-/// A place in the queue for the budget, given up when it is dropped.
+/// A place in the queue of the budget. Dropping it leaves the queue.
 struct Queued<'a> {
     gate: &'a Gate,
     ticket: Ticket,
@@ -168,7 +190,7 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// A request that may be sent. How it ends is told to the breaker, also if it is dropped.
+/// An admitted request. It reports its outcome to the breaker, also if it is dropped without one.
 pub(super) struct Entered<'a> {
     gate: &'a Gate,
     pass: Pass,
@@ -177,12 +199,12 @@ pub(super) struct Entered<'a> {
 }
 
 impl Entered<'_> {
-    /// The API server has answered something that is of use, or that says nothing about how it does.
+    /// Reports a verdict other than a failure.
     pub(super) fn answered(mut self, verdict: Verdict) {
         self.verdict = Some((verdict, None));
     }
 
-    /// The API server has failed. `reason` is one line.
+    /// Reports a failure of the API server. `reason` is one line.
     pub(super) fn failed(mut self, reason: String) {
         self.verdict = Some((Verdict::Failed, Some(reason)));
     }
@@ -202,22 +224,205 @@ impl Drop for Entered<'_> {
     }
 }
 
+/// A place in the queue: priority, then order of arrival.
+type Ticket = (Priority, u64);
+
+/// A token bucket that serves its waiters in order of priority.
+///
+/// Example with 10 requests per second, a burst of 4 and no token left: an abort waits 100 ms. A call that waits behind it
+/// waits 200 ms, of which 100 ms are for the abort.
+#[derive(Debug)]
+struct Budget {
+    limits: RequestLimits,
+    /// Number of tokens at `at`.
+    tokens: f64,
+    at: Instant,
+    waiting: BTreeSet<Ticket>,
+    next: u64,
+}
+
+impl Budget {
+    fn new(limits: RequestLimits, now: Instant) -> Self {
+        Self {
+            limits,
+            tokens: limits.burst.into(),
+            at: now,
+            waiting: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// Joins the queue.
+    fn join(&mut self, priority: Priority) -> Ticket {
+        let ticket = (priority, self.next);
+        self.next += 1;
+        self.waiting.insert(ticket);
+        ticket
+    }
+
+    /// Leaves the queue. Returns whether the ticket was still waiting.
+    fn leave(&mut self, ticket: Ticket) -> bool {
+        self.waiting.remove(&ticket)
+    }
+
+    /// Takes a token for `ticket`, which leaves the queue. Otherwise returns how long it waits if no ticket joins or leaves
+    /// in front of it.
+    fn serve(&mut self, ticket: Ticket, now: Instant) -> Result<(), Duration> {
+        self.refill(now);
+        let (priority, _) = ticket;
+        let in_front = self.waiting.range(..ticket).count();
+        let missing = 1.0 + in_front as f64 + self.kept_from(priority) - self.tokens;
+        // The tolerance covers the rounding of fractions of tokens.
+        if missing > 1e-6 {
+            let wait = Duration::try_from_secs_f64(missing / self.limits.qps);
+            return Err(wait.unwrap_or(Duration::MAX));
+        }
+        self.tokens -= 1.0;
+        self.waiting.remove(&ticket);
+        Ok(())
+    }
+
+    fn refill(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.at).as_secs_f64();
+        let full = f64::from(self.limits.burst);
+        self.tokens = full.min(self.tokens + passed * self.limits.qps);
+        self.at = self.at.max(now);
+    }
+
+    /// Returns the number of tokens that this priority must leave for [`Priority::TowardStable`].
+    fn kept_from(&self, priority: Priority) -> f64 {
+        match priority {
+            Priority::TowardStable => 0.0,
+            // Rounded down, so that a burst of 1 reserves nothing.
+            _ => f64::from(self.limits.burst / 5),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use Priority::{Call, Event, List, Repair, TowardStable};
 
-    /// When a request may be sent whose place in the queue is behind one that is given up after half a second.
+    /// A budget, and the time to which the milliseconds of each step are relative.
+    struct Test {
+        budget: Budget,
+        start: Instant,
+    }
+
+    impl Test {
+        fn new(qps: f64, burst: u32) -> Self {
+            let start = Instant::now();
+            let budget = Budget::new(RequestLimits { qps, burst }, start);
+            Self { budget, start }
+        }
+
+        /// Serves `ticket` at `at`, or returns the milliseconds that it waits.
+        fn serve(&mut self, ticket: Ticket, at: u64) -> Result<(), u128> {
+            let now = self.start + Duration::from_millis(at);
+            let served = self.budget.serve(ticket, now);
+            served.map_err(|wait| wait.as_micros().div_ceil(1000))
+        }
+
+        /// Joins the queue, asks for a token at `at`, and leaves again.
+        fn ask(&mut self, priority: Priority, at: u64) -> Result<(), u128> {
+            let ticket = self.budget.join(priority);
+            let served = self.serve(ticket, at);
+            self.budget.leave(ticket);
+            served
+        }
+
+        /// Takes tokens at `at` until none is left, and returns their number.
+        fn drain(&mut self, priority: Priority, at: u64) -> usize {
+            (0..).take_while(|_| self.ask(priority, at).is_ok()).count()
+        }
+    }
+
+    #[test]
+    fn after_a_burst_requests_are_limited_per_second() {
+        let mut test = Test::new(50.0, 100);
+        assert_eq!(test.drain(TowardStable, 0), 100);
+        assert_eq!(test.ask(TowardStable, 0), Err(20));
+        assert_eq!(test.drain(TowardStable, 1000), 50);
+        // Unused tokens are kept, up to one burst.
+        assert_eq!(test.drain(TowardStable, 60_000), 100);
+    }
+
+    #[test]
+    fn a_fifth_of_the_burst_is_kept_for_traffic_toward_stable() {
+        for (priority, expect) in [(Call, 80), (List, 80), (Event, 80), (TowardStable, 100)] {
+            assert_eq!(Test::new(50.0, 100).drain(priority, 0), expect);
+        }
+        let mut test = Test::new(50.0, 100);
+        test.drain(Call, 0);
+        assert_eq!(test.drain(TowardStable, 0), 20);
+        // The reserved part fills up before others are served.
+        assert_eq!(test.ask(Call, 0), Err(420));
+    }
+
+    #[test]
+    fn a_burst_of_one_serves_all_priorities() {
+        let mut test = Test::new(0.5, 1);
+        assert_eq!(test.ask(Event, 0), Ok(()));
+        assert_eq!(test.ask(Event, 0), Err(2000));
+        assert_eq!(test.ask(Event, 2000), Ok(()));
+    }
+
+    #[test]
+    fn waiters_are_served_in_order_of_priority() {
+        let mut test = Test::new(10.0, 4);
+        test.drain(TowardStable, 0);
+        let event = test.budget.join(Event);
+        let first = test.budget.join(Call);
+        let second = test.budget.join(Call);
+        let repair = test.budget.join(Repair);
+        let abort = test.budget.join(TowardStable);
+        let order = [abort, first, second, repair, event];
+        for (ticket, expect) in order.iter().zip([100, 200, 300, 400, 500]) {
+            assert_eq!(test.serve(*ticket, 0), Err(expect));
+        }
+        // With one token at a time only the first is served.
+        for (at, served) in [100, 200, 300, 400, 500].into_iter().zip(order) {
+            let waiting: Vec<Ticket> = test.budget.waiting.iter().rev().copied().collect();
+            for ticket in waiting {
+                let expect = ticket == served;
+                assert_eq!(test.serve(ticket, at).is_ok(), expect, "{ticket:?} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_ticket_that_leaves_lets_the_others_move_up() {
+        let mut test = Test::new(10.0, 1);
+        test.drain(Call, 0);
+        let first = test.budget.join(Call);
+        let second = test.budget.join(Call);
+        assert_eq!(test.serve(second, 0), Err(200));
+        assert!(test.budget.leave(first));
+        assert!(!test.budget.leave(first));
+        assert_eq!(test.serve(second, 0), Err(100));
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_gives_no_tokens() {
+        let mut test = Test::new(10.0, 1);
+        test.drain(Call, 1000);
+        assert_eq!(test.ask(Call, 500), Err(100));
+        assert_eq!(test.ask(Call, 1000), Err(100));
+    }
+
+    /// A request is queued behind one that is cancelled after half a second.
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_is_given_up_brings_the_next_one_forward() {
+    async fn a_cancelled_request_lets_the_next_one_move_up() {
         let limits = RequestLimits { qps: 1.0, burst: 1 };
         let gate = Gate::new("the API server".into(), limits, Duration::from_secs(3));
         let begin = Instant::now();
         let end = begin + Duration::from_secs(60);
-        assert!(gate.enter(Priority::Call, end).await.is_ok());
-        let given_up = timeout(Duration::from_millis(500), gate.enter(Priority::Call, end));
+        assert!(gate.enter(Call, end).await.is_ok());
+        let given_up = timeout(Duration::from_millis(500), gate.enter(Call, end));
         let next = async {
             tokio::task::yield_now().await;
-            let entered = gate.enter(Priority::Call, end).await;
+            let entered = gate.enter(Call, end).await;
             (entered.is_ok(), begin.elapsed())
         };
         let (given_up, next) = tokio::join!(given_up, next);

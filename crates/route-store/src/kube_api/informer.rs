@@ -1,10 +1,13 @@
-//! The objects of one kind as a watch reports them, for use without a request to the API server.
+//! A cache of the objects of one kind that watches fill.
 //!
-//! An [`Informer`] keeps of each object what its [`Keep`] says, follows one or all namespaces, and tells how old its
-//! content is: nothing is decided on objects that the API server may have changed long ago without a word.
+//! An [`Informer`] watches one, some or all namespaces, keeps each object in the form of its [`Keep`], and knows the age of
+//! its content. Reads state the maximum age, so that no decision uses stale objects.
 //!
-//! A list is applied page by page. Objects that are gone stay until its last page, so that at no time some of the objects
-//! look like all of them (mark and sweep).
+//! A list is applied page by page. Objects that the list lacks are removed after its last page (mark and sweep), so a
+//! partial list never looks like a complete one.
+//!
+//! A write of this process updates the cache at once ([`Informer::put`]). Until the watch has caught up with the write, older
+//! versions of the object are ignored.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,22 +20,20 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::KubeRouteStore;
-use super::keep::{Keep, Kept};
 use super::send::is_refusal;
-use super::versions::compare;
-use super::watch::{Event, Scope, Watch};
+use super::watch::{Event, Keep, Kept, Scope, Watch};
 use crate::StoreError;
 
-/// Longest pause after an error that the API server returned, in seconds.
+/// Longest pause after an error status of the API server, in seconds.
 const LONGEST_PAUSE: u64 = 15;
-/// Longest pause after a request without an answer. A refused connection costs the API server nothing, and as long as the watch
-/// is down no drift is repaired.
+/// Longest pause after a request without an answer. It is short, because a refused connection costs the API server nothing,
+/// and no drift is repaired while the watch is down.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// How many changes a subscriber may be behind.
+/// Number of changes that a subscriber may lag behind.
 const BACKLOG: usize = 1024;
 
-/// A change of the kept objects.
+/// A change of a cached object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The object.
@@ -44,25 +45,25 @@ pub struct Change {
 /// What happened to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It was added or changed, by anyone.
+    /// It was added or changed, by any client.
     Applied,
-    /// It was written by this process, see [`Informer::put`]. The watch does not report it again.
+    /// This process wrote it ([`Informer::put`]). The watch does not report the same version again.
     Written,
     /// It was deleted.
     Deleted,
 }
 
-/// Why the objects of a namespace are not known.
+/// Why the objects of a namespace are unknown or stale.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unknown {
-    /// The namespace is not followed.
-    #[error("the namespace is not followed")]
+    /// The namespace is not watched.
+    #[error("the namespace is not watched")]
     NotFollowed,
-    /// The first list is under way.
+    /// The first list has not been answered.
     #[error("no answer yet")]
     NoAnswer,
-    /// Nothing was heard for longer than allowed.
-    #[error("nothing was heard for {} s", .0.as_secs())]
+    /// The watch has received nothing for longer than the maximum age.
+    #[error("the watch has received nothing for {} s", .0.as_secs())]
     Silent(Duration),
     /// The last request failed.
     #[error(transparent)]
@@ -70,7 +71,7 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// Whether the objects were known, or would be if the API server answered: the cause is not a missing permission.
+    /// Returns whether the cause is a stale watch or an API server without an answer, not for example a missing permission.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -81,33 +82,33 @@ impl Unknown {
     }
 }
 
-/// How an informer is doing, for metrics.
+/// The state of an informer, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct InformerStatus {
-    /// What is followed: all namespaces, or some.
+    /// The watches: of all namespaces, or of some.
     pub scopes: Vec<ScopeStatus>,
-    /// Number of kept objects.
+    /// Number of cached objects.
     pub objects: usize,
-    /// Memory that they take, in bytes.
+    /// Memory of the cached objects, in bytes.
     pub bytes: usize,
 }
 
-/// How the watch of one namespace, or of all, is doing.
+/// The state of the watch of one namespace, or of all.
 #[derive(Clone, Debug)]
 pub struct ScopeStatus {
-    /// The namespace; `None` stands for all.
+    /// The namespace; `None` means all.
     pub namespace: Option<String>,
-    /// Whether all objects were listed and watched at least once.
+    /// Whether a list was complete and a watch open at least once.
     pub is_synced: bool,
-    /// Time since the API server last gave a sign of life.
+    /// Time since the watch last received something.
     pub silence: Option<Duration>,
-    /// How often a list or watch ended with an error.
+    /// Number of lists and watches that ended with an error.
     pub restarts: u64,
     /// The error of the last request, if it failed.
     pub problem: Option<Arc<StoreError>>,
 }
 
-/// Follows the objects of one kind. Its watches end with it.
+/// Watches and caches the objects of one kind. Dropping it ends its watches.
 pub struct Informer<K: Keep> {
     shared: Arc<Shared<K>>,
     tasks: Mutex<Tasks>,
@@ -119,7 +120,7 @@ struct Shared<K: Keep> {
     labels: Option<String>,
     known: Mutex<Known<K::Kept>>,
     changes: broadcast::Sender<Change>,
-    /// Sent whenever a scope was synced or failed.
+    /// Notified after each event or error of a watch.
     news: watch::Sender<()>,
 }
 
@@ -130,13 +131,13 @@ struct Tasks {
 }
 
 impl<K: Keep> Informer<K> {
-    /// Follows nothing yet.
+    /// An informer without watches yet.
     #[must_use]
     pub fn new(store: Arc<KubeRouteStore>, keep: K) -> Self {
         Self::with_labels(store, keep, None)
     }
 
-    /// Restricts what is followed to the objects that a label selector selects.
+    /// An informer of the objects that a label selector selects.
     #[must_use]
     pub fn with_labels(store: Arc<KubeRouteStore>, keep: K, labels: Option<String>) -> Self {
         let (changes, _) = broadcast::channel(BACKLOG);
@@ -154,15 +155,14 @@ impl<K: Keep> Informer<K> {
         }
     }
 
-    /// Follows the objects of all namespaces. While that is forbidden, only the namespaces that [`Self::follow`] names are
-    /// known.
+    /// Watches all namespaces. While that is forbidden, the cache has only the namespaces of [`Self::follow`].
     ///
-    /// It needs a Tokio runtime, as all that follows something.
+    /// Needs a Tokio runtime, like all methods that start a watch.
     pub fn follow_all(&self) {
         self.start(Scope::All);
     }
 
-    /// Follows the objects of a namespace as long as those of all namespaces are forbidden.
+    /// Watches a namespace if the watch of all namespaces is forbidden.
     pub fn follow(&self, namespace: &str) {
         let scope = Scope::Namespace(namespace.to_owned());
         let is_forbidden = {
@@ -177,7 +177,7 @@ impl<K: Keep> Informer<K> {
         }
     }
 
-    /// Follows the objects of these namespaces, and no longer those of others.
+    /// Watches exactly these namespaces, and ends all other watches.
     pub fn follow_only(&self, namespaces: &BTreeSet<String>) {
         let followed: Vec<Scope> = lock(&self.tasks).running.keys().cloned().collect();
         for scope in followed {
@@ -195,7 +195,7 @@ impl<K: Keep> Informer<K> {
 
     fn start(&self, scope: Scope) {
         let mut tasks = lock(&self.tasks);
-        // Only a panic ends a task.
+        // A task only finishes by a panic; start it again then.
         let running = tasks.running.get(&scope);
         if running.is_some_and(|task| !task.is_finished()) {
             return;
@@ -216,14 +216,14 @@ impl<K: Keep> Informer<K> {
         self.shared.report(changes);
     }
 
-    /// What is kept of an object, however old.
+    /// Returns a cached object, however stale.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K::Kept>> {
         let known = lock(&self.shared.known);
         known.objects.get(key).map(|entry| Arc::clone(&entry.kept))
     }
 
-    /// All kept objects, sorted by key, however old.
+    /// Returns all cached objects, sorted by key, however stale.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K::Kept>> {
         let known = lock(&self.shared.known);
@@ -231,66 +231,66 @@ impl<K: Keep> Informer<K> {
         objects.map(|entry| Arc::clone(&entry.kept)).collect()
     }
 
-    /// All objects of a namespace, sorted by name, if they were known at most `age` ago.
+    /// Returns all objects of a namespace, sorted by name, if they are not older than `age`.
     ///
     /// # Errors
-    /// [`Unknown`] otherwise.
+    /// Returns [`Unknown`] otherwise.
     pub fn objects(&self, namespace: &str, age: Duration) -> Result<Vec<Arc<K::Kept>>, Unknown> {
         let known = lock(&self.shared.known);
         known.check(Some(namespace), age, Instant::now())?;
         Ok(known.of(namespace).map(Arc::clone).collect())
     }
 
-    /// Whether the objects of a namespace, or of all, were known at most `age` ago.
+    /// Checks that the objects of a namespace, or of all namespaces, are not older than `age`.
     ///
     /// # Errors
-    /// Why they were not.
+    /// Returns [`Unknown`] otherwise.
     pub fn check(&self, namespace: Option<&str>, age: Duration) -> Result<(), Unknown> {
         lock(&self.shared.known).check(namespace, age, Instant::now())
     }
 
-    /// Waits until the objects of a namespace, or of all, are known for the first time, or the first try to list and watch
-    /// them has failed.
+    /// Waits until the objects of a namespace, or of all namespaces, are listed and watched for the first time, or the first
+    /// try has failed.
     pub async fn settled(&self, namespace: Option<&str>) {
         let mut news = self.shared.news.subscribe();
-        let is_open = || {
+        let is_pending = || {
             let known = lock(&self.shared.known);
             matches!(
                 known.check(namespace, Duration::MAX, Instant::now()),
                 Err(Unknown::NoAnswer | Unknown::NotFollowed)
             )
         };
-        while is_open() {
-            // The sender is in `self`.
+        while is_pending() {
+            // Cannot fail: `self` has the sender.
             let _ = news.changed().await;
         }
     }
 
-    /// What turns objects into what is kept of them.
+    /// The decoder of objects.
     pub(crate) fn keeper(&self) -> &K {
         &self.shared.keep
     }
 
-    /// Takes over the answer to a write of this process, so that the next decision is made on it: older states of the
-    /// object are ignored from here on.
+    /// Caches the result of a write of this process, so that the next read returns it. Older versions of the object are
+    /// ignored from then on.
     pub fn put(&self, object: K::Kept) {
         let change = lock(&self.shared.known).put(object);
         self.shared.report(change);
     }
 
-    /// Takes over that this process deleted an object.
+    /// Removes an object that this process deleted.
     pub fn remove(&self, key: &ObjectKey) {
         let change = lock(&self.shared.known).remove(key);
         self.shared.report(change);
     }
 
-    /// The changes from now on. A subscriber that is told that it lagged behind has to look at every object.
+    /// Subscribes to the changes from now on. After `Lagged` a subscriber has missed changes and must check every object.
     #[must_use]
     pub fn subscribe(&self) -> broadcast::Receiver<Change> {
         self.shared.changes.subscribe()
     }
 
-    /// How it is doing.
+    /// Returns the state of the cache and its watches.
     #[must_use]
     pub fn status(&self) -> InformerStatus {
         lock(&self.shared.known).status(Instant::now())
@@ -306,7 +306,7 @@ impl<K: Keep> Shared<K> {
     }
 }
 
-/// Lists and watches a scope until it is cancelled, with pauses after errors.
+/// Lists and watches a scope until it is cancelled, and backs off after errors.
 async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
     let kind = K::Kind::KIND;
     let mut watch = Watch::new(
@@ -316,7 +316,7 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
         shared.labels.clone(),
     );
     let mut failures = 0;
-    // How many of them in a row were answers of the API server.
+    // Number of consecutive failures that were answers of the API server.
     let mut refusals = 0;
     loop {
         match watch.next().await {
@@ -355,55 +355,58 @@ async fn follow<K: Keep>(shared: Arc<Shared<K>>, scope: Scope, task: u64) {
     }
 }
 
-/// The longest pause after so many errors of the API server in a row: 1 s, 2 s, 4 s and so on.
+/// Returns the longest pause after this many consecutive errors of the API server: 1 s, 2 s, 4 s, 8 s, 15 s, 15 s ...
 fn refusal_pause(refusals: u32) -> Duration {
     let seconds = 2_u64.saturating_pow(refusals.saturating_sub(1));
     Duration::from_secs(seconds.min(LONGEST_PAUSE))
 }
 
-/// Between half and all of a pause, at random, so that replicas do not try at the same time.
+/// Returns a random duration between half of `longest` and `longest`, so that replicas do not retry at the same time.
 fn jittered(longest: Duration) -> Duration {
     longest.mul_f32(0.5 + fastrand::f32() / 2.0)
 }
 
-/// Everything that is known of a kind. Time is an argument.
+/// The cache without tasks and locks. Time is an argument.
+///
+/// Lists have increasing numbers. Each entry has the number of the last list that contained it, so the end of list 7 removes
+/// the entries with a smaller number, except those that this process wrote after list 7 started.
 struct Known<T> {
     objects: BTreeMap<ObjectKey, Entry<T>>,
     scopes: BTreeMap<Scope, Followed>,
-    /// Number of lists and tasks begun so far.
+    /// Number of lists and tasks started so far, which is also the number of the newest one.
     begun: u64,
     bytes: usize,
 }
 
 struct Entry<T> {
     kept: Arc<T>,
-    /// The last list that had it.
+    /// Number of the last list that contained it.
     list: u64,
     written: Option<Written>,
 }
 
-/// A write of this process, of which the watch has not told yet.
+/// A write of this process that the watch has not reported yet.
 #[derive(Debug)]
 struct Written {
-    /// The list that was begun last before it.
+    /// Value of [`Known::begun`] at the write.
     list: u64,
-    /// If versions have no order: the version up to which events of the object are ignored.
+    /// If versions have no order: events of the object are ignored up to the one with this version.
     until: Option<String>,
 }
 
-/// A watch of a scope.
+/// The watch of a scope.
 #[derive(Debug, Default)]
 struct Followed {
-    /// Which of the tasks that ever followed the scope does.
+    /// Number of the task that watches the scope. Events of an earlier task are ignored.
     task: u64,
-    /// The list under way, or the last one.
+    /// Number of the current list, or of the last one.
     list: u64,
     is_listing: bool,
     /// Whether a list was complete once.
     is_listed: bool,
-    /// Up to which version everything is known; empty before the first page.
+    /// All changes up to this version are applied; empty before the first page.
     version: String,
-    /// The last sign of life. None before everything was listed and could be watched once.
+    /// When the watch last received something; `None` before a list was complete and a watch open once.
     heard: Option<Instant>,
     restarts: u64,
     problem: Option<Arc<StoreError>>,
@@ -442,7 +445,7 @@ impl<T> Default for Known<T> {
 }
 
 impl<T: Kept> Known<T> {
-    /// A scope is followed from here on, by the task of the number returned.
+    /// Adds a scope, and returns the number of the task that watches it.
     fn begin(&mut self, scope: &Scope) -> u64 {
         self.begun += 1;
         let followed = self.scopes.entry(scope.clone()).or_default();
@@ -450,7 +453,7 @@ impl<T: Kept> Known<T> {
         followed.task
     }
 
-    /// A scope is no longer followed.
+    /// Removes a scope, and the objects that no other scope contains.
     fn end(&mut self, scope: &Scope) -> Vec<Change> {
         self.scopes.remove(scope);
         let scopes: Vec<&Scope> = self.scopes.keys().collect();
@@ -460,6 +463,7 @@ impl<T: Kept> Known<T> {
         gone.iter().filter_map(|key| self.remove(key)).collect()
     }
 
+    /// Applies an event of a task, and returns the changes of objects.
     fn learn(&mut self, scope: &Scope, task: u64, event: Event<T>, now: Instant) -> Vec<Change> {
         let begun = self.begun + 1;
         let Some(followed) = self.scopes.get_mut(scope) else {
@@ -485,7 +489,8 @@ impl<T: Kept> Known<T> {
                 let list = followed.list;
                 if is_last {
                     followed.is_listing = false;
-                    // A page tells of objects that it shows; only the end of a list tells of all.
+                    // Only the end of a list proves that all objects are up to date. After the first list, the watch must
+                    // open before the objects count as known.
                     if followed.is_listed {
                         followed.heard = Some(now);
                     }
@@ -518,7 +523,7 @@ impl<T: Kept> Known<T> {
         }
     }
 
-    /// The last request failed. Returns the error before, if that one failed as well.
+    /// Notes that a request failed. Returns the error of the previous request, if that failed too.
     fn fail(&mut self, scope: &Scope, task: u64, error: StoreError) -> Option<Arc<StoreError>> {
         let followed = self.scopes.get_mut(scope)?;
         if followed.task != task {
@@ -528,7 +533,7 @@ impl<T: Kept> Known<T> {
         followed.problem.replace(Arc::new(error))
     }
 
-    /// An object of a list. The list is right, unless the object was written after it began.
+    /// Applies an object of a list, unless this process wrote a newer version after the list started.
     fn listed(&mut self, object: T, list: u64) -> Option<Change> {
         if let Some(entry) = self.objects.get_mut(object.key()) {
             let is_written = entry
@@ -544,7 +549,7 @@ impl<T: Kept> Known<T> {
         self.insert(object, list, None, ChangeKind::Applied)
     }
 
-    /// An object as a watch reports it. Events come in order, but may be older than a write of this process.
+    /// Applies an object of a watch event. Events are in order, but may be older than a write of this process.
     fn applied(&mut self, object: T) -> Option<Change> {
         let mut list = self.begun;
         if let Some(entry) = self.objects.get_mut(object.key()) {
@@ -565,14 +570,14 @@ impl<T: Kept> Known<T> {
 
     fn deleted(&mut self, key: &ObjectKey, version: &str) -> Option<Change> {
         let entry = self.objects.get(key)?;
-        // It was written again since.
+        // The event is older than a write of this process, which created the object again.
         if compare(version, entry.kept.version()) == Some(Ordering::Less) {
             return None;
         }
         self.remove(key)
     }
 
-    /// At the end of a list, what it did not have is gone, unless it was written after the list began.
+    /// Removes the objects that a complete list lacks, except those that were written after the list started.
     fn sweep(&mut self, scope: &Scope, list: u64, version: &str) -> Vec<Change> {
         let is_gone = |key: &ObjectKey, entry: &Entry<T>| {
             let is_later = entry.written.as_ref().is_some_and(|written| {
@@ -588,7 +593,7 @@ impl<T: Kept> Known<T> {
     }
 
     fn put(&mut self, object: T) -> Option<Change> {
-        // Without a list the deletion of the object would go unnoticed.
+        // Without a list or watch, a later deletion of the object would not be seen.
         let scope = self.scope_of(object.key())?;
         if !scope.is_listing && !scope.is_listed {
             return None;
@@ -596,7 +601,7 @@ impl<T: Kept> Known<T> {
         let is_told = compare(object.version(), &scope.version).is_some_and(Ordering::is_le);
         let (mut list, mut until) = (0, None);
         match self.objects.get(object.key()) {
-            // The watch has told of its deletion already.
+            // The watch has already reported its deletion.
             None if is_told => return None,
             None => {}
             Some(entry) => {
@@ -696,6 +701,22 @@ impl<T: Kept> Known<T> {
             bytes: self.bytes,
         }
     }
+}
+
+/// Compares two versions of an object; `None` if one of them is not a decimal integer.
+///
+/// Kubernetes documents since 1.35 that `metadata.resourceVersion` may be compared as an integer (KEP-5504), and Argo
+/// Rollouts compares it as one on every release (`utils/resourceversion/compare.go`). An API server with other versions
+/// gives no order.
+pub(crate) fn compare(a: &str, b: &str) -> Option<Ordering> {
+    let (a, b) = (digits(a)?, digits(b)?);
+    Some(a.len().cmp(&b.len()).then_with(|| a.cmp(b)))
+}
+
+/// Returns the digits of a version without leading zeros, so that the longer of two is the greater one.
+fn digits(version: &str) -> Option<&str> {
+    let is_number = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| version.trim_start_matches('0'))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,94 +1,111 @@
-//! Sending one request: its deadline, its tries, what an answer becomes, and what it says about the API server.
+//! Sends one request: its deadline, its retries, the error that an answer becomes, and its verdict for the breaker.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use gloo_types::{Document, ObjectKey, Resource};
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, Response};
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
-use kube::core::Status;
+use kube::core::{Request, Status};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
+use super::KubeRouteStore;
 use super::breaker::Verdict;
-use super::gate::Shut;
-use super::retry::{self, Failure};
-use super::{Call, HttpRequest, KubeRouteStore, RequestError};
+use super::gate::Rejection;
+use crate::error::label;
 use crate::{Observer, Outcome, RequestContext, SentRequest, StoreError};
 
-/// An error that the API server answered with and nothing here expects, as the source of [`StoreError::Unreachable`].
-#[derive(Debug, thiserror::Error)]
-#[error("the API server answered {code}{}", detail(.message))]
-pub(super) struct Answered {
-    pub(super) code: u16,
-    pub(super) message: String,
+pub(super) type HttpRequest = http::Request<Vec<u8>>;
+pub(super) type RequestError = kube::core::request::Error;
+
+/// A request as errors describe it.
+pub(super) struct Call {
+    verb: &'static str,
+    kind: &'static str,
+    pub(super) what: String,
+    /// The RBAC resource.
+    resource: String,
+    /// Whether the request names one object, so that 400, 409 and 422 are about its state.
+    is_on_object: bool,
 }
 
-impl From<&Status> for Answered {
-    fn from(status: &Status) -> Self {
+impl Call {
+    /// A request for one object.
+    pub(super) fn on<K: Resource>(verb: &'static str, key: &ObjectKey) -> Self {
         Self {
-            code: status.code,
-            message: status.message.clone(),
+            verb,
+            kind: K::KIND,
+            what: label::<K>(key),
+            resource: rbac_name::<K>(),
+            is_on_object: true,
+        }
+    }
+
+    /// A request for the objects of a namespace, or of all.
+    pub(super) fn many<K: Resource>(verb: &'static str, namespace: Option<&str>) -> Self {
+        let place = namespace.map_or_else(
+            || "all namespaces".to_owned(),
+            |name| format!("namespace {name}"),
+        );
+        Self {
+            verb,
+            kind: K::KIND,
+            what: format!("{} in {place}", K::PLURAL),
+            resource: rbac_name::<K>(),
+            is_on_object: false,
+        }
+    }
+
+    /// Decodes an object of the answer.
+    pub(super) fn parse<K: Resource>(&self, object: Value) -> Result<Document<K>, StoreError> {
+        Document::from_value(object).map_err(|error| StoreError::unreadable::<K>(&self.what, error))
+    }
+
+    /// Maps an error of the client to a [`StoreError`].
+    pub(super) fn failed(&self, error: kube::Error) -> StoreError {
+        let kube::Error::Api(status) = &error else {
+            return self.unreachable(error);
+        };
+        let (what, reason) = (self.what.clone(), status.message.clone());
+        match status.code {
+            404 => StoreError::NotFound { what },
+            409 if self.is_on_object => StoreError::Conflict(what),
+            422 if self.is_on_object && is_failed_test(status) => StoreError::Conflict(what),
+            400 | 422 if self.is_on_object => StoreError::Rejected { what, reason },
+            403 if self.is_on_object && is_admission_denial(status) => {
+                StoreError::Rejected { what, reason }
+            }
+            401 | 403 => StoreError::Forbidden {
+                verb: self.verb,
+                what,
+                resource: self.resource.clone(),
+                reason,
+            },
+            _ => self.unreachable(Answered::from(status.as_ref())),
+        }
+    }
+
+    pub(super) fn unreachable(
+        &self,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> StoreError {
+        StoreError::Unreachable {
+            verb: self.verb,
+            what: self.what.clone(),
+            source: Box::new(source),
         }
     }
 }
 
-impl Answered {
-    /// The unexpected answer that an error carries.
-    pub(super) fn of(error: &StoreError) -> Option<&Self> {
-        match error {
-            StoreError::Unreachable { source, .. } => source.downcast_ref(),
-            _ => None,
-        }
-    }
-}
-
-/// Whether the API server returned an error, or answers but must not be sent more: the next try has to wait longer.
-pub(super) fn is_refusal(error: &StoreError) -> bool {
-    match error {
-        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
-            false
-        }
-        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
-        StoreError::Throttled { .. }
-        | StoreError::NotFound { .. }
-        | StoreError::Conflict(_)
-        | StoreError::Rejected { .. }
-        | StoreError::Forbidden { .. }
-        | StoreError::Unreadable { .. } => true,
-    }
-}
-
-/// What the API server said, if anything.
-fn detail(message: &str) -> String {
-    let line = one_line(message);
-    if line.is_empty() {
-        line
-    } else {
-        format!(": {line}")
-    }
-}
-
-fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// Why there is no answer of use.
-enum Refused {
-    Client(kube::Error),
-    Answered {
-        status: Box<Status>,
-        after: Option<Duration>,
-    },
-}
-
-/// What is left of a call after its last request: the time to answer the controller.
+/// Time of a call that its last request leaves for the answer to the controller.
 const RESERVE: Duration = Duration::from_millis(100);
 
 impl KubeRouteStore {
-    /// Sends a request as [`send_for_bytes`](Self::send_for_bytes) does, and parses the answer.
+    /// Sends a request like [`send_for_bytes`](Self::send_for_bytes), and parses the answer.
     pub(super) async fn send(
         &self,
         call: &Call,
@@ -98,8 +115,8 @@ impl KubeRouteStore {
         serde_json::from_slice(&answer).map_err(|error| call.failed(kube::Error::SerdeError(error)))
     }
 
-    /// Sends a request, again if that can help, within the time that the request and [`RequestContext`] leave. It waits for
-    /// its share of the budget, and is not sent while the breaker is open.
+    /// Sends a request, with retries, before the earlier of its timeout and the deadline of [`RequestContext`]. Each try
+    /// passes the gate. See the diagram of the [module](super).
     pub(super) async fn send_for_bytes(
         &self,
         call: &Call,
@@ -120,8 +137,8 @@ impl KubeRouteStore {
         loop {
             let entered = match self.gate.enter(context.priority, end).await {
                 Ok(entered) => entered,
-                // What the API server answered says more.
-                Err(shut) => return Err(last.unwrap_or_else(|| call.not_sent(shut))),
+                // The answer to the previous try says more than the gate.
+                Err(rejection) => return Err(last.unwrap_or_else(|| call.not_sent(rejection))),
             };
             let asked = self.ask(client, call, request.clone(), end);
             let Ok(asked) = timeout_at(end, asked).await else {
@@ -129,14 +146,14 @@ impl KubeRouteStore {
             };
             let refused = match asked {
                 Ok(answer) => {
-                    entered.answered(Verdict::Well);
+                    entered.answered(Verdict::Healthy);
                     return Ok(answer);
                 }
                 Err(refused) => refused,
             };
             let left = end.saturating_duration_since(Instant::now());
             let pause = refused.failure().and_then(|failure| {
-                retry::pause(request.method(), failure, tries, left, fastrand::f64())
+                retry_pause(request.method(), failure, tries, left, fastrand::f64())
             });
             match refused.verdict(left) {
                 Verdict::Failed => entered.failed(refused.reason()),
@@ -187,7 +204,7 @@ impl KubeRouteStore {
         Ok(body)
     }
 
-    /// A request that is sent now, and has until `end`.
+    /// Starts the measurement of a request that is sent now and has until `end`.
     pub(super) fn sent<'a>(&'a self, call: &'a Call, end: Instant) -> Sent<'a> {
         Sent {
             call,
@@ -198,7 +215,7 @@ impl KubeRouteStore {
         }
     }
 
-    /// Waits for `answer` as long as a request may take, and `longer`.
+    /// Waits for `answer` for the request timeout plus `longer`.
     pub(super) async fn within<T>(
         &self,
         call: &Call,
@@ -217,17 +234,17 @@ impl KubeRouteStore {
     }
 }
 
-/// How long a request may take.
+/// When a request ends.
 #[derive(Clone, Copy)]
 pub(super) enum Limit {
-    /// Its own timeout ends it.
+    /// At its own timeout.
     Timeout { end: Instant, after: Duration },
-    /// The caller stops waiting before.
+    /// At the earlier deadline of its call.
     Call { end: Instant },
 }
 
 impl Limit {
-    /// The limit of a request that begins now.
+    /// The limit of a request that starts at `now`.
     fn new(context: &RequestContext, now: Instant, timeout: Duration) -> Self {
         let of_timeout = Self::Timeout {
             end: now + timeout,
@@ -260,27 +277,27 @@ impl Call {
         }
     }
 
-    fn not_sent(&self, shut: Shut) -> StoreError {
+    fn not_sent(&self, rejection: Rejection) -> StoreError {
         let (verb, what) = (self.verb, self.what.clone());
-        match shut {
-            Shut::Breaker(reason) => StoreError::Failing { verb, what, reason },
-            Shut::Budget => StoreError::Throttled { verb, what },
+        match rejection {
+            Rejection::Breaker(reason) => StoreError::Failing { verb, what, reason },
+            Rejection::Budget => StoreError::Throttled { verb, what },
         }
     }
 }
 
-/// A request that is under way. It tells the observer when it ends, also if it is dropped.
+/// A request in flight. Dropping it reports the request to the observer, also if it was cancelled.
 pub(super) struct Sent<'a> {
     call: &'a Call,
     observer: &'a dyn Observer,
     begin: Instant,
     end: Instant,
-    /// `None` while there is no answer.
+    /// `None` without an answer.
     pub(super) outcome: Option<Outcome>,
 }
 
 impl Sent<'_> {
-    /// There was no connection, or it broke.
+    /// Notes that the connection failed.
     fn broke(&mut self, error: kube::Error) -> Refused {
         self.outcome = Some(Outcome::Connection);
         Refused::Client(error)
@@ -304,12 +321,21 @@ impl Drop for Sent<'_> {
     }
 }
 
+/// Why one try of a request has no result.
+enum Refused {
+    Client(kube::Error),
+    Answered {
+        status: Box<Status>,
+        after: Option<Duration>,
+    },
+}
+
 impl Refused {
-    /// What decides about another try; `None` for what another try would not change.
+    /// Returns what a retry depends on; `None` if a retry cannot help.
     fn failure(&self) -> Option<Failure> {
         match self {
             Self::Answered { status, after } => {
-                let code = http::StatusCode::from_u16(status.code).ok()?;
+                let code = StatusCode::from_u16(status.code).ok()?;
                 Some(Failure::Answered(code, *after))
             }
             Self::Client(kube::Error::HyperError(_) | kube::Error::Service(_)) => {
@@ -319,22 +345,22 @@ impl Refused {
         }
     }
 
-    /// What it says about the API server, if a pause of `left` still fits.
+    /// Returns the verdict for the breaker. An overloaded API server has failed if it asks for a pause of at least `left`.
     fn verdict(&self, left: Duration) -> Verdict {
         match self {
             Self::Answered { status, after } => match status.code {
                 500.. => Verdict::Failed,
                 429 if after.is_some_and(|after| after >= left) => Verdict::Failed,
                 429 => Verdict::Unknown,
-                _ => Verdict::Well,
+                _ => Verdict::Healthy,
             },
             Self::Client(_) if self.failure().is_some() => Verdict::Failed,
-            // It has answered, if not what was expected.
-            Self::Client(_) => Verdict::Well,
+            // There is an answer, although an unexpected one.
+            Self::Client(_) => Verdict::Healthy,
         }
     }
 
-    /// The cause in one line.
+    /// Returns the innermost cause in one line.
     fn reason(&self) -> String {
         match self {
             Self::Client(error) => {
@@ -356,7 +382,7 @@ impl Refused {
     }
 }
 
-/// `Retry-After`, in seconds as the API server writes it, or the same in the answer itself.
+/// Returns the pause that the API server asks for: the header `Retry-After` in seconds, or the field of the status.
 fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
     let header = headers.get(RETRY_AFTER).and_then(|it| it.to_str().ok());
     let header = header.and_then(|seconds| seconds.parse().ok());
@@ -364,4 +390,177 @@ fn retry_after(headers: &HeaderMap, status: &Status) -> Option<Duration> {
     let details = details.map(|details| u64::from(details.retry_after_seconds));
     let seconds = header.or(details.filter(|seconds| *seconds > 0));
     seconds.map(Duration::from_secs)
+}
+
+/// Maximum number of tries of a request.
+const TRIES: u32 = 3;
+/// The shortest pause between two tries.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a try failed, for the decision to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The connection could not be opened, or broke before an answer.
+    Connection,
+    /// The API server answered with an error, possibly with `Retry-After`.
+    Answered(StatusCode, Option<Duration>),
+}
+
+/// Returns the pause before the next try after `tries` tries; `None` if there is no next try.
+///
+/// Only transient failures are retried: 429, 503, 504 and broken connections. A POST is not retried if the API server may
+/// have carried it out. The pause must end within `left`, the rest of the request's time. `jitter`, from 0 to 1, spreads
+/// the tries of several clients.
+fn retry_pause(
+    method: &Method,
+    failure: Failure,
+    tries: u32,
+    left: Duration,
+    jitter: f64,
+) -> Option<Duration> {
+    let may_be_done = method == Method::POST;
+    let asked = match failure {
+        Failure::Connection => (!may_be_done).then_some(None),
+        Failure::Answered(code, after) => match code {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Some(after),
+            StatusCode::GATEWAY_TIMEOUT if !may_be_done => Some(after),
+            _ => None,
+        },
+    }?;
+    let pause = PAUSE.mul_f64(1.0 + jitter).max(asked.unwrap_or_default());
+    (tries < TRIES && pause < left).then_some(pause)
+}
+
+/// An unexpected error status of the API server: a source of [`StoreError::Unreachable`].
+#[derive(Debug, thiserror::Error)]
+#[error("the API server answered {code}{}", detail(.message))]
+pub(super) struct Answered {
+    pub(super) code: u16,
+    pub(super) message: String,
+}
+
+impl From<&Status> for Answered {
+    fn from(status: &Status) -> Self {
+        Self {
+            code: status.code,
+            message: status.message.clone(),
+        }
+    }
+}
+
+impl Answered {
+    /// Returns the unexpected answer that is the source of `error`.
+    pub(super) fn of(error: &StoreError) -> Option<&Self> {
+        match error {
+            StoreError::Unreachable { source, .. } => source.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether the API server answered with an error, or is over its rate limit. A watch then backs off for longer
+/// than after a request without an answer.
+pub(super) fn is_refusal(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout { .. } | StoreError::CallEnded { .. } | StoreError::Failing { .. } => {
+            false
+        }
+        StoreError::Unreachable { .. } => Answered::of(error).is_some(),
+        StoreError::Throttled { .. }
+        | StoreError::NotFound { .. }
+        | StoreError::Conflict(_)
+        | StoreError::Rejected { .. }
+        | StoreError::Forbidden { .. }
+        | StoreError::Unreadable { .. } => true,
+    }
+}
+
+/// Returns the message with a separator, in one line; empty if there is no message.
+fn detail(message: &str) -> String {
+    let line = one_line(message);
+    if line.is_empty() {
+        line
+    } else {
+        format!(": {line}")
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Returns whether a 422 is a failed `test` of a JSON Patch. A schema or CEL rejection names the kind and lists causes; a
+/// JSON Patch that does not apply has neither (apiserver `endpoints/handlers/patch.go`, `applyJSPatch`).
+fn is_failed_test(status: &Status) -> bool {
+    status
+        .details
+        .as_ref()
+        .is_none_or(|details| details.kind.is_empty() && details.causes.is_empty())
+}
+
+/// Returns whether a 403 is a denial of an admission webhook or policy, which has the same code as a missing permission
+/// (apiserver `admission/errors.go`).
+fn is_admission_denial(status: &Status) -> bool {
+    status.message.contains("admission webhook")
+        || status.message.contains("ValidatingAdmissionPolicy")
+}
+
+fn rbac_name<K: Resource>() -> String {
+    let name = format!("{}.{}", K::PLURAL, K::GROUP);
+    // The name of the core group is empty.
+    name.trim_end_matches('.').to_owned()
+}
+
+pub(super) fn resource<K: Resource>(namespace: Option<&str>) -> Request {
+    let (group, version, plural) = (K::GROUP, K::VERSION, K::PLURAL);
+    let place = namespace
+        .map(|name| format!("namespaces/{name}/"))
+        .unwrap_or_default();
+    let root = match group {
+        "" => format!("/api/{version}"),
+        group => format!("/apis/{group}/{version}"),
+    };
+    Request::new(format!("{root}/{place}{plural}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(code: u16, after: u64) -> Failure {
+        let after = Some(Duration::from_secs(after)).filter(|after| !after.is_zero());
+        Failure::Answered(StatusCode::from_u16(code).unwrap(), after)
+    }
+
+    #[track_caller]
+    fn check(method: &Method, failure: Failure, tries: u32, expect: Option<u64>) {
+        let left = Duration::from_secs(3);
+        let pause = retry_pause(method, failure, tries, left, 0.5);
+        assert_eq!(pause, expect.map(Duration::from_millis), "{failure:?}");
+    }
+
+    #[test]
+    fn transient_failures_are_retried_twice() {
+        check(&Method::GET, answered(429, 0), 1, Some(300));
+        check(&Method::GET, answered(503, 0), 2, Some(300));
+        check(&Method::PATCH, answered(504, 0), 2, Some(300));
+        check(&Method::GET, Failure::Connection, 1, Some(300));
+        check(&Method::GET, answered(429, 0), 3, None);
+        for code in [400, 403, 404, 409, 410, 422, 500, 502] {
+            check(&Method::GET, answered(code, 0), 1, None);
+        }
+    }
+
+    #[test]
+    fn retry_after_is_respected_if_the_pause_fits() {
+        check(&Method::GET, answered(429, 1), 1, Some(1000));
+        check(&Method::GET, answered(429, 3), 1, None);
+    }
+
+    #[test]
+    fn a_post_that_may_have_been_carried_out_is_not_retried() {
+        check(&Method::POST, answered(429, 0), 1, Some(300));
+        check(&Method::POST, answered(504, 0), 1, None);
+        check(&Method::POST, Failure::Connection, 1, None);
+    }
 }

@@ -1,4 +1,4 @@
-//! The Kubernetes store against canned answers: what is sent, and what an answer becomes.
+//! The Kubernetes store with prepared answers: the requests that it sends, and the results and errors of the answers.
 
 use std::{
     convert::Infallible,
@@ -8,6 +8,7 @@ use std::{
 use http::{Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use kube::client::Body as HttpBody;
+use kube::core::Status;
 use serde_json::json;
 
 use gloo_types::RouteTable;
@@ -15,16 +16,15 @@ use gloo_types::RouteTable;
 use super::{connect::is_exempt, *};
 use crate::{RequestContext, SentRequest, with_context};
 
-mod events;
 mod informer;
 mod overload;
 mod watch;
 
-/// Requests as `METHOD path body`, in the order they came.
+/// Requests as `METHOD path body`, in order of arrival.
 type Sent = Arc<Mutex<Vec<String>>>;
 
-/// A store whose API server gives `answers`, one per request, and then nothing but 404. A string is an answer of many
-/// lines.
+/// A store whose API server gives one of `answers` per request, and then 404. A JSON string is sent without quotes, for the
+/// lines of a watch.
 fn store(answers: Vec<(u16, Value)>) -> (KubeRouteStore, Sent) {
     let sent = Sent::default();
     let log = sent.clone();
@@ -92,7 +92,7 @@ fn lines(sent: &Sent) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_named_table_is_read_by_name_and_keeps_unknown_fields_in_order() {
+async fn a_named_table_is_read_by_name_with_unknown_fields_in_order() {
     let (store, sent) = store(vec![(200, table("mesh", "web"))]);
     let selection = store
         .select(&by_name(&["web"], &["mesh"]), Freshness::Live)
@@ -109,7 +109,7 @@ async fn a_named_table_is_read_by_name_and_keeps_unknown_fields_in_order() {
 }
 
 #[tokio::test]
-async fn labels_are_selected_by_the_server_page_by_page() {
+async fn tables_with_labels_are_listed_page_by_page() {
     let page =
         |name, token| json!({"metadata": {"continue": token}, "items": [table("mesh", name)]});
     let (store, sent) = store(vec![(200, page("b", "more")), (200, page("a", ""))]);
@@ -128,7 +128,7 @@ async fn labels_are_selected_by_the_server_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_name_may_live_in_one_of_several_namespaces() {
+async fn a_name_may_exist_in_one_of_several_namespaces() {
     let (store, _) = store(vec![
         (404, failure(404, "no", None)),
         (200, table("mesh", "web")),
@@ -142,7 +142,7 @@ async fn a_name_may_live_in_one_of_several_namespaces() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
+async fn a_name_in_no_namespace_is_an_error() {
     let (store, _) = store(vec![]);
     let error = store
         .select(&by_name(&["web"], &["edge", "mesh"]), Freshness::Live)
@@ -156,7 +156,7 @@ async fn a_name_that_is_nowhere_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
-async fn a_table_that_cannot_be_read_hides_no_other() {
+async fn an_unreadable_table_does_not_hide_the_others() {
     let selector = RouteTableSelector {
         labels: [("app".to_owned(), "shop".to_owned())].into(),
         ..by_name(&["a", "b", "c"], &["mesh"])
@@ -221,7 +221,7 @@ async fn a_patch_is_a_json_patch_under_our_field_manager() {
 }
 
 #[tokio::test]
-async fn a_table_is_handed_back_under_another_name() {
+async fn handing_a_table_back_uses_another_field_manager() {
     let (store, sent) = store(vec![(200, table("mesh", "web"))]);
     let key = ObjectKey::new("mesh", "web");
     store.hand_back(&key, &Patch(Vec::new())).await.unwrap();
@@ -294,7 +294,7 @@ fn answers_become_errors() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_not_there_is_unreachable() {
+async fn a_refused_connection_is_unreachable() {
     let service = tower::service_fn(|_: http::Request<HttpBody>| async {
         Err::<Response<HttpBody>, _>(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))
     });
@@ -310,14 +310,14 @@ async fn an_api_server_that_is_not_there_is_unreachable() {
     );
 }
 
-/// The error of reading a table.
+/// Reads a table, and returns the error.
 async fn refused(store: &KubeRouteStore) -> String {
     let table = ObjectKey::new("mesh", "web");
     store.read(&table).await.unwrap_err().to_string()
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_never_answers_ends_at_the_deadline() {
+async fn a_request_without_an_answer_ends_at_its_timeout() {
     let store = silent(Duration::from_secs(2));
     assert_eq!(
         refused(&store).await,
@@ -326,7 +326,7 @@ async fn an_api_server_that_never_answers_ends_at_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_document_that_is_no_route_table_is_named() {
+async fn an_invalid_route_table_is_named() {
     let (store, _) = store(vec![(200, json!({"kind": "RouteTable", "metadata": "?"}))]);
     assert_eq!(
         refused(&store).await,
@@ -384,7 +384,7 @@ async fn policies_of_all_namespaces_are_listed() {
 }
 
 #[tokio::test]
-async fn a_policy_is_created_under_our_field_manager_and_deleted_as_it_was_read() {
+async fn a_policy_is_created_under_our_field_manager_and_deleted_at_the_version_that_was_read() {
     let (store, sent) = store(vec![
         (201, policy()),
         (200, json!({"kind": "Status", "status": "Success"})),
@@ -402,7 +402,7 @@ async fn a_policy_is_created_under_our_field_manager_and_deleted_as_it_was_read(
 }
 
 #[tokio::test]
-async fn a_policy_that_may_not_be_created_names_the_missing_right() {
+async fn a_forbidden_create_names_the_missing_permission() {
     let (store, _) = store(vec![(403, failure(403, "no", None))]);
     let error = store.create_policy(&policy()).await.unwrap_err();
     assert_eq!(
@@ -412,7 +412,7 @@ async fn a_policy_that_may_not_be_created_names_the_missing_right() {
     );
 }
 
-/// A request against `answers`, the milliseconds that it took, and how often it was sent.
+/// Reads a table from `answers`. Returns the result, the milliseconds that it took, and the number of tries.
 async fn tried(answers: Vec<(u16, Value)>) -> (String, u128, usize) {
     let (store, sent) = store(answers);
     let start = tokio::time::Instant::now();
@@ -431,20 +431,20 @@ fn overloaded(seconds: u32) -> (u16, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_api_server_is_asked_again_when_it_says() {
+async fn an_overloaded_api_server_is_retried_after_the_pause_that_it_asks_for() {
     let answers = vec![overloaded(1), overloaded(2), (200, table("mesh", "web"))];
     assert_eq!(tried(answers).await, ("mesh/web".to_owned(), 3000, 3));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_stays_overloaded_is_asked_three_times() {
+async fn a_request_to_an_overloaded_api_server_has_three_tries() {
     let (shown, _, times) = tried(vec![overloaded(0); 9]).await;
     insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 429: too many requests");
     assert_eq!(times, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pause_that_does_not_fit_is_not_begun() {
+async fn a_pause_that_does_not_fit_is_not_started() {
     let (_, took, times) = tried(vec![overloaded(60); 9]).await;
     assert_eq!((took, times), (0, 1));
 }
@@ -463,7 +463,7 @@ async fn an_error_of_the_api_server_is_one_line() {
     insta::assert_snapshot!(shown, @"cannot get RouteTable mesh/web: check that the API server or directory is reachable: the API server answered 502: <html>Bad Gateway</html>");
 }
 
-/// What a store reports, as one line each.
+/// Records the reports of a store, one line each.
 #[derive(Debug, Default)]
 struct Reports(Mutex<Vec<String>>);
 
@@ -530,7 +530,7 @@ fn silent(timeout: Duration) -> KubeRouteStore {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_ends_before_its_call() {
+async fn a_request_ends_before_the_deadline_of_its_call() {
     let reports = Arc::new(Reports::default());
     let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
     let check = async |left: Option<u64>, expect: &[&str]| {
@@ -551,11 +551,28 @@ async fn a_request_ends_before_its_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_nobody_waits_for_any_more_is_reported() {
+async fn a_cancelled_request_is_reported() {
     let reports = Arc::new(Reports::default());
     let store = silent(Duration::from_secs(3)).with_observer(reports.clone());
     let key = ObjectKey::new("mesh", "web");
     let read = tokio::time::timeout(Duration::from_secs(1), store.read(&key));
     read.await.unwrap_err();
     assert_eq!(reports.lines(), ["get RouteTable cancelled 1s"]);
+}
+
+#[tokio::test]
+async fn events_are_written_to_the_core_group() {
+    let (store, sent) = store(vec![(201, json!({})), (200, json!({}))]);
+    let key = ObjectKey::new("shop", "reviews.1");
+    let event = json!({"metadata": {"namespace": "shop", "name": "reviews.1"}});
+    store.create_event(&key, &event).await.unwrap();
+    store.patch_event(&key, &json!({"count": 2})).await.unwrap();
+    let manager = format!("fieldManager={FIELD_MANAGER}");
+    assert_eq!(
+        lines(&sent),
+        [
+            format!("POST /api/v1/namespaces/shop/events?&{manager} {event}"),
+            format!(r#"PATCH /api/v1/namespaces/shop/events/reviews.1?&{manager} {{"count":2}}"#),
+        ]
+    );
 }

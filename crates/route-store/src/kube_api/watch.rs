@@ -1,62 +1,128 @@
-//! Following the objects of a kind: a list, page by page, and then every change.
+//! List and watch of the objects of a kind: a list, page by page, then every change.
 //!
-//! kube's own watcher does not report bookmarks and watches that were opened again. Without them a namespace where nothing
-//! changes looks like a connection on which nothing arrives any more, and cached content could not tell its age.
+//! The watcher of kube-runtime does not report bookmarks and reopened watches. Without them, a namespace without changes
+//! cannot be distinguished from a dead connection, and the age of cached objects is unknown.
 //!
-//! Objects are decoded straight from the text of an answer into what is kept of them. An answer is never built as a tree
-//! of values: for tables that takes four times the memory of the text.
+//! [`Keep`] decodes objects directly from the text of an answer into their cached form. The answer is never parsed to a tree
+//! of values, which takes four times the memory of the text for tables.
 
+use std::error::Error;
+use std::marker::PhantomData;
 use std::{fmt, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream::BoxStream};
-use gloo_types::{ObjectKey, Resource as _};
+use gloo_types::{Document, ObjectKey, Resource};
 use kube::core::WatchEvent;
 use kube::core::params::{ListParams, WatchParams};
 use serde::Deserialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::time::{Instant, sleep_until};
 
-use super::keep::{Keep, Kept as _};
-use super::send::Answered;
-use super::{Call, KubeRouteStore, resource};
+use super::KubeRouteStore;
+use super::send::{Answered, Call, resource};
 use crate::{Outcome, Priority, RequestContext, StoreError, with_context};
 
-/// How long one connection lasts, in seconds: the API server then ends it, and the next one begins.
+/// Decodes the objects of a kind to the form in which an [`Informer`](super::Informer) keeps them.
+pub trait Keep: Send + Sync + 'static {
+    /// The kind.
+    type Kind: Resource;
+    /// The cached form of one object.
+    type Kept: Kept;
+    /// Maximum number of objects in one page of a list.
+    const PAGE: u32;
+
+    /// Decodes the JSON text of an object.
+    ///
+    /// # Errors
+    /// Returns `Err` if it is not an object of the kind. The whole list fails then, because the set of objects would be
+    /// incomplete.
+    fn keep(&self, object: &str) -> Result<Self::Kept, Box<dyn Error + Send + Sync>>;
+}
+
+/// The cached form of one object.
+pub trait Kept: Send + Sync + 'static {
+    /// Namespace and name.
+    fn key(&self) -> &ObjectKey;
+
+    /// `metadata.resourceVersion`.
+    fn version(&self) -> &str;
+
+    /// Takes over from the previous version what is not in the object itself.
+    fn follows(&mut self, _before: &Self) {}
+
+    /// Returns an estimate of its memory, in bytes.
+    fn size(&self) -> usize {
+        size_of_val(self)
+    }
+}
+
+/// The [`Keep`] of whole documents, without `metadata.managedFields`.
+#[derive(Debug)]
+pub struct WholeDocuments<K>(PhantomData<K>);
+
+impl<K> Default for WholeDocuments<K> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<K: Resource> Keep for WholeDocuments<K> {
+    type Kind = K;
+    type Kept = Document<K>;
+    const PAGE: u32 = super::PAGE;
+
+    fn keep(&self, object: &str) -> Result<Document<K>, Box<dyn Error + Send + Sync>> {
+        let object: Value = serde_json::from_str(object)?;
+        Ok(Document::from_value(object)?.without_managed_fields())
+    }
+}
+
+impl<K: Resource> Kept for Document<K> {
+    fn key(&self) -> &ObjectKey {
+        self.key()
+    }
+
+    fn version(&self) -> &str {
+        self.resource_version().unwrap_or_default()
+    }
+}
+
+/// `timeoutSeconds` of a watch, after which the API server closes the connection and the next one is opened.
 const ROUND: u32 = 60;
-/// The least time from the opening of one connection to that of the next: a proxy in between may end each of them at once.
-/// A connection that lasted is followed by the next one without a pause, in which changes would go unnoticed.
+/// The minimum time between the openings of two connections, because a proxy may close each of them at once. A connection
+/// that was open for longer is reopened without a pause, in which changes would be seen late.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Which objects of a kind are followed.
+/// The scope of a list and watch.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
-    /// Those of all namespaces.
+    /// All namespaces.
     All,
-    /// Those of one namespace.
+    /// One namespace.
     Namespace(String),
 }
 
-/// The objects of a kind within a scope, and then every change to them.
-///
-/// List and watch as the Kubernetes API describes them under "efficient detection of changes".
+/// A list of the objects in a scope, followed by a watch, as in "Efficient detection of changes" of the Kubernetes API
+/// documentation.
 pub(super) struct Watch<K> {
     source: Source<K>,
     state: State,
 }
 
-/// What is listed and watched.
+/// The parameters of the list and the watch.
 struct Source<K> {
     store: Arc<KubeRouteStore>,
     keep: Arc<K>,
     scope: Scope,
-    /// Label selector of the list and the watch.
+    /// Label selector.
     labels: Option<String>,
 }
 
 enum State {
-    /// The next request lists: from the beginning, or the page behind a token.
+    /// The next request is a list: the first page, or the page of a `continue` token.
     Listing(Option<String>),
-    /// Everything up to a version has been reported.
+    /// The next request is a watch. All changes up to the position's version have been reported.
     Watching(Position),
 }
 
@@ -65,35 +131,35 @@ struct Position {
     open: Option<Open>,
 }
 
-/// A connection on which events arrive.
+/// An open watch.
 struct Open {
     since: Instant,
     events: BoxStream<'static, kube::Result<WatchEvent<Box<RawValue>>>>,
 }
 
-/// What a [`Watch`] reports.
+/// An event of a [`Watch`].
 #[derive(Debug, PartialEq)]
 pub(super) enum Event<T> {
-    /// A part of the list of all objects.
+    /// A page of the list of all objects.
     Page {
         objects: Vec<T>,
-        /// The version of the collection that is listed, the same on each page.
+        /// The version of the list, the same on each page.
         version: String,
-        /// Whether a list begins with it. A list that could not be continued begins again.
+        /// Whether it is the first page. A list that cannot be continued starts again.
         is_first: bool,
-        /// Whether the list ends with it.
+        /// Whether it is the last page.
         is_last: bool,
     },
     /// An object was added or changed.
     Applied(T),
-    /// An object was deleted; its last version.
+    /// An object was deleted, with the version of its deletion.
     Deleted(ObjectKey, String),
-    /// Nothing happened up to the version.
+    /// There is no change up to this version: a bookmark, or the watch was opened or closed.
     Quiet(String),
 }
 
 impl<K: Keep> Watch<K> {
-    /// A watch that has sent nothing yet.
+    /// A watch that has not sent a request yet.
     pub(super) fn new(
         store: Arc<KubeRouteStore>,
         keep: Arc<K>,
@@ -111,11 +177,12 @@ impl<K: Keep> Watch<K> {
         }
     }
 
-    /// Waits for the next event. As long as the API server answers there is one each minute, if only [`Event::Quiet`].
-    /// After an error it can be called again, and should be after a while.
+    /// Waits for the next event. While the API server answers, there is at least one event each minute, possibly
+    /// [`Event::Quiet`]. After an error, back off and call it again: it continues at the same position.
     ///
     /// # Errors
-    /// [`StoreError::NotFound`] when the API server has no such resource, otherwise whatever kept it from answering.
+    /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if it does not answer or
+    /// forbids the request.
     pub(super) async fn next(&mut self) -> Result<Event<K::Kept>, StoreError> {
         let next = match &mut self.state {
             State::Listing(token) => match self.source.page(token.clone()).await {
@@ -129,7 +196,7 @@ impl<K: Keep> Watch<K> {
         };
         if let Err(error) = &next {
             match &mut self.state {
-                // The API server no longer knows what came after the version, or what the other pages are.
+                // The API server has discarded the history after the version, or the other pages.
                 state if is_expired(error) => *state = State::Listing(None),
                 State::Watching(position) => position.open = None,
                 State::Listing(_) => {}
@@ -264,13 +331,13 @@ impl<K: Keep> Source<K> {
     }
 }
 
-/// Whether the API server says that it no longer knows the version or the token of a request.
+/// Returns whether the API server answered 410: the version or the token of the request has expired.
 fn is_expired(error: &StoreError) -> bool {
     Answered::of(error).is_some_and(|answered| answered.code == 410)
 }
 
 impl Scope {
-    /// The namespace, if it is one.
+    /// Returns the namespace; `None` for all.
     pub(super) fn namespace(&self) -> Option<&str> {
         match self {
             Self::All => None,
@@ -278,14 +345,14 @@ impl Scope {
         }
     }
 
-    /// Whether an object belongs to it.
+    /// Returns whether the scope contains an object.
     pub(super) fn has(&self, key: &ObjectKey) -> bool {
         self.namespace()
             .is_none_or(|namespace| namespace == key.namespace)
     }
 }
 
-/// `all namespaces`, or the name of the namespace.
+/// Writes `all namespaces`, or the name of the namespace.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.namespace().unwrap_or("all namespaces"))
@@ -316,7 +383,7 @@ struct Deleted {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Meta {
-    /// Objects of the cluster have none.
+    /// Empty for cluster-scoped objects.
     #[serde(default)]
     namespace: String,
     name: String,

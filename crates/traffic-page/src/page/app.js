@@ -1,5 +1,5 @@
 "use strict";
-// Shows the events of the demo: /events, or those of a recording (window.recording). It counts nothing itself.
+// Shows the events of the demo, from /events or from a recording (window.recording). All numbers come from the server.
 
 const $ = (id) => document.getElementById(id);
 const make = (tag, text, kind) => {
@@ -22,7 +22,7 @@ const FAILURES = {
 // ---------------------------------------------------------------- state
 
 const state = { now: null, steps: [], personas: [], log: [], points: [], lines: new Set(), bubbles: [], bands: new Map() };
-/** For tests: what was drawn and received. */
+/** For tests: counts of drawn shapes and received events. */
 window.demo = { drawn: 0, outlines: 0, crosses: 0, events: 0, last: null, colours };
 
 let colour = {};
@@ -70,7 +70,7 @@ function show(event) {
   set("phase", rollout.phase);
   $("phase").dataset.phase = rollout.phase;
   set("message", rollout.message);
-  // Nothing was deployed yet: the first button asks for it.
+  // Before the first deployment, the button "New version" is highlighted.
   document.body.toggleAttribute("data-fresh", rollout.current.number === 1 && !window.recording);
   const starts = plugin.starts === 1 ? "" : ", started " + plugin.starts + " times";
   set("plugin", plugin.id === null ? "the plugin is dead" : "plugin: process " + plugin.id + starts + ", " + number(plugin.calls) + " calls");
@@ -106,10 +106,10 @@ function show(event) {
     const allowed = isFault ? what !== "kill" || plugin.id !== null : event.allowed.includes(what);
     button.setAttribute("aria-disabled", String(!allowed || Boolean(window.recording)));
   }
-  $("pause").firstChild.data = rollout.paused ? "Go on" : "Pause";
+  $("pause").firstChild.data = rollout.paused ? "Resume" : "Pause";
 }
 
-/** Rows of a table that is only touched where it differs. */
+/** Updates the rows of a table; cells without a change are not touched. */
 function rows(id, wanted) {
   const body = $(id);
   while (body.rows.length > wanted.length) body.deleteRow(-1);
@@ -131,7 +131,7 @@ function showSteps() {
   $("steps").replaceChildren(...state.steps.map((words) => make("li", words)));
 }
 
-/** With an API server there are other words, and every switch works. */
+/** Shows the texts and switches of a stage with an API server. */
 function showCluster(switches) {
   for (const element of document.querySelectorAll("[data-cluster]")) element.textContent = element.dataset.cluster;
   for (const button of document.querySelectorAll("[data-why]")) button.hidden = true;
@@ -154,7 +154,7 @@ function showTables(files) {
     });
     return block;
   }));
-  // What is new is in sight, without moving the page.
+  // Scrolls the box, not the page, to the last new line.
   const news = $("tables").querySelectorAll(".new");
   const line = news[news.length - 1];
   if (line) $("tables").scrollTop = line.offsetTop - $("tables").offsetTop - $("tables").clientHeight * 0.7;
@@ -188,7 +188,7 @@ async function order(what) {
   try {
     const headers = { "content-type": "application/json" };
     const answer = await fetch("do", { method: "POST", headers, body: JSON.stringify({ what }) });
-    // An answer may come after the next click.
+    // Only errors are shown: a late answer must not clear the error of the next click.
     if (!answer.ok) set("said", await answer.text());
   } catch {
     set("said", "the demo has ended");
@@ -212,7 +212,7 @@ document.addEventListener("keydown", (event) => {
 // ---------------------------------------------------------------- bubbles
 
 const LIFE = 2600; // ms
-const FLIGHT = 420; // from the client to the gateway, and from there to the version
+const FLIGHT = 420; // ms, from the client to the gateway, and again from there to the version
 
 function spawn(text, now) {
   if (document.hidden) return;
@@ -231,7 +231,7 @@ function spawn(text, now) {
   if (state.bubbles.length > 1500) state.bubbles.splice(0, state.bubbles.length - 1500);
 }
 
-/** A canvas in pixels of the screen, drawn in pixels of the page. */
+/** Clears a canvas. It has the resolution of the screen, and its coordinates are CSS pixels. */
 function surface(id) {
   const canvas = $(id);
   const [width, height, scale] = [canvas.clientWidth, canvas.clientHeight, devicePixelRatio || 1];
@@ -267,7 +267,7 @@ const cross = (context, x, y, r) => {
 const ease = (t) => t * t * (3 - 2 * t);
 const mix = (from, to, t) => from + (to - from) * t;
 
-/** The versions that have Pods or answers, with the height of each: its share, but never nothing. */
+/** Returns the versions with Pods or answers. Their height is their share, with a minimum. */
 function bands(height) {
   const event = state.now;
   if (!event) return [];
@@ -307,7 +307,7 @@ function bands(height) {
 function drawRiver(now) {
   const [context, width, height] = surface("river");
   const narrow = width < 560;
-  const foot = 26; // where failures fall that no version answered
+  const foot = 26; // height of the strip for failures without a version
   const left = narrow ? 54 : 160;
   const gate = narrow ? 96 : width * 0.27;
   const right = narrow ? 134 : width * 0.35;
@@ -404,7 +404,7 @@ function drawRiver(now) {
   context.textBaseline = "middle";
   context.fillText("Envoy", gate, (height - foot) / 2);
 
-  // Who asks.
+  // The personas.
   state.personas.forEach((persona, index) => {
     const y = sources[index];
     context.fillStyle = colour.ink;
@@ -420,7 +420,7 @@ function drawRiver(now) {
     }
   });
 
-  // What the versions are, on top of their bubbles.
+  // The labels of the versions, on top of their bubbles.
   for (const band of all) {
     if (band.height < 30) continue;
     const title = "version " + band.version;
@@ -555,7 +555,7 @@ function drawCurves() {
   }
 }
 
-/** For tests: how many pixels of a canvas have each colour of versions, failures and curves. */
+/** For tests: counts the pixels of a canvas in each colour of versions, failures and curves. */
 function colours(id = "river") {
   const canvas = $(id);
   const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
@@ -594,7 +594,7 @@ if (window.recording) {
     const step = () => {
       const at = performance.now() - begun;
       while (next < window.recording.length && window.recording[next][0] <= at) {
-        // A recorded event has only what differs from the one before.
+        // A recorded event has only the fields that differ from the previous event.
         const { log, points, tables, first, bubbles, ...kept } = { ...state.now };
         receive({ bubbles: "", ...kept, ...window.recording[next][1] });
         next += 1;
@@ -608,5 +608,5 @@ if (window.recording) {
 } else {
   const source = new EventSource("events");
   source.onmessage = (message) => receive(JSON.parse(message.data));
-  source.onerror = () => set("message", "no connection to the demo: it has ended, or it is busy");
+  source.onerror = () => set("message", "no connection to the demo: it has ended or is busy");
 }

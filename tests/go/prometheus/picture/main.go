@@ -1,7 +1,7 @@
-// Command picture draws the panels of the dashboard in deploy/observability with the series of a run.
+// Command picture draws the panels of the dashboard in deploy/observability with the metrics of a run.
 //
-// Its arguments are the dashboard and a directory of scrapes, each a file `<seconds since 1970>.<anything>`, as the chaos soak
-// keeps them in CHAOS_SCRAPES. The queries are evaluated by Prometheus' own engine; the drawing is not Grafana's.
+// Its arguments are the dashboard and a directory of scrapes, each a file `<Unix time in seconds>.<anything>`, which the chaos
+// soak writes to CHAOS_SCRAPES. Prometheus' own engine evaluates the queries; the drawing is not Grafana's.
 package main
 
 import (
@@ -35,7 +35,7 @@ import (
 
 const (
 	step = 15 * time.Second
-	// Four scrapes, as Grafana has it.
+	// Four scrapes, like Grafana.
 	rateInterval = "1m"
 	column       = 38.0
 	row          = 21.0
@@ -123,7 +123,7 @@ func run(dashboard, scrapes string, to io.Writer) error {
 	return err
 }
 
-// load stores all scrapes, as of one target whose process may change.
+// load stores all scrapes as one target, whose process may change.
 func load(db *tsdb.DB, dir string) (start, end time.Time, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*"))
 	if err != nil {
@@ -134,11 +134,11 @@ func load(db *tsdb.DB, dir string) (start, end time.Time, err error) {
 		second, _, _ := strings.Cut(filepath.Base(file), ".")
 		unix, err := strconv.ParseInt(second, 10, 64)
 		if err != nil {
-			return start, end, fmt.Errorf("%s: its name does not begin with a time", file)
+			return start, end, fmt.Errorf("%s: its name does not start with a time", file)
 		}
 		at := time.Unix(unix, 0)
 		if at.Equal(end) {
-			// Of two processes in one second, one is about to end.
+			// Two processes in one second: one of them is about to end.
 			continue
 		}
 		if start.IsZero() {
@@ -262,7 +262,7 @@ func paint(canvas draw.Canvas, panel panel, from *source) error {
 	return nil
 }
 
-// unbroken splits a series where it has no value.
+// unbroken splits a series at its gaps.
 func unbroken(points []promql.FPoint, highest *float64) []plotter.XYs {
 	var lines []plotter.XYs
 	var line plotter.XYs
@@ -310,7 +310,7 @@ func paintStat(canvas draw.Canvas, panel panel, from *source) error {
 	return nil
 }
 
-// ticks labels an axis in the unit of its panel.
+// ticks labels an axis with the unit of its panel.
 type ticks struct{ unit string }
 
 func (t ticks) Ticks(low, high float64) []plot.Tick {

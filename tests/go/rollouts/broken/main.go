@@ -1,5 +1,5 @@
-// Command broken is a plugin that does one thing wrong: broken KIND FAULT. The conformance kit has to find it. Without a fault it
-// behaves. Mistakes of an author are made on the real go-plugin server, mistakes of the protocol on a server of its own.
+// Command broken is a plugin with one fault, `broken KIND FAULT`, that the conformance kit must find. Without a fault it is
+// correct. Mistakes of a plugin's author use the real go-plugin server, violations of the protocol a separate one.
 package main
 
 import (
@@ -117,7 +117,7 @@ func main() {
 	}
 }
 
-// answer is what most methods return.
+// answer returns the result of most methods.
 func answer() types.RpcError {
 	switch fault {
 	case "hangs":
@@ -130,7 +130,7 @@ func answer() types.RpcError {
 
 const twoLines = "50%\nof it"
 
-// refusal is what InitPlugin and VerifyWeight return, so that the faults of answer come later.
+// refusal returns the result of InitPlugin and VerifyWeight, so that the faults of answer appear later.
 func refusal() types.RpcError {
 	if fault == "two-lines" {
 		return types.RpcError{ErrorString: twoLines}

@@ -23,9 +23,9 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// The faults of the protocol itself, which go-plugin's own server does not let an author make. Some take a value, after a colon.
+// Violations of the protocol that go-plugin's own server does not allow. Some have a value after a colon.
 var protocolFaults = []string{
-	// Without a fault, to compare with.
+	// No fault, for comparison.
 	"own-server",
 	// The handshake line, its socket, and the environment.
 	"field", "newest-version", "needs-versions", "needs-ports", "no-socket", "deaf", "public", "elsewhere",
@@ -33,11 +33,11 @@ var protocolFaults = []string{
 	"no-ack", "no-pong", "no-ping", "one-ping", "sulks", "answers-anything", "dispenses-once", "forgets-first",
 	// The calls.
 	"silent", "tires", "short-messages",
-	// The life.
+	// The end of the process.
 	"falls-asleep", "quits-silently", "outlives-host", "first-connection", "leaves-socket", "alone",
 }
 
-// server is a plugin server that can do one thing wrong. Without a fault it does what go-plugin's own does.
+// server is a plugin server with an optional fault. Without a fault it behaves like go-plugin's server.
 type server struct {
 	name, value string
 	plugin      goplugin.Plugin
@@ -52,7 +52,7 @@ type server struct {
 	asked   time.Time
 }
 
-// serveWithFault serves a plugin under the name dispensed if the fault is one of the protocol.
+// serveWithFault serves a plugin under the name dispensed if the fault is a violation of the protocol.
 func serveWithFault(fault, kind, dispensed string, plugin goplugin.Plugin) bool {
 	name, value, _ := strings.Cut(fault, ":")
 	if !slices.Contains(protocolFaults, name) {
@@ -76,7 +76,7 @@ func (s *server) run() {
 		os.Exit(1)
 	}
 	if s.is("alone") {
-		// The kernel removes an abstract name with its process. The kit is the parent of every plugin that it starts.
+		// The kernel removes an abstract name with its process. The parent is the kit.
 		_, err := net.Listen("unix", fmt.Sprint("@broken-", os.Getppid()))
 		exitOn(err)
 	}
@@ -86,7 +86,7 @@ func (s *server) run() {
 	}
 	s.socket = filepath.Join(directory, fmt.Sprint("plugin", os.Getpid()))
 	if s.is("elsewhere") {
-		// The same for every process, as it is after a kill.
+		// The same name for every process, as if a killed process had left its socket.
 		s.socket = filepath.Join(directory, "plugin")
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket})
@@ -120,7 +120,7 @@ func (s *server) run() {
 	}
 }
 
-// line is the handshake line.
+// line returns the handshake line.
 func (s *server) line(versions string) string {
 	fields := []string{"1", "1", "unix", s.socket, "netrpc", "", ""}
 	switch s.name {
@@ -225,7 +225,7 @@ func (d dispenser) Dispense(name string, id *uint32) error {
 	return nil
 }
 
-// codec is that of net/rpc, with faults.
+// codec is the gob codec of net/rpc with faults.
 type codec struct {
 	server  *server
 	stream  *counter
@@ -289,7 +289,7 @@ func (c *codec) WriteResponse(response *rpc.Response, body any) error {
 
 func (c *codec) Close() error { return c.stream.Close() }
 
-// withholds tells whether a reply is not sent.
+// withholds returns whether a reply is not sent.
 func (s *server) withholds(method string, unknown bool) bool {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -312,7 +312,7 @@ func (s *server) withholds(method string, unknown bool) bool {
 	return false
 }
 
-// counter counts what is read.
+// counter counts the bytes that are read.
 type counter struct {
 	net.Conn
 	read int
@@ -324,7 +324,7 @@ func (c *counter) Read(into []byte) (int, error) {
 	return read, err
 }
 
-// frames loses frames of yamux, which writes each header by itself.
+// frames drops frames of yamux, which writes each header separately.
 type frames struct {
 	net.Conn
 	server *server

@@ -1,5 +1,5 @@
-// Command compare measures traffic routers side by side, as a host in Go that uses the controller's packages: compare NAME=BINARY...
-// Each round starts and calls every router once, so that a slow spell of the machine meets all of them.
+// Command compare measures traffic routers with a host in Go that uses the controller's packages: compare NAME=BINARY...
+// Each round starts and calls every router once, so that a slow phase of the machine affects all of them.
 package main
 
 import (
@@ -24,7 +24,7 @@ import (
 
 const rounds = 7
 
-// rows are what is measured, in the order of the table.
+// rows has the measured quantities in the order of the table.
 var rows = []string{"start to handshake", "start to first call", "empty call", "10 KB Rollout", "114 KB Rollout", "10 callers, 10 KB", "memory, MiB"}
 
 func main() {
@@ -116,7 +116,7 @@ func round(binary string) map[string]float64 {
 	return found
 }
 
-// each is the median of so many calls, in microseconds.
+// each returns the median duration of a number of calls, in microseconds.
 func each(times int, call func()) float64 {
 	taken := make([]float64, times)
 	for index := range taken {
@@ -134,7 +134,7 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// rollout is about this size as JSON: Pods with many variables, as they are.
+// rollout returns a Rollout of about this size as JSON. Its Pods have many environment variables.
 func rollout(bytes int) *v1alpha1.Rollout {
 	var variables []corev1.EnvVar
 	for size := 0; size < bytes; size += 80 {

@@ -1,5 +1,5 @@
-// Measures how long Go takes to decode a recorded call that came after others; `cargo xtask bench` runs it.
-// Arguments: the recording, and where the call begins and ends in it. Prints nanoseconds per call.
+// Command decode measures how long Go takes to decode a recorded call that follows others; `cargo xtask bench` runs it.
+// Arguments: the recording, and the offsets of the call's start and end. Prints nanoseconds per call.
 package main
 
 import (
@@ -31,9 +31,9 @@ func main() {
 	for len(input.rest) > 0 {
 		decode(decoder)
 	}
-	// The first time its types are compiled for this decoder.
+	// The first call compiles the types for this decoder.
 	if _, isWeight := decode(decoder).(*plugin.SetWeightAndVerifyWeightArgs); !isWeight {
-		log.Fatal("the call is no SetWeight")
+		log.Fatal("the call is not SetWeight")
 	}
 	started := time.Now()
 	for range times {
@@ -49,7 +49,7 @@ func decode(decoder *gob.Decoder) (argument any) {
 	return argument
 }
 
-// repeat reads the rest, then the same bytes again and again. As it reads single bytes too, gob adds no buffer.
+// repeat reads the rest, then the same bytes repeatedly. It implements io.ByteReader, so gob adds no buffer.
 type repeat struct{ rest, again []byte }
 
 func (r *repeat) Read(buffer []byte) (int, error) {

@@ -38,7 +38,7 @@ func plain(*goplugin.ClientConfig) {}
 
 func autoMTLS(config *goplugin.ClientConfig) { config.AutoMTLS = true }
 
-// answer is what one call says, and what the tables are after it.
+// answer is the result of one call, and the tables after it.
 type answer struct {
 	call     string
 	text     string
@@ -46,7 +46,7 @@ type answer struct {
 	tables   map[string]string
 }
 
-// answers makes the calls of a whole canary, and some that are refused.
+// answers makes the calls of a whole canary, and some that return errors.
 func answers(t *testing.T, h *host) []answer {
 	t.Helper()
 	var all []answer
@@ -109,7 +109,7 @@ func calls(t *testing.T, plugin rpc.TrafficRouterPlugin, errored func(string, ty
 	errored("SetWeight: no canary", plugin.SetWeight(noCanary, 25, nil))
 }
 
-func TestTheSameRouterAnswersAlikeInBothProtocols(t *testing.T) {
+func TestBothProtocolsGiveTheSameAnswers(t *testing.T) {
 	byCall := func(left, right answer) int { return strings.Compare(left.call, right.call) }
 	expected := answers(t, newHost(t, goplugin.ProtocolNetRPC, plain))
 	slices.SortFunc(expected, byCall)
@@ -121,7 +121,7 @@ func TestTheSameRouterAnswersAlikeInBothProtocols(t *testing.T) {
 		edited[answer.tables["shop.yaml"]] = true
 	}
 	if refused < 4 || len(edited) < 6 {
-		t.Errorf("the calls show too little: %d refused, %d states of the table", refused, len(edited))
+		t.Errorf("the calls cover too little: %d errors, %d states of the table", refused, len(edited))
 	}
 	for _, other := range []struct {
 		name      string
@@ -174,10 +174,10 @@ func TestThePluginIsPingedAndEndsCleanly(t *testing.T) {
 				if left := contents(t, h.sockets); len(left) != 0 {
 					t.Errorf("left behind: %v", left)
 				}
-				// The client warns of services that are missing, of streams that fail and of a plugin that has to be killed.
+				// The client logs warnings for missing services, failed streams and a plugin that must be killed.
 				for _, level := range []string{"[WARN]", "[ERROR]"} {
 					if log := h.log.String(); strings.Contains(log, level) {
-						t.Errorf("the host had to log a %s", level)
+						t.Errorf("the host logged a %s", level)
 					}
 				}
 			})
@@ -224,7 +224,7 @@ func TestEveryServiceIsListed(t *testing.T) {
 	}
 }
 
-// The stream of what the plugin prints stays open until the plugin ends.
+// The stream of the plugin's output stays open until the plugin ends.
 func TestTheStdioStreamIsSilentUntilTheEnd(t *testing.T) {
 	h := newHost(t, goplugin.ProtocolGRPC, plain)
 	conn := h.router(t).(*router).conn
@@ -241,7 +241,7 @@ func TestTheStdioStreamIsSilentUntilTheEnd(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- stream.RecvMsg(&emptypb.Empty{}) }()
-	// The end of the stream would come before these answers, on the same connection.
+	// On the same connection, an end of the stream would arrive before these answers.
 	for range 20 {
 		if err := conn.Invoke(context.Background(), "/"+service+"/Type", empty, &emptypb.Empty{}); err != nil {
 			t.Errorf("Type: %v", err)
@@ -258,7 +258,7 @@ func TestTheStdioStreamIsSilentUntilTheEnd(t *testing.T) {
 	}
 }
 
-func TestACallThatIsNotCarriedOutHasItsStatus(t *testing.T) {
+func TestAFailedCallHasAGRPCStatus(t *testing.T) {
 	plugin := newHost(t, goplugin.ProtocolGRPC, plain).router(t).(*router)
 	demo, err := fixture.Rollout()
 	if err != nil {
@@ -284,14 +284,14 @@ func TestACallThatIsNotCarriedOutHasItsStatus(t *testing.T) {
 	}
 }
 
-func TestAHostThatInsistsOnMultiplexingIsTold(t *testing.T) {
+func TestMultiplexingOfTheBrokerIsRefused(t *testing.T) {
 	h := newHost(t, goplugin.ProtocolGRPC, func(config *goplugin.ClientConfig) { config.GRPCBrokerMultiplex = true })
 	if _, err := h.Client.Client(); !errors.Is(err, goplugin.ErrGRPCBrokerMuxNotSupported) {
 		t.Errorf("%v, want %v", err, goplugin.ErrGRPCBrokerMuxNotSupported)
 	}
 }
 
-func TestWithAutoMTLSNobodyButTheHostGetsIn(t *testing.T) {
+func TestWithAutoMTLSOnlyTheHostIsAccepted(t *testing.T) {
 	for _, protocol := range []goplugin.Protocol{goplugin.ProtocolGRPC, goplugin.ProtocolNetRPC} {
 		t.Run(string(protocol), func(t *testing.T) {
 			var config *goplugin.ClientConfig
@@ -315,7 +315,7 @@ func TestWithAutoMTLSNobodyButTheHostGetsIn(t *testing.T) {
 				conn, err := tls.Dial("unix", address.String(), &tls.Config{
 					ServerName: "localhost", InsecureSkipVerify: true, Certificates: stranger.certificates, NextProtos: []string{"h2"},
 				})
-				// In TLS 1.3 the client learns with its first read that it was refused.
+				// In TLS 1.3 the client sees the rejection at its first read.
 				if err == nil {
 					_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 					_, err = conn.Read(make([]byte, 1))
@@ -325,13 +325,13 @@ func TestWithAutoMTLSNobodyButTheHostGetsIn(t *testing.T) {
 				}
 			}
 			if got := h.router(t).Type(); got == "" {
-				t.Error("the host itself did not get in afterwards")
+				t.Error("the host is rejected afterwards")
 			}
 		})
 	}
 }
 
-// someCertificate is of the kind a host makes, but not the host's.
+// someCertificate returns a certificate like a host's, with another key.
 func someCertificate(t *testing.T) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
@@ -348,7 +348,7 @@ func someCertificate(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// contents are the files of a directory; a socket has none.
+// contents returns the files of a directory with their content; a socket has none.
 func contents(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(directory)

@@ -1,5 +1,5 @@
-// Package grpc plays a host that speaks gRPC to the plugin, with the real go-plugin client. It knows no more of the
-// router's service than the plugin tells by server reflection. All of it is in the tests.
+// Package grpc is a host that calls the plugin over gRPC, with the real go-plugin client. It reads the router's service by
+// server reflection. The package only has tests.
 package grpc
 
 import (
@@ -45,14 +45,14 @@ type host struct {
 	tables  string
 }
 
-// newHost prepares a process with a directory of RouteTables of its own. Nothing runs yet.
+// newHost prepares a process with a separate directory of RouteTables, without starting it.
 func newHost(t *testing.T, protocol goplugin.Protocol, configure func(*goplugin.ClientConfig)) *host {
 	t.Helper()
 	binary := os.Getenv("PLUGIN_BINARY")
 	if !filepath.IsAbs(binary) {
 		t.Fatalf("PLUGIN_BINARY must be the absolute path of the plugin, it is %q", binary)
 	}
-	// The names that the test framework makes are too long for a socket.
+	// The names of t.TempDir are too long for a socket.
 	sockets, err := os.MkdirTemp("", "host")
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func (h *host) router(t *testing.T) rpc.TrafficRouterPlugin {
 	return dispensed.(rpc.TrafficRouterPlugin)
 }
 
-// plugin dispenses a router in either protocol: the controller's own client, or one over gRPC.
+// plugin dispenses a router in either protocol: the controller's own client, or a client over gRPC.
 type plugin struct{ rpc.RpcTrafficRouterPlugin }
 
 func (*plugin) GRPCServer(*goplugin.GRPCBroker, *grpc.Server) error {
@@ -112,13 +112,13 @@ func (*plugin) GRPCClient(ctx context.Context, _ *goplugin.GRPCBroker, conn *grp
 	return &router{conn, methods}, err
 }
 
-// router calls the service with messages that are made from its description.
+// router calls the service with dynamic messages from its description.
 type router struct {
 	conn    *grpc.ClientConn
 	methods protoreflect.MethodDescriptors
 }
 
-// describe asks the plugin what its router's methods take and return.
+// describe reads the description of the router's service by server reflection.
 func describe(ctx context.Context, conn *grpc.ClientConn) (protoreflect.MethodDescriptors, error) {
 	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
@@ -152,7 +152,7 @@ func describe(ctx context.Context, conn *grpc.ClientConn) (protoreflect.MethodDe
 	return found.(protoreflect.ServiceDescriptor).Methods(), stream.CloseSend()
 }
 
-// call takes the request's fields by their names in JSON, bytes as []byte, and returns those of the reply.
+// call calls a method. Fields of the request and the reply are given by their JSON names, bytes as []byte.
 func (r *router) call(method string, request map[string]any) (map[string]any, error) {
 	descriptor := r.methods.ByName(protoreflect.Name(method))
 	if descriptor == nil {
@@ -176,7 +176,7 @@ func (r *router) call(method string, request map[string]any) (map[string]any, er
 	return reply, json.Unmarshal(text, &reply)
 }
 
-// perform is for calls with an empty reply.
+// perform calls a method with an empty reply.
 func (r *router) perform(method string, request map[string]any) types.RpcError {
 	_, err := r.call(method, request)
 	return types.RpcError{ErrorString: message(err)}
@@ -235,7 +235,7 @@ func (r *router) RemoveManagedRoutes(rollout *v1alpha1.Rollout) types.RpcError {
 	return r.perform("RemoveManagedRoutes", map[string]any{"rollout": object(rollout)})
 }
 
-// object is a Kubernetes object, or a part of one, as the API server shows it.
+// object returns a Kubernetes object, or a part of one, as JSON.
 func object(value any) []byte {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -244,7 +244,7 @@ func object(value any) []byte {
 	return text
 }
 
-// lockedBuffer is written to by several goroutines of the client.
+// lockedBuffer is a buffer for several goroutines of the client.
 type lockedBuffer struct {
 	mutex  sync.Mutex
 	buffer bytes.Buffer

@@ -1,4 +1,4 @@
-// Command minimal is the smallest traffic router in Go, to compare examples/minimal_router.rs with.
+// Command minimal is the smallest traffic router in Go, for a comparison with examples/minimal_router.rs.
 package main
 
 import (

@@ -1,7 +1,7 @@
-// Command plugin is a plugin of every kind, served by the real go-plugin server with the controller's own packages. The
-// tests of our host half call it.
+// Command plugin is a plugin of every kind, served by the real go-plugin server with the controller's own packages. The tests
+// of the Rust host call it.
 //
-// It succeeds, except for an object named "refused": there it returns an error with the call as it arrived.
+// Calls succeed, except for an object named "refused": then the error has the received arguments.
 package main
 
 import (
@@ -35,7 +35,7 @@ func main() {
 	})
 }
 
-// answer refuses an object of that name, and shows the arguments of the call.
+// answer returns an error with the arguments of the call for an object named "refused".
 func answer(call string, object metav1.Object, arguments ...any) types.RpcError {
 	if object.GetName() != "refused" {
 		return types.RpcError{}
@@ -47,7 +47,7 @@ func answer(call string, object metav1.Object, arguments ...any) types.RpcError 
 	return types.RpcError{ErrorString: fmt.Sprintf("%s %s/%s %s", call, object.GetNamespace(), object.GetName(), text)}
 }
 
-// router remembers the weight that was set last, plus one, for as long as its process lives.
+// router stores the last weight, plus one, in memory.
 type router struct{ set atomic.Int32 }
 
 func (*router) InitPlugin() types.RpcError { return types.RpcError{} }
@@ -86,7 +86,7 @@ func (*router) RemoveManagedRoutes(rollout *v1alpha1.Rollout) types.RpcError {
 	return answer("RemoveManagedRoutes", rollout, rollout.Status.CurrentPodHash)
 }
 
-// provider measures what a metric's own configuration says.
+// provider returns the value in a metric's configuration as its measurement.
 type provider struct{}
 
 func (provider) InitPlugin() types.RpcError { return types.RpcError{} }
@@ -119,7 +119,7 @@ func (provider) GetMetadata(metric v1alpha1.Metric) map[string]string {
 	return map[string]string{"metric": metric.Name}
 }
 
-// step keeps its configuration as its status.
+// step stores its configuration as its status.
 type step struct{}
 
 func (step) InitPlugin() types.RpcError { return types.RpcError{} }

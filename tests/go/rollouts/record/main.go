@@ -1,5 +1,5 @@
-// Records what this release's client packages write on a dispensed plugin's stream, for Rust tests that replay it.
-// `cargo xtask record` runs it for every release. Prints what the recordings were made with.
+// Command record records what this release's client packages write to the stream of a dispensed plugin, for Rust tests that
+// replay it. `cargo xtask record` runs it for every release. Prints the versions of the recording's modules.
 package main
 
 import (
@@ -24,12 +24,12 @@ import (
 	"e2e.test/rollouts/fixture"
 )
 
-// The modules that decide what is on the wire.
+// The modules that determine the bytes on the wire.
 var modules = []string{
 	"github.com/argoproj/argo-rollouts", "github.com/hashicorp/go-plugin", "k8s.io/api", "k8s.io/apimachinery",
 }
 
-// One for each kind of plugin that this release has.
+// One recorder for each kind of plugin of this release.
 var recordings = map[string]func() recording{"router": recordRouter, "metric": recordMetricProvider}
 
 func main() {
@@ -51,13 +51,13 @@ func main() {
 	}
 }
 
-// recording is what a client wrote, and a line for each call with its method and the offset at which it ends.
+// recording has the bytes that a client wrote, and a line for each call with its method and end offset.
 type recording struct {
 	*connection
 	calls string
 }
 
-// record returns a plugin as its host sees it, and what the host's side writes.
+// record returns the host's client of a plugin, and the recording of what it writes.
 func record(plugin goplugin.Plugin) (dispensed any, recorded recording) {
 	service, err := plugin.Server(nil)
 	check(err)
@@ -71,7 +71,7 @@ func record(plugin goplugin.Plugin) (dispensed any, recorded recording) {
 	return dispensed, recording{connection: conn}
 }
 
-// called notes that a call has ended.
+// called records the end of a call.
 func (r *recording) called(method string, result types.RpcError) {
 	if result.HasError() {
 		log.Fatalf("%s: %s", method, result)
@@ -79,7 +79,7 @@ func (r *recording) called(method string, result types.RpcError) {
 	r.calls += fmt.Sprintf("%s %d\n", method, len(r.written))
 }
 
-// connection keeps what the client writes.
+// connection records what the client writes.
 type connection struct {
 	io.ReadWriteCloser
 	written []byte
@@ -98,7 +98,7 @@ var succeeded types.RpcError
 func (silent) InitPlugin() types.RpcError { return succeeded }
 func (silent) Type() string               { return "silent" }
 
-// version is the release of a module that this program was built with.
+// version returns the version of a module that this program was built with.
 func version(path string) string {
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {

@@ -8,7 +8,7 @@ import (
 	"e2e.test/rollouts/fixture"
 )
 
-// recordMetricProvider makes every call twice, the second time about a run and a metric of which nothing is set.
+// recordMetricProvider makes every call twice, the second time with an empty run and an empty metric.
 func recordMetricProvider() recording {
 	plugin, recorded := record(&rpc.RpcMetricProviderPlugin{Impl: silentMetricProvider{}})
 	provider := plugin.(rpc.MetricProviderPlugin)

@@ -8,8 +8,8 @@ import (
 	"e2e.test/rollouts/fixture"
 )
 
-// recordRouter makes every call twice: the first brings its types along, the second is about another Rollout, of which
-// next to nothing is set. SetWeight is made with the whole Rollout both times.
+// recordRouter makes every call twice. The first one sends its types; the second one has another Rollout with almost no fields
+// set. SetWeight has the whole Rollout both times.
 func recordRouter() recording {
 	plugin, recorded := record(&rpc.RpcTrafficRouterPlugin{Impl: silentRouter{}})
 	router := plugin.(rpc.TrafficRouterPlugin)
@@ -18,7 +18,7 @@ func recordRouter() recording {
 	check(err)
 	rollout, err := fixture.Rollout()
 	check(err)
-	// The string is long, and once per round is enough of it.
+	// The string is long, so only one call per round has it.
 	delete(rollout.Annotations, "kubectl.kubernetes.io/last-applied-configuration")
 	steps := rollout.Spec.Strategy.Canary.Steps
 	for _, round := range []struct {
@@ -48,7 +48,7 @@ func recordRouter() recording {
 	return recorded
 }
 
-// another Rollout, so small that a field left over from the one before would show.
+// another returns a Rollout that is so small that a field of the previous one would be noticed.
 func another() *v1alpha1.Rollout {
 	rollout := &v1alpha1.Rollout{}
 	rollout.Name, rollout.Namespace = "another", "bank"

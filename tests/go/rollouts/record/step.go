@@ -14,7 +14,7 @@ import (
 
 func init() { recordings["step"] = recordStep }
 
-// recordStep makes every call twice, the second time about another Rollout and without a configuration.
+// recordStep makes every call twice, the second time with another Rollout and without a configuration.
 func recordStep() recording {
 	plugin, recorded := record(&rpc.RpcStepPlugin{Impl: silentStep{}})
 	step := plugin.(rpc.StepPlugin)

@@ -1,4 +1,4 @@
-//! Drift: edits that contradict the last SetWeight, one on each RouteTable, and how long each of them lasts.
+//! Drift: edits of RouteTables that contradict the last SetWeight, and the time until the plugin repairs each of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use tokio::time::{Instant, interval, sleep};
 use crate::measure::{Bench, Report, SETTLE, mean, median, millis, percentile};
 use crate::world::{Edit, ROLLOUTS_PER_TABLE, State, canary_share, version};
 
-/// How many tables are edited, if there are that many.
+/// Maximum number of edited tables.
 const EDITS: usize = 1000;
-/// Between two edits. A repair reads the Rollout and the Lease, and the plugin sends 50 requests per second.
+/// Time between two edits. A repair reads the Rollout and the Lease, and the plugin sends at most 50 requests per second.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a plugin has for the last repair.
+/// Time for the last repair.
 const PATIENCE: Duration = Duration::from_secs(10);
 const WEIGHT: i32 = 25;
 
@@ -30,7 +30,7 @@ struct Drift {
     patches: usize,
 }
 
-/// When a version of a table was seen that has the canary's share.
+/// The versions of each table with the canary's share, and when each was observed.
 type Split = Arc<Mutex<BTreeMap<String, Vec<(u64, Instant)>>>>;
 
 impl Bench {
@@ -104,7 +104,7 @@ impl Bench {
         });
         let seen = self.proxy.take_seen();
         let is_patch = |verb: &str, resource: &str| verb == "patch" && resource == "routetables";
-        let figures = Drift {
+        let measured = Drift {
             edits: edits.len(),
             repairs: repairs.collect(),
             requests: seen.len(),
@@ -124,11 +124,11 @@ impl Bench {
         for table in 0..tables {
             self.world.write_again(table).await?;
         }
-        Ok(figures)
+        Ok(measured)
     }
 }
 
-/// Notes each version of a table that has the canary's share. Does not end by itself.
+/// Records each version of a table with the canary's share. Runs until it is aborted.
 async fn watch(tables: kube::Api<DynamicObject>, split: Split) -> Result<()> {
     let seen = watcher(tables, watcher::Config::default()).applied_objects();
     seen.try_for_each(async |table| {

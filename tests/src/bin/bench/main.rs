@@ -1,8 +1,9 @@
-//! `cargo xtask bench --cluster`: what a plugin asks of an API server, how long calls take, and what the process needs.
+//! `cargo xtask bench --cluster`: measures a plugin's requests to the API server, the latency of its calls, and its CPU time
+//! and memory.
 //!
-//! Etcd and kube-apiserver are real, calls come from the host half of `rollouts-rpc`, and requests go through a
-//! [`Proxy`](e2e_tests::Proxy) that counts them. Each plugin takes its turn in every round, so that a slow spell of the machine meets all of
-//! them. Nothing here passes or fails by its speed.
+//! Etcd and kube-apiserver are real, the host half of `rollouts-rpc` makes the calls, and requests go through a
+//! [`Proxy`](e2e_tests::Proxy) that counts them. Every round measures all plugins, so that a slow phase of the machine affects
+//! all of them. No check depends on the speed.
 
 mod drift;
 mod measure;
@@ -27,7 +28,7 @@ async fn main() -> Result<()> {
     outcome.map_err(|error| cluster.with_logs(error))
 }
 
-/// What the command line asks for.
+/// The arguments of the command line.
 pub(crate) struct Args {
     pub(crate) rollouts: usize,
     pub(crate) relists: usize,
@@ -36,7 +37,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// `ROLLOUTS RELISTS DELAY_MS PLUGIN...`, as xtask writes them.
+    /// Parses `ROLLOUTS RELISTS DELAY_MS PLUGIN...`, which xtask passes.
     pub(crate) fn parse() -> Result<Self> {
         let mut args = env::args().skip(1);
         let mut number = |name: &str| -> Result<u64> {

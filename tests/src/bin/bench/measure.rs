@@ -1,6 +1,6 @@
-//! The parts of the measurement, but for [drift](crate::drift): one Rollout, many of them, and a new leader.
+//! The parts of the measurement except [drift](crate::drift): one Rollout, many Rollouts, and a new leader.
 
-#![expect(clippy::print_stdout, reason = "a person reads it")]
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,27 +20,28 @@ use crate::Args;
 use crate::plugin::Plugin;
 use crate::world::{ROLLOUTS_PER_TABLE, State, World};
 
-/// Rounds of the parts that are short.
+/// Rounds of the short parts.
 const ROUNDS: usize = 5;
-/// Steady passes, changed weights and bare requests of each round. Even, so that the weight ends as it began.
+/// Steady passes of each round.
 const PASSES: usize = 300;
+/// Changed weights and bare requests of each round. Even, so that the weight at the end is the one at the start.
 const CHANGES: usize = 100;
-/// Passes that are not measured: connections open, and memory is allocated.
+/// Passes that are not measured, in which connections are opened and memory is allocated.
 const WARM_UP: usize = 20;
-/// How many Rollouts the controller reconciles at once, unless it is told otherwise.
+/// Number of Rollouts that the controller reconciles concurrently by default.
 const WORKERS: usize = 10;
-/// Which part of the Rollouts the second part has.
+/// The second part uses this fraction of the Rollouts.
 pub(crate) const FEWER: usize = 5;
-/// How long a plugin has until it follows the objects, in the parts that are not about its start.
+/// Time for a plugin to start its watches, in the parts that do not measure the start.
 pub(crate) const SETTLE: Duration = Duration::from_secs(3);
-/// Nothing was asked for that long: the plugin has listed what it wants to.
+/// After this long without a request, the plugin has finished its lists.
 const SILENCE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Bench {
     args: Args,
     pub(crate) world: World,
     pub(crate) proxy: Proxy,
-    /// A client that goes through the proxy, as the plugin does.
+    /// A client whose requests go through the proxy, like the plugin's.
     client: Client,
 }
 
@@ -77,12 +78,12 @@ impl Bench {
         Plugin::start(binary, self.proxy.kubeconfig()).await
     }
 
-    /// One Rollout: a steady pass, a changed weight, and the requests that a changed weight cannot do without.
+    /// One Rollout: a steady pass, a changed weight, and the bare requests that a changed weight needs at least.
     async fn one_rollout(&mut self, plugins: &[PathBuf]) -> Result<()> {
         let mut all = vec![OneRollout::default(); plugins.len()];
         for _ in 0..ROUNDS {
-            for (figures, binary) in all.iter_mut().zip(plugins) {
-                self.one_rollout_with(binary, figures).await?;
+            for (measured, binary) in all.iter_mut().zip(plugins) {
+                self.one_rollout_with(binary, measured).await?;
             }
         }
         let size = self.world.rollout_size(0)?;
@@ -124,7 +125,7 @@ impl Bench {
         Ok(())
     }
 
-    async fn one_rollout_with(&mut self, binary: &Path, figures: &mut OneRollout) -> Result<()> {
+    async fn one_rollout_with(&mut self, binary: &Path, measured: &mut OneRollout) -> Result<()> {
         let plugin = self.start(binary).await?;
         sleep(SETTLE).await;
         let resting = self.world.rollout(0)?;
@@ -136,10 +137,10 @@ impl Bench {
         for _ in 0..PASSES {
             let begin = Instant::now();
             plugin.steady_pass(resting).await?;
-            figures.steady.push(begin.elapsed());
+            measured.steady.push(begin.elapsed());
         }
-        figures.steady_cpu += plugin.cpu()? - cpu;
-        figures.steady_requests += self.proxy.take_seen().len();
+        measured.steady_cpu += plugin.cpu()? - cpu;
+        measured.steady_requests += self.proxy.take_seen().len();
 
         self.world.set_state(0, State::Updating).await?;
         let updating = self.world.rollout(0)?;
@@ -151,39 +152,39 @@ impl Bench {
         let cpu = plugin.cpu()?;
         for change in 0..CHANGES {
             let weight = if change % 2 == 0 { 25 } else { 50 };
-            figures.change.push(plugin.change(updating, weight).await?);
+            measured.change.push(plugin.change(updating, weight).await?);
             if change < 2 {
                 let patch = self.proxy.last_patch();
                 patches.push(patch.context("a changed weight sent no PATCH")?);
             }
         }
-        figures.change_cpu += plugin.cpu()? - cpu;
-        figures.change_requests += self.proxy.take_seen().len();
+        measured.change_cpu += plugin.cpu()? - cpu;
+        measured.change_requests += self.proxy.take_seen().len();
         plugin.quit().await?;
 
-        // Nobody else looks at the table now.
+        // The plugin has ended, so nothing else watches the table.
         let mut table = self.get(&patches).await?;
         for change in 0..CHANGES {
             let patch = patches.get(change % 2).context("two changes")?;
             let patch = at_version_of(patch, &table)?;
             let begin = Instant::now();
             let text = self.client.request_text(patch).await?;
-            figures.bare_patch.push(begin.elapsed());
+            measured.bare_patch.push(begin.elapsed());
             table = serde_json::from_str(&text)?;
         }
         for _ in 0..CHANGES {
             let begin = Instant::now();
             self.get(&patches).await?;
-            figures.bare_get.push(begin.elapsed());
+            measured.bare_get.push(begin.elapsed());
         }
-        // Another plugin may not read what this one wrote.
+        // Another version of the plugin may not be able to read this one's records.
         self.world.write_again(0).await?;
         self.world.set_state(0, State::Resting).await?;
         self.proxy.take_seen();
         Ok(())
     }
 
-    /// The table that the PATCHes are about.
+    /// Reads the table of the PATCHes.
     async fn get(&self, patches: &[Request<Vec<u8>>]) -> Result<Value> {
         let path = patches.first().context("no PATCH")?.uri().path();
         Ok(self
@@ -192,12 +193,12 @@ impl Bench {
             .await?)
     }
 
-    /// Ten workers, as the controller has them, on a fifth of the Rollouts.
+    /// Many Rollouts: ten workers, as in the controller, on a fifth of the Rollouts.
     async fn many_rollouts(&mut self, plugins: &[PathBuf]) -> Result<()> {
         let mut all = vec![ManyRollouts::default(); plugins.len()];
         for _ in 0..ROUNDS {
-            for (figures, binary) in all.iter_mut().zip(plugins) {
-                self.many_rollouts_with(binary, figures).await?;
+            for (measured, binary) in all.iter_mut().zip(plugins) {
+                self.many_rollouts_with(binary, measured).await?;
             }
         }
         let (rollouts, tables) = (self.world.rollouts(), self.world.tables());
@@ -231,7 +232,7 @@ impl Bench {
         report.row("changed SetWeight: p99 ms", &all, |it| {
             millis(percentile(&it.change, 99))
         });
-        report.row("memory at most, MiB", &all, |it| mebibytes(it.memory));
+        report.row("peak memory, MiB", &all, |it| mebibytes(it.memory));
         report.print();
         Ok(())
     }
@@ -239,7 +240,7 @@ impl Bench {
     async fn many_rollouts_with(
         &mut self,
         binary: &Path,
-        figures: &mut ManyRollouts,
+        measured: &mut ManyRollouts,
     ) -> Result<()> {
         let plugin = self.start(binary).await?;
         sleep(SETTLE).await;
@@ -248,28 +249,28 @@ impl Bench {
         self.proxy.take_seen();
         let (cpu, begin) = (plugin.cpu()?, Instant::now());
         let times = self.steady_passes(&plugin, &everything).await?;
-        figures.steady_time += begin.elapsed();
-        figures.steady_cpu += plugin.cpu()? - cpu;
-        figures.steady.extend(times);
-        figures.steady_requests += self.proxy.take_seen().len();
+        measured.steady_time += begin.elapsed();
+        measured.steady_cpu += plugin.cpu()? - cpu;
+        measured.steady.extend(times);
+        measured.steady_requests += self.proxy.take_seen().len();
 
-        // One of each table.
+        // One Rollout of each table.
         let some: Vec<usize> = everything.into_iter().step_by(ROLLOUTS_PER_TABLE).collect();
         self.world.set_states(&some, State::Updating).await?;
         self.proxy.take_seen();
         for weight in [25, 50] {
             let times = self.each(&some, async |rollout| plugin.change(rollout, weight).await);
-            figures.change.extend(times.await?);
+            measured.change.extend(times.await?);
         }
-        figures.change_requests += self.proxy.take_seen().len();
+        measured.change_requests += self.proxy.take_seen().len();
         self.each(&some, async |rollout| plugin.set_weight(rollout, 0).await)
             .await?;
         self.world.set_states(&some, State::Resting).await?;
-        figures.memory = figures.memory.max(plugin.peak_memory()?);
+        measured.memory = measured.memory.max(plugin.peak_memory()?);
         plugin.quit().await
     }
 
-    /// A pass of each of these Rollouts, by ten workers.
+    /// Runs a pass of each of these Rollouts, with ten workers.
     async fn steady_passes(&self, plugin: &Plugin, rollouts: &[usize]) -> Result<Vec<Duration>> {
         let pass = async |rollout: &Rollout| {
             let begin = Instant::now();
@@ -279,7 +280,7 @@ impl Bench {
         self.each(rollouts, pass).await
     }
 
-    /// Calls something for each of these Rollouts, by ten workers.
+    /// Runs `call` for each of these Rollouts, with ten workers.
     pub(crate) async fn each<T>(
         &self,
         rollouts: &[usize],
@@ -290,7 +291,7 @@ impl Bench {
         calls.buffer_unordered(WORKERS).try_collect().await
     }
 
-    /// A new leader: a plugin that has just started, and a pass of every Rollout.
+    /// A new leader: starts a plugin, and runs a pass of every Rollout.
     async fn new_leader(&mut self, plugins: &[PathBuf]) -> Result<()> {
         let mut all = Vec::new();
         for binary in plugins {
@@ -315,10 +316,10 @@ impl Bench {
             it.requests.get("get").unwrap_or(&0).to_string()
         });
         report.row("CPU s of the plugin", &all, |it| seconds(it.cpu));
-        report.row("memory at most, MiB", &all, |it| mebibytes(it.memory));
+        report.row("peak memory, MiB", &all, |it| mebibytes(it.memory));
         let relists = self.args.relists;
         report.row(
-            &format!("the same after {relists} more lists, MiB"),
+            &format!("peak memory after {relists} more lists, MiB"),
             &all,
             |it| it.memory_later.map_or_else(|| "-".to_owned(), mebibytes),
         );
@@ -347,9 +348,9 @@ impl Bench {
             *requests.entry(*verb).or_default() += 1;
         }
         let watched = first_watches(&seen);
-        let mut figures = NewLeader {
+        let mut measured = NewLeader {
             passes,
-            // A watch begins when its list is complete.
+            // A watch starts when its list is complete.
             listed: watched.values().max().map(|last| *last - begin),
             requests,
             cpu: plugin.cpu()?,
@@ -360,13 +361,13 @@ impl Bench {
             for _ in 0..self.args.relists {
                 self.relist(watched.len()).await?;
             }
-            figures.memory_later = Some(plugin.peak_memory()?);
+            measured.memory_later = Some(plugin.peak_memory()?);
         }
         plugin.quit().await?;
-        Ok(figures)
+        Ok(measured)
     }
 
-    /// Has the plugin list again what it watches, and waits until it watches again.
+    /// Makes the plugin list again, and waits until it watches again.
     async fn relist(&self, resources: usize) -> Result<()> {
         self.proxy.take_seen();
         self.proxy.expire_watches();
@@ -384,7 +385,7 @@ impl Bench {
     }
 }
 
-/// When each resource was watched for the first time.
+/// Returns when each resource was watched for the first time.
 fn first_watches(seen: &[Seen]) -> BTreeMap<&str, tokio::time::Instant> {
     let mut first = BTreeMap::new();
     for it in seen.iter().filter(|it| it.verb == "watch") {
@@ -393,7 +394,7 @@ fn first_watches(seen: &[Seen]) -> BTreeMap<&str, tokio::time::Instant> {
     first
 }
 
-/// The same PATCH, with the version that the table has now where it tests that of another time.
+/// Returns the same PATCH, with a `test` of the table's current version.
 fn at_version_of(patch: &Request<Vec<u8>>, table: &Value) -> Result<Request<Vec<u8>>> {
     let mut operations: Vec<Value> = serde_json::from_slice(patch.body())?;
     let version = table.pointer("/metadata/resourceVersion");
@@ -407,7 +408,7 @@ fn at_version_of(patch: &Request<Vec<u8>>, table: &Value) -> Result<Request<Vec<
         }
     }
     let mut request = patch.clone();
-    // It will be another one.
+    // The new body has another length.
     request.headers_mut().remove(http::header::CONTENT_LENGTH);
     *request.body_mut() = serde_json::to_vec(&operations)?;
     Ok(request)
@@ -467,11 +468,11 @@ impl Report {
         Self(format!("\n{title}\n"))
     }
 
-    /// A row with one figure of each plugin.
-    pub(crate) fn row<T>(&mut self, name: &str, plugins: &[T], figure: impl Fn(&T) -> String) {
+    /// Adds a row with one value for each plugin.
+    pub(crate) fn row<T>(&mut self, name: &str, plugins: &[T], value: impl Fn(&T) -> String) {
         self.0 += &format!("  {name:<NAME_WIDTH$}");
         for plugin in plugins {
-            self.0 += &format!("{:>COLUMN_WIDTH$}", figure(plugin));
+            self.0 += &format!("{:>COLUMN_WIDTH$}", value(plugin));
         }
         self.0.push('\n');
     }
@@ -481,7 +482,7 @@ impl Report {
     }
 }
 
-/// Says what is compared.
+/// Prints the plugins of the columns.
 pub(crate) fn title(plugins: &[PathBuf], delay: Duration) {
     for (index, plugin) in plugins.iter().enumerate() {
         println!("column {}: {}", index + 1, plugin.display());
@@ -491,7 +492,7 @@ pub(crate) fn title(plugins: &[PathBuf], delay: Duration) {
     }
 }
 
-/// In seconds.
+/// Returns a percentile in seconds.
 pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
     let mut times = times.to_vec();
     times.sort();
@@ -499,7 +500,7 @@ pub(crate) fn percentile(times: &[Duration], percent: usize) -> f64 {
     times.get(index).copied().unwrap_or_default().as_secs_f64()
 }
 
-/// Of seconds.
+/// Formats seconds as milliseconds.
 pub(crate) fn millis(seconds: f64) -> String {
     format!("{:.2}", seconds * 1000.0)
 }

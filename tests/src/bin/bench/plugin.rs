@@ -1,4 +1,4 @@
-//! A plugin's process, driven as the controller does, and what the kernel says of it.
+//! A plugin's process, with the calls of the controller, and its CPU time and memory from `/proc`.
 
 use std::fs;
 use std::path::Path;
@@ -12,12 +12,12 @@ use tokio::process::Command;
 
 use crate::world::{NEW_HASH, OLD_HASH};
 
-/// The unit of times in `/proc/<pid>/stat`: on Linux, user space is told of 100 in a second.
+/// The unit of times in `/proc/<pid>/stat`: Linux reports 100 ticks per second to user space.
 const TICK: Duration = Duration::from_millis(10);
-/// Where user and system time are in `/proc/<pid>/stat`, counted from the field after the name.
+/// Indices of user and system time in `/proc/<pid>/stat`, from the field after the name.
 const TIMES: [usize; 2] = [11, 12];
 
-/// A plugin that runs.
+/// A running plugin.
 pub(crate) struct Plugin {
     process: PluginProcess,
     router: RouterClient,
@@ -35,7 +35,7 @@ impl Plugin {
         Ok(Self { process, router })
     }
 
-    /// The calls of a reconcile for a Rollout at rest.
+    /// Makes the calls of a reconcile for a Rollout at rest.
     pub(crate) async fn steady_pass(&self, rollout: &Rollout) -> Result<()> {
         self.router.remove_managed_routes(rollout).await?;
         let hashes = PodHashes {
@@ -56,7 +56,7 @@ impl Plugin {
         Ok(self.router.set_weight(rollout, weight, &[]).await?)
     }
 
-    /// Sets another weight in the midst of an update, and returns how long SetWeight took.
+    /// Sets another weight during an update, and returns the duration of SetWeight.
     pub(crate) async fn change(&self, rollout: &Rollout, weight: i32) -> Result<Duration> {
         let hashes = PodHashes {
             canary: NEW_HASH.into(),
@@ -68,10 +68,10 @@ impl Plugin {
         Ok(begin.elapsed())
     }
 
-    /// CPU time of the process so far.
+    /// Returns the CPU time of the process so far.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let stat = self.read("stat")?;
-        // The name, in parentheses, may have spaces.
+        // The name is in parentheses and may contain spaces.
         let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         let mut ticks = 0_u32;
@@ -82,7 +82,7 @@ impl Plugin {
         Ok(TICK * ticks)
     }
 
-    /// The most memory that the process ever had, in KiB.
+    /// Returns the peak memory of the process, in KiB.
     pub(crate) fn peak_memory(&self) -> Result<u64> {
         let status = self.read("status")?;
         let mut lines = status.lines();
@@ -90,7 +90,7 @@ impl Plugin {
         Ok(peak.context("no VmHWM in status")?.parse()?)
     }
 
-    /// Ends the process as the controller does.
+    /// Ends the process like the controller.
     pub(crate) async fn quit(self) -> Result<()> {
         drop(self.router);
         self.process.quit().await?;

@@ -1,4 +1,4 @@
-//! The objects of the cluster: Rollouts of about 10 KB, ten to a RouteTable of about 12 KiB.
+//! The objects of the cluster: Rollouts of about 10 KB, and for each ten of them a RouteTable of about 12 KiB.
 
 use std::time::{Duration, Instant};
 
@@ -13,41 +13,42 @@ use kube::{Api, Client};
 use rollouts_rpc::Rollout;
 use serde_json::{Value, json};
 
-/// How many Rollouts have a route in one RouteTable.
+/// Number of Rollouts with a route in one RouteTable.
 pub(crate) const ROLLOUTS_PER_TABLE: usize = 10;
-/// The hash of the new Pods, and of those before an update.
+/// The Pod template hash of the new version.
 pub(crate) const NEW_HASH: &str = "6d4f8b7c5";
+/// The Pod template hash of the version before an update.
 pub(crate) const OLD_HASH: &str = "7c9d6b5f4";
 
 const NAMESPACE: &str = "shop";
 const PLUGIN_NAME: &str = e2e_tests::PLUGIN_NAME;
-/// As `kubectl apply` leaves a manifest in the object. The plugin's types have no other field of that size.
+/// The annotation in which `kubectl apply` stores the manifest, filled to give a Rollout a realistic size.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const APPLIED_SIZE: usize = 9_000;
-/// Of each route, in a field that the plugin does not know.
+/// Size of a field of each route that the plugin does not know.
 const FILLER_SIZE: usize = 960;
-/// Where the destinations of the first route are.
+/// JSON pointer to the destinations of the first route.
 const DESTINATIONS: &str = "/spec/http/0/forwardTo/destinations";
-/// How many objects are written at once.
+/// Number of concurrent writes.
 const WRITES: usize = 32;
 
-/// Where a Rollout is.
+/// The state of a Rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The new version is stable.
     Resting,
-    /// At the step that sets a weight of 50.
+    /// The step sets weight 50.
     Updating,
 }
 
-/// What somebody writes into a RouteTable while the first Rollout in it has a canary.
+/// An edit of a RouteTable by another client while its first Rollout has a canary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
-    /// Other weights of its destinations: stable, canary.
+    /// Sets other weights of the destinations: stable, canary.
     Weights(i64, i64),
-    /// The routes as they were created; annotations are kept.
+    /// Restores the original routes and keeps annotations.
     Routes,
-    /// The whole table as it was created.
+    /// Restores the whole original table.
     Table,
 }
 
@@ -60,7 +61,7 @@ impl Edit {
     ];
 }
 
-/// The objects, and the Rollouts as the API server returned them last.
+/// The objects, and the last version of each Rollout from the API server.
 pub(crate) struct World {
     objects: Api<DynamicObject>,
     tables: Api<DynamicObject>,
@@ -81,12 +82,12 @@ impl World {
             ),
             rollouts: Vec::new(),
         };
-        world.let_status_be_written_with_the_rest(client).await?;
+        world.remove_status_subresource(client).await?;
         Ok(world)
     }
 
-    /// Takes away the subresource `status`, which would take a second request for each Rollout.
-    async fn let_status_be_written_with_the_rest(&self, client: &Client) -> Result<()> {
+    /// Removes the subresource `status` of Rollouts, which would need a second request for each of them.
+    async fn remove_status_subresource(&self, client: &Client) -> Result<()> {
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
         let patch = json!([{ "op": "remove", "path": "/spec/versions/0/subresources" }]);
         let patch = Patch::Json::<()>(serde_json::from_value(patch)?);
@@ -108,8 +109,8 @@ impl World {
         .await
     }
 
-    /// Creates Rollouts and RouteTables until there are that many Rollouts.
-    #[expect(clippy::print_stdout, reason = "a person waits for it")]
+    /// Creates Rollouts and their RouteTables until there are `count` Rollouts.
+    #[expect(clippy::print_stdout, reason = "prints progress")]
     pub(crate) async fn create(&mut self, count: usize) -> Result<()> {
         let begin = Instant::now();
         let new = self.rollouts.len()..count;
@@ -140,12 +141,12 @@ impl World {
         Ok(())
     }
 
-    /// How many Rollouts there are.
+    /// Returns the number of Rollouts.
     pub(crate) fn rollouts(&self) -> usize {
         self.rollouts.len()
     }
 
-    /// How many RouteTables there are.
+    /// Returns the number of RouteTables.
     pub(crate) fn tables(&self) -> usize {
         self.rollouts.len().div_ceil(ROLLOUTS_PER_TABLE)
     }
@@ -154,18 +155,18 @@ impl World {
         self.rollouts.get(index).context("no such Rollout")
     }
 
-    /// The bytes of a Rollout as JSON.
+    /// Returns the size of a Rollout as JSON, in bytes.
     pub(crate) fn rollout_size(&self, index: usize) -> Result<usize> {
         Ok(serde_json::to_string(&rollout(index))?.len())
     }
 
-    /// The bytes of a RouteTable as JSON.
+    /// Returns the size of a RouteTable as JSON, in bytes.
     pub(crate) async fn table_size(&self, index: usize) -> Result<usize> {
         let table = self.tables.get(&table_name(index)).await?;
         Ok(serde_json::to_string(&table)?.len())
     }
 
-    /// Makes a RouteTable what it was when it was created.
+    /// Restores the original content of a RouteTable.
     pub(crate) async fn write_again(&self, index: usize) -> Result<()> {
         let mut new: DynamicObject = serde_json::from_value(table(index))?;
         let name = table_name(index);
@@ -176,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// Edits a RouteTable as somebody would who knows nothing of the canary. Returns what was written.
+    /// Edits a RouteTable like a client that ignores the canary. Returns the written table.
     pub(crate) async fn edit(&self, index: usize, edit: Edit) -> Result<DynamicObject> {
         let name = table_name(index);
         let mut now = self.tables.get(&name).await?;
@@ -204,7 +205,7 @@ impl World {
             .await?)
     }
 
-    /// The RouteTables, to follow them.
+    /// Returns the API of the RouteTables, for a watch.
     pub(crate) fn watch(&self) -> Api<DynamicObject> {
         self.tables.clone()
     }
@@ -213,7 +214,7 @@ impl World {
         self.set_states(&[index], state).await
     }
 
-    /// Has Rollouts get into a state, in the API server too.
+    /// Sets the state of Rollouts here and in the API server.
     pub(crate) async fn set_states(&mut self, indices: &[usize], state: State) -> Result<()> {
         let changes = indices.iter().map(async |index| {
             let patch = Patch::Merge(json!({ "status": status(state) }));
@@ -228,19 +229,19 @@ impl World {
         for (index, rollout) in changed {
             *self.rollouts.get_mut(index).context("no such Rollout")? = rollout;
         }
-        // Long enough for those who watch.
+        // Time for watches to receive the change.
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(())
     }
 }
 
-/// The canary's share of the first route; `None` where there is no canary.
+/// Returns the canary's weight in the first route; `None` without a canary.
 pub(crate) fn canary_share(table: &DynamicObject) -> Option<i64> {
     let canary = table.data.pointer(&format!("{DESTINATIONS}/1/weight"))?;
     canary.as_i64()
 }
 
-/// `metadata.resourceVersion` as a number, as Kubernetes 1.35 documents it.
+/// Returns `metadata.resourceVersion` as a number, which Kubernetes documents since 1.35.
 pub(crate) fn version(object: &DynamicObject) -> u64 {
     let version = object.metadata.resource_version.as_deref();
     version.and_then(|it| it.parse().ok()).unwrap_or_default()

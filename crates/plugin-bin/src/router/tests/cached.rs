@@ -17,7 +17,7 @@ const NOTHING: [&str; 0] = [];
 const PATCH: &str = "patch routetables mesh/shop";
 const GET: &str = "get routetables mesh/shop";
 
-type Cached = Arc<GlooRouter<Arc<CachedRouteStore>>>;
+type Cached = Arc<GlooRouter<CachedRouteStore>>;
 
 /// A router, its cache and a fake API server.
 struct World {

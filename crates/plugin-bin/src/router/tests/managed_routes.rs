@@ -272,7 +272,7 @@ pub(super) fn mirror_rollout(block: Value) -> Rollout {
     rollout
 }
 
-fn store_and_router() -> (Arc<Faulty>, GlooRouter<Arc<Faulty>>) {
+fn store_and_router() -> (Arc<Faulty>, GlooRouter<Faulty>) {
     let Fixture { router, store } = Fixture::new([shop()]);
     (store, router)
 }
@@ -385,7 +385,7 @@ async fn policies_of_other_rollouts_and_owners_stay() {
 }
 
 /// Returns the error of a mirror step, which SetWeight reports (T-20).
-async fn refused(router: &GlooRouter<Arc<Faulty>>, rollout: &Rollout) -> String {
+async fn refused(router: &GlooRouter<Faulty>, rollout: &Rollout) -> String {
     let route = mirror(30);
     router.set_mirror_route(rollout, &route).await.unwrap();
     text(router.set_weight(rollout, desired(25), &[]).await)

@@ -21,7 +21,7 @@ fn policy(cluster: Option<&str>) -> Policy {
     }
 }
 
-fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Arc<Faulty>> {
+fn in_cluster(store: &Arc<Faulty>, cluster: Option<&str>) -> GlooRouter<Faulty> {
     GlooRouter::new(store.clone(), policy(cluster))
 }
 
@@ -38,11 +38,7 @@ fn leading_to(cluster: &str) -> Rollout {
     header_rollout(block)
 }
 
-async fn set(
-    router: &GlooRouter<Arc<Faulty>>,
-    rollout: &Rollout,
-    weight: i32,
-) -> Result<(), String> {
+async fn set(router: &GlooRouter<Faulty>, rollout: &Rollout, weight: i32) -> Result<(), String> {
     let set = router.set_weight(rollout, desired(weight), &[]);
     set.await.map_err(|error| error_chain(error.as_error()))
 }

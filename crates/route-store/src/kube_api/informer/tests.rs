@@ -1,8 +1,8 @@
-//! What an informer knows after each event, on a clock of the test's own.
+//! The cache of an informer after each event. The tests pass the time as an argument.
 
 use super::*;
 
-/// An object is `namespace/name` and a version.
+/// An object with a key and a version.
 #[derive(Debug)]
 struct Named(ObjectKey, String);
 
@@ -28,7 +28,7 @@ fn named(name: &str, version: &str) -> Named {
     Named(key(name), version.to_owned())
 }
 
-/// Objects of all namespaces, and the time.
+/// A cache of all namespaces, and the time.
 struct World {
     known: Known<Named>,
     task: u64,
@@ -43,7 +43,7 @@ impl World {
         Self { known, task, now }
     }
 
-    /// A world in which everything is listed and watched.
+    /// A cache after its first list, with an open watch.
     fn synced(objects: &[(&str, &str)], version: &str) -> Self {
         let mut world = Self::new();
         world.list(objects, version);
@@ -93,7 +93,7 @@ impl World {
         self.known.fail(&Scope::All, self.task, error);
     }
 
-    /// What is known after so many seconds.
+    /// Returns the fresh objects after `seconds`, or why they are unknown.
     fn after(&self, seconds: u64) -> String {
         let now = self.now + Duration::from_secs(seconds);
         let age = Duration::from_secs(75);
@@ -118,7 +118,7 @@ impl World {
 }
 
 #[test]
-fn all_is_known_once_all_is_listed_and_watched() {
+fn objects_are_known_after_a_list_and_an_open_watch() {
     let mut world = World::new();
     assert_eq!(world.after(0), "? no answer yet");
     world.fail();
@@ -133,10 +133,10 @@ fn all_is_known_once_all_is_listed_and_watched() {
 }
 
 #[test]
-fn what_is_known_gets_old_also_while_pages_arrive() {
+fn pages_of_a_list_do_not_refresh_the_cache_before_the_last_one() {
     let mut world = World::synced(&[("a", "1")], "5");
     assert_eq!(world.after(75), "a@1");
-    assert_eq!(world.after(76), "? nothing was heard for 75 s");
+    assert_eq!(world.after(76), "? the watch has received nothing for 75 s");
     world.fail();
     assert!(world.after(76).contains("not found"));
     world.now += Duration::from_secs(70);
@@ -147,12 +147,12 @@ fn what_is_known_gets_old_also_while_pages_arrive() {
 }
 
 #[test]
-fn objects_that_a_list_lacks_go_at_its_end_and_are_reported() {
+fn objects_that_a_list_lacks_are_removed_at_its_end_and_reported() {
     let mut world = World::synced(&[("a", "1"), ("b", "2"), ("c", "3")], "5");
     let first = world.page(&[("a", "1")], "9", true, false);
     assert_eq!(first, []);
     world.check("a@1 b@2 c@3");
-    // It could not be continued.
+    // The list could not be continued and starts again.
     world.page(&[("a", "1")], "12", true, false);
     world.check("a@1 b@2 c@3");
     let last = world.page(&[("c", "11")], "12", false, true);
@@ -179,13 +179,13 @@ fn after_a_write_older_events_are_ignored() {
     world.apply("a", "8");
     world.apply("a", "9");
     world.check("a@9");
-    // The answer comes later than the event.
+    // The answer to the write comes later than the event.
     world.put("a", "7");
     world.check("a@9");
 }
 
 #[test]
-fn versions_without_order_are_ignored_until_the_written_one_or_a_delete_or_a_list() {
+fn without_an_order_events_are_ignored_until_the_written_version_a_delete_or_a_list() {
     let written = || {
         let mut world = World::synced(&[("a", "x5")], "x5");
         world.put("a", "x8");
@@ -217,19 +217,19 @@ fn a_write_during_a_list_is_newer_than_the_list() {
         world.put("new", written);
         world.page(&[("a", before)], listed, false, true);
         world.check(&format!("a@{written} b@{written} new@{written}"));
-        // The next list knows better.
+        // The next list, which started after the writes, wins.
         world.list(&[("a", written)], "9");
         world.check(&format!("a@{written}"));
     }
 }
 
 #[test]
-fn a_list_is_right_where_nothing_was_written_since() {
-    // Restored from a backup, where versions begin again.
+fn a_list_wins_where_nothing_was_written_since() {
+    // The API server was restored from a backup, so versions are smaller than before.
     let mut world = World::synced(&[("a", "50"), ("b", "51")], "52");
     world.list(&[("a", "7")], "9");
     world.check("a@7");
-    // Its version is older than what was deleted before its first page.
+    // The object was written before the list's version, and deleted before its first page.
     let mut world = World::synced(&[], "5");
     world.page(&[], "9", true, false);
     world.put("a", "8");
@@ -238,26 +238,26 @@ fn a_list_is_right_where_nothing_was_written_since() {
 }
 
 #[test]
-fn an_object_whose_deletion_was_reported_does_not_come_back_by_a_late_answer() {
+fn a_late_answer_does_not_restore_a_deleted_object() {
     let mut world = World::synced(&[("a", "5")], "5");
     world.delete("a", "7");
     world.put("a", "6");
     world.check("");
-    // Created by us after all that was heard.
+    // This process created it again, with a version newer than all events.
     world.put("a", "8");
     world.delete("a", "7");
     world.check("a@8");
 }
 
 #[test]
-fn nothing_is_kept_of_what_nobody_lists() {
+fn a_write_is_not_cached_before_a_list() {
     let mut world = World::new();
     world.put("a", "8");
     world.check("");
 }
 
 #[test]
-fn a_task_that_was_replaced_reports_nothing() {
+fn events_of_a_replaced_task_are_ignored() {
     let mut world = World::synced(&[("a", "1")], "5");
     let late = world.task;
     world.task = world.known.begin(&Scope::All);
@@ -271,7 +271,7 @@ fn a_task_that_was_replaced_reports_nothing() {
 }
 
 #[test]
-fn d_10_what_is_kept_goes_with_its_object() {
+fn d_10_nothing_is_kept_of_deleted_objects() {
     let mut world = World::synced(&[], "1");
     for number in 2..=100_000 {
         let name = format!("o{number}");
@@ -287,10 +287,33 @@ fn d_10_what_is_kept_goes_with_its_object() {
 }
 
 #[test]
-fn pauses_grow_up_to_a_limit() {
+fn pauses_grow_to_a_limit() {
     for (refusals, longest) in [(1, 1), (2, 2), (4, 8), (5, 15), (u32::MAX, 15)] {
         assert_eq!(refusal_pause(refusals), Duration::from_secs(longest));
     }
     let pause = jittered(RECONNECT_PAUSE);
     assert!(RECONNECT_PAUSE / 2 <= pause && pause <= RECONNECT_PAUSE);
+}
+
+#[track_caller]
+fn check_order(a: &str, b: &str, expect: Option<Ordering>) {
+    assert_eq!(compare(a, b), expect, "{a} {b}");
+    assert_eq!(compare(b, a), expect.map(Ordering::reverse), "{b} {a}");
+}
+
+#[test]
+fn versions_are_compared_as_integers() {
+    check_order("9", "10", Some(Ordering::Less));
+    check_order("10", "10", Some(Ordering::Equal));
+    check_order("0010", "9", Some(Ordering::Greater));
+    check_order("0", "1", Some(Ordering::Less));
+    // Longer than any integer type.
+    check_order(&"9".repeat(50), &"8".repeat(50), Some(Ordering::Greater));
+}
+
+#[test]
+fn other_versions_have_no_order() {
+    for version in ["", "abc", "12a", "-1", "1.5"] {
+        check_order(version, "7", None);
+    }
 }

@@ -1,17 +1,16 @@
-//! An informer against canned answers.
+//! An informer with prepared answers.
 
 use futures::StreamExt as _;
 
 use super::watch::{line, list, version};
 use super::*;
 use crate::kube_api::informer::{ChangeKind, Informer, Unknown};
-use crate::kube_api::keep::WholeDocuments;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 type Tables = Informer<WholeDocuments<RouteTable>>;
 
-/// An informer whose API server gives `answers`.
+/// An informer of an API server that gives `answers`.
 fn informer(answers: Vec<(u16, Value)>) -> (Tables, Sent) {
     let (store, sent) = store(answers);
     let informer = Informer::new(Arc::new(store), WholeDocuments::default());
@@ -35,7 +34,7 @@ fn forbidden() -> (u16, Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_is_taken_over_page_by_page_and_what_it_lacks_goes_at_its_end() {
+async fn a_list_is_applied_page_by_page_and_missing_objects_are_removed_at_its_end() {
     let expired = || (410, failure(410, "too old", None));
     let at = |name: &str, at: &str| version(table("mesh", name), at);
     let answers = vec![
@@ -43,7 +42,7 @@ async fn a_list_is_taken_over_page_by_page_and_what_it_lacks_goes_at_its_end() {
         (200, json!(line("ERROR", expired().1))),
         page(vec![at("a", "1")], "20", "more"),
         expired(),
-        // Deleted while the first try went on: b. Changed: z.
+        // During the first try, b was deleted and z changed.
         page(vec![at("a", "1"), at("c", "25")], "30", "more"),
         page(vec![at("z", "26")], "30", ""),
         (200, json!("")),
@@ -71,7 +70,7 @@ async fn a_list_is_taken_over_page_by_page_and_what_it_lacks_goes_at_its_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_permission_for_all_namespaces_those_that_are_named_are_followed() {
+async fn without_permission_for_all_namespaces_named_ones_are_watched() {
     let (tables, sent) = informer(vec![
         forbidden(),
         list(vec![table("mesh", "web")], "10"),
@@ -94,7 +93,7 @@ async fn without_permission_for_all_namespaces_those_that_are_named_are_followed
 }
 
 #[tokio::test(start_paused = true)]
-async fn namespaces_are_not_followed_beside_all_of_them() {
+async fn a_namespace_is_not_watched_if_all_namespaces_are() {
     let (tables, sent) = informer(vec![
         list(vec![table("mesh", "web")], "10"),
         (200, json!("")),
@@ -108,7 +107,7 @@ async fn namespaces_are_not_followed_beside_all_of_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn objects_of_a_namespace_that_is_no_longer_followed_are_dropped() {
+async fn objects_of_a_namespace_that_is_no_longer_watched_are_dropped() {
     let (tables, _) = informer(vec![
         list(vec![table("mesh", "web")], "10"),
         (200, json!("")),
@@ -128,7 +127,7 @@ async fn objects_of_a_namespace_that_is_no_longer_followed_are_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_endpoints_of_two_services_are_followed() {
+async fn the_endpoints_of_two_services_are_watched() {
     let slice = |pods: &[&str]| {
         let endpoint = |pod: &&str| json!({"targetRef": {"kind": "Pod", "uid": pod}});
         json!({
@@ -158,7 +157,8 @@ async fn the_endpoints_of_two_services_are_followed() {
     assert!(sent[0].contains("web%2Cweb-canary"), "{sent:?}");
 }
 
-/// How many requests an informer sends in ten seconds after its list, if the API server answers none or each with an error.
+/// Returns the number of requests of an informer in ten seconds after its list, if the API server answers each with an
+/// error, or refuses the connections.
 async fn tries_in_ten_seconds(answers: bool) -> usize {
     let tries = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&tries);
@@ -188,9 +188,9 @@ async fn tries_in_ten_seconds(answers: bool) -> usize {
     *tries.lock().unwrap()
 }
 
-/// The time is that of a paused clock.
+/// The clock is paused, so the numbers do not depend on the machine.
 #[tokio::test(start_paused = true)]
-async fn only_an_api_server_that_answers_is_given_time_to_recover() {
+async fn pauses_are_longer_after_an_error_status_than_after_a_refused_connection() {
     let refused = tries_in_ten_seconds(false).await;
     assert!((20..=42).contains(&refused), "{refused}");
     let answered = tries_in_ten_seconds(true).await;

@@ -1,25 +1,24 @@
-//! An API server that has too much to do, or fails: what is still sent to it, when, and what a caller is told.
+//! An overloaded or failing API server: the requests that are still sent, their times, and the errors of the callers.
 
 use bytes::Bytes;
 use http_body_util::{Either, Full, channel::Channel};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::kube_api::keep::WholeDocuments;
 use crate::kube_api::watch::{Scope, Watch};
 use crate::{Outcome, Priority};
 
-/// What a fake API server does with a request.
+/// The behaviour of a fake API server.
 #[derive(Clone)]
 enum Does {
     Answer(u16, Value),
-    /// The same with a header `Retry-After`.
+    /// Answers with a header `Retry-After`.
     RetryAfter(u16, u64),
-    /// The connection is refused.
+    /// Refuses the connection.
     Refuse,
-    /// The connection is open and nothing arrives.
+    /// Accepts the connection and sends nothing.
     Nothing,
-    /// A byte every 100 ms, without an end.
+    /// Sends a byte every 100 ms, without an end.
     Drip,
 }
 
@@ -29,11 +28,11 @@ fn full(body: &Value) -> Answer {
     Either::Left(Full::from(body.to_string()))
 }
 
-/// A fake API server that does the same until it is told to do something else.
+/// A fake API server with one behaviour at a time.
 #[derive(Clone)]
 struct Fake {
     does: Arc<Mutex<Does>>,
-    /// When each request came, and what it was.
+    /// The time and the line of each request.
     sent: Arc<Mutex<Vec<(Instant, String)>>>,
     start: Instant,
 }
@@ -51,7 +50,7 @@ impl Fake {
         *self.does.lock().unwrap() = does;
     }
 
-    /// A store whose requests go here.
+    /// Returns a store that sends its requests to this server.
     fn store(&self, limits: RequestLimits) -> KubeRouteStore {
         let fake = self.clone();
         let service = tower::service_fn(move |request: http::Request<HttpBody>| {
@@ -105,14 +104,14 @@ impl Fake {
         Ok(response.body(body).unwrap())
     }
 
-    /// Milliseconds from the start at which requests came, since this was last asked.
+    /// Returns the times of the requests since the last call, in milliseconds from the start.
     fn times(&self) -> Vec<u128> {
         let sent = std::mem::take(&mut *self.sent.lock().unwrap());
         let times = sent.iter().map(|(at, _)| (*at - self.start).as_millis());
         times.collect()
     }
 
-    /// What was sent, since this was last asked.
+    /// Returns the requests since the last call.
     fn lines(&self) -> Vec<String> {
         let sent = std::mem::take(&mut *self.sent.lock().unwrap());
         sent.into_iter().map(|(_, line)| line).collect()
@@ -143,8 +142,7 @@ fn as_priority(priority: Priority) -> RequestContext {
     }
 }
 
-/// How often a request is sent while the API server always does the same, the pauses in milliseconds, and what the caller is
-/// told.
+/// Sends a request. Returns the pauses between its tries in milliseconds, and the error.
 async fn tries(does: Does, is_read: bool) -> (Vec<u128>, String) {
     let fake = Fake::new(does);
     let store = fake.store(RequestLimits::default());
@@ -174,10 +172,10 @@ async fn an_overloaded_api_server_gets_three_tries_with_the_pauses_that_it_asks_
     for (does, is_read, expect) in [
         (Does::RetryAfter(429, 1), true, [1000, 1000].as_slice()),
         (Does::RetryAfter(503, 1), true, &[1000, 1000]),
-        // The third would come after the request's timeout of 3 s.
+        // A third try would come after the request's timeout of 3 s.
         (Does::RetryAfter(429, 2), true, &[2000]),
         (Does::RetryAfter(429, 3), true, &[]),
-        // What may have been created is created again only if the API server has refused it.
+        // A POST is retried only if the API server has refused it.
         (Does::RetryAfter(429, 1), false, &[1000, 1000]),
         (Does::RetryAfter(504, 1), false, &[]),
         (Does::Refuse, false, &[]),
@@ -194,7 +192,7 @@ async fn while_the_api_server_is_down_reads_fail_at_once() {
     let reports = Arc::new(Reports::default());
     let store = fake.store(RequestLimits::default());
     let store = store.with_observer(reports.clone());
-    // The first read is sent three times, the second twice: then the row is five failures long.
+    // The first read has three tries and the second two: five consecutive failures.
     for _ in 0..2 {
         read(&store).await.unwrap_err();
     }
@@ -216,7 +214,7 @@ async fn while_the_api_server_is_down_reads_fail_at_once() {
         shown,
         "cannot get RouteTable mesh/web: the API server fails every request, check that it is reachable (connection refused)"
     );
-    // One probe after 1, 2, 4 and 8 s, then each 10 s; none is tried again.
+    // One probe after 1, 2, 4 and 8 s, then each 10 s, without retries.
     let opened = (opened - fake.start).as_millis();
     let probes: Vec<u128> = fake.times().iter().map(|at| (at - opened) / 1000).collect();
     assert_eq!(probes, [1, 3, 7, 15, 25, 35, 45, 55]);
@@ -224,7 +222,7 @@ async fn while_the_api_server_is_down_reads_fail_at_once() {
 
 /// Rule D-39.
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_is_back_is_noticed_by_a_probe_or_a_watch() {
+async fn a_probe_or_a_watch_detects_the_recovery_of_the_api_server() {
     let fake = Fake::new(Does::Refuse);
     let store = Arc::new(fake.store(RequestLimits::default()));
     let open = async || {
@@ -270,7 +268,7 @@ async fn an_abort_is_tried_once_per_second_while_the_api_server_is_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_say_that_the_api_server_fails_does_not_open_the_breaker() {
+async fn answers_of_a_healthy_api_server_do_not_open_the_breaker() {
     for does in [
         Does::Answer(404, failure(404, "no", None)),
         Does::Answer(403, failure(403, "no", None)),
@@ -289,7 +287,7 @@ async fn what_does_not_say_that_the_api_server_fails_does_not_open_the_breaker()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_says_that_the_api_server_fails_opens_the_breaker() {
+async fn failures_of_the_api_server_open_the_breaker() {
     for (does, sent) in [
         (Does::Answer(500, failure(500, "etcd", None)), 5),
         (Does::Answer(503, failure(503, "etcd", None)), 5),
@@ -310,7 +308,7 @@ async fn what_says_that_the_api_server_fails_opens_the_breaker() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_gives_no_time_does_not_open_the_breaker() {
+async fn a_quickly_cancelled_request_does_not_open_the_breaker() {
     let fake = Fake::new(Does::Nothing);
     let store = fake.store(RequestLimits::default());
     for _ in 0..20 {
@@ -318,7 +316,7 @@ async fn a_call_that_gives_no_time_does_not_open_the_breaker() {
         short.await.unwrap_err();
     }
     assert_eq!(fake.times().len(), 20);
-    // As long as a request may take, or a second: that is the API server's fault.
+    // After the request's timeout, or a second if that is shorter, a cancelled request counts as a failure.
     for _ in 0..5 {
         let long = timeout(Duration::from_millis(1100), read(&store));
         long.await.unwrap_err();
@@ -346,9 +344,9 @@ async fn events_neither_open_the_breaker_nor_pass_it() {
     assert_eq!(fake.times().len(), 1);
 }
 
-/// Rule D-40, with one request at a time and ten Rollouts whose requests wait.
+/// Rule D-40, with a burst of one request and the waiting requests of ten Rollouts.
 #[tokio::test(start_paused = true)]
-async fn an_abort_goes_before_all_other_requests_that_wait() {
+async fn an_abort_is_sent_before_all_other_waiting_requests() {
     let fake = Fake::new(found());
     let reports = Arc::new(Reports::default());
     let limits = RequestLimits {
@@ -387,7 +385,7 @@ async fn an_abort_goes_before_all_other_requests_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fifth_of_the_burst_is_left_for_an_abort() {
+async fn a_fifth_of_the_burst_is_reserved_for_an_abort() {
     let fake = Fake::new(found());
     let store = fake.store(RequestLimits {
         qps: 0.1,
@@ -404,12 +402,12 @@ async fn a_fifth_of_the_burst_is_left_for_an_abort() {
     for _ in 0..2 {
         read_as(&store, Priority::TowardStable).await.unwrap();
     }
-    // Whose turn comes too late is told so at once.
+    // A request whose turn would come too late fails at once.
     assert_eq!(fake.start.elapsed(), Duration::ZERO);
     assert_eq!(fake.times().len(), 10);
 }
 
-/// Rule D-42: what a request may take with its call, whatever the API server does.
+/// Rule D-42: a request ends 100 ms before the deadline of its call, whatever the API server does.
 #[tokio::test(start_paused = true)]
 async fn no_request_outlasts_its_call() {
     let all = [
@@ -438,7 +436,7 @@ async fn no_request_outlasts_its_call() {
     }
 }
 
-/// Rule D-42: two API servers, each down in turn.
+/// Rule D-42: of two API servers, each fails in turn.
 #[tokio::test(start_paused = true)]
 async fn two_api_servers_fail_independently() {
     for down in 0..2 {
@@ -457,7 +455,7 @@ async fn two_api_servers_fail_independently() {
 }
 
 #[test]
-fn an_outcome_is_the_value_of_a_label() {
+fn an_outcome_is_shown_as_the_value_of_a_label() {
     let shown = [
         Outcome::Answered(200),
         Outcome::Connection,

@@ -1,13 +1,12 @@
-//! A watch against canned answers: what it hears of, and where it goes on.
+//! A watch with prepared answers: its events, and the position at which it continues.
 
 use bytes::Bytes;
 use http_body_util::channel::Channel;
 
 use super::*;
-use crate::kube_api::keep::WholeDocuments;
 use crate::kube_api::watch::{Event, Scope, Watch};
 
-/// Makes one line of a watch.
+/// Returns one line of a watch.
 pub(super) fn line(kind: &str, object: Value) -> String {
     format!("{}\n", json!({"type": kind, "object": object}))
 }
@@ -28,7 +27,7 @@ fn follow(store: KubeRouteStore) -> Watch<WholeDocuments<RouteTable>> {
     Watch::new(Arc::new(store), Arc::default(), scope, None)
 }
 
-/// What a watch of namespace mesh reports, and what it asked for.
+/// Returns the first `events` events of a watch of namespace mesh, and its requests.
 async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
     let (store, sent) = store(answers);
     let mut watch = follow(store);
@@ -62,7 +61,7 @@ async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_objects_and_then_every_change() {
+async fn a_list_is_followed_by_every_change() {
     let mut changed = version(table("mesh", "b"), "11");
     changed["metadata"]["managedFields"] = json!([{"manager": "kubectl"}]);
     let bookmark = json!({"kind": "RouteTable", "apiVersion": "networking.gloo.solo.io/v2",
@@ -93,7 +92,7 @@ async fn all_objects_and_then_every_change() {
     "#);
 }
 
-/// How long it takes from the end of a connection that lasted `seconds` until the next one is open.
+/// Checks the time from the end of a connection that lasted `seconds` until the next one is open.
 async fn check_reopening(seconds: u64, expect: Duration) {
     let service = tower::service_fn(move |request: http::Request<HttpBody>| {
         let (mut sender, body) = Channel::<Bytes>::new(1);
@@ -124,7 +123,7 @@ async fn check_reopening(seconds: u64, expect: Duration) {
     assert_eq!(opened.elapsed().checked_sub(ended), Some(expect));
 }
 
-/// In between nothing is heard of a change.
+/// A change during the pause would be seen late.
 #[tokio::test(start_paused = true)]
 async fn only_a_connection_that_ends_at_once_is_followed_by_a_pause() {
     check_reopening(0, Duration::from_secs(1)).await;
@@ -133,7 +132,7 @@ async fn only_a_connection_that_ends_at_once_is_followed_by_a_pause() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_that_were_missed_are_listed() {
+async fn an_expired_version_is_followed_by_a_list() {
     let expired = failure(410, "too old resource version", None);
     let answers = vec![
         list(vec![table("mesh", "a")], "10"),
@@ -159,9 +158,9 @@ async fn changes_that_were_missed_are_listed() {
     "#);
 }
 
-/// A token lives five minutes; a slow client gets 410 between two pages.
+/// A token expires after five minutes, so a slow client gets 410 between two pages.
 #[tokio::test(start_paused = true)]
-async fn a_list_that_cannot_be_continued_begins_again() {
+async fn a_list_that_cannot_be_continued_starts_again() {
     let page = |name, token, version: &str| {
         let metadata = json!({"continue": token, "resourceVersion": version});
         let page = json!({"metadata": metadata, "items": [table("mesh", name)]});
@@ -194,7 +193,7 @@ async fn a_list_that_cannot_be_continued_begins_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_failure_it_goes_on_where_it_was() {
+async fn a_watch_continues_at_its_position_after_a_failure() {
     let cut = line("ADDED", version(table("mesh", "b"), "11")) + "{\"type\": 7}\n";
     let answers = vec![
         (403, failure(403, "no", None)),
@@ -227,15 +226,15 @@ async fn after_a_failure_it_goes_on_where_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kind_that_the_api_server_does_not_know() {
+async fn an_unknown_kind_is_not_found() {
     let (store, _) = store(Vec::new());
     let error = follow(store).next().await.unwrap_err();
     assert!(matches!(error, StoreError::NotFound { .. }), "{error}");
 }
 
-/// A connection may be dead without anybody having closed it.
+/// A connection can be dead although neither side has closed it.
 #[tokio::test(start_paused = true)]
-async fn a_connection_on_which_nothing_arrives_ends() {
+async fn a_watch_that_receives_nothing_times_out() {
     let senders = Arc::new(Mutex::new(Vec::new()));
     let service = tower::service_fn(move |request: http::Request<HttpBody>| {
         let (mut sender, body) = Channel::<Bytes>::new(1);
@@ -245,7 +244,7 @@ async fn a_connection_on_which_nothing_arrives_ends() {
                 let list = list(vec![], "10").1.to_string();
                 sender.send_data(list.into()).await.unwrap();
             } else {
-                // As long as it is kept the body has no end.
+                // The body does not end while its sender exists.
                 senders.lock().unwrap().push(sender);
             }
             Ok::<_, Infallible>(Response::new(body))
