@@ -1,19 +1,18 @@
-//! The configuration file.
+//! The configuration file, and what can be wrong with it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
-use strict_json::Block;
+use strict_json::{Block, Problem};
 
-use crate::clusters::{Clusters, Namespaces, Watched};
-use crate::error::ConfigError;
+use crate::clusters::{ClusterAccess, Clusters, Namespaces, Watched};
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
-use crate::keys::names;
+use crate::keys::{Key, names};
 use crate::profile::Profile;
-use crate::refresh::Refresh;
 use crate::source::{Kind, Source, Sources};
-use crate::{Failure, Query, Request, StaticSource};
+use crate::{Failure, FieldError, Query, Request, StaticSource};
 
 /// What an administrator wrote.
 ///
@@ -163,6 +162,136 @@ impl Config {
         }
         Ok(profile)
     }
+}
+
+/// Least time between two refreshes of an ApplicationSet, unless the configuration has another one.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Which ApplicationSets are annotated when an answer that they got would now be another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refresh {
+    /// Where they are. A request has the name of its set and no namespace, so each of these is tried.
+    pub namespaces: Vec<String>,
+    /// Least time between two refreshes of a set. Changes within it count together.
+    pub interval: Duration,
+    /// The cluster that they are in; without a kubeconfig or a context the one that the generator runs in.
+    pub access: ClusterAccess,
+}
+
+impl Refresh {
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "namespaces",
+            "the namespaces of the ApplicationSets; turns [push refresh](#push-refresh) on",
+            "required",
+        ),
+        Key::new(
+            "interval",
+            "least time between two refreshes of a set",
+            "`10s`",
+        ),
+        Key::new(
+            "kubeconfig",
+            "path of a kubeconfig for the cluster with the ApplicationSets",
+            "the cluster that the generator runs in",
+        ),
+        Key::new(
+            "context",
+            "context within the kubeconfig",
+            "its current one",
+        ),
+    ];
+
+    pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
+        let namespaces = block.object_names("namespaces")?;
+        if namespaces.is_empty() {
+            return Err(block.empty("namespaces"));
+        }
+        let interval = block.duration("interval")?.unwrap_or(INTERVAL);
+        if interval < Duration::from_secs(1) {
+            return Err(Problem::Value {
+                path: block.path("interval"),
+                found: format!("{} ms", interval.as_millis()),
+                expected: "at least 1s".into(),
+            });
+        }
+        Ok(Self {
+            namespaces,
+            interval,
+            access: ClusterAccess::from_config(block)?,
+        })
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// It is not YAML.
+    #[error("the configuration is not YAML: {0}")]
+    Yaml(String),
+    /// A key is unknown, or holds what it must not.
+    #[error(transparent)]
+    Key(#[from] Problem),
+    /// A parameter set holds what templates would not see as it was written.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// The same set again: its Applications would have the same name.
+    #[error("{0} repeats a set that stands above it: remove it")]
+    Twice(String),
+    /// The inputs of a request stand under `input`.
+    #[error(
+        "{0} has a key input, which is where the parameters of a request are echoed: rename it, or set inputs: []"
+    )]
+    InputKey(String),
+    /// A profile names a source that is not configured.
+    #[error("{path} has {source_name}, which is no source here: it is one of {known}")]
+    UnknownSource {
+        /// Path of the list.
+        path: String,
+        /// The name.
+        source_name: String,
+        /// The sources that there are.
+        known: String,
+    },
+    /// A source or a profile names a cluster that is not configured.
+    #[error("{path} has {name}, which is no cluster here: it is one of {known}")]
+    UnknownCluster {
+        /// Path of the key.
+        path: String,
+        /// The name.
+        name: String,
+        /// The clusters that there are.
+        known: String,
+    },
+    /// `clusters` names none.
+    #[error("clusters is empty: name one, or remove it to read the cluster that the flags lead to")]
+    NoCluster,
+    /// There are several clusters, and the Workspaces are in one of them.
+    #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
+    NoManagementCluster(String),
+    /// A profile hands requests to one that is not configured.
+    #[error("{path} is {name}, which is no profile: it must be one of {known}")]
+    UnknownProfile {
+        /// Path of the key.
+        path: String,
+        /// The name.
+        name: String,
+        /// The profiles that there are.
+        known: String,
+    },
+    /// A profile makes tags, but its requests cannot look up images.
+    #[error(
+        "{0} is set without the source image-digests: set imageDigests, and offer it in the profile's sources"
+    )]
+    TagsWithoutImages(String),
+    /// A static source has the name of another kind.
+    #[error("static.{0} has the name of another source: take another")]
+    ReservedName(String),
+    /// Nothing to answer from.
+    #[error(
+        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
+    )]
+    NoSource,
 }
 
 #[cfg(test)]

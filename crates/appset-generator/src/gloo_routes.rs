@@ -5,26 +5,25 @@
 //! change while a canary walks, so a set has them only if the request asks for them.
 
 mod delegation;
-mod destinations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::{HttpRoute, RouteTable, RouteTableDoc, RouteTableSelector, RouteTableSpec};
+use gloo_types::{
+    DestinationKind, DestinationReference, HttpRoute, ObjectReference, RouteTable, RouteTableDoc,
+    RouteTableSelector, RouteTableSpec, effective_weights,
+};
 use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Place};
-use self::destinations::Destinations;
-use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces, in_each};
-use crate::error::ConfigError;
-use crate::field::hosts;
-use crate::identity::Identity;
+use crate::answer::Output;
+use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each};
+use crate::config::ConfigError;
 use crate::keys::Key;
-use crate::labels::LabelSelector;
-use crate::output::Output;
-use crate::reach::{Allowed, Reach};
+use crate::matching::LabelSelector;
+use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.
@@ -362,6 +361,120 @@ fn owners<'s>(
     let routes = written.into_iter().flatten().zip(&spec.http);
     let routes = routes.filter(|(written, _)| route_planner::managed_by(written).is_none());
     routes.map(|(_, route)| route)
+}
+
+/// What a request says about destinations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Destinations {
+    stable: Option<Service>,
+    /// One of these is enough; any kind without one.
+    kinds: Vec<DestinationKind>,
+    shown: bool,
+    with_weights: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Service {
+    name: String,
+    /// The table's when absent.
+    namespace: Option<String>,
+}
+
+impl Destinations {
+    fn read(parameters: &Block<'_>, by_table: bool) -> Result<Self, Problem> {
+        let include = parameters.words("include", &["destinations", "weights"])?;
+        if by_table && !include.is_empty() {
+            return Err(Problem::Conflict {
+                path: "include".to_owned(),
+                other: "granularity",
+            });
+        }
+        let service = parameters.block("stableService", &["name", "namespace"])?;
+        let stable = match (
+            service.object_name("name")?,
+            service.object_name("namespace")?,
+        ) {
+            (Some(name), namespace) => Some(Service { name, namespace }),
+            (None, Some(_)) => return Err(service.empty("name")),
+            (None, None) => None,
+        };
+        let kinds = ["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"];
+        let kinds = parameters.words("destinationKinds", &kinds)?;
+        Ok(Self {
+            stable,
+            kinds: kinds
+                .into_iter()
+                .map(|kind| kind.to_owned().into())
+                .collect(),
+            shown: !include.is_empty(),
+            with_weights: include.contains(&"weights"),
+        })
+    }
+
+    /// Whether it matters where routes lead.
+    fn select(&self) -> bool {
+        self.stable.is_some() || !self.kinds.is_empty()
+    }
+
+    /// Whether a route of a table in `namespace` leads to what is asked for.
+    fn are_of(&self, route: &HttpRoute, spec: &RouteTableSpec, namespace: &str) -> bool {
+        let all = spec.destinations_of(route);
+        let is_stable = |service: &Service| {
+            let wanted = service.namespace.as_deref().unwrap_or(namespace);
+            objects(all).any(|(destination, object)| {
+                destination.kind == DestinationKind::Service
+                    && object.name == service.name
+                    && object.namespace_from(namespace) == wanted
+            })
+        };
+        let is_kind = |destination: &DestinationReference| self.kinds.contains(&destination.kind);
+        self.stable.as_ref().is_none_or(is_stable)
+            && (self.kinds.is_empty() || objects(all).any(|(destination, _)| is_kind(destination)))
+    }
+
+    /// The destinations of a route as a set has them, if it is to.
+    fn fields(
+        &self,
+        route: &HttpRoute,
+        spec: &RouteTableSpec,
+        namespace: &str,
+    ) -> Option<(&'static str, Field)> {
+        let all = spec.destinations_of(route);
+        let weights = effective_weights(all);
+        let fields = all.iter().zip(weights).filter_map(|(destination, weight)| {
+            let object = destination.reference.as_ref()?;
+            let own = [
+                ("name", object.name.as_str().into()),
+                ("namespace", object.namespace_from(namespace).into()),
+                ("cluster", object.cluster.as_str().into()),
+                ("port", port(destination).into()),
+                ("kind", destination.kind.as_str().into()),
+            ];
+            let weight = self
+                .with_weights
+                .then(|| ("weight", weight.to_string().into()));
+            Some(own.into_iter().chain(weight).collect())
+        });
+        self.shown
+            .then(|| ("destinations", Field::List(fields.collect())))
+    }
+}
+
+/// The destinations that are objects of a cluster, each with its reference.
+fn objects(
+    all: &[DestinationReference],
+) -> impl Iterator<Item = (&DestinationReference, &ObjectReference)> {
+    all.iter()
+        .filter_map(|destination| Some((destination, destination.reference.as_ref()?)))
+}
+
+fn port(destination: &DestinationReference) -> String {
+    let port = destination.port.as_ref();
+    let number = port
+        .and_then(|port| port.number)
+        .map(|port| port.to_string());
+    let name = || port.and_then(|port| port.name.clone());
+    number.or_else(name).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 mod challenge;
 mod keychain;
 mod manifest;
-mod platform;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,15 +18,13 @@ pub use self::manifest::{
     ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
     platform_of, unknown,
 };
-pub use self::platform::Platform;
-pub use self::reference::{Proof, Reference};
+pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
-use crate::error::ConfigError;
+use crate::answer::Output;
+use crate::config::ConfigError;
 use crate::failure::shown;
-use crate::keys::{Key, names};
-use crate::output::Output;
-use crate::parameters::flag;
-use crate::pattern::matches;
+use crate::keys::{Key, flag, names};
+use crate::matching::matches;
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.

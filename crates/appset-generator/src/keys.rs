@@ -1,4 +1,18 @@
-//! A key that somebody may write: its name, and what its page says of it.
+//! The keys of the configuration and the parameters of requests, with what the pages say of them.
+//!
+//! The readers take the names of keys from the same lists as the tables of the pages, so a page cannot differ from the code.
+
+use serde_json::Value;
+use strict_json::{Block, Problem};
+
+use crate::answer::Output;
+use crate::clusters::ClusterAccess;
+use crate::config::Refresh;
+use crate::image_digests::ImageDigests;
+use crate::profile::Profile;
+use crate::source::Kind;
+use crate::static_sets::StaticSource;
+use crate::tag_from::TagFrom;
 
 /// A key of the configuration, or a parameter of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,4 +42,98 @@ impl Key {
 /// The names of keys, as [`strict_json::Block`] takes them.
 pub(crate) fn names(keys: &[Key]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
+}
+
+/// A count, as a number or as its text.
+pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
+    let read = |value: &Value| match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64().and_then(|count| count.try_into().ok()),
+    };
+    typed(parameters, key, read, "a whole number from 0")
+}
+
+/// A boolean, as such or as its text.
+pub(crate) fn flag(parameters: &Block<'_>, key: &str) -> Result<Option<bool>, Problem> {
+    let read = |value: &Value| match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_bool(),
+    };
+    typed(parameters, key, read, "true or false")
+}
+
+fn typed<T>(
+    parameters: &Block<'_>,
+    key: &str,
+    read: impl Fn(&Value) -> Option<T>,
+    expected: &'static str,
+) -> Result<Option<T>, Problem> {
+    let Some(value) = parameters.value(key) else {
+        return Ok(None);
+    };
+    match read(value) {
+        Some(value) => Ok(Some(value)),
+        None => Err(Problem::Value {
+            path: parameters.path(key),
+            found: value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned),
+            expected: expected.into(),
+        }),
+    }
+}
+
+/// A table of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// What stands in front of the names: the path of the object that has the keys.
+    pub path: String,
+    /// The rows.
+    pub keys: Vec<Key>,
+}
+
+/// Keys at the top of the configuration that hold no object.
+pub(crate) const TOP: &[Key] = &[Key::new(
+    "cluster",
+    "Argo CD's name of the cluster whose objects are read, where there is one",
+    "`in-cluster`",
+)];
+
+/// The keys of the configuration, object by object.
+#[must_use]
+pub fn configuration() -> Vec<Table> {
+    let table = |path: &str, keys: Vec<Key>| Table {
+        path: path.to_owned(),
+        keys,
+    };
+    let mut tables = vec![
+        table("", TOP.to_vec()),
+        table("clusters.<name>", ClusterAccess::KEYS.to_vec()),
+        table("static.<name>", StaticSource::KEYS.to_vec()),
+    ];
+    for kind in Kind::ALL {
+        tables.push(table(kind.key(), kind.keys().to_vec()));
+        if kind == Kind::ImageDigests {
+            let registry = format!("{}.registries.<host>", kind.key());
+            tables.push(table(&registry, ImageDigests::REGISTRY_KEYS.to_vec()));
+        }
+    }
+    tables.push(table("profiles.<name>", Profile::KEYS.to_vec()));
+    tables.push(table("profiles.<name>.tagFrom", TagFrom::KEYS.to_vec()));
+    tables.push(table("refresh", Refresh::KEYS.to_vec()));
+    tables
+}
+
+/// The parameters of every source.
+#[must_use]
+pub fn common_parameters() -> Vec<Key> {
+    Output::KEYS.to_vec()
+}
+
+/// The parameters of each source that has its own, by the source's name.
+#[must_use]
+pub fn parameters() -> Vec<(&'static str, Vec<Key>)> {
+    Kind::ALL
+        .map(|kind| (kind.name(), kind.parameters().to_vec()))
+        .into()
 }

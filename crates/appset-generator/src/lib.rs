@@ -18,22 +18,13 @@
 mod answer;
 mod clusters;
 mod config;
-mod error;
 mod failure;
-mod field;
 mod gloo_routes;
 mod gloo_workspaces;
-mod identity;
 mod image_digests;
-mod keys;
-mod labels;
-mod output;
-mod parameters;
-mod pattern;
+pub mod keys;
+mod matching;
 mod profile;
-mod reach;
-pub mod reference;
-mod refresh;
 mod request;
 mod rollouts;
 mod set;
@@ -43,14 +34,12 @@ mod tag_from;
 #[cfg(test)]
 mod testing;
 
-pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
+pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
 pub use clusters::{
     ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
 };
-pub use config::Config;
-pub use error::ConfigError;
+pub use config::{Config, ConfigError, Refresh};
 pub use failure::{Code, Failure};
-pub use field::{Field, FieldError};
 pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 pub use image_digests::{
@@ -59,11 +48,9 @@ pub use image_digests::{
     check_manifest, choose, is_tag_list, platform_of, unknown,
 };
 pub use keys::Key;
-pub use output::Output;
-pub use refresh::Refresh;
 pub use request::Request;
 pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};
-pub use set::ParameterSet;
+pub use set::{Field, FieldError, ParameterSet};
 pub use source::{Query, SourceQuery};
 pub use static_sets::{StaticQuery, StaticSource};

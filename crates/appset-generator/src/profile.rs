@@ -8,12 +8,11 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
-use crate::clusters::{Clusters, Namespaces};
-use crate::error::ConfigError;
+use crate::clusters::{Allowed, Clusters, Namespaces};
+use crate::config::ConfigError;
 use crate::failure::shown;
 use crate::image_digests;
 use crate::keys::{Key, names};
-use crate::reach::Allowed;
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};

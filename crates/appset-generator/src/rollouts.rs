@@ -12,14 +12,12 @@ use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{ByCluster, Clusters, Place, in_each};
-use crate::error::ConfigError;
-use crate::field::hosts;
-use crate::identity::Identity;
+use crate::answer::Output;
+use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each};
+use crate::config::ConfigError;
 use crate::keys::Key;
-use crate::labels::LabelSelector;
-use crate::output::Output;
-use crate::reach::{Allowed, Reach};
+use crate::matching::LabelSelector;
+use crate::set::{Identity, hosts};
 use crate::{Failure, Field, ParameterSet};
 
 /// The name by which requests choose this source.

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{Clusters, Namespaces, Place, Watched};
-use crate::error::ConfigError;
+use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
+use crate::config::ConfigError;
 use crate::gloo_routes::{self, GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{self, GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{self, ImageDigests, ImageQuery};
 use crate::keys::Key;
-use crate::reach::Allowed;
 use crate::rollouts::{self, RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::error::ConfigError;
+use crate::answer::Output;
+use crate::config::ConfigError;
 use crate::keys::{Key, names};
-use crate::output::Output;
 use crate::{Failure, Field, ParameterSet};
 
 /// Where the inputs of a request stand in its answer.

@@ -8,7 +8,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
 
-use crate::pattern::{is_pattern, matches};
+use crate::matching::{is_pattern, matches};
 
 /// The names by which files and images call Docker Hub.
 const DOCKER_HUB: [&str; 4] = [

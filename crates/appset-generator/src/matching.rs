@@ -1,9 +1,31 @@
-//! Label selectors, with the keys that a Rollout's `routeTableSelector` has.
+//! What selects objects: patterns of names with `*`, and label selectors.
 
 use std::collections::BTreeMap;
 
 use gloo_types::{LabelOperator, LabelRequirement};
 use strict_json::{Block, Problem};
+
+/// Whether `text` is as `pattern` says, in which `*` stands for anything.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(text) = text.strip_prefix(start) else {
+        return false;
+    };
+    // The first match leaves the longest rest for the next part.
+    let after = middle.split('*').try_fold(text, |text, part| {
+        let (_, after) = text.split_once(part)?;
+        Some(after)
+    });
+    after.is_some_and(|text| text.ends_with(end))
+}
+
+/// Whether `text` is a pattern and not a name.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains('*')
+}
 
 /// A label selector. Without labels and expressions it selects every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,13 +100,40 @@ mod tests {
     use super::*;
 
     #[track_caller]
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        for text in matching {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for text in others {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        check("web", &["web"], &["", "we", "webs"]);
+        check("", &[""], &["a"]);
+        check("*", &["", "web", "a/b"], &[]);
+        check("a/*", &["a/b", "a/"], &["b/a"]);
+        check("ns1*", &["ns1", "ns1-a"], &["ns2", "ans1"]);
+        check("*-a", &["-a", "x-a", "-a-a"], &["x-b", "a"]);
+        check(
+            "a*b*c",
+            &["abc", "a-b-c", "abbcc", "abcbc"],
+            &["ab", "acb", "ac"],
+        );
+        check("a*a", &["aa", "aba"], &["a", "ab"]);
+        check("**", &["", "x"], &[]);
+    }
+
+    #[track_caller]
     fn read(selector: &Value) -> Result<LabelSelector, String> {
         let block = Block::root(selector, "the selector", &LabelSelector::KEYS).unwrap();
         LabelSelector::read(&block).map_err(|problem| problem.to_string())
     }
 
     #[track_caller]
-    fn check(selector: Value, labels: Value, expect: bool) {
+    fn check_selector(selector: Value, labels: Value, expect: bool) {
         let labels = serde_json::from_value(labels).unwrap();
         assert_eq!(read(&selector).unwrap().matches(&labels), expect);
     }
@@ -93,15 +142,15 @@ mod tests {
     fn all_labels_and_expressions_have_to_hold() {
         let team = |operator: &str, values: Value| json!({"labels": {"env": "prod"}, "matchExpressions": [{"key": "team", "operator": operator, "values": values}]});
         let shop = json!({"env": "prod", "team": "shop"});
-        check(json!({}), json!({}), true);
-        check(team("In", json!(["shop"])), shop.clone(), true);
-        check(team("In", json!(["cart"])), shop.clone(), false);
-        check(team("In", json!(["shop"])), json!({"team": "shop"}), false);
-        check(team("NotIn", json!(["shop"])), shop.clone(), false);
-        check(team("NotIn", json!(["cart"])), json!({"env": "prod"}), true);
-        check(team("Exists", json!([])), shop.clone(), true);
-        check(team("DoesNotExist", json!([])), shop, false);
-        check(
+        check_selector(json!({}), json!({}), true);
+        check_selector(team("In", json!(["shop"])), shop.clone(), true);
+        check_selector(team("In", json!(["cart"])), shop.clone(), false);
+        check_selector(team("In", json!(["shop"])), json!({"team": "shop"}), false);
+        check_selector(team("NotIn", json!(["shop"])), shop.clone(), false);
+        check_selector(team("NotIn", json!(["cart"])), json!({"env": "prod"}), true);
+        check_selector(team("Exists", json!([])), shop.clone(), true);
+        check_selector(team("DoesNotExist", json!([])), shop, false);
+        check_selector(
             team("DoesNotExist", json!([])),
             json!({"env": "prod"}),
             true,
