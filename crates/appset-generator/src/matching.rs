@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gloo_types::{LabelOperator, LabelRequirement};
+use gloo_types::LabelRequirement;
 use strict_json::{Block, Problem};
 
 /// Whether `text` is as `pattern` says, in which `*` stands for anything.
@@ -71,26 +71,16 @@ pub(crate) fn has_all(
 
 fn requirement(expression: &Block<'_>) -> Result<LabelRequirement, Problem> {
     let key = expression.label_text("key")?.unwrap_or_default();
-    if key.is_empty() {
-        return Err(expression.empty("key"));
-    }
     let values = expression.label_texts("values")?;
     let operators = ["In", "NotIn", "Exists", "DoesNotExist"];
-    let operator = match expression.one_of("operator", &operators)? {
-        None => return Err(expression.empty("operator")),
-        Some("In" | "NotIn") if values.is_empty() => return Err(expression.empty("values")),
-        Some("In") => LabelOperator::In(values),
-        Some("NotIn") => LabelOperator::NotIn(values),
-        Some(_) if !values.is_empty() => {
-            return Err(Problem::Conflict {
-                path: expression.path("values"),
-                other: "operator",
-            });
-        }
-        Some("Exists") => LabelOperator::Exists,
-        Some(_) => LabelOperator::DoesNotExist,
-    };
-    Ok(LabelRequirement { key, operator })
+    let operator = expression
+        .one_of("operator", &operators)?
+        .unwrap_or_default();
+    LabelRequirement::new(key, operator, values).map_err(|invalid| Problem::Value {
+        path: expression.path(invalid.key),
+        found: invalid.found,
+        expected: invalid.expected.into(),
+    })
 }
 
 #[cfg(test)]
@@ -162,19 +152,19 @@ mod tests {
         for (expression, expect) in [
             (
                 json!({"operator": "Exists"}),
-                "matchExpressions[0] is empty: set key in it",
+                r#"matchExpressions[0].key is "", it must be the key of a label"#,
             ),
             (
                 json!({"key": "a"}),
-                "matchExpressions[0] is empty: set operator in it",
+                r#"matchExpressions[0].operator is "", it must be In, NotIn, Exists or DoesNotExist"#,
             ),
             (
                 json!({"key": "a", "operator": "In"}),
-                "matchExpressions[0] is empty: set values in it",
+                r#"matchExpressions[0].values is "", it must be a list of at least one label value"#,
             ),
             (
                 json!({"key": "a", "operator": "Exists", "values": ["b"]}),
-                "matchExpressions[0].values contradicts operator",
+                r#"matchExpressions[0].values is "b", it must be absent with Exists and DoesNotExist"#,
             ),
             (
                 json!({"key": "a", "operator": "in"}),

@@ -16,6 +16,8 @@ use gloo_types::{
     HttpRequestMatcher, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec, StringMatch,
 };
 
+use crate::matching::has_all;
+
 /// Most combinations of the matchers above a route and its own.
 const MOST_PATHS: usize = 256;
 /// Most ways that lead to a table.
@@ -239,10 +241,7 @@ fn selects(selector: &ObjectSelector, table: &RouteTableDoc) -> bool {
     let is = |wanted: &str, name: &str| wanted.is_empty() || wanted == name;
     is(&selector.name, &key.name)
         && is(&selector.namespace, &key.namespace)
-        && selector
-            .labels
-            .iter()
-            .all(|(label, value)| table.labels().get(label) == Some(value))
+        && has_all(table.labels(), &selector.labels)
 }
 
 #[cfg(test)]
