@@ -260,6 +260,16 @@ impl Identity {
     }
 }
 
+/// Returns the 64-bit FNV-1a hash of `text`.
+///
+/// It must never change: names of Applications contain it. The traffic router has the same function for names in RouteTables.
+/// The two are apart because neither program may change its names with the other.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
 /// `parts` as part of a DNS name. Where other parts could have the same slug, a hash is appended.
 fn slug(parts: &[&str]) -> String {
     let plain = |part: &&str| {
@@ -270,7 +280,7 @@ fn slug(parts: &[&str]) -> String {
     if text.len() <= MAX_SLUG && parts.iter().all(plain) {
         return text;
     }
-    let hash = format!("-{:016x}", route_planner::fnv1a(&parts.join("/")));
+    let hash = format!("-{:016x}", fnv1a(&parts.join("/")));
     let mut words = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {
         if c.is_ascii_alphanumeric() {
@@ -338,6 +348,10 @@ mod tests {
     #[test]
     fn slugs_fit_and_differ() {
         assert_eq!(slug(&["c1", "shop", "web", "demo"]), "c1-shop-web-demo");
+        let long = ["in-cluster", "shop", "demo"];
+        assert_eq!(slug(&long), "in-cluster-shop-demo-fd72150e1529ba38");
+        // The vector of the hash's authors.
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
         let a = slug(&["c1", "shop", "web-demo"]);
         let b = slug(&["c1", "shop-web", "demo"]);
         assert!(a.starts_with("c1-shop-web-demo-") && b.starts_with("c1-shop-web-demo-") && a != b);
