@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use serde_json::Value;
 use strict_json::{Block, Problem};
 
-use crate::keys::{Key, count, names};
+use crate::keys::{Key, count};
 use crate::set::check_top_level;
 use crate::{Failure, ParameterSet};
 
@@ -167,15 +166,6 @@ impl Output {
         ),
     ];
 
-    /// The parameters of a source: its `own`, and those of every source.
-    pub(crate) fn parameters<'a>(given: &'a Value, own: &[Key]) -> Result<Block<'a>, Problem> {
-        Block::root(
-            given,
-            "the parameters",
-            &names(&[&Self::KEYS, own].concat()),
-        )
-    }
-
     /// `own` is the source's key at the top, if it has one; for `skips` see [`Guards::read`].
     pub(crate) fn read(
         source: &str,
@@ -247,10 +237,10 @@ mod tests {
     use super::*;
     use proptest::collection::{hash_map, vec};
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[track_caller]
-    fn check(parameters: serde_json::Value, skips: bool, sets: usize, expect: Result<&str, &str>) {
+    fn check(parameters: Value, skips: bool, sets: usize, expect: Result<&str, &str>) {
         let block = Block::root(
             &parameters,
             "parameters",
@@ -308,7 +298,7 @@ mod tests {
             let guards = Guards { on_empty, min, max: None };
             match guards.admit(sets.clone(), "s") {
                 Ok(answer) => {
-                    let body: serde_json::Value =
+                    let body: Value =
                         serde_json::from_slice(&answer.to_body().unwrap()).unwrap();
                     let list = body["output"]["parameters"].as_array().unwrap();
                     prop_assert_eq!(list.len(), sets.len());

@@ -135,6 +135,14 @@ impl ClusterAccess {
     }
 }
 
+/// Returns the objects of `cluster`.
+pub(crate) fn objects_of<'o, K>(
+    objects: &'o ByCluster<K>,
+    cluster: &str,
+) -> &'o [Arc<Document<K>>] {
+    objects.get(cluster).map(Vec::as_slice).unwrap_or_default()
+}
+
 /// The sets of all `clusters`, each as `sets_of` finds them, by key. A failure names its cluster where there are several.
 pub(crate) fn in_each<'c>(
     clusters: impl ExactSizeIterator<Item = &'c String>,
@@ -285,7 +293,7 @@ impl Reach {
         let is_named = source.value("namespaces").is_some();
         let (scope, key) = match (is_named, selector.is_empty()) {
             (true, false) => {
-                return Err(ConfigError::Key(strict_json::Problem::Conflict {
+                return Err(ConfigError::Key(Problem::Conflict {
                     path: source.path("namespaceSelector"),
                     other: "namespaces",
                 }));
@@ -475,7 +483,7 @@ mod tests {
     }
 
     fn reach(source: &Value, clusters: &Clusters) -> Result<Reach, ConfigError> {
-        let block = Block::root(source, "the source", &crate::keys::names(&Reach::KEYS)).unwrap();
+        let block = Block::root(source, "the source", &names(&Reach::KEYS)).unwrap();
         Reach::from_config(&block, clusters)
     }
 
@@ -509,7 +517,7 @@ mod tests {
     }
 
     fn two() -> Clusters {
-        let access = crate::clusters::ClusterAccess::default();
+        let access = ClusterAccess::default();
         let names = ["east", "west"];
         Clusters::Several(names.map(|name| (name.to_owned(), access.clone())).into())
     }

@@ -52,23 +52,24 @@ impl Config {
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
         let keys: Vec<_> = ["cluster", "clusters", "profiles", "refresh", "static"]
             .into_iter()
-            .chain(Kind::ALL.map(Kind::key))
+            .chain(Kind::ALL.map(|kind| kind.schema().key))
             .collect();
         let root = Block::root(&document, "the configuration", &keys)?;
         let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", &names(StaticSource::KEYS))? {
-            if Kind::ALL.iter().any(|kind| kind.name() == name) {
+            if Kind::ALL.iter().any(|kind| kind.schema().name == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
         }
         for kind in Kind::ALL {
-            if root.value(kind.key()).is_some() {
-                let block = root.block(kind.key(), &names(kind.keys()))?;
-                sources.insert(kind.name().to_owned(), kind.read(&block, &clusters)?);
+            let schema = kind.schema();
+            if root.value(schema.key).is_some() {
+                let block = root.block(schema.key, &names(schema.keys))?;
+                sources.insert(schema.name.to_owned(), kind.read(&block, &clusters)?);
             }
         }
         if sources.is_empty() {
@@ -104,7 +105,7 @@ impl Config {
     /// The source of image digests, if it is configured.
     #[must_use]
     pub fn image_digests(&self) -> Option<&ImageDigests> {
-        match self.sources.get(Kind::ImageDigests.name()) {
+        match self.sources.get(ImageDigests::SCHEMA.name) {
             Some(Source::ImageDigests(source)) => Some(source),
             _ => None,
         }

@@ -18,23 +18,20 @@ use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Place};
-use crate::answer::Output;
-use crate::clusters::{ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each};
+use crate::clusters::{
+    ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
+};
 use crate::config::ConfigError;
 use crate::keys::Key;
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
-
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "gloo-routes";
-/// The source's key at the top.
-const OWN: &str = "gloo";
 
 /// Where RouteTables may be looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooRoutes {
-    reach: Reach,
+    pub(crate) reach: Reach,
 }
 
 /// The tables and routes of one request.
@@ -50,45 +47,50 @@ pub struct RouteQuery {
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[Key] = &Reach::KEYS;
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new(
-            "routeTableSelector",
-            "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
-            "required; all allowed namespaces",
-        ),
-        Key::new(
-            "routeSelector",
-            "`name`, `names` or `labels` of routes, as in a Rollout",
-            "all",
-        ),
-        Key::new(
-            "stableService",
-            "`name`, and `namespace`: only routes that lead to that Service",
-            "any; the table's namespace",
-        ),
-        Key::new(
-            "destinationKinds",
-            "only routes that lead to one of `SERVICE`, `VIRTUAL_DESTINATION` and `EXTERNAL_SERVICE`",
-            "any",
-        ),
-        Key::new(
-            "granularity",
-            "`route`: a set for each route; `table`: a set for each table that has one",
-            "`route`",
-        ),
-        Key::new(
-            "include",
-            "`destinations`, or `weights` for both: what changes while a canary walks",
-            "",
-        ),
-        Key::new(
-            "cluster",
-            "only this cluster; nothing is found if it is none of the configuration: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
-            "all",
-        ),
-        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "gloo-routes",
+        key: "glooRoutes",
+        keys: &Reach::KEYS,
+        parameters: &[
+            Key::new(
+                "routeTableSelector",
+                "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
+                "required; all allowed namespaces",
+            ),
+            Key::new(
+                "routeSelector",
+                "`name`, `names` or `labels` of routes, as in a Rollout",
+                "all",
+            ),
+            Key::new(
+                "stableService",
+                "`name`, and `namespace`: only routes that lead to that Service",
+                "any; the table's namespace",
+            ),
+            Key::new(
+                "destinationKinds",
+                "only routes that lead to one of `SERVICE`, `VIRTUAL_DESTINATION` and `EXTERNAL_SERVICE`",
+                "any",
+            ),
+            Key::new(
+                "granularity",
+                "`route`: a set for each route; `table`: a set for each table that has one",
+                "`route`",
+            ),
+            Key::new(
+                "include",
+                "`destinations`, or `weights` for both: what changes while a canary walks",
+                "",
+            ),
+            Key::new(
+                "cluster",
+                "only this cluster; nothing is found if it is none of the configuration: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
+                "all",
+            ),
+            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+        ],
+        output_key: "gloo",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -98,22 +100,15 @@ impl GlooRoutes {
         Ok(Self { reach })
     }
 
-    /// Where RouteTables may be looked for.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
     /// What a request to this source asks for.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(RouteQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
-
+    ) -> Result<RouteQuery, Failure> {
         let cluster = parameters.string("cluster")?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
-        let (selector, asked) = selector(&parameters)?;
+        let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let readable = self.reach.around(&places, allowed)?;
         let tables = places.into_iter().map(|place| {
@@ -123,14 +118,13 @@ impl GlooRoutes {
             };
             (place.cluster, selector)
         });
-        let query = RouteQuery {
+        Ok(RouteQuery {
             tables: tables.collect(),
             readable,
-            routes: routes(&parameters)?,
-            destinations: Destinations::read(&parameters, by_table)?,
+            routes: routes(parameters)?,
+            destinations: Destinations::read(parameters, by_table)?,
             by_table,
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+        })
     }
 }
 
@@ -148,8 +142,7 @@ impl RouteQuery {
     /// table that is selected contradicts the API.
     pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.tables.keys(), |cluster| {
-            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            self.sets_of(cluster, tables)
+            self.sets_of(cluster, objects_of(tables, cluster))
         })
     }
 
@@ -178,7 +171,7 @@ impl RouteQuery {
             for row in rows {
                 let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
                 let mut set = ParameterSet::default();
-                set.insert(OWN, fields)?;
+                set.insert(GlooRoutes::SCHEMA.output_key, fields)?;
                 sets.insert(identity.key, set);
             }
         }

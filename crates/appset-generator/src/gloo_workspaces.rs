@@ -6,28 +6,23 @@ use std::sync::Arc;
 use gloo_types::{
     ClusterSelector, Document, KubernetesCluster, NamespaceSelector, ObjectKey, Workspace,
 };
-use serde_json::Value;
 use strict_json::Block;
 
-use crate::answer::Output;
-use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach};
+use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
 use crate::config::ConfigError;
 use crate::keys::{Key, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "gloo-workspaces";
-/// The source's key at the top.
-const OWN: &str = "gloo";
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
 const NAMESPACE: &str = "gloo-mesh";
 
 /// Where Workspaces are, and what Argo CD calls their clusters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooWorkspaces {
-    reach: Reach,
+    pub(crate) reach: Reach,
     /// Gloo's names of clusters, each with Argo CD's name where that is another one.
     cluster_map: BTreeMap<String, String>,
 }
@@ -57,38 +52,43 @@ struct Share<'a> {
 }
 
 impl GlooWorkspaces {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "namespace",
-            "where Workspaces and KubernetesClusters are",
-            "`gloo-mesh`",
-        ),
-        Key::new(
-            "cluster",
-            "the management cluster, one of `clusters`",
-            "the only one there is",
-        ),
-        Key::new(
-            "clusterMap",
-            "Argo CD's names of clusters that Gloo calls otherwise: `{gloo-name: argo-cd-name}`",
-            "",
-        ),
-    ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
-        Key::new(
-            "selector",
-            "`labels` or `matchExpressions` of Workspaces",
-            "all",
-        ),
-        Key::new("cluster", "only this cluster, under Argo CD's name", "all"),
-        Key::new(
-            "expandNamespaces",
-            "`true`: a set for each namespace of each cluster",
-            "`false`",
-        ),
-        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "gloo-workspaces",
+        key: "glooWorkspaces",
+        keys: &[
+            Key::new(
+                "namespace",
+                "where Workspaces and KubernetesClusters are",
+                "`gloo-mesh`",
+            ),
+            Key::new(
+                "cluster",
+                "the management cluster, one of `clusters`",
+                "the only one there is",
+            ),
+            Key::new(
+                "clusterMap",
+                "Argo CD's names of clusters that Gloo calls otherwise: `{gloo-name: argo-cd-name}`",
+                "",
+            ),
+        ],
+        parameters: &[
+            Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
+            Key::new(
+                "selector",
+                "`labels` or `matchExpressions` of Workspaces",
+                "all",
+            ),
+            Key::new("cluster", "only this cluster, under Argo CD's name", "all"),
+            Key::new(
+                "expandNamespaces",
+                "`true`: a set for each namespace of each cluster",
+                "`false`",
+            ),
+            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+        ],
+        output_key: "gloo",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -112,29 +112,22 @@ impl GlooWorkspaces {
         })
     }
 
-    /// Where Workspaces and KubernetesClusters are.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
     /// What a request to this source asks for.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(WorkspaceQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
+    ) -> Result<WorkspaceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
-        let query = WorkspaceQuery {
+        Ok(WorkspaceQuery {
             // There is one, or the profile does not allow it, which is refused.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
             cluster: parameters.string("cluster")?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
-            by_namespace: flag(&parameters, "expandNamespaces")?.unwrap_or_default(),
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+            by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
+        })
     }
 }
 
@@ -156,8 +149,8 @@ impl WorkspaceQuery {
         clusters: &ByCluster<KubernetesCluster>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         let at = &self.place.cluster;
-        let workspaces = workspaces.get(at).map(Vec::as_slice).unwrap_or_default();
-        let clusters = clusters.get(at).map(Vec::as_slice).unwrap_or_default();
+        let workspaces = objects_of(workspaces, at);
+        let clusters = objects_of(clusters, at);
         let is_absent = |name: &&String| {
             !is_pattern(name) && !workspaces.iter().any(|one| one.key().name == **name)
         };
@@ -188,7 +181,7 @@ impl WorkspaceQuery {
                         ])
                         .collect();
                     let mut set = ParameterSet::default();
-                    set.insert(OWN, fields)?;
+                    set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
                     sets.insert(identity.key, set);
                 }
             }
@@ -297,7 +290,7 @@ mod tests {
 
     use gloo_types::Resource;
     use proptest::{collection, option, prelude::*, sample};
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::SourceQuery;

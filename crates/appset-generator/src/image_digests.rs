@@ -20,17 +20,14 @@ pub use self::manifest::{
 };
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
-use crate::answer::Output;
+use crate::clusters::Allowed;
 use crate::config::ConfigError;
 use crate::failure::shown;
 use crate::keys::{Key, flag, names};
 use crate::matching::matches;
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "image-digests";
-/// The source's key at the top.
-const OWN: &str = "image";
 /// Most images in one request.
 const MAX_IMAGES: usize = 20;
 /// Longest time that a digest may be served for after its registry failed.
@@ -113,28 +110,6 @@ enum OnMissing {
 }
 
 impl ImageDigests {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "registries",
-            "the registries that may be asked, by host",
-            "required",
-        ),
-        Key::new(
-            "registry",
-            "the registry of images that name none",
-            "the only one there is",
-        ),
-        Key::new(
-            "dockerConfig",
-            "a file with credentials, or a list of files: of `docker login`, of podman, or keys of [image pull Secrets](appset-registries.md#credentials)",
-            "",
-        ),
-        Key::new(
-            "staleFor",
-            "how long the last digest of an image counts when its registry fails, such as `6h`; 24 hours at most",
-            "not at all",
-        ),
-    ];
     pub(crate) const REGISTRY_KEYS: &[Key] = &[
         Key::new(
             "repositories",
@@ -163,50 +138,77 @@ impl ImageDigests {
             "`index`",
         ),
     ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new(
-            "images",
-            "up to 20: a name, and a repository or `{repository, tag, registry}`",
-            "required",
-        ),
-        Key::new("tag", "the tag of images that have none of their own", ""),
-        Key::new(
-            "registry",
-            "the registry of images that have none of their own",
-            "as configured",
-        ),
-        Key::new(
-            "layout",
-            "`columns`: one set with all images; `digests`: the same with the digests only; `rows`: a set for each",
-            "`columns`",
-        ),
-        Key::new(
-            "platform",
-            "such as `linux/amd64` or `linux/arm/v7`: the digest of that image, in an index or alone; a lower variant does",
-            "the index's own",
-        ),
-        Key::new(
-            "onMissing",
-            "an image is not there: `skip` the whole set, `omit` the image, or `error`",
-            "`skip`",
-        ),
-        Key::new(
-            "onMissingRepository",
-            "the repository is not there: `error`, or `missing` as the image, since nothing was pushed to it yet",
-            "`error`",
-        ),
-        Key::new(
-            "onInvalidTag",
-            "a tag that cannot be one: `error`, or `skip`: its image is missing, and no registry is asked",
-            "`error`",
-        ),
-        Key::new(
-            "digestPrefix",
-            "what the keys at the top begin with",
-            "`digest`",
-        ),
-        Key::new("outputKey", "another name for the key `image`", "`image`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "image-digests",
+        key: "imageDigests",
+        keys: &[
+            Key::new(
+                "registries",
+                "the registries that may be asked, by host",
+                "required",
+            ),
+            Key::new(
+                "registry",
+                "the registry of images that name none",
+                "the only one there is",
+            ),
+            Key::new(
+                "dockerConfig",
+                "a file with credentials, or a list of files: of `docker login`, of podman, or keys of [image pull Secrets](appset-registries.md#credentials)",
+                "",
+            ),
+            Key::new(
+                "staleFor",
+                "how long the last digest of an image counts when its registry fails, such as `6h`; 24 hours at most",
+                "not at all",
+            ),
+        ],
+        parameters: &[
+            Key::new(
+                "images",
+                "up to 20: a name, and a repository or `{repository, tag, registry}`",
+                "required",
+            ),
+            Key::new("tag", "the tag of images that have none of their own", ""),
+            Key::new(
+                "registry",
+                "the registry of images that have none of their own",
+                "as configured",
+            ),
+            Key::new(
+                "layout",
+                "`columns`: one set with all images; `digests`: the same with the digests only; `rows`: a set for each",
+                "`columns`",
+            ),
+            Key::new(
+                "platform",
+                "such as `linux/amd64` or `linux/arm/v7`: the digest of that image, in an index or alone; a lower variant does",
+                "the index's own",
+            ),
+            Key::new(
+                "onMissing",
+                "an image is not there: `skip` the whole set, `omit` the image, or `error`",
+                "`skip`",
+            ),
+            Key::new(
+                "onMissingRepository",
+                "the repository is not there: `error`, or `missing` as the image, since nothing was pushed to it yet",
+                "`error`",
+            ),
+            Key::new(
+                "onInvalidTag",
+                "a tag that cannot be one: `error`, or `skip`: its image is missing, and no registry is asked",
+                "`error`",
+            ),
+            Key::new(
+                "digestPrefix",
+                "what the keys at the top begin with",
+                "`digest`",
+            ),
+            Key::new("outputKey", "another name for the key `image`", "`image`"),
+        ],
+        output_key: "image",
+    };
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
@@ -262,14 +264,12 @@ impl ImageDigests {
         self.stale_for
     }
 
-    /// What a request to this source asks for. `allowed` are the profile's patterns.
+    /// What a request to this source asks for.
     pub(crate) fn query(
         &self,
-        given: &Value,
-        allowed: Option<&[String]>,
-    ) -> Result<(ImageQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
-
+        parameters: &Block<'_>,
+        allowed: &Allowed<'_>,
+    ) -> Result<ImageQuery, Failure> {
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
             Some("error") => OnMissing::Refuse,
@@ -287,8 +287,8 @@ impl ImageDigests {
         let mut images = BTreeMap::new();
         for (name, image) in parameters.object("images")?.into_iter().flatten() {
             let path = format!("images.{name}");
-            let reference = self.reference(&parameters, image, path)?;
-            self.admit(&reference, allowed)?;
+            let reference = self.reference(parameters, image, path)?;
+            self.admit(&reference, allowed.images)?;
             match reference::check_tag(&reference.tag) {
                 Err(_) if skips_invalid => drop(impossible.insert(name.clone())),
                 checked => checked?,
@@ -303,7 +303,7 @@ impl ImageDigests {
             );
         }
         check_names(&images)?;
-        let query = ImageQuery {
+        Ok(ImageQuery {
             images,
             impossible,
             tells_stale: self.stale_for.is_some(),
@@ -318,11 +318,7 @@ impl ImageDigests {
                 .unwrap_or("digest")
                 .to_owned(),
             on_missing,
-        };
-        Ok((
-            query,
-            Output::read(NAME, &parameters, Some(OWN), on_missing == OnMissing::Skip)?,
-        ))
+        })
     }
 
     /// What one entry of `images` means: a repository, or an object that has more.
@@ -411,6 +407,11 @@ impl ImageQuery {
         possible.map(|(name, reference)| (name.as_str(), reference))
     }
 
+    /// Whether a missing image leaves no set, so that an empty answer is expected.
+    pub(crate) fn skips_missing(&self) -> bool {
+        self.on_missing == OnMissing::Skip
+    }
+
     /// The sets, from the digests that were `found`; an image without one is not there.
     ///
     /// # Errors
@@ -433,7 +434,7 @@ impl ImageQuery {
                 let mut set = ParameterSet::default();
                 set.insert("app", name.as_str().into())?;
                 set.insert(&self.digest_prefix, found.digest.as_str().into())?;
-                set.insert(OWN, self.fields(image, found))?;
+                set.insert(ImageDigests::SCHEMA.output_key, self.fields(image, found))?;
                 Ok(set)
             };
             return there.map(row).collect();
@@ -452,7 +453,7 @@ impl ImageQuery {
             own.insert(name.clone(), self.fields(image, found));
         }
         if self.layout == Layout::Columns {
-            set.insert(OWN, Field::Map(own))?;
+            set.insert(ImageDigests::SCHEMA.output_key, Field::Map(own))?;
         }
         Ok(vec![set])
     }

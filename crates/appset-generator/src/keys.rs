@@ -112,9 +112,10 @@ pub fn configuration() -> Vec<Table> {
         table("static.<name>", StaticSource::KEYS.to_vec()),
     ];
     for kind in Kind::ALL {
-        tables.push(table(kind.key(), kind.keys().to_vec()));
+        let schema = kind.schema();
+        tables.push(table(schema.key, schema.keys.to_vec()));
         if kind == Kind::ImageDigests {
-            let registry = format!("{}.registries.<host>", kind.key());
+            let registry = format!("{}.registries.<host>", schema.key);
             tables.push(table(&registry, ImageDigests::REGISTRY_KEYS.to_vec()));
         }
     }
@@ -134,6 +135,6 @@ pub fn common_parameters() -> Vec<Key> {
 #[must_use]
 pub fn parameters() -> Vec<(&'static str, Vec<Key>)> {
     Kind::ALL
-        .map(|kind| (kind.name(), kind.parameters().to_vec()))
+        .map(|kind| (kind.schema().name, kind.schema().parameters.to_vec()))
         .into()
 }

@@ -11,7 +11,7 @@ use strict_json::{Block, Problem};
 use crate::clusters::{Allowed, Clusters, Namespaces};
 use crate::config::ConfigError;
 use crate::failure::shown;
-use crate::image_digests;
+use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
@@ -148,7 +148,7 @@ impl Profile {
     /// Refuses `tagFrom` in a profile that offers no images, or that sets the tag itself.
     fn check_tags(&self, profile: &Block<'_>, configured: &Sources) -> Result<(), ConfigError> {
         let offered = |name: &str| configured.contains_key(name) && self.offers(name);
-        if !offered(image_digests::NAME) {
+        if !offered(ImageDigests::SCHEMA.name) {
             return Err(ConfigError::TagsWithoutImages(profile.path("tagFrom")));
         }
         for (key, parameters) in [("fixed", &self.fixed), ("defaults", &self.defaults)] {

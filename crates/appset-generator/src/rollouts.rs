@@ -9,28 +9,23 @@ use std::sync::Arc;
 use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
-use serde_json::Value;
 use strict_json::Block;
 
-use crate::answer::Output;
-use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each};
+use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
 use crate::config::ConfigError;
 use crate::keys::Key;
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "rollouts";
-/// The source's key at the top.
-const OWN: &str = "rollout";
 /// The key for what is known of the RouteTables.
 const GLOO: &str = "gloo";
 
 /// Where Rollouts may be looked for, and the RouteTables that they select.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollouts {
-    reach: Reach,
+    pub(crate) reach: Reach,
     /// As the router's flag `--allowed-destination-namespaces`.
     destination_namespaces: Vec<String>,
 }
@@ -65,40 +60,45 @@ enum JoinError {
 }
 
 impl Rollouts {
-    pub(crate) const KEYS: &[Key] = &[
-        Reach::KEYS[0],
-        Reach::KEYS[1],
-        Reach::KEYS[2],
-        Key::new(
-            "destinationNamespaces",
-            "as the router's flag `--allowed-destination-namespaces`",
-            "none",
-        ),
-    ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new("namespaces", "where to look", "all allowed namespaces"),
-        Key::new(
-            "selector",
-            "`labels` or `matchExpressions` of Rollouts",
-            "all",
-        ),
-        Key::new(
-            "pluginName",
-            "the name under `trafficRouting.plugins`",
-            "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as the router",
-        ),
-        Key::new(
-            "include",
-            "`weights`, `steps`: also what changes with every step",
-            "",
-        ),
-        Key::new("cluster", "as for `gloo-routes`", "all"),
-        Key::new(
-            "outputKey",
-            "another name for the key `rollout`",
-            "`rollout`",
-        ),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "rollouts",
+        key: "rollouts",
+        keys: &[
+            Reach::KEYS[0],
+            Reach::KEYS[1],
+            Reach::KEYS[2],
+            Key::new(
+                "destinationNamespaces",
+                "as the router's flag `--allowed-destination-namespaces`",
+                "none",
+            ),
+        ],
+        parameters: &[
+            Key::new("namespaces", "where to look", "all allowed namespaces"),
+            Key::new(
+                "selector",
+                "`labels` or `matchExpressions` of Rollouts",
+                "all",
+            ),
+            Key::new(
+                "pluginName",
+                "the name under `trafficRouting.plugins`",
+                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as the router",
+            ),
+            Key::new(
+                "include",
+                "`weights`, `steps`: also what changes with every step",
+                "",
+            ),
+            Key::new("cluster", "as for `gloo-routes`", "all"),
+            Key::new(
+                "outputKey",
+                "another name for the key `rollout`",
+                "`rollout`",
+            ),
+        ],
+        output_key: "rollout",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -110,23 +110,17 @@ impl Rollouts {
         })
     }
 
-    /// Where Rollouts, and the RouteTables that they select, may be looked for.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
     /// What a request to this source asks for.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(RolloutQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
+    ) -> Result<RolloutQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
         let cluster = parameters.string("cluster")?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
-        let query = RolloutQuery {
+        Ok(RolloutQuery {
             readable: self.reach.around(&places, allowed)?,
             places,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
@@ -137,8 +131,7 @@ impl Rollouts {
             destination_namespaces: self.destination_namespaces.clone(),
             weights: include.contains(&"weights"),
             steps: include.contains(&"steps"),
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+        })
     }
 }
 
@@ -165,9 +158,8 @@ impl RolloutQuery {
         tables: &ByCluster<RouteTable>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.places.iter().map(|place| &place.cluster), |cluster| {
-            let rollouts = rollouts.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            self.sets_of(cluster, rollouts, tables)
+            let rollouts = objects_of(rollouts, cluster);
+            self.sets_of(cluster, rollouts, objects_of(tables, cluster))
         })
     }
 
@@ -205,7 +197,7 @@ impl RolloutQuery {
             own.extend(identity.fields());
             own.insert("configError", error.into());
             let mut set = ParameterSet::default();
-            set.insert(OWN, own.into_iter().collect())?;
+            set.insert(Rollouts::SCHEMA.output_key, own.into_iter().collect())?;
             set.insert(GLOO, gloo)?;
             sets.insert(identity.key, set);
         }

@@ -7,11 +7,11 @@ use strict_json::Block;
 
 use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
 use crate::config::ConfigError;
-use crate::gloo_routes::{self, GlooRoutes, RouteQuery};
-use crate::gloo_workspaces::{self, GlooWorkspaces, WorkspaceQuery};
-use crate::image_digests::{self, ImageDigests, ImageQuery};
-use crate::keys::Key;
-use crate::rollouts::{self, RolloutQuery, Rollouts};
+use crate::gloo_routes::{GlooRoutes, RouteQuery};
+use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
+use crate::image_digests::{ImageDigests, ImageQuery};
+use crate::keys::{Key, names};
+use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
 
@@ -61,6 +61,37 @@ pub(crate) enum Kind {
     GlooWorkspaces,
 }
 
+/// The names of a kind of source, and the keys that it reads.
+pub(crate) struct Schema {
+    /// The name by which requests choose it.
+    pub(crate) name: &'static str,
+    /// Its key at the top of the configuration.
+    pub(crate) key: &'static str,
+    /// The keys of the object under `key`.
+    pub(crate) keys: &'static [Key],
+    /// The parameters of its requests, besides those of every source.
+    pub(crate) parameters: &'static [Key],
+    /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
+    pub(crate) output_key: &'static str,
+}
+
+impl Schema {
+    /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
+    fn query(
+        &self,
+        given: &Value,
+        read: impl FnOnce(&Block<'_>) -> Result<SourceQuery, Failure>,
+    ) -> Result<Query, Failure> {
+        let known = names(&[&Output::KEYS, self.parameters].concat());
+        let parameters = Block::root(given, "the parameters", &known)?;
+        let source = read(&parameters)?;
+        let accepts_empty =
+            matches!(&source, SourceQuery::ImageDigests(images) if images.skips_missing());
+        let output = Output::read(self.name, &parameters, Some(self.output_key), accepts_empty)?;
+        Ok(Query { source, output })
+    }
+}
+
 impl Kind {
     pub(crate) const ALL: [Self; 4] = [
         Self::GlooRoutes,
@@ -69,47 +100,17 @@ impl Kind {
         Self::Rollouts,
     ];
 
-    /// The name that requests choose it by.
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the names and keys of this kind.
+    pub(crate) const fn schema(self) -> &'static Schema {
         match self {
-            Self::ImageDigests => image_digests::NAME,
-            Self::GlooRoutes => gloo_routes::NAME,
-            Self::Rollouts => rollouts::NAME,
-            Self::GlooWorkspaces => gloo_workspaces::NAME,
+            Self::ImageDigests => &ImageDigests::SCHEMA,
+            Self::GlooRoutes => &GlooRoutes::SCHEMA,
+            Self::Rollouts => &Rollouts::SCHEMA,
+            Self::GlooWorkspaces => &GlooWorkspaces::SCHEMA,
         }
     }
 
-    /// Its key in the configuration.
-    pub(crate) const fn key(self) -> &'static str {
-        match self {
-            Self::ImageDigests => "imageDigests",
-            Self::GlooRoutes => "glooRoutes",
-            Self::Rollouts => "rollouts",
-            Self::GlooWorkspaces => "glooWorkspaces",
-        }
-    }
-
-    /// The keys below that.
-    pub(crate) const fn keys(self) -> &'static [Key] {
-        match self {
-            Self::ImageDigests => ImageDigests::KEYS,
-            Self::GlooRoutes => GlooRoutes::KEYS,
-            Self::Rollouts => Rollouts::KEYS,
-            Self::GlooWorkspaces => GlooWorkspaces::KEYS,
-        }
-    }
-
-    /// The parameters of a request to it, besides those of every source.
-    pub(crate) const fn parameters(self) -> &'static [Key] {
-        match self {
-            Self::ImageDigests => ImageDigests::PARAMETERS,
-            Self::GlooRoutes => GlooRoutes::PARAMETERS,
-            Self::Rollouts => Rollouts::PARAMETERS,
-            Self::GlooWorkspaces => GlooWorkspaces::PARAMETERS,
-        }
-    }
-
-    /// The source with its settings.
+    /// Reads the settings of this source.
     pub(crate) fn read(
         self,
         block: &Block<'_>,
@@ -134,38 +135,38 @@ impl Source {
         given: &Value,
         allowed: Allowed<'_>,
     ) -> Result<Query, Failure> {
-        let (source, output) = match self {
+        match self {
             Self::Static(source) => {
                 let (query, output) = source.query(name, given)?;
-                (SourceQuery::Static(query), output)
+                let source = SourceQuery::Static(query);
+                Ok(Query { source, output })
             }
-            Self::ImageDigests(source) => {
-                let (query, output) = source.query(given, allowed.images)?;
-                (SourceQuery::ImageDigests(query), output)
-            }
-            Self::GlooRoutes(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::GlooRoutes(query), output)
-            }
-            Self::Rollouts(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::Rollouts(query), output)
-            }
-            Self::GlooWorkspaces(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::GlooWorkspaces(query), output)
-            }
-        };
-        Ok(Query { source, output })
+            Self::ImageDigests(source) => ImageDigests::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::ImageDigests(query))
+            }),
+            Self::GlooRoutes(source) => GlooRoutes::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::GlooRoutes(query))
+            }),
+            Self::Rollouts(source) => Rollouts::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::Rollouts(query))
+            }),
+            Self::GlooWorkspaces(source) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::GlooWorkspaces(query))
+            }),
+        }
     }
 
     /// Adds the objects that it looks at, by cluster.
     pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
         let reach = match self {
             Self::Static(_) | Self::ImageDigests(_) => return,
-            Self::GlooRoutes(source) => source.reach(),
-            Self::Rollouts(source) => source.reach(),
-            Self::GlooWorkspaces(source) => source.reach(),
+            Self::GlooRoutes(source) => &source.reach,
+            Self::Rollouts(source) => &source.reach,
+            Self::GlooWorkspaces(source) => &source.reach,
         };
         for Place {
             cluster,

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use proptest::{collection, option, prelude::*, sample};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::SourceQuery;
