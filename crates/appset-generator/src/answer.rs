@@ -11,20 +11,20 @@ use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
-/// Only [`OnEmpty`] holds one, and that is read from the input of a request.
+/// Only [`Guards::read`] creates one, from the input of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmptyAllowed(());
 
-/// What to do when nothing was found.
+/// What to do if a source finds no set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnEmpty {
-    /// Refuse: every Application stays.
+    /// Return an error, so that every Application stays.
     Refuse,
-    /// Answer with an empty list.
+    /// Return an empty list.
     Allow(EmptyAllowed),
 }
 
-/// How many sets an answer may have.
+/// The limits on the number of sets in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Guards {
     on_empty: OnEmpty,
@@ -37,7 +37,7 @@ pub struct Guards {
 pub enum Answer {
     /// One set or more.
     Sets(ParameterSet, Vec<ParameterSet>),
-    /// None, as the input allows.
+    /// No set, which the input allows.
     Empty(EmptyAllowed),
 }
 
@@ -45,15 +45,23 @@ impl Guards {
     pub(crate) const KEYS: [Key; 3] = [
         Key::new(
             "onEmpty",
-            "`error`, or `allow`: nothing found is an empty list",
+            "if nothing is found: `error`, or `allow` an empty list",
             "`error`",
         ),
-        Key::new("minItems", "fewer sets are an error", ""),
-        Key::new("maxItems", "more sets are an error", ""),
+        Key::new(
+            "minItems",
+            "the least number of sets; fewer are an error",
+            "",
+        ),
+        Key::new(
+            "maxItems",
+            "the largest number of sets; more are an error",
+            "",
+        ),
     ];
 
-    /// Reads the keys. `skips`: by its other parameters the request accepts an empty answer, unless `onEmpty` says otherwise.
-    pub(crate) fn read(parameters: &Block<'_>, skips: bool) -> Result<Self, Problem> {
+    /// Reads the guards of a request. With `accepts_empty` an empty answer is allowed unless `onEmpty` or `minItems` forbids it.
+    pub(crate) fn read(parameters: &Block<'_>, accepts_empty: bool) -> Result<Self, Problem> {
         let min = count(parameters, "minItems")?.unwrap_or_default();
         let asked = parameters.one_of("onEmpty", &["allow", "error"])?;
         let allow = match asked {
@@ -64,7 +72,7 @@ impl Guards {
                 });
             }
             Some(word) => word == "allow",
-            None => skips && min == 0,
+            None => accepts_empty && min == 0,
         };
         let max = count(parameters, "maxItems")?;
         if max.is_some_and(|max| max < min) {
@@ -84,7 +92,10 @@ impl Guards {
         })
     }
 
-    /// Makes an answer of `sets`, or refuses them. `source` is the name for messages.
+    /// Makes an answer of `sets`. `source` is the name for messages.
+    ///
+    /// # Errors
+    /// Returns `Err` if there are fewer or more sets than the request allows.
     pub(crate) fn admit(&self, sets: Vec<ParameterSet>, source: &str) -> Result<Answer, Failure> {
         let found = sets.len();
         let mut sets = sets.into_iter();
@@ -108,7 +119,7 @@ impl Guards {
 }
 
 impl Answer {
-    /// How many sets there are.
+    /// Returns the number of sets.
     #[must_use]
     pub const fn count(&self) -> usize {
         match self {
@@ -117,10 +128,10 @@ impl Answer {
         }
     }
 
-    /// The body of the response.
+    /// Returns the body of the response.
     ///
     /// # Errors
-    /// If it cannot be written, which must not end as an empty body: to the controller that is an empty list.
+    /// Returns `Err` if the sets cannot be serialised. The controller would read an empty body as an empty list.
     pub fn to_body(&self) -> Result<Vec<u8>, Failure> {
         let parameters = match self {
             Self::Sets(first, more) => std::iter::once(first).chain(more).collect(),
@@ -141,37 +152,42 @@ struct Parameters<'a> {
     parameters: Vec<&'a ParameterSet>,
 }
 
-/// What to make of what a source found.
+/// The parameters that every source has. They turn the sets of a source into an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
     source: String,
     guards: Guards,
-    /// The source's key at the top, and what to call it instead.
+    /// The source's key at the top, and its new name.
     rename: Option<(&'static str, String)>,
-    /// Further keys at the top, each with the dotted path to its value.
+    /// Additional keys at the top, each with the dotted path of its value.
     alias: BTreeMap<String, String>,
 }
 
 impl Output {
-    /// Parameters of every source.
+    /// The parameters of every source.
     pub(crate) const KEYS: [Key; 5] = [
-        Key::new("source", "which source", "the only one there is"),
+        Key::new(
+            "source",
+            "the name of the source",
+            "the only source, if there is one",
+        ),
         Guards::KEYS[0],
         Guards::KEYS[1],
         Guards::KEYS[2],
         Key::new(
             "alias",
-            "further names: `{name: input.team}` puts what is there under a name at the top",
+            "additional names: `{name: input.team}` copies the value at the path `input.team` to the key `name` at the top",
             "",
         ),
     ];
 
-    /// `own` is the source's key at the top, if it has one; for `skips` see [`Guards::read`].
+    /// Reads the parameters of a request. `own` is the source's key at the top, if it has one. For `accepts_empty` see
+    /// [`Guards::read`].
     pub(crate) fn read(
         source: &str,
         parameters: &Block<'_>,
         own: Option<&'static str>,
-        skips: bool,
+        accepts_empty: bool,
     ) -> Result<Self, Failure> {
         let mut rename = None;
         if let Some(own) = own
@@ -194,22 +210,22 @@ impl Output {
         }
         Ok(Self {
             source: source.to_owned(),
-            guards: Guards::read(parameters, skips)?,
+            guards: Guards::read(parameters, accepts_empty)?,
             rename,
             alias,
         })
     }
 
-    /// Name of the source.
+    /// Returns the name of the source.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// The answer, once the source has found `sets`.
+    /// Makes the answer of the `sets` that the source found.
     ///
     /// # Errors
-    /// When a guard trips, or an alias leads nowhere.
+    /// Returns `Err` if a guard refuses the number of sets, or if a set has nothing at the path of an alias.
     pub fn answer(&self, mut sets: Vec<ParameterSet>) -> Result<Answer, Failure> {
         for set in &mut sets {
             if let Some((from, to)) = &self.rename {
@@ -220,7 +236,7 @@ impl Output {
                 let found = set.at(path).cloned().ok_or_else(|| Problem::Value {
                     path: format!("alias.{key}"),
                     found: path.clone(),
-                    expected: "the dotted path of something in the output".into(),
+                    expected: "the dotted path of a value in the output".into(),
                 })?;
                 aliases.push((key, found));
             }
@@ -240,14 +256,14 @@ mod tests {
     use serde_json::{Value, json};
 
     #[track_caller]
-    fn check(parameters: Value, skips: bool, sets: usize, expect: Result<&str, &str>) {
+    fn check(parameters: Value, accepts_empty: bool, sets: usize, expect: Result<&str, &str>) {
         let block = Block::root(
             &parameters,
             "parameters",
             &crate::keys::names(&Guards::KEYS),
         )
         .unwrap();
-        let answer = Guards::read(&block, skips)
+        let answer = Guards::read(&block, accepts_empty)
             .map_err(Failure::from)
             .and_then(|guards| {
                 let sets = std::iter::repeat_with(ParameterSet::default).take(sets);
@@ -269,7 +285,7 @@ mod tests {
     const ONE: Result<&str, &str> = Ok(r#"{"output":{"parameters":[{}]}}"#);
 
     #[test]
-    fn an_empty_list_needs_a_permission() {
+    fn an_empty_list_needs_permission() {
         check(json!({}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "error"}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "allow"}), false, 0, EMPTY);
@@ -291,9 +307,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was found, a body has the envelope and all sets, and an empty list needs the permission.
+        /// A body always has the envelope and all sets, and an empty list needs the permission.
         #[test]
-        fn a_body_is_never_read_as_nothing(sets in sets(), allow: bool, min in 0_usize..4) {
+        fn a_body_holds_every_set(sets in sets(), allow: bool, min in 0_usize..4) {
             let on_empty = if allow { OnEmpty::Allow(EmptyAllowed(())) } else { OnEmpty::Refuse };
             let guards = Guards { on_empty, min, max: None };
             match guards.admit(sets.clone(), "s") {
@@ -313,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_numbers_or_their_texts() {
+    fn counts_are_numbers_or_strings() {
         check(json!({"minItems": 2}), false, 1, Err("guard_min_items"));
         check(json!({"minItems": "1", "maxItems": "1"}), false, 1, ONE);
         check(json!({"maxItems": 0}), false, 1, Err("guard_max_items"));
@@ -322,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_that_contradict_each_other() {
+    fn contradictory_guards_are_refused() {
         check(
             json!({"onEmpty": "allow", "minItems": 1}),
             false,

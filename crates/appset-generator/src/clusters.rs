@@ -1,4 +1,4 @@
-//! The clusters and namespaces that sources read: what the configuration has, and what one request may read.
+//! The clusters and namespaces whose objects a source reads: all that the configuration names, and those of one request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,60 +11,60 @@ use crate::keys::{Key, names};
 use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};
 
-/// What Argo CD calls the cluster it runs in.
+/// Argo CD's name of the cluster in which it runs.
 const IN_CLUSTER: &str = "in-cluster";
 /// Stands for all namespaces.
 pub(crate) const ALL: &str = "*";
 
-/// The clusters whose objects are read, under Argo CD's names.
+/// The clusters whose objects are read, by Argo CD's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clusters {
-    /// One, which the flags of the program lead to.
+    /// One cluster, which the flags of the program select.
     One(String),
-    /// Those under `clusters` of the configuration.
+    /// The clusters under `clusters` of the configuration.
     Several(BTreeMap<String, ClusterAccess>),
 }
 
-/// How to reach a cluster: a context of a kubeconfig. What is unset is as the flags of the program say.
+/// A context of a kubeconfig, with which a cluster is reached. Unset fields inherit from the flags of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAccess {
-    /// Path of the kubeconfig.
+    /// The path of the kubeconfig.
     pub kubeconfig: Option<String>,
-    /// Context within it.
+    /// The context in the kubeconfig.
     pub context: Option<String>,
 }
 
-/// Namespaces of a cluster that a request is about.
+/// Namespaces of one cluster that a request reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Argo CD's name of the cluster.
     pub cluster: String,
-    /// Names of namespaces; `*` alone stands for all of them.
+    /// The names of the namespaces. A single `*` stands for all namespaces.
     pub namespaces: Vec<String>,
 }
 
 /// The objects of a kind, by cluster.
 pub type ByCluster<K> = BTreeMap<String, Vec<Arc<Document<K>>>>;
 
-/// The namespaces of clusters, with their labels, as far as they are known.
+/// The namespaces of each cluster with their labels, or the reason why they are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(BTreeMap<String, Result<NamespaceLabels, String>>);
 
 /// The labels of each namespace of a cluster, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The namespaces whose objects sources look into, by kind. An answer takes all objects of a kind in a namespace.
+/// The namespaces in which sources read objects, by kind. An answer is computed from all objects of a kind in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
-    /// Those of RouteTables.
+    /// Namespaces with RouteTables.
     pub route_tables: BTreeSet<String>,
-    /// Those of Rollouts.
+    /// Namespaces with Rollouts.
     pub rollouts: BTreeSet<String>,
-    /// Those of Workspaces.
+    /// Namespaces with Workspaces.
     pub workspaces: BTreeSet<String>,
-    /// Those of KubernetesClusters.
+    /// Namespaces with KubernetesClusters.
     pub clusters: BTreeSet<String>,
-    /// Whether namespaces are selected by their labels, so that all of them have to be known.
+    /// Whether a source selects namespaces by their labels, so that the namespaces of the cluster are read.
     pub namespaces: bool,
 }
 
@@ -90,7 +90,7 @@ impl Clusters {
         Ok(Self::Several(several))
     }
 
-    /// Their names.
+    /// Returns the names of the clusters.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         let (one, several) = match self {
             Self::One(name) => (Some(name), None),
@@ -99,7 +99,7 @@ impl Clusters {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Checks that `name`, found at `path` of the configuration, is one of them.
+    /// Checks that `name`, at `path` of the configuration, is one of the clusters.
     pub(crate) fn check(&self, name: &str, path: &str) -> Result<(), ConfigError> {
         if self.names().any(|known| known == name) {
             return Ok(());
@@ -118,12 +118,12 @@ impl ClusterAccess {
         Key::new(
             "kubeconfig",
             "path of a kubeconfig for the cluster called `<name>` by Argo CD",
-            "as `--kubeconfig` says",
+            "that of `--kubeconfig`",
         ),
         Key::new(
             "context",
-            "context within the kubeconfig",
-            "its current one, or as `--context` says",
+            "the context in the kubeconfig",
+            "its current context, or that of `--context`",
         ),
     ];
 
@@ -143,7 +143,9 @@ pub(crate) fn objects_of<'o, K>(
     objects.get(cluster).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// The sets of all `clusters`, each as `sets_of` finds them, by key. A failure names its cluster where there are several.
+/// Returns the sets that `sets_of` finds in each of `clusters`, in the order of their keys.
+///
+/// If there are several clusters, a failure names its cluster.
 pub(crate) fn in_each<'c>(
     clusters: impl ExactSizeIterator<Item = &'c String>,
     sets_of: impl Fn(&str) -> Result<BTreeMap<String, ParameterSet>, Failure>,
@@ -163,14 +165,14 @@ pub(crate) fn in_each<'c>(
 }
 
 impl Place {
-    /// Whether the objects of a namespace belong to it.
+    /// Whether the place includes `namespace`.
     #[must_use]
     pub fn has(&self, namespace: &str) -> bool {
         let mut namespaces = self.namespaces.iter();
         namespaces.any(|one| one == ALL || one == namespace)
     }
 
-    /// Whether it is all namespaces of the cluster.
+    /// Whether the place is all namespaces of the cluster.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.namespaces.iter().any(|namespace| namespace == ALL)
@@ -178,18 +180,19 @@ impl Place {
 }
 
 impl Namespaces {
-    /// Nothing is known.
+    /// The value in which no namespace is known.
     pub(crate) const NONE: Self = Self(BTreeMap::new());
 
-    /// Adds what is known of the namespaces of a cluster: their labels, or why they are not known.
+    /// Sets the namespaces of a cluster, or the reason why they are unknown.
     pub fn insert(&mut self, cluster: &str, known: Result<NamespaceLabels, String>) {
         self.0.insert(cluster.to_owned(), known);
     }
 
-    /// The names of those that `selector` selects.
+    /// Returns the names of the namespaces that `selector` matches.
     ///
     /// # Errors
-    /// [`Failure::NotReady`] if they are not known: an answer without some of them would delete Applications.
+    /// Returns [`Failure::NotReady`] if the namespaces of the cluster are unknown, since an answer without some of them would
+    /// delete Applications.
     pub(crate) fn selected(
         &self,
         cluster: &str,
@@ -208,17 +211,17 @@ impl Namespaces {
     }
 }
 
-/// What a profile restricts a request to, and what is known of the namespaces of clusters.
+/// What a profile allows to a request, and the known namespaces.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed<'a> {
-    /// Patterns of images.
+    /// Patterns of images. Without a list all are allowed, as for the other fields.
     pub(crate) images: Option<&'a [String]>,
     pub(crate) clusters: Option<&'a [String]>,
     pub(crate) namespaces: Option<&'a [String]>,
     pub(crate) known: &'a Namespaces,
 }
 
-/// Everything is allowed, and no namespace is known.
+/// Allows everything, and knows no namespace.
 impl Default for Allowed<'_> {
     fn default() -> Self {
         static NONE: Namespaces = Namespaces::NONE;
@@ -231,21 +234,21 @@ impl Default for Allowed<'_> {
     }
 }
 
-/// The clusters and the namespaces that a source may look into.
+/// The clusters and the namespaces that a source may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reach {
     clusters: Vec<String>,
     scope: Scope,
-    /// The configuration key that has the namespaces.
+    /// The key of the configuration that has the namespaces, for messages.
     key: String,
 }
 
-/// Namespaces of a cluster.
+/// Which namespaces of a cluster a source may read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Scope {
     All,
     Named(Vec<String>),
-    /// Those with such labels, whichever there are at the time.
+    /// The namespaces whose labels match at the time of a request.
     Labelled(LabelSelector),
 }
 
@@ -253,22 +256,22 @@ impl Reach {
     pub(crate) const KEYS: [Key; 3] = [
         Key::new(
             "namespaces",
-            "the namespaces to look into: a list, or `\"*\"` for all",
+            "the namespaces to read: a list, or `\"*\"` for all",
             "required, or `namespaceSelector`",
         ),
         Key::new(
             "namespaceSelector",
-            "[namespaces with labels](appset-sources.md#namespaces) instead: `labels`, `matchExpressions`",
+            "selects [namespaces by label](appset-sources.md#namespaces) instead: `labels`, `matchExpressions`",
             "",
         ),
         Key::new(
             "clusters",
-            "names of the [clusters](appset-sources.md#several-clusters) to look into",
+            "names of the [clusters](appset-sources.md#several-clusters) to read",
             "all",
         ),
     ];
 
-    /// One namespace of one cluster, as `key` of the configuration says.
+    /// Makes a reach of one namespace of one cluster, which `key` of the configuration names.
     pub(crate) fn one(cluster: String, namespace: String, key: String) -> Self {
         Self {
             clusters: vec![cluster],
@@ -308,7 +311,7 @@ impl Reach {
         })
     }
 
-    /// What has to be followed. A cluster whose namespaces are selected and not known has none yet.
+    /// Returns the namespaces to watch. A cluster has none while its namespaces are selected by label and unknown.
     pub(crate) fn places(&self, known: &Namespaces) -> Vec<Place> {
         let places = self.clusters.iter().map(|cluster| Place {
             cluster: cluster.clone(),
@@ -321,17 +324,19 @@ impl Reach {
         places.collect()
     }
 
-    /// Whether namespaces are selected by their labels.
+    /// Whether namespaces are selected by label.
     pub(crate) fn is_by_label(&self) -> bool {
         matches!(self.scope, Scope::Labelled(_))
     }
 
-    /// The namespaces that a request is about: those that it `asked` for, or all, in the `cluster` that it asked for, or in
-    /// all, as far as the profile allows. A cluster that is none of the source's has nothing.
+    /// Returns the namespaces that a request reads.
+    ///
+    /// These are the namespaces in `asked`, or all if it is empty, of the given `cluster`, or of all clusters. The source and
+    /// the profile restrict both. The result is empty if `cluster` is not a cluster of this source.
     ///
     /// # Errors
-    /// [`Failure::Forbidden`] when what is asked for is not allowed, [`Failure::NotReady`] when the namespaces of a cluster
-    /// are not known.
+    /// Returns [`Failure::Forbidden`] if the request names a cluster or namespace that is not allowed, and
+    /// [`Failure::NotReady`] if the namespaces of a cluster are unknown.
     pub(crate) fn admit(
         &self,
         cluster: Option<&str>,
@@ -358,7 +363,7 @@ impl Reach {
         }
         if let Some(namespace) = asked.iter().find(is_absent) {
             let remedy = if self.is_by_label() {
-                format!("label it as {} says", self.key)
+                format!("give it the labels of {}", self.key)
             } else {
                 format!("have it added to {}", self.key)
             };
@@ -366,7 +371,7 @@ impl Reach {
                 "namespace {namespace} is not allowed: {remedy}, and have it added to the namespaces of the profile"
             )));
         }
-        // Labels come and go, so that no namespace has them is nothing found, not a mistake in the configuration.
+        // Labels change, so a selector that matches no namespace finds nothing. It is not an error of the configuration.
         if places.is_empty() && !self.is_by_label() {
             return Err(Failure::Forbidden(format!(
                 "no namespace is allowed by both {} and the profile",
@@ -376,10 +381,10 @@ impl Reach {
         Ok(places)
     }
 
-    /// All namespaces of the clusters of `places` that the profile allows: what is asked for may refer to other namespaces.
+    /// Returns all allowed namespaces of the clusters in `places`, because objects in `places` may refer to objects in them.
     ///
     /// # Errors
-    /// As [`Self::admit`].
+    /// Returns `Err` in the same cases as [`Self::admit`].
     pub(crate) fn around(
         &self,
         places: &[Place],
@@ -449,7 +454,7 @@ impl Reach {
 }
 
 impl Scope {
-    /// `namespaces` of a source: a list of names, or `"*"`, alone or in the list.
+    /// Reads `namespaces` of a source: a list of names, or `"*"`, which may also be in the list.
     fn named(source: &Block<'_>) -> Result<Self, ConfigError> {
         const KEY: &str = "namespaces";
         if source.value(KEY).is_some_and(|value| value == ALL) {
@@ -502,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_is_every_namespace_that_the_profile_allows() {
+    fn a_star_means_every_namespace_that_the_profile_allows() {
         check(json!(["b", "a"]), &[], None, Some(&["a", "b"]));
         check(json!(["a"]), &["b"], None, None);
         for all in [json!("*"), json!(["*"]), json!(["*", "a"])] {
@@ -512,7 +517,7 @@ mod tests {
             check(all, &["c"], Some(&["a"]), None);
         }
         check(json!(["a"]), &[], Some(&["b"]), None);
-        // What a request asks for is a name.
+        // A request must send names, not patterns.
         check(json!(["a"]), &["*"], None, None);
     }
 
@@ -522,7 +527,7 @@ mod tests {
         Clusters::Several(names.map(|name| (name.to_owned(), access.clone())).into())
     }
 
-    /// In east the namespaces a and b have the label, in west c; `known` has nothing of west unless told.
+    /// In east the namespaces a and b have the label, in west c. The namespaces of west are unknown if `west_is_known` is false.
     fn namespaces(west_is_known: bool) -> Namespaces {
         let labels = |on: bool| {
             BTreeMap::from([("team".to_owned(), if on { "shop" } else { "x" }.to_owned())])
@@ -546,7 +551,7 @@ mod tests {
         known
     }
 
-    /// The places as `cluster/namespace`, or the refusal.
+    /// Checks the admitted places, each as `cluster/namespace`, or the error.
     #[track_caller]
     fn places(
         source: Value,
@@ -571,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn several_clusters_are_looked_into_unless_one_is_asked_for() {
+    fn all_clusters_are_read_unless_the_request_names_one() {
         let all = || json!({"namespaces": ["a", "b"]});
         let any = Allowed::default();
         places(all(), None, &[], &any, "east/a east/b west/a west/b");
@@ -610,11 +615,11 @@ mod tests {
             Some("west"),
             &["a"],
             &any,
-            "namespace a is not allowed: label it as namespaceSelector says, and have it added to the namespaces of the profile",
+            "namespace a is not allowed: give it the labels of namespaceSelector, and have it added to the namespaces of the profile",
         );
         let none = json!({"namespaceSelector": {"labels": {"team": "none"}}});
         places(none, None, &[], &any, "");
-        // One cluster that is not known stops the answer, unless another one is asked for.
+        // An unknown cluster fails the call, unless the request names another cluster.
         let west_is_silent = Allowed {
             known: &only_east,
             ..Allowed::default()
@@ -630,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_administrator_may_get_wrong() {
+    fn invalid_configurations_are_refused() {
         for (source, expect) in [
             (
                 json!({"namespaces": ["a"], "namespaceSelector": {"labels": {"a": "b"}}}),
@@ -642,7 +647,7 @@ mod tests {
             ),
             (
                 json!({"namespaces": "*", "clusters": ["south"]}),
-                "clusters has south, which is no cluster here: it is one of east, west",
+                "clusters names the unknown cluster south: use one of east, west",
             ),
         ] {
             let error = reach(&source, &two()).unwrap_err().to_string();

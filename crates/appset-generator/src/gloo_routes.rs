@@ -1,8 +1,8 @@
-//! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
+//! The source `gloo-routes`: one set for each HTTP route that forwards requests, or for each RouteTable with such routes.
 //!
-//! Which sets there are depends on what the owners of tables wrote, not on where a canary is.
-//! Routes that the plugin inserts come and go, and so would an Application of one, so they have no sets. Weights and destinations
-//! change while a canary walks, so a set has them only if the request asks for them.
+//! The sets depend on what the owners of the tables wrote, not on the progress of a canary. Managed routes have no sets, since the
+//! plugin inserts and removes them during a canary, and their Applications would come and go with them. Weights and
+//! destinations also change during a canary, so a set has them only if the request includes them.
 
 mod delegation;
 
@@ -28,18 +28,18 @@ use crate::set::{Identity, hosts};
 use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// Where RouteTables may be looked for.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooRoutes {
     pub(crate) reach: Reach,
 }
 
-/// The tables and routes of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The tables, by cluster; none when another cluster is asked for.
+    /// The selected tables by cluster. Empty if the request names a cluster that the source does not read.
     tables: BTreeMap<String, RouteTableSelector>,
-    /// Where tables may be read: those that delegate to the ones asked for may be anywhere in it.
+    /// The namespaces that may be read. A table in any of them may delegate to the selected tables.
     readable: Vec<Namespaces>,
     routes: RouteSelector,
     destinations: Destinations,
@@ -64,27 +64,27 @@ impl GlooRoutes {
             ),
             Key::new(
                 "stableService",
-                "`name`, and `namespace`: only routes that lead to that Service",
+                "`name`, and `namespace`: only routes to this Service",
                 "any; the table's namespace",
             ),
             Key::new(
                 "destinationKinds",
-                "only routes that lead to one of `SERVICE`, `VIRTUAL_DESTINATION` and `EXTERNAL_SERVICE`",
+                "only routes to destinations of these kinds: `SERVICE`, `VIRTUAL_DESTINATION`, `EXTERNAL_SERVICE`",
                 "any",
             ),
             Key::new(
                 "granularity",
-                "`route`: a set for each route; `table`: a set for each table that has one",
+                "`route`: a set for each route; `table`: a set for each table with such a route",
                 "`route`",
             ),
             Key::new(
                 "include",
-                "`destinations`, or `weights` for both: what changes while a canary walks",
+                "`destinations`, or `weights` for both: values that change during a canary",
                 "",
             ),
             Key::new(
                 "cluster",
-                "only this cluster; nothing is found if it is none of the configuration: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
+                "only this cluster; a cluster that is not configured has no sets: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
                 "all",
             ),
             Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
@@ -100,7 +100,7 @@ impl GlooRoutes {
         Ok(Self { reach })
     }
 
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
         parameters: &Block<'_>,
@@ -129,24 +129,24 @@ impl GlooRoutes {
 }
 
 impl RouteQuery {
-    /// Where tables have to be known; nowhere when the request is about another cluster.
+    /// Returns the namespaces whose RouteTables [`sets`](Self::sets) needs.
     #[must_use]
     pub fn places(&self) -> &[Namespaces] {
         &self.readable
     }
 
-    /// The sets, from all `tables` of [`places`](Self::places).
+    /// Computes the sets from all `tables` in [`places`](Self::places).
     ///
     /// # Errors
-    /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
-    /// table that is selected contradicts the API.
+    /// Returns `Err` if a table that is selected by name does not exist, since an answer without it would delete its Applications,
+    /// or if a selected table has a value of the wrong type.
     pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.tables.keys(), |cluster| {
             self.sets_of(cluster, objects_of(tables, cluster))
         })
     }
 
-    /// The sets of one cluster, by key.
+    /// Computes the sets of one cluster, by key.
     fn sets_of(
         &self,
         cluster: &str,
@@ -162,7 +162,7 @@ impl RouteQuery {
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             let spec = table.spec().map_err(Failure::unreadable)?;
             let place = delegation.place(table, &spec);
-            let routes = self.found(table, &spec)?;
+            let routes = self.selected(table, &spec)?;
             let rows: Vec<Option<Row<'_>>> = if self.by_table {
                 routes.first().map(|_| None).into_iter().collect()
             } else {
@@ -178,8 +178,8 @@ impl RouteQuery {
         Ok(sets)
     }
 
-    /// The owner's routes of a table that the request selects.
-    fn found<'s>(
+    /// Returns the selected routes of a table. Managed routes are not among them.
+    fn selected<'s>(
         &self,
         table: &RouteTableDoc,
         spec: &'s RouteTableSpec,
@@ -191,13 +191,16 @@ impl RouteQuery {
             let routes = owners(table, spec).filter(|route| is_selected(route));
             return Ok(routes.collect());
         }
-        // A canary with all the traffic has taken the place of the stable Service.
+        // The destinations at rest count: a canary with weight 100 replaces the stable Service in the table.
         let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
         let rest_spec = rest.spec().map_err(Failure::unreadable)?;
         let namespace = &table.key().namespace;
         let routes = owners(table, spec).zip(owners(&rest, &rest_spec));
         let routes = routes.filter(|(route, resting)| {
-            is_selected(route) && self.destinations.are_of(resting, &rest_spec, namespace)
+            is_selected(route)
+                && self
+                    .destinations
+                    .match_route(resting, &rest_spec, namespace)
         });
         Ok(routes.map(|(route, _)| route).collect())
     }
@@ -226,7 +229,7 @@ impl RouteQuery {
                 ("labels", Field::texts(&row.route.labels)),
             ];
             let destinations = self.destinations.fields(row.route, spec, &name.namespace);
-            let fields = own.into_iter().chain(of_paths(&paths));
+            let fields = own.into_iter().chain(path_fields(&paths));
             ("route", fields.chain(destinations).collect())
         });
         let own = [
@@ -249,16 +252,18 @@ impl RouteQuery {
     }
 }
 
-/// A route, and what identifies it within its table.
+/// A route, and its identifier within its table.
 struct Row<'s> {
     id: String,
     route: &'s HttpRoute,
-    /// What is wrong with its name.
+    /// The problem with its name, if any.
     problem: Option<&'static str>,
 }
 
-/// Rows of the `routes` of a table. A route without a unique name is identified by its position among the owner's routes, and its
-/// row has an error: after a change of the table the row may describe another route.
+/// Identifies each of the selected `routes` of a table.
+///
+/// A route without a unique name is identified by its position among the owner's routes: `#3`, or `demo#2`. Its row has a
+/// problem, since the position may belong to another route after a change of the table.
 fn rows<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,
@@ -285,8 +290,8 @@ fn rows<'s>(
     routes.into_iter().map(row).collect()
 }
 
-/// Where a route is served.
-fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
+/// Returns the paths of a route as fields of a set.
+fn path_fields(paths: &[Path]) -> [(&'static str, Field); 4] {
     let first = paths
         .iter()
         .find(|path| !path.kind.is_empty())
@@ -305,7 +310,7 @@ fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
     ]
 }
 
-/// The tables of a request, without namespaces, and the namespaces that it asks for.
+/// Reads `routeTableSelector` of a request. Returns the selector without namespaces, and the namespaces.
 fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>), Problem> {
     let known = ["name", "names", "namespace", "namespaces"];
     let known = [&known[..], &LabelSelector::KEYS].concat();
@@ -332,7 +337,7 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
     Ok((selector, namespaces))
 }
 
-/// The routes of a request, chosen as the traffic router chooses them.
+/// Reads `routeSelector` of a request, which has the semantics of the traffic router.
 fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     let selector = parameters.block("routeSelector", &["labels", "name", "names"])?;
     let mut names = selector.strings("names")?;
@@ -345,7 +350,7 @@ fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     })
 }
 
-/// The HTTP routes of a table, without those that the plugin inserted.
+/// Returns the HTTP routes of a table without managed routes.
 fn owners<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,
@@ -356,11 +361,11 @@ fn owners<'s>(
     routes.map(|(_, route)| route)
 }
 
-/// What a request says about destinations.
+/// The parameters of a request about destinations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Destinations {
     stable: Option<Service>,
-    /// One of these is enough; any kind without one.
+    /// A route with a destination of one of these kinds is selected. Without a list any kind is.
     kinds: Vec<DestinationKind>,
     shown: bool,
     with_weights: bool,
@@ -369,7 +374,7 @@ struct Destinations {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Service {
     name: String,
-    /// The table's when absent.
+    /// Inherits the namespace of the table if absent.
     namespace: Option<String>,
 }
 
@@ -404,13 +409,13 @@ impl Destinations {
         })
     }
 
-    /// Whether it matters where routes lead.
+    /// Whether the request selects routes by destination.
     fn select(&self) -> bool {
         self.stable.is_some() || !self.kinds.is_empty()
     }
 
-    /// Whether a route of a table in `namespace` leads to what is asked for.
-    fn are_of(&self, route: &HttpRoute, spec: &RouteTableSpec, namespace: &str) -> bool {
+    /// Whether a route of a table in `namespace` has the requested destinations.
+    fn match_route(&self, route: &HttpRoute, spec: &RouteTableSpec, namespace: &str) -> bool {
         let all = spec.destinations_of(route);
         let is_stable = |service: &Service| {
             let wanted = service.namespace.as_deref().unwrap_or(namespace);
@@ -425,7 +430,7 @@ impl Destinations {
             && (self.kinds.is_empty() || objects(all).any(|(destination, _)| is_kind(destination)))
     }
 
-    /// The destinations of a route as a set has them, if it is to.
+    /// Returns the destinations of a route as a field of a set, if the request includes them.
     fn fields(
         &self,
         route: &HttpRoute,
@@ -453,7 +458,7 @@ impl Destinations {
     }
 }
 
-/// The destinations that are objects of a cluster, each with its reference.
+/// Returns the destinations that refer to an object, each with its reference.
 fn objects(
     all: &[DestinationReference],
 ) -> impl Iterator<Item = (&DestinationReference, &ObjectReference)> {

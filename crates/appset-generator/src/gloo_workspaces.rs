@@ -1,4 +1,4 @@
-//! The source that makes a set of every cluster of every Workspace, or of every namespace in them.
+//! The source `gloo-workspaces`: one set for each cluster of each Workspace, or for each namespace in these clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,35 +19,35 @@ use crate::{Failure, Field, ParameterSet};
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
 const NAMESPACE: &str = "gloo-mesh";
 
-/// Where Workspaces are, and what Argo CD calls their clusters.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooWorkspaces {
     pub(crate) reach: Reach,
-    /// Gloo's names of clusters, each with Argo CD's name where that is another one.
+    /// Argo CD's names of clusters by Gloo's names, if they differ.
     cluster_map: BTreeMap<String, String>,
 }
 
-/// The Workspaces of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceQuery {
-    /// The namespace in which Workspaces and KubernetesClusters are.
+    /// The namespace with the Workspaces and KubernetesClusters.
     place: Place,
-    /// Names or patterns; all without any.
+    /// Names or patterns. An empty list selects all Workspaces.
     workspaces: Vec<String>,
     selector: LabelSelector,
-    /// Argo CD's name of the only cluster that is asked for.
+    /// Argo CD's name of the only requested cluster.
     cluster: Option<String>,
     cluster_map: BTreeMap<String, String>,
     by_namespace: bool,
 }
 
-/// What a Workspace has of one cluster.
+/// The part of one cluster that belongs to a Workspace.
 #[derive(Default)]
 struct Share<'a> {
     /// The labels of the cluster, if it is registered.
     labels: Option<&'a BTreeMap<String, String>>,
     is_config_read: bool,
-    /// Names or patterns of namespaces, each with whether configuration is read from there.
+    /// Names or patterns of namespaces. The value says whether Gloo reads configuration from the namespace.
     namespaces: BTreeMap<&'a str, bool>,
 }
 
@@ -58,17 +58,17 @@ impl GlooWorkspaces {
         keys: &[
             Key::new(
                 "namespace",
-                "where Workspaces and KubernetesClusters are",
+                "the namespace of Workspaces and KubernetesClusters",
                 "`gloo-mesh`",
             ),
             Key::new(
                 "cluster",
                 "the management cluster, one of `clusters`",
-                "the only one there is",
+                "the only cluster, if there is one",
             ),
             Key::new(
                 "clusterMap",
-                "Argo CD's names of clusters that Gloo calls otherwise: `{gloo-name: argo-cd-name}`",
+                "Argo CD's names of clusters that have another name in Gloo: `{gloo-name: argo-cd-name}`",
                 "",
             ),
         ],
@@ -79,7 +79,7 @@ impl GlooWorkspaces {
                 "`labels` or `matchExpressions` of Workspaces",
                 "all",
             ),
-            Key::new("cluster", "only this cluster, under Argo CD's name", "all"),
+            Key::new("cluster", "only this cluster, by Argo CD's name", "all"),
             Key::new(
                 "expandNamespaces",
                 "`true`: a set for each namespace of each cluster",
@@ -112,7 +112,7 @@ impl GlooWorkspaces {
         })
     }
 
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
         parameters: &Block<'_>,
@@ -120,7 +120,7 @@ impl GlooWorkspaces {
     ) -> Result<WorkspaceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
         Ok(WorkspaceQuery {
-            // There is one, or the profile does not allow it, which is refused.
+            // There is exactly one place: if the profile does not allow it, `admit` returns an error.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
@@ -132,17 +132,17 @@ impl GlooWorkspaces {
 }
 
 impl WorkspaceQuery {
-    /// Where Workspaces and KubernetesClusters have to be known.
+    /// Returns the namespace whose Workspaces and KubernetesClusters [`sets`](Self::sets) needs.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The sets, from all `workspaces` and `clusters` of [`place`](Self::place), which are in one cluster.
+    /// Computes the sets from all `workspaces` and `clusters` in [`place`](Self::place).
     ///
     /// # Errors
-    /// When a Workspace that is selected by name is not there, as an answer without it would delete its Applications, or
-    /// when one contradicts the API.
+    /// Returns `Err` if a Workspace that is selected by name does not exist, since an answer without it would delete its
+    /// Applications, or if a selected Workspace has a value of the wrong type.
     pub fn sets(
         &self,
         workspaces: &ByCluster<Workspace>,
@@ -198,7 +198,7 @@ impl WorkspaceQuery {
 }
 
 impl Share<'_> {
-    /// What sets are made of: the share as a whole, or each of its namespaces.
+    /// Returns the identities and fields of the sets: one for the whole share, or one for each of its namespaces.
     fn rows(
         &self,
         [workspace, cluster]: [&str; 2],
@@ -238,9 +238,9 @@ impl Share<'_> {
     }
 }
 
-/// What a Workspace has of each cluster, by Gloo's name of the cluster.
+/// Returns the share of each cluster in a Workspace, by Gloo's name of the cluster.
 ///
-/// A cluster that is named has a row even if it is not registered: the row must not come and go with the registration.
+/// A cluster that a selector names has a share even if it is not registered, so that its sets do not depend on the registration.
 fn shares<'a>(
     selectors: &'a [ClusterSelector],
     clusters: &'a [Arc<Document<KubernetesCluster>>],
@@ -275,7 +275,9 @@ fn shares<'a>(
     shares
 }
 
-/// Which namespaces have the labels is known in their cluster only, so labels alone count as any name.
+/// Returns the name or pattern that selects namespaces.
+///
+/// A selector with labels only is the pattern `*`, since the labels of namespaces are known only in their cluster.
 fn name_or_pattern(namespace: &NamespaceSelector) -> Option<&str> {
     match namespace.name.as_str() {
         "" if namespace.labels.is_empty() => None,
@@ -321,7 +323,7 @@ profiles:
         document(name, labels, &json!({}))
     }
 
-    /// The sets for `parameters`, as JSON. c1 and c2 are registered.
+    /// Returns the sets for `parameters` as JSON. The clusters c1 and c2 are registered.
     fn sets(
         parameters: &Value,
         workspaces: &[Arc<Document<Workspace>>],
@@ -361,7 +363,7 @@ profiles:
         insta::assert_snapshot!(json!(sets(&parameters, &two()).unwrap()), @r#"[{"gloo":{"cluster":"prod-eu","clusterLabels":{"region":"eu"},"configEnabled":false,"glooCluster":"c2","key":"ops/c2/ops","namespace":"ops","registered":true,"slug":"ops-c2-ops","wildcard":false,"workspace":"ops"}}]"#);
     }
 
-    /// The keys of the sets.
+    /// Checks the keys of the sets.
     #[track_caller]
     fn selected(parameters: Value, expect: &str) {
         let sets = sets(&parameters, &two()).unwrap();
@@ -370,7 +372,7 @@ profiles:
     }
 
     #[test]
-    fn what_is_selected() {
+    fn workspaces_are_selected_by_name_label_and_cluster() {
         selected(json!({}), "ops/c2 web/c1 web/c2");
         selected(json!({"workspaces": ["web"]}), "web/c1 web/c2");
         selected(json!({"workspaces": ["o*", "x*"]}), "ops/c2");
@@ -383,7 +385,7 @@ profiles:
             "",
         );
         selected(json!({"cluster": "c1"}), "web/c1");
-        // Argo CD's name counts.
+        // The parameter is Argo CD's name.
         selected(json!({"cluster": "prod-eu"}), "ops/c2 web/c2");
         selected(json!({"cluster": "c2"}), "");
         selected(
@@ -392,7 +394,7 @@ profiles:
         );
     }
 
-    /// What a workspace with these `clusters` has of which, as cluster, registered, configuration, wildcard and namespaces.
+    /// Checks the sets of a workspace with these `clusters`, each as cluster, registered, configuration, wildcard and namespaces.
     #[track_caller]
     fn shared(clusters: Value, expect: &[&str]) {
         let sets = sets(&json!({}), &[workspace("web", &clusters)]).unwrap();
@@ -417,7 +419,7 @@ profiles:
     }
 
     #[test]
-    fn what_a_workspace_has_of_a_cluster() {
+    fn entries_for_the_same_cluster_are_merged() {
         shared(json!([]), &[]);
         shared(
             json!([{"namespaces": [{"name": "a"}]}]),
@@ -432,7 +434,7 @@ profiles:
             &["c1 true true true b*"],
         );
         shared(json!([{"name": "c1", "selector": {"region": "eu"}}]), &[]);
-        // Which namespaces have a label is known in their cluster only.
+        // The labels of namespaces are known only in their cluster.
         shared(
             json!([{"name": "c1", "namespaces": [{"labels": {"a": "b"}}, {}]}]),
             &["c1 true true true *"],
@@ -450,9 +452,9 @@ profiles:
         );
     }
 
-    /// A registration that is lost for a moment must not cost Applications.
+    /// A registration that is absent for a moment must not delete Applications.
     #[test]
-    fn a_cluster_that_is_named_need_not_be_registered() {
+    fn a_cluster_selected_by_name_need_not_be_registered() {
         shared(
             json!([{"name": "c3", "namespaces": [{"name": "a"}]}]),
             &["c3 false true false a"],
@@ -462,7 +464,7 @@ profiles:
     }
 
     #[test]
-    fn configuration_may_be_read_from_some_namespaces_only() {
+    fn configuration_may_be_enabled_for_single_namespaces() {
         let clusters = json!([{"name": "c1", "namespaces": [
             {"name": "a", "configEnabled": true}, {"name": "b", "configEnabled": false}
         ]}]);
@@ -479,7 +481,7 @@ profiles:
     }
 
     #[test]
-    fn what_is_refused() {
+    fn invalid_requests_are_refused() {
         let missing = json!({"workspaces": ["w*", "wbe"]});
         refused(
             sets(&missing, &two()),
@@ -517,7 +519,7 @@ profiles:
 
     proptest! {
         #[test]
-        fn every_set_has_a_key_and_a_slug_of_its_own(
+        fn every_set_has_a_unique_key_and_slug(
             clusters in collection::vec(collection::vec(selectors(), 0..4), 0..4),
             expand in any::<bool>(),
         ) {

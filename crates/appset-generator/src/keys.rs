@@ -1,6 +1,6 @@
-//! The keys of the configuration and the parameters of requests, with what the pages say of them.
+//! The keys of the configuration and the parameters of requests, with their documentation.
 //!
-//! The readers take the names of keys from the same lists as the tables of the pages, so a page cannot differ from the code.
+//! The code that reads an object and the tables in `docs` take the names of keys from the same lists, so they cannot differ.
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
@@ -17,11 +17,11 @@ use crate::tag_from::TagFrom;
 /// A key of the configuration, or a parameter of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Its name.
+    /// The name of the key.
     pub name: &'static str,
-    /// What it holds and does, in Markdown.
+    /// What the key holds and does, in Markdown.
     pub about: &'static str,
-    /// What counts where it is unset, in Markdown; empty if that is nothing.
+    /// The default, in Markdown. Empty if there is none.
     pub default: &'static str,
 }
 
@@ -39,12 +39,12 @@ impl Key {
     }
 }
 
-/// The names of keys, as [`strict_json::Block`] takes them.
+/// Returns the names of `keys` for [`strict_json::Block`].
 pub(crate) fn names(keys: &[Key]) -> Vec<&'static str> {
     keys.iter().map(|key| key.name).collect()
 }
 
-/// A count, as a number or as its text.
+/// Reads a count, which may be a number or a string: templates turn every value into a string.
 pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, Problem> {
     let read = |value: &Value| match value {
         Value::String(text) => text.parse().ok(),
@@ -53,7 +53,7 @@ pub(crate) fn count(parameters: &Block<'_>, key: &str) -> Result<Option<usize>, 
     typed(parameters, key, read, "a whole number from 0")
 }
 
-/// A boolean, as such or as its text.
+/// Reads a boolean, which may be a string: templates turn every value into a string.
 pub(crate) fn flag(parameters: &Block<'_>, key: &str) -> Result<Option<bool>, Problem> {
     let read = |value: &Value| match value {
         Value::String(text) => text.parse().ok(),
@@ -83,23 +83,23 @@ fn typed<T>(
     }
 }
 
-/// A table of a page.
+/// The keys of one object, as a table of a page shows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// What stands in front of the names: the path of the object that has the keys.
+    /// The path of the object that has the keys. Empty at the top.
     pub path: String,
-    /// The rows.
+    /// The keys, one for each row.
     pub keys: Vec<Key>,
 }
 
-/// Keys at the top of the configuration that hold no object.
+/// Keys at the top of the configuration that do not hold an object.
 pub(crate) const TOP: &[Key] = &[Key::new(
     "cluster",
-    "Argo CD's name of the cluster whose objects are read, where there is one",
+    "Argo CD's name of the cluster whose objects are read, if there is only one cluster",
     "`in-cluster`",
 )];
 
-/// The keys of the configuration, object by object.
+/// Returns the keys of the configuration, object by object.
 #[must_use]
 pub fn configuration() -> Vec<Table> {
     let table = |path: &str, keys: Vec<Key>| Table {
@@ -125,13 +125,13 @@ pub fn configuration() -> Vec<Table> {
     tables
 }
 
-/// The parameters of every source.
+/// Returns the parameters of every source.
 #[must_use]
 pub fn common_parameters() -> Vec<Key> {
     Output::KEYS.to_vec()
 }
 
-/// The parameters of each source that has its own, by the source's name.
+/// Returns the parameters that only one source has, by the source's name.
 #[must_use]
 pub fn parameters() -> Vec<(&'static str, Vec<Key>)> {
     Kind::ALL

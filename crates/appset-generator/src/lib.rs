@@ -6,14 +6,14 @@
 //! sets --Output::answer--> Answer or Failure, whose to_body is the body of the response
 //! ```
 //!
-//! To the controller an empty list with status 200 means that every Application of the set is to be deleted, while any
-//! error keeps them all (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
-//! sets needs an [`EmptyAllowed`], which only the input of a request can create; everything else is a [`Failure`].
+//! The controller deletes every Application of an ApplicationSet after an empty list with status 200, and keeps them all
+//! after any error (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
+//! sets needs an [`EmptyAllowed`], which only the input of a request can create. Everything else is a [`Failure`].
 //!
-//! Templates read a set in two languages, and neither can print every JSON value. So a set holds [`Field`]s: texts, booleans,
-//! lists and maps of them, but no numbers and no nulls.
+//! Templates use one of two languages, and neither can print every JSON value. So a set holds [`Field`]s: strings, booleans,
+//! and lists and maps of them, but no numbers and no nulls.
 //!
-//! The crate knows no clock, no file, no network and no Kubernetes client.
+//! The crate uses no clock, file, network or Kubernetes client.
 
 mod answer;
 mod clusters;

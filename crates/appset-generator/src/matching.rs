@@ -1,11 +1,11 @@
-//! What selects objects: patterns of names with `*`, and label selectors.
+//! Selectors of objects: patterns of names with `*`, and label selectors.
 
 use std::collections::BTreeMap;
 
 use gloo_types::LabelRequirement;
 use strict_json::{Block, Problem};
 
-/// Whether `text` is as `pattern` says, in which `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` stands for any characters.
 pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some((start, rest)) = pattern.split_once('*') else {
         return pattern == text;
@@ -14,7 +14,7 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     let Some(text) = text.strip_prefix(start) else {
         return false;
     };
-    // The first match leaves the longest rest for the next part.
+    // Taking the first match of each part leaves the most text for the next part, so no backtracking is needed.
     let after = middle.split('*').try_fold(text, |text, part| {
         let (_, after) = text.split_once(part)?;
         Some(after)
@@ -22,24 +22,24 @@ pub(crate) fn matches(pattern: &str, text: &str) -> bool {
     after.is_some_and(|text| text.ends_with(end))
 }
 
-/// Whether `text` is a pattern and not a name.
+/// Whether `text` is a pattern rather than a name.
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains('*')
 }
 
-/// A label selector. Without labels and expressions it selects every object.
+/// A label selector with the keys of a Rollout's `routeTableSelector`. An empty one selects every object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LabelSelector {
-    /// Labels that must all be present and equal.
+    /// Labels that must be present with these values.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Requirements that must all hold.
+    /// Requirements that must all be met.
     pub(crate) match_expressions: Vec<LabelRequirement>,
 }
 
 impl LabelSelector {
     pub(crate) const KEYS: [&'static str; 2] = ["labels", "matchExpressions"];
 
-    /// Reads the two keys of `selector`, which may have others.
+    /// Reads the two keys of `selector`, which may have other keys.
     pub(crate) fn read(selector: &Block<'_>) -> Result<Self, Problem> {
         let expressions = selector.blocks("matchExpressions", &["key", "operator", "values"])?;
         let expressions = expressions.iter().map(requirement);
@@ -59,7 +59,7 @@ impl LabelSelector {
     }
 }
 
-/// Whether an object with `labels` has all that are `needed`.
+/// Whether `labels` contain all labels in `needed`.
 pub(crate) fn has_all(
     labels: &BTreeMap<String, String>,
     needed: &BTreeMap<String, String>,
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_anything() {
+    fn a_star_matches_any_characters() {
         check("web", &["web"], &["", "we", "webs"]);
         check("", &[""], &["a"]);
         check("*", &["", "web", "a/b"], &[]);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn all_labels_and_expressions_have_to_hold() {
+    fn all_labels_and_expressions_must_match() {
         let team = |operator: &str, values: Value| json!({"labels": {"env": "prod"}, "matchExpressions": [{"key": "team", "operator": operator, "values": values}]});
         let shop = json!({"env": "prod", "team": "shop"});
         check_selector(json!({}), json!({}), true);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector() {
+    fn invalid_expressions_are_refused() {
         for (expression, expect) in [
             (
                 json!({"operator": "Exists"}),

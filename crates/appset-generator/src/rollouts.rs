@@ -1,7 +1,6 @@
-//! The source that makes a set of every Rollout that the traffic router serves, joined with the RouteTables it selects.
+//! The source `rollouts`: one set for each Rollout that uses the traffic router, joined with the RouteTables that it selects.
 //!
-//! A set is there as long as its Rollout is, whatever state that is in: what an Application made of it deploys may be the
-//! very workload.
+//! A Rollout has its set in every state, because an Application that is made from the set may deploy the workload itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +18,23 @@ use crate::set::{Identity, hosts};
 use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The key for what is known of the RouteTables.
+/// The key at the top with the RouteTables.
 const GLOO: &str = "gloo";
 
-/// Where Rollouts may be looked for, and the RouteTables that they select.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollouts {
     pub(crate) reach: Reach,
-    /// As the router's flag `--allowed-destination-namespaces`.
+    /// The value of the router's flag `--allowed-destination-namespaces`.
     destination_namespaces: Vec<String>,
 }
 
-/// The Rollouts of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutQuery {
-    /// None when another cluster is asked for.
+    /// The namespaces of the Rollouts. Empty if the request names a cluster that the source does not read.
     places: Vec<Place>,
-    /// Where tables may be read.
+    /// The namespaces whose RouteTables may be read.
     readable: Vec<Place>,
     selector: LabelSelector,
     plugins: Vec<String>,
@@ -44,13 +43,13 @@ pub struct RolloutQuery {
     steps: bool,
 }
 
-/// Why it is not known which RouteTables a Rollout means.
+/// The reason why the RouteTables of a Rollout are unknown.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error(transparent)]
     Config(#[from] route_planner::ConfigError),
     #[error(
-        "RouteTables of namespace {0} are not looked up: have it added to rollouts.namespaces and to the namespaces of the profile"
+        "RouteTables in namespace {0} are not read: have it added to rollouts.namespaces and to the namespaces of the profile"
     )]
     Namespace(String),
     #[error(transparent)]
@@ -69,12 +68,16 @@ impl Rollouts {
             Reach::KEYS[2],
             Key::new(
                 "destinationNamespaces",
-                "as the router's flag `--allowed-destination-namespaces`",
+                "the value of the router's flag `--allowed-destination-namespaces`",
                 "none",
             ),
         ],
         parameters: &[
-            Key::new("namespaces", "where to look", "all allowed namespaces"),
+            Key::new(
+                "namespaces",
+                "namespaces of the Rollouts",
+                "all allowed namespaces",
+            ),
             Key::new(
                 "selector",
                 "`labels` or `matchExpressions` of Rollouts",
@@ -83,11 +86,11 @@ impl Rollouts {
             Key::new(
                 "pluginName",
                 "the name under `trafficRouting.plugins`",
-                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as the router",
+                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as for the router",
             ),
             Key::new(
                 "include",
-                "`weights`, `steps`: also what changes with every step",
+                "`weights`, `steps`: values that change with every step",
                 "",
             ),
             Key::new("cluster", "as for `gloo-routes`", "all"),
@@ -110,7 +113,7 @@ impl Rollouts {
         })
     }
 
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
         parameters: &Block<'_>,
@@ -136,22 +139,22 @@ impl Rollouts {
 }
 
 impl RolloutQuery {
-    /// Where Rollouts have to be known; nowhere when the request is about another cluster.
+    /// Returns the namespaces whose Rollouts [`sets`](Self::sets) needs.
     #[must_use]
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// Where RouteTables have to be known: a Rollout may select tables of another namespace than its own.
+    /// Returns the namespaces whose RouteTables [`sets`](Self::sets) needs. A Rollout may select tables in other namespaces.
     #[must_use]
     pub fn table_places(&self) -> &[Place] {
         &self.readable
     }
 
-    /// The sets, from all `rollouts` of [`places`](Self::places) and all `tables` of [`table_places`](Self::table_places).
+    /// Computes the sets from all `rollouts` in [`places`](Self::places) and all `tables` in [`table_places`](Self::table_places).
     ///
     /// # Errors
-    /// When a Rollout contradicts its API, so that it cannot be told whether it is one of the router's.
+    /// Returns `Err` if a Rollout has a value of the wrong type, because it is then unknown whether it uses the router.
     pub fn sets(
         &self,
         rollouts: &ByCluster<Rollout>,
@@ -163,7 +166,7 @@ impl RolloutQuery {
         })
     }
 
-    /// The sets of one cluster, by key.
+    /// Computes the sets of one cluster, by key.
     fn sets_of(
         &self,
         cluster: &str,
@@ -204,7 +207,7 @@ impl RolloutQuery {
         Ok(sets)
     }
 
-    /// What is known of the tables that the plugin's `block` selects, as the router reads it.
+    /// Returns the RouteTables that the plugin's `block` selects, which is read as the router reads it.
     fn join(
         &self,
         rollout: &ObjectKey,
@@ -286,6 +289,7 @@ impl RolloutQuery {
     }
 }
 
+/// Returns the field under [`GLOO`].
 fn gloo(tables: &[&RouteTableDoc], all: &[String]) -> Field {
     let tables = tables.iter().map(|table| {
         let key = table.key();

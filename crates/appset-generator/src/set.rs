@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-/// What one Application is rendered from. Keys are sorted, so the same answer is the same bytes.
+/// The parameters from which the controller renders one Application.
+///
+/// Keys are sorted, so that equal answers have equal bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ParameterSet(BTreeMap<String, Field>);
@@ -14,20 +16,20 @@ impl ParameterSet {
     /// Inserts `field` at the top of the set.
     ///
     /// # Errors
-    /// When `key` may not stand there.
+    /// Returns `Err` if another generator owns `key`, or a template cannot name it.
     pub fn insert(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_top_level(key)?;
         self.0.insert(key.to_owned(), field);
         Ok(())
     }
 
-    /// Whether `key` is at the top.
+    /// Whether the set has `key` at the top.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// What a dotted path leads to.
+    /// Returns the field at a dotted path.
     #[must_use]
     pub fn at(&self, path: &str) -> Option<&Field> {
         let (top, rest) = match path.split_once('.') {
@@ -41,14 +43,16 @@ impl ParameterSet {
         })
     }
 
-    /// Inserts `field` at the top under a key that the request chose: a merge needs the name that the other generator uses.
+    /// Inserts `field` at the top, under a key that the request chose.
+    ///
+    /// Unlike [`insert`](Self::insert) it accepts a key of another generator, since a merge needs the same key on both sides.
     pub(crate) fn alias(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_key(key)?;
         self.0.insert(key.to_owned(), field);
         Ok(())
     }
 
-    /// Renames the key `from`.
+    /// Renames the key `from`, if the set has it.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), FieldError> {
         match self.0.remove(from) {
             Some(field) => self.insert(to, field),
@@ -59,22 +63,22 @@ impl ParameterSet {
 
 /// One value in a parameter set.
 ///
-/// Numbers are texts, since Go templates print a large one as `1e+06`; null prints as `<no value>`, so there is none. Keys
-/// are sorted.
+/// Numbers are strings, because Go templates print a large number as `1e+06`. Null does not exist, because it prints as
+/// `<no value>`. Keys are sorted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(untagged)]
 pub enum Field {
-    /// Text.
+    /// A string.
     Text(String),
-    /// A boolean: real in Go templates, `true` or `false` in the others.
+    /// A boolean. Templates in the default language see the text `true` or `false`.
     Flag(bool),
-    /// A list. Templates in the default language see its items by index, and nothing at all when it is empty.
+    /// A list. Templates in the default language see its items by index, and nothing if it is empty.
     List(Vec<Self>),
     /// A map.
     Map(BTreeMap<String, Self>),
 }
 
-/// A value that templates would not see as it was written. Paths are dotted.
+/// A value that templates cannot print as it was written, or a key that a set cannot have. Paths are dotted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
     /// Null.
@@ -83,7 +87,7 @@ pub enum FieldError {
         /// Path of the value.
         path: String,
     },
-    /// A number whose text may not be what was written: `1.10` arrives as `1.1`.
+    /// A fraction, whose text may differ from what was written: `1.10` is read as `1.1`.
     #[error("{path} is {number}, not a whole number: quote it")]
     Fraction {
         /// Path of the value.
@@ -92,15 +96,17 @@ pub enum FieldError {
         number: String,
     },
     /// A key that templates cannot name.
-    #[error("the key {0:?} is not made of letters, digits, '_' and '-'")]
+    #[error("the key {0:?} must consist of letters, digits, '_' and '-': rename it")]
     Key(String),
-    /// A key that another generator of a matrix owns.
-    #[error("the key {0} belongs to other generators or to the controller: take another")]
+    /// A key that other generators or the controller use.
+    #[error("the key {0} is used by other generators or by the controller: rename it")]
     Foreign(String),
 }
 
-/// Keys that other generators, or the controller itself, put at the top. In a matrix the other generator's value would win,
-/// or the call fail (`applicationset/generators/matrix.go`).
+/// Keys that other generators, or the controller itself, put at the top.
+///
+/// In a matrix the other generator's value would win, or the controller would report an error
+/// (`applicationset/generators/matrix.go`).
 const FOREIGN: &[&str] = &[
     "author",
     "branch",
@@ -120,7 +126,7 @@ const FOREIGN: &[&str] = &[
 ];
 
 impl Field {
-    /// A map of texts, such as labels.
+    /// Makes a map of strings, such as labels.
     pub(crate) fn texts(texts: &BTreeMap<String, String>) -> Self {
         texts
             .iter()
@@ -128,10 +134,10 @@ impl Field {
             .collect()
     }
 
-    /// Reads the value at `path` of a document. In a map, null is the same as absent.
+    /// Reads the value at `path` of a document. A null in a map counts as absent.
     ///
     /// # Errors
-    /// When a template would not see it as it was written.
+    /// Returns `Err` for a fraction, and for a null that is not in a map.
     pub fn from_json(value: &Value, path: &str) -> Result<Self, FieldError> {
         Ok(match value {
             Value::Null => {
@@ -201,7 +207,7 @@ impl<K: Into<String>> FromIterator<(K, Self)> for Field {
     }
 }
 
-/// The hosts of a table, as every source has them.
+/// Returns the three fields of a set that hold the hosts of RouteTables.
 pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
     let list = all.iter().map(|host| host.as_str().into()).collect();
     [
@@ -211,10 +217,7 @@ pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
     ]
 }
 
-/// Whether a set may have `key` at its top.
-///
-/// # Errors
-/// When another generator owns it, or a template cannot name it.
+/// Checks that a set may have `key` at the top.
 pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
     check_key(key)?;
     if FOREIGN.contains(&key) {
@@ -223,7 +226,7 @@ pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Whether a template can name `key` at the top. In the default language a dot leads into a map.
+/// Checks that a template can name `key` at the top. In the default language a dot would select a key of a map.
 pub(crate) fn check_key(key: &str) -> Result<(), FieldError> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if key.is_empty() || !key.chars().all(legal) {
@@ -232,10 +235,10 @@ pub(crate) fn check_key(key: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Longest slug: the name of an Application is the slug and some text of the template.
+/// The longest slug. A template makes the name of an Application from the slug and more text.
 const MAX_SLUG: usize = 40;
 
-/// A unique key, and a unique part of a DNS name.
+/// The identity of a set within an answer: a unique key, and the same as a unique part of a DNS name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) key: String,
@@ -243,7 +246,9 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The identity of the object that `parts` name together.
+    /// Returns the identity of the object that `parts` name together.
+    ///
+    /// For example, `["c1", "shop", "web"]` has the key `c1/shop/web` and the slug `c1-shop-web`.
     pub(crate) fn of(parts: &[&str]) -> Self {
         Self {
             key: parts.join("/"),
@@ -251,7 +256,7 @@ impl Identity {
         }
     }
 
-    /// The fields of a set.
+    /// Returns the identity as two fields of a set.
     pub(crate) fn fields(&self) -> [(&'static str, Field); 2] {
         [
             ("key", self.key.as_str().into()),
@@ -270,7 +275,9 @@ fn fnv1a(text: &str) -> u64 {
     })
 }
 
-/// `parts` as part of a DNS name. Where other parts could have the same slug, a hash is appended.
+/// Joins `parts` to a part of a DNS name.
+///
+/// A hash is appended if other parts could have the same slug: `["a", "b-c"]` and `["a-b", "c"]` would both be `a-b-c`.
 fn slug(parts: &[&str]) -> String {
     let plain = |part: &&str| {
         let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -312,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn scalars_are_texts_or_booleans() {
+    fn scalars_become_strings_or_booleans() {
         check(json!("8080"), Ok(r#""8080""#));
         check(json!(1_000_000), Ok(r#""1000000""#));
         check(
@@ -324,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_sorted_and_hold_no_null() {
+    fn maps_are_sorted_and_drop_null() {
         check(
             json!({"b": [1, {"z": "<>&"}], "a": true, "n": null}),
             Ok(r#"{"a":true,"b":["1",{"z":"<>&"}]}"#),
@@ -336,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_at_the_top_are_our_own() {
+    fn keys_of_other_generators_are_refused_at_the_top() {
         for key in ["key1", "digestFront", "image_2", "a-b"] {
             check_top_level(key).unwrap();
         }
@@ -346,11 +353,11 @@ mod tests {
     }
 
     #[test]
-    fn slugs_fit_and_differ() {
+    fn slugs_are_short_unique_and_legal() {
         assert_eq!(slug(&["c1", "shop", "web", "demo"]), "c1-shop-web-demo");
         let long = ["in-cluster", "shop", "demo"];
         assert_eq!(slug(&long), "in-cluster-shop-demo-fd72150e1529ba38");
-        // The vector of the hash's authors.
+        // The test vector that the authors of FNV publish.
         assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
         let a = slug(&["c1", "shop", "web-demo"]);
         let b = slug(&["c1", "shop-web", "demo"]);

@@ -1,4 +1,4 @@
-//! The sources that there are: a new one is a file of its own, and a line in each list here.
+//! The kinds of sources. A new kind has its own file, a [`Schema`], and a line in each list of this file.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +15,19 @@ use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
 
-/// What to look up, and what to make of it.
+/// One request: what to look up, and how to answer with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// What to look up.
     pub source: SourceQuery,
-    /// What to make of it.
+    /// How to turn the sets into an answer.
     pub output: Output,
 }
 
-/// What to look up.
+/// What a request looks up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceQuery {
-    /// Sets of the configuration; nothing is looked up.
+    /// Sets of the configuration. Nothing is looked up.
     Static(StaticQuery),
     /// Digests of tags, from registries.
     ImageDigests(ImageQuery),
@@ -35,11 +35,11 @@ pub enum SourceQuery {
     GlooRoutes(RouteQuery),
     /// Rollouts, and the RouteTables that they select.
     Rollouts(RolloutQuery),
-    /// Workspaces of Gloo, and the clusters that they are in.
+    /// Workspaces of Gloo, and their clusters.
     GlooWorkspaces(WorkspaceQuery),
 }
 
-/// Every source that is configured, by the name that requests choose it by.
+/// The configured sources, by the name that requests use.
 pub(crate) type Sources = BTreeMap<String, Source>;
 
 /// One source and its settings.
@@ -52,7 +52,7 @@ pub(crate) enum Source {
     GlooWorkspaces(GlooWorkspaces),
 }
 
-/// The sources that exist once each, with a key of their own in the configuration.
+/// The kinds of sources that a configuration has at most once, each under its own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     ImageDigests,
@@ -128,7 +128,7 @@ impl Kind {
 }
 
 impl Source {
-    /// What a request with the parameters `given` asks the source called `name` for.
+    /// Reads a request with the parameters `given` to this source, which is called `name`.
     pub(crate) fn query(
         &self,
         name: &str,
@@ -160,7 +160,7 @@ impl Source {
         }
     }
 
-    /// Adds the objects that it looks at, by cluster.
+    /// Adds the objects that this source reads to `watched`, by cluster.
     pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
         let reach = match self {
             Self::Static(_) | Self::ImageDigests(_) => return,

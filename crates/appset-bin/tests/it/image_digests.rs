@@ -92,7 +92,7 @@ fn a_platform_is_looked_for_in_the_index() {
     check(
         index,
         json!({"platform": "linux/s390x"}),
-        (409, "is there for linux/arm64, not for linux/s390x"),
+        (409, "exists for linux/arm64, not for linux/s390x"),
     );
 }
 

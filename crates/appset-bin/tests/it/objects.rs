@@ -171,7 +171,7 @@ profiles:
     let asked = ask("/profiles/east", r#","namespace":"shop""#);
     assert!(
         asked.body.contains(
-            "namespace shop is not allowed: label it as glooRoutes.namespaceSelector says"
+            "namespace shop is not allowed: give it the labels of glooRoutes.namespaceSelector"
         ),
         "{}",
         asked.body

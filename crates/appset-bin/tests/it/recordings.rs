@@ -41,5 +41,5 @@ fn a_request_with_every_kind_of_input() {
 #[test]
 fn a_request_for_a_source_that_is_not_configured() {
     let recording = include_bytes!("../data/argo-cd-3.5.7/image-digests.http");
-    check(recording, 400, "there is no source image-digests");
+    check(recording, 400, "unknown source image-digests");
 }

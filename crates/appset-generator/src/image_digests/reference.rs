@@ -1,4 +1,4 @@
-//! Names of images, checked before they go into a URL, and the platforms that they run on.
+//! References to images, checked before they become parts of a URL, and the platforms of images.
 
 use std::fmt;
 
@@ -7,42 +7,42 @@ use strict_json::Problem;
 
 use crate::matching::matches;
 
-/// One image to look up.
+/// An image to look up, and the settings of its registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Host, and port if there is one.
+    /// The host of the registry, with the port if it has one.
     pub registry: String,
-    /// Whether the registry speaks http, not https.
+    /// Whether the registry uses http instead of https.
     pub plain_http: bool,
-    /// Path of the repository, in the form of OCI's distribution specification.
+    /// The path of the repository, as the OCI distribution specification defines it.
     pub repository: String,
     /// The tag.
     pub tag: String,
-    /// Whose manifest in an index; the index itself without one.
+    /// The platform whose manifest in an index is looked up. Without one it is the index itself.
     pub platform: Option<Platform>,
-    /// What proves that the tag is not there.
+    /// What proves that the tag is missing.
     pub proof: Proof,
-    /// Whether a missing repository is treated as a missing image: nothing was pushed to it yet.
+    /// Whether a missing repository counts as a missing image, because nothing was pushed to it yet.
     pub may_lack_repository: bool,
-    /// Whether an image that is in no index is taken for any platform, without a look into its configuration.
+    /// Whether an image without an index is accepted for any platform, without reading its configuration.
     pub trusts_single: bool,
-    /// Whether the registry has to have what its index names.
+    /// Whether to check that the registry has the image that an index names.
     pub verifies_child: bool,
 }
 
-/// What proves that a tag is not there.
+/// What proves that a tag is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The 404: the registry checks the permission to read before it looks, and looks in its own storage only.
+    /// A 404. The registry checks the permission to read before it looks, and it looks only in its own storage.
     Authorized,
-    /// The 404, and a list of tags that can be read: a stranger may get the same 404.
+    /// A 404, and a list of tags that can be read. A client without permission may get the same 404.
     TagList,
-    /// Nothing: the registry fetches from another one, whose failures end as a 404.
+    /// Nothing. The registry fetches from another one, whose failures also become a 404.
     None,
 }
 
 impl Proof {
-    /// What does for a registry by its name, unless the configuration says otherwise.
+    /// Returns the default for the registry `host`.
     pub(super) fn of_host(host: &str) -> Self {
         const EXACTLY: [&str; 5] = [
             "docker.io",
@@ -68,14 +68,15 @@ impl Proof {
 }
 
 impl Reference {
-    /// Registry and repository.
+    /// Returns registry and repository.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 }
 
-/// A repository's path: parts that begin and end with a letter or digit (OCI distribution specification, "Pulling manifests").
+/// Checks the path of a repository: each part begins and ends with a letter or digit (OCI distribution specification, "Pulling
+/// manifests").
 pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let legal = |c: char| alphanumeric(c) || matches!(c, '.' | '_' | '-');
@@ -92,25 +93,22 @@ pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// Whether `text` is a tag (OCI distribution specification, "Pulling manifests").
+/// Whether `text` is a legal tag (OCI distribution specification, "Pulling manifests").
 pub(crate) fn is_tag(text: &str) -> bool {
     let first = |c| is_tag_character(c) && !matches!(c, '.' | '-');
     text.len() <= 128 && text.starts_with(first) && text.chars().all(is_tag_character)
 }
 
-/// Whether a tag may have `c`, though not always as its first character.
+/// Whether a tag may contain `c`. Not all of these characters may be the first.
 pub(crate) const fn is_tag_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// Whether `text` can be a tag.
-///
-/// # Errors
-/// If it cannot.
+/// Checks that `text` is a legal tag.
 pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     if !is_tag(text) {
         let expected = if text.contains('/') {
-            "a tag, which has no '/': use branch_slug or head_short_sha_7, as the build does"
+            "a tag, which cannot contain '/': use branch_slug or head_short_sha_7, as the build does"
         } else {
             "a tag: letters, digits, '_', '.' and '-', at most 128"
         };
@@ -123,17 +121,18 @@ pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// An operating system, an architecture and maybe its variant, in Go's words and in normal form.
+/// An operating system, an architecture and an optional variant, by Go's names and in the normal form of
+/// `github.com/containerd/platforms`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Platform {
     os: String,
     architecture: String,
-    /// Empty where the architecture has none, or its usual one.
+    /// Empty if the architecture has no variant, or if it is the default one.
     variant: String,
 }
 
 impl Platform {
-    /// `linux/arm64` or `linux/arm/v7`.
+    /// Parses a platform such as `linux/arm64` or `linux/arm/v7`.
     pub(super) fn parse(text: &str, path: &str) -> Result<Self, Problem> {
         let parts: Vec<_> = text.split('/').collect();
         let legal = !parts.iter().any(|part| part.is_empty());
@@ -149,7 +148,7 @@ impl Platform {
         }
     }
 
-    /// That of an entry of an index, or of an image's configuration.
+    /// Reads the platform of an entry of an index, or of the configuration of an image.
     pub(super) fn read(object: &Value) -> Option<Self> {
         let text = |key| object.get(key).and_then(Value::as_str);
         let variant = text("variant").unwrap_or_default();
@@ -181,8 +180,10 @@ impl Platform {
         }
     }
 
-    /// How well an image of platform `other` does here: 0 is exactly this one; nothing if it does not run. An image for a lower
-    /// variant runs, one for 32 bits on `amd64` is never meant.
+    /// Returns how far `other` is from this platform, or `None` if an image for `other` does not run here.
+    ///
+    /// 0 is the same platform, and a lower variant is farther: for `arm/v7`, `arm/v6` is 1 and `arm/v5` is 2. On `arm64` an image for
+    /// 32-bit `arm` is farther than any for `arm64`. On `amd64` an image for 32 bits is never accepted.
     pub(super) fn distance(&self, other: &Self) -> Option<u32> {
         if self.os != other.os {
             return None;
@@ -192,7 +193,7 @@ impl Platform {
         }
         let (mine, theirs) = (self.level()?, other.level()?);
         let runs = match (self.architecture.as_str(), other.architecture.as_str()) {
-            // Every image for a 32-bit ARM is farther than any for a 64-bit one.
+            // Farther than any image for 64-bit ARM.
             ("arm64", "arm") => return Some(100 + 8_u32.checked_sub(theirs)?),
             (mine, theirs) => mine == theirs,
         };
@@ -200,7 +201,7 @@ impl Platform {
         lower.filter(|_| runs)
     }
 
-    /// The number of the variant.
+    /// Returns the number of the variant, if the architecture has numbered variants.
     fn level(&self) -> Option<u32> {
         match (self.architecture.as_str(), self.variant.strip_prefix('v')) {
             ("amd64", None) if self.variant.is_empty() => Some(1),
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn registries_that_judge_rights_first_are_known_by_name() {
+    fn registries_that_check_permissions_first_are_known_by_name() {
         for host in [
             "docker.io",
             "quay.io",
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_what_the_specification_allows() {
+    fn tags_are_legal_by_the_specification() {
         for tag in ["v1", "_", "A.b-c_9", &"x".repeat(128)] {
             check_tag(tag).unwrap();
         }
@@ -292,7 +293,7 @@ mod tests {
         }
     }
 
-    /// The others from the nearest to the farthest, and those that do not run.
+    /// Checks the order of platforms by distance, and those that do not run.
     #[track_caller]
     fn check(wanted: &str, nearest_first: &[&str], never: &[&str]) {
         let distance = |other: &&str| platform(wanted).distance(&platform(other));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn lower_variants_do_and_higher_ones_do_not() {
+    fn lower_variants_run_and_higher_variants_do_not() {
         check(
             "linux/arm",
             &["linux/arm/v7", "linux/arm/v6", "linux/arm/v5"],
