@@ -1,6 +1,7 @@
-//! One call over HTTP: bounded, counted, logged, and answered in one buffer.
+//! The HTTP routes of both ports: one for Argo CD, one for the kubelet and Prometheus.
 //!
-//! A handler takes a [`Caller`], and without a known token there is none, so no handler can run.
+//! A call of Argo CD is bounded, counted, logged, and answered in one buffer. Its handler takes a [`Caller`], and without a known
+//! token there is none, so no handler can run.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use futures::FutureExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
@@ -268,6 +269,31 @@ fn set(response: &mut Response, name: HeaderName, value: &'static str) {
     response
         .headers_mut()
         .insert(name, HeaderValue::from_static(value));
+}
+
+/// The routes for the kubelet and for Prometheus.
+pub(crate) fn ops_router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(service)
+}
+
+/// A configuration that became invalid does not make it unready: the one before is still in use.
+async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
+    match service.unready() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, OPEN_METRICS)],
+        service.metrics_text(),
+    )
 }
 
 #[cfg(test)]

@@ -8,26 +8,21 @@
 mod api;
 mod commands;
 mod connection;
-mod flags;
 mod ledger;
 mod live;
 mod metrics;
 mod objects;
-mod ops;
 mod refresh;
 mod registries;
 mod serve;
 mod service;
-mod tls;
-mod tokens;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-pub use commands::CommandLine;
-pub use flags::Flags;
+pub use commands::{CommandLine, Flags};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,6 +31,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::live::Certificate;
 use crate::serve::{Bounds, Server};
 
 /// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
@@ -90,12 +86,12 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let service = Arc::new(Service::new(flags)?);
     service.check_tokens()?;
-    let tls = tls::Certificate::from_flags(flags)?;
+    let tls = Certificate::from_flags(flags)?;
 
     let api = listen(flags.listen, "api")?;
     let ops = listen(flags.ops_listen, "ops")?;
     let closed = |port| service.metrics.closed(port);
-    let router = ops::router(Arc::clone(&service));
+    let router = api::ops_router(Arc::clone(&service));
     let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
     let router = api::router(Arc::clone(&service));
     let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));

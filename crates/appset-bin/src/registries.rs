@@ -14,18 +14,16 @@ use tokio::time::{Instant, sleep};
 use crate::metrics::RegistryMetrics;
 use crate::registries::access::{Accesses, Asker, Stop};
 use crate::registries::lookup::{Children, Lookup};
-use crate::registries::remembered::Remembered;
 pub(crate) use crate::registries::transport::Deadline;
 use crate::registries::transport::{Transport, Wire};
+use crate::registries::ttl_cache::TtlCache;
 
 mod access;
-mod authorities;
-mod connector;
 mod lookup;
-mod remembered;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod ttl_cache;
 mod wire;
 
 /// How long an answer counts. Argo CD asks again at once after a change it made itself, and for many ApplicationSets at the
@@ -49,8 +47,8 @@ pub(crate) struct Registries {
     children: Children,
     /// What is not there is remembered, too.
     cache: Cache<Key, Option<Digest>>,
-    failed: Remembered<Key, Failure>,
-    seen: Remembered<Reference, (Digest, Instant)>,
+    failed: TtlCache<Key, Failure>,
+    seen: TtlCache<Reference, (Digest, Instant)>,
     metrics: RegistryMetrics,
 }
 
@@ -66,13 +64,13 @@ impl Registries {
         Self {
             transport: Transport::new(wire, metrics.clone()),
             accesses: Accesses::new(),
-            children: Remembered::new(),
+            children: TtlCache::new(),
             cache: Cache::builder()
                 .time_to_live(TTL)
                 .max_capacity(CAPACITY)
                 .build(),
-            failed: Remembered::new(),
-            seen: Remembered::new(),
+            failed: TtlCache::new(),
+            seen: TtlCache::new(),
             metrics,
         }
     }

@@ -22,8 +22,8 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::Flags;
 use crate::connection::{Limits, Observed, Phase};
+use crate::live::Certificate;
 use crate::metrics::Closed;
-use crate::tls::Certificate;
 
 /// How long a connection may wait for the next request. Go's client keeps an idle one for 90 s, and a poll on one that the
 /// server has just closed fails.

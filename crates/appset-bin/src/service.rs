@@ -11,11 +11,10 @@ use tokio::time::Instant;
 
 use crate::Flags;
 use crate::ledger::{Call, Ledger};
-use crate::live::Live;
+use crate::live::{Live, Tokens};
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::registries::{Deadline, Registries};
-use crate::tokens::Tokens;
 
 /// What every request needs.
 pub(crate) struct Service {

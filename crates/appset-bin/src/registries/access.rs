@@ -10,8 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use ring::digest::{SHA256, digest};
 use tokio::sync::Mutex;
 
-use crate::registries::remembered::Remembered;
 use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
+use crate::registries::ttl_cache::TtlCache;
 
 /// How long a challenge is remembered. One that is out of date is found out by the 401 to its token.
 const CHALLENGE: Duration = Duration::from_secs(3600);
@@ -72,21 +72,21 @@ struct TokenKey {
 
 /// What is known of all repositories.
 pub(super) struct Accesses {
-    known: Remembered<RepositoryKey, Access>,
-    finding: Remembered<RepositoryKey, Arc<Mutex<()>>>,
-    tokens: Remembered<TokenKey, HeaderValue>,
-    fetching: Remembered<TokenKey, Arc<Mutex<()>>>,
-    refused: Remembered<TokenKey, Failure>,
+    known: TtlCache<RepositoryKey, Access>,
+    finding: TtlCache<RepositoryKey, Arc<Mutex<()>>>,
+    tokens: TtlCache<TokenKey, HeaderValue>,
+    fetching: TtlCache<TokenKey, Arc<Mutex<()>>>,
+    refused: TtlCache<TokenKey, Failure>,
 }
 
 impl Accesses {
     pub(super) fn new() -> Self {
         Self {
-            known: Remembered::new(),
-            finding: Remembered::new(),
-            tokens: Remembered::new(),
-            fetching: Remembered::new(),
-            refused: Remembered::new(),
+            known: TtlCache::new(),
+            finding: TtlCache::new(),
+            tokens: TtlCache::new(),
+            fetching: TtlCache::new(),
+            refused: TtlCache::new(),
         }
     }
 }

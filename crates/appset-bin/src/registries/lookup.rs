@@ -12,8 +12,8 @@ use appset_generator::{
 use axum::http::{Method, StatusCode};
 
 use crate::registries::access::{Access, Asker, Stop, challenge};
-use crate::registries::remembered::Remembered;
 use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, Question, SHORT, failure};
+use crate::registries::ttl_cache::TtlCache;
 
 /// Indexes within indexes are read down to this depth.
 const DEPTH: usize = 3;
@@ -21,7 +21,7 @@ const DEPTH: usize = 3;
 const INDEXES: usize = 8;
 
 /// What platforms' images were in which index, so that an index that did not change is not read again.
-pub(super) type Children = Remembered<(appset_generator::Reference, Digest), Digest>;
+pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Digest>;
 
 /// The search for one image's digest with one set of credentials.
 pub(super) struct Lookup<'a> {

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tower::BoxError;
 
 use crate::metrics::RegistryMetrics;
-use crate::registries::remembered::Remembered;
+use crate::registries::ttl_cache::TtlCache;
 
 /// Sends a request as it is.
 pub(super) type Wire =
@@ -93,7 +93,7 @@ pub(super) struct Question<'a> {
 /// Sends requests, at most some at the same time to one registry.
 pub(super) struct Transport {
     wire: Wire,
-    places: Remembered<String, Arc<Semaphore>>,
+    places: TtlCache<String, Arc<Semaphore>>,
     metrics: RegistryMetrics,
 }
 
@@ -108,7 +108,7 @@ impl Transport {
     pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             wire,
-            places: Remembered::new(),
+            places: TtlCache::new(),
             metrics,
         }
     }

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::generator::Generator;
-use crate::registry::Registry;
+use crate::harness::{Generator, Registry};
 
 const PAGE: &str = include_str!("../../../../docs/appset.md");
 const SOURCES: &str = include_str!("../../../../docs/appset-sources.md");

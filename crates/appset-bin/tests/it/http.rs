@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::generator::{Generator, Reply};
+use crate::harness::{Generator, Reply};
 
 const CONFIG: &str = "
 static:

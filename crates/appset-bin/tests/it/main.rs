@@ -8,17 +8,12 @@
     reason = "helpers of tests"
 )]
 
-mod bounds;
+mod argo_cd;
 mod commands;
+mod connections;
 mod docs;
-mod document;
-mod generator;
+mod harness;
 mod http;
 mod image_digests;
-mod informers;
 mod objects;
-mod proxies;
-mod recordings;
 mod refresh;
-mod registry;
-mod tls;

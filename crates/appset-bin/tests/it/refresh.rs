@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use crate::generator::{Generator, kubeconfig};
-use crate::registry::Registry;
+use crate::harness::{Generator, Registry, kubeconfig};
 
 const BODY: &str = r#"{"applicationSetName":"shop","input":{"parameters":{"source":"hello"}}}"#;
 const SET: &str = "PATCH /apis/argoproj.io/v1alpha1/namespaces/argocd/applicationsets/shop";

@@ -11,9 +11,9 @@ use tokio::time::Instant;
 const MOST: usize = 10_000;
 
 /// Values, each for some time.
-pub(super) struct Remembered<K, V>(Mutex<HashMap<K, (Instant, V)>>);
+pub(super) struct TtlCache<K, V>(Mutex<HashMap<K, (Instant, V)>>);
 
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     pub(super) fn new() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
@@ -62,7 +62,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_value_is_there_for_its_time_and_no_longer() {
-        let remembered = Remembered::new();
+        let remembered = TtlCache::new();
         remembered.put("a", 1, Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(59)).await;
         assert_eq!(remembered.get(&"a"), Some(1));
@@ -76,7 +76,7 @@ mod tests {
 
     #[tokio::test]
     async fn it_does_not_grow_without_end() {
-        let remembered = Remembered::new();
+        let remembered = TtlCache::new();
         for key in 0..=MOST {
             remembered.put(key, (), Duration::from_secs(9));
         }

@@ -1,9 +1,50 @@
-//! The calls that Argo CD's page on plugin generators makes with `curl`, byte for byte, and what it says of them.
+//! The requests of Argo CD's own client, and the `curl` calls of Argo CD's page on plugin generators, byte for byte.
 
 use serde_json::{Value, json};
 
-use crate::generator::{Generator, Reply};
-use crate::registry::Registry;
+use crate::harness::{Generator, Registry, Reply};
+
+#[track_caller]
+fn check_recording(recording: &[u8], status: u16, body: &str) {
+    let hello = "
+static:
+  hello:
+    inputs: [key1, key2, list, boolean, map]
+    sets: [{key1: val1}, {key1: val2}]
+";
+    let generator = Generator::start(hello, &[("argocd", "a-token-of-the-tests\n")]);
+    let reply = generator.replay(recording);
+    assert_eq!(reply.status, status, "{}", reply.body);
+    assert!(reply.body.contains(body), "{}", reply.body);
+}
+
+#[test]
+fn the_request_of_a_set_without_parameters() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/no-parameters.http");
+    check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
+}
+
+#[test]
+fn the_request_of_a_set_that_names_its_source() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/static.http");
+    check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
+}
+
+#[test]
+fn a_request_with_every_kind_of_input() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/every-kind.http");
+    check_recording(
+        recording,
+        200,
+        r#"{"input":{"boolean":true,"key1":"grün <b>&amp;</b>  ☸","key2":"8080","list":["a","b"],"map":{"nested":{"deep":"value"},"number":"1000000"}},"key1":"val1"}"#,
+    );
+}
+
+#[test]
+fn a_request_for_a_source_that_is_not_configured() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/image-digests.http");
+    check_recording(recording, 400, "unknown source image-digests");
+}
 
 const CONFIG: &str = include_str!("../../../../examples/appset/document.yaml");
 /// The digests that the page shows, by image and tag.
