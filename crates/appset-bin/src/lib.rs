@@ -1,8 +1,11 @@
-//! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
+//! The service around [`appset_generator`]: HTTP, tokens, deadlines, registries and objects of clusters.
 //!
 //! ```text
-//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged
-//!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
+//! serve, connection: connections, TLS, drain
+//!   -> api: one call, bounded and logged
+//!     -> appset_generator: resolve the request to a query
+//!     -> registries, objects: look up what the query needs
+//!     -> appset_generator: compute the answer
 //! ```
 
 mod api;
@@ -34,13 +37,13 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::live::Certificate;
 use crate::serve::{Bounds, Server};
 
-/// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
+/// The version of the package. In a release `cargo xtask dist` sets it to the version and the commit.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Runs a command, or serves until SIGTERM or SIGINT, and then until running calls have ended.
+/// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
     let served = match (&line.command, &line.flags) {
         (Some(command), _) => return commands::run(command),
@@ -74,7 +77,7 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
         .with(
             Targets::new()
                 .with_default(LevelFilter::TRACE)
-                // It logs every failed request; the informers log the reason once.
+                // kube logs every failed request, while the informers log the reason once.
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
@@ -105,15 +108,17 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     refreshes.abort();
     service.drain();
     tokio::time::sleep(flags.shutdown_delay).await;
-    // What is asked by now ends by its own deadline.
+    // Running calls end at their deadline at the latest.
     api.finish().await;
     ops.finish().await;
     tracing::info!("drained");
     Ok(())
 }
 
-/// Number of connections that wait to be accepted. The kernel drops the packet of one more, and the client tries again after one
-/// second, then after three. Linux allows 4,096 at most unless `net.core.somaxconn` is larger.
+/// The maximum number of connections that wait to be accepted.
+///
+/// The kernel drops the packet of the next one, and the client tries again after one second, then after three. Linux limits the
+/// value to 4,096 unless `net.core.somaxconn` is larger.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
@@ -122,12 +127,12 @@ fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
-        // A restart must not wait for connections of the process before.
+        // A restart must not wait for connections of the previous process.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    let listener = listen().with_context(|| format!("{address} cannot be listened on"))?;
+    let listener = listen().with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;
     tracing::info!(role, address = %address, "listening");
     Ok(listener)

@@ -11,7 +11,7 @@ use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
-/// Only [`Guards::read`] creates one, from the input of a request.
+/// Only the input of a request creates one. [`OnEmpty`] holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmptyAllowed(());
 

@@ -179,7 +179,8 @@ impl Profile {
         }
     }
 
-    /// Returns the profile that `requestsWith` names for `request`. If several of its parameters are set, the first by name decides.
+    /// Returns the profile that `requestsWith` names for `request`. If several of its parameters are set, the first by name
+    /// decides.
     pub(crate) fn delegate(&self, request: &Request) -> Option<&str> {
         let mut targets = self.requests_with.iter();
         let target = targets.find(|(parameter, _)| request.parameters.contains_key(*parameter));

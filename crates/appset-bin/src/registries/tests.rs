@@ -1,5 +1,5 @@
-//! Registries as they are documented to talk, and what has to hold over time. The clock is tokio's, which stands still until
-//! everything waits.
+//! Lookups in fake registries: documented conversations, caching, retries, limits and deadlines. The clock of tokio is paused: it
+//! advances only while all tasks wait.
 
 mod conversations;
 
@@ -21,29 +21,29 @@ use tokio::time::{Instant, sleep};
 use super::{Deadline, Registries};
 use crate::metrics::Metrics;
 
-/// One request as a registry sees it.
+/// One request as a registry receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
+struct Received {
     /// Method and URL.
     asked: String,
-    /// The Authorization header, or nothing.
+    /// The Authorization header. Empty without one.
     with: String,
     accept: String,
     /// The body of a POST.
     form: String,
 }
 
-/// What a registry says: status, headers, body.
+/// A response of a registry.
 #[derive(Clone, Debug, Default)]
-struct Says {
+struct Reply {
     status: u16,
     headers: Vec<(String, String)>,
     body: String,
-    /// How long that takes.
+    /// The time until the response.
     after: Duration,
 }
 
-impl Says {
+impl Reply {
     fn new(status: u16, body: &str) -> Self {
         let body = body.to_owned();
         Self {
@@ -64,20 +64,20 @@ impl Says {
     }
 }
 
-/// Registries that are all answered by one function, and what they heard.
-struct World {
+/// A client whose registries are all one function, and the requests that they received.
+struct TestClient {
     registries: Registries,
     metrics: Metrics,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    received: Arc<Mutex<Vec<Received>>>,
 }
 
-impl World {
-    /// Nothing said is a connection that breaks.
-    fn new(says: impl Fn(&Heard) -> Option<Says> + Send + Sync + 'static) -> Self {
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let (hears, says) = (Arc::clone(&heard), Arc::new(says));
+impl TestClient {
+    /// Makes the client. If `reply` returns `None`, the connection breaks.
+    fn new(reply: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static) -> Self {
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let (recorded, reply) = (Arc::clone(&received), Arc::new(reply));
         let wire = move |request: axum::http::Request<Full<Bytes>>| {
-            let (hears, says) = (Arc::clone(&hears), Arc::clone(&says));
+            let (recorded, reply) = (Arc::clone(&recorded), Arc::clone(&reply));
             async move {
                 let (head, body) = request.into_parts();
                 let text = |name| {
@@ -85,22 +85,22 @@ impl World {
                     value.unwrap_or_default().to_owned()
                 };
                 let body = body.collect().await.unwrap().to_bytes();
-                let heard = Heard {
+                let received = Received {
                     asked: format!("{} {}", head.method, head.uri),
                     with: text(AUTHORIZATION.as_str()),
                     accept: text("accept"),
                     form: String::from_utf8(body.to_vec()).unwrap(),
                 };
-                hears.lock().unwrap().push(heard.clone());
-                let said = says(&heard).ok_or("the connection broke")?;
-                sleep(said.after).await;
+                recorded.lock().unwrap().push(received.clone());
+                let sent = reply(&received).ok_or("the connection broke")?;
+                sleep(sent.after).await;
                 let mut response = Response::new(Full::from(match head.method.as_str() {
                     "HEAD" => String::new(),
-                    _ => said.body,
+                    _ => sent.body,
                 }));
-                *response.status_mut() = said.status.try_into().unwrap();
+                *response.status_mut() = sent.status.try_into().unwrap();
                 let mut headers = HeaderMap::new();
-                for (name, value) in &said.headers {
+                for (name, value) in &sent.headers {
                     let name: axum::http::HeaderName = name.parse().unwrap();
                     headers.append(name, value.parse().unwrap());
                 }
@@ -114,28 +114,28 @@ impl World {
         Self {
             registries: Registries::over(Arc::new(wire), counted),
             metrics,
-            heard,
+            received,
         }
     }
 
-    fn heard(&self) -> Vec<Heard> {
-        self.heard.lock().unwrap().clone()
+    fn received(&self) -> Vec<Received> {
+        self.received.lock().unwrap().clone()
     }
 
-    /// Methods and paths, without the repository.
+    /// Returns methods and paths of the requests, without the repository.
     fn asked(&self) -> Vec<String> {
-        let short = |heard: Heard| heard.asked.replace("https://r.io/v2/org/app/", "");
-        self.heard().into_iter().map(short).collect()
+        let short = |received: Received| received.asked.replace("https://r.io/v2/org/app/", "");
+        self.received().into_iter().map(short).collect()
     }
 
     fn count(&self, part: &str) -> usize {
-        self.heard()
+        self.received()
             .iter()
-            .filter(|heard| heard.asked.contains(part))
+            .filter(|received| received.asked.contains(part))
             .count()
     }
 
-    /// The images of a request, under a configuration of `imageDigests`, within a deadline of some seconds.
+    /// Looks up the images of a request with a configuration of `imageDigests` and a deadline in seconds.
     async fn look_up(
         &self,
         config: &Value,
@@ -170,15 +170,15 @@ fn digest(c: char) -> String {
     format!("sha256:{}", String::from(c).repeat(64))
 }
 
-/// A registry that wants a token, and has the images that `says` has.
-fn with_tokens(says: impl Fn(&Heard) -> Option<Says> + Send + Sync + 'static) -> World {
-    World::new(
-        move |heard| match (heard.asked.as_str(), heard.with.as_str()) {
+/// Makes a client whose registry requires a token. `reply` answers requests with the token.
+fn with_tokens(reply: impl Fn(&Received) -> Option<Reply> + Send + Sync + 'static) -> TestClient {
+    TestClient::new(
+        move |received| match (received.asked.as_str(), received.with.as_str()) {
             (asked, _) if asked.starts_with("GET https://auth.io/token") => {
-                Some(Says::new(200, r#"{"token":"t","expires_in":60}"#).after(1))
+                Some(Reply::new(200, r#"{"token":"t","expires_in":60}"#).after(1))
             }
-            (_, "Bearer t") => says(heard),
-            _ => Some(Says::new(401, "").header(
+            (_, "Bearer t") => reply(received),
+            _ => Some(Reply::new(401, "").header(
                 "www-authenticate",
                 r#"Bearer realm="https://auth.io/token""#,
             )),
@@ -187,9 +187,9 @@ fn with_tokens(says: impl Fn(&Heard) -> Option<Says> + Send + Sync + 'static) ->
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "as every answer of a test")]
-fn there(_: &Heard) -> Option<Says> {
+fn there(_: &Received) -> Option<Reply> {
     Some(
-        Says::new(200, "")
+        Reply::new(200, "")
             .header("docker-content-digest", &digest('a'))
             .after(1),
     )
@@ -203,7 +203,7 @@ fn request(tag: &str) -> Value {
     json!({"tag": tag, "images": {"app": "org/app"}})
 }
 
-/// `missing`, the first digit of the digest, or the failure.
+/// Returns `missing`, the first digit of the digest, or the message of the failure.
 fn shown(found: Result<BTreeMap<String, Found>, Failure>) -> String {
     match found {
         Ok(found) => found.get("app").map_or("missing".to_owned(), |found| {
@@ -214,8 +214,8 @@ fn shown(found: Result<BTreeMap<String, Found>, Failure>) -> String {
     }
 }
 
-impl World {
-    /// What an image is, asked anew.
+impl TestClient {
+    /// Looks up an image with an empty cache.
     async fn look(&self, config: &Value) -> String {
         self.registries.cache.invalidate_all();
         self.registries.cache.run_pending_tasks().await;
@@ -224,34 +224,34 @@ impl World {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thirty_images_of_one_repository_cost_one_token_and_thirty_heads() {
-    let world = with_tokens(there);
+async fn thirty_images_of_one_repository_need_one_token_and_thirty_heads() {
+    let client = with_tokens(there);
     let tags: Vec<_> = (0..30)
         .map(|number| request(&format!("v{number}")))
         .collect();
     let config = config();
-    let looked_up = join_all(tags.iter().map(|tag| world.look_up(&config, tag, 25))).await;
+    let looked_up = join_all(tags.iter().map(|tag| client.look_up(&config, tag, 25))).await;
     assert!(looked_up.into_iter().all(|found| shown(found) == "a"));
-    assert_eq!(world.count("auth.io/token"), 1);
-    assert_eq!(world.count("HEAD "), 30);
-    // The challenge.
-    assert_eq!(world.count("GET https://r.io"), 1);
-    assert_eq!(world.heard().len(), 32);
+    assert_eq!(client.count("auth.io/token"), 1);
+    assert_eq!(client.count("HEAD "), 30);
+    // The request for the challenge.
+    assert_eq!(client.count("GET https://r.io"), 1);
+    assert_eq!(client.received().len(), 32);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_kept_until_shortly_before_it_expires() {
-    let world = with_tokens(there);
+async fn a_token_is_cached_until_shortly_before_it_expires() {
+    let client = with_tokens(there);
     for (wait, tokens) in [(0, 1), (50, 1), (10, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        assert_eq!(world.look(&config()).await, "a");
-        assert_eq!(world.count("auth.io/token"), tokens);
+        assert_eq!(client.look(&config()).await, "a");
+        assert_eq!(client.count("auth.io/token"), tokens);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_credentials_have_a_token_of_their_own() {
-    let world = with_tokens(there);
+async fn each_set_of_credentials_has_its_own_token() {
+    let client = with_tokens(there);
     let dir = tempfile::tempdir().unwrap();
     let mut config = config();
     for (index, user) in ["a", "b", "a"].into_iter().enumerate() {
@@ -259,22 +259,22 @@ async fn each_credentials_have_a_token_of_their_own() {
         let docker = json!({"auths": {"r.io": {"username": user, "password": "p"}}});
         std::fs::write(&path, docker.to_string()).unwrap();
         config["dockerConfig"] = path.display().to_string().into();
-        assert_eq!(world.look(&config).await, "a");
+        assert_eq!(client.look(&config).await, "a");
     }
-    let tokens = world
-        .heard()
+    let tokens = client
+        .received()
         .into_iter()
-        .filter(|heard| heard.asked.contains("/token"));
-    let with: Vec<_> = tokens.map(|heard| heard.with).collect();
+        .filter(|received| received.asked.contains("/token"));
+    let with: Vec<_> = tokens.map(|received| received.with).collect();
     assert_eq!(with, ["Basic YTpw", "Basic Yjpw"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_credentials_are_not_sent_again_for_a_minute() {
-    let world = World::new(|heard| {
-        Some(match heard.asked.contains("/token") {
-            true => Says::new(403, ""),
-            false => Says::new(401, "").header(
+    let client = TestClient::new(|received| {
+        Some(match received.asked.contains("/token") {
+            true => Reply::new(403, ""),
+            false => Reply::new(401, "").header(
                 "www-authenticate",
                 r#"Bearer realm="https://auth.io/token""#,
             ),
@@ -282,40 +282,40 @@ async fn refused_credentials_are_not_sent_again_for_a_minute() {
     });
     for (wait, tokens) in [(0, 1), (10, 1), (40, 1), (15, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        let refused = world.look(&config()).await;
+        let refused = client.look(&config()).await;
         assert!(refused.contains("no credentials were sent"), "{refused}");
-        assert_eq!(world.count("/token"), tokens);
+        assert_eq!(client.count("/token"), tokens);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_tag_that_was_there_is_missing_only_after_a_second_look() {
-    // What HEAD and GET say, look by look.
+async fn a_tag_that_existed_is_missing_only_after_a_second_lookup() {
+    // `looks` says for each lookup whether the tag exists.
     let check = async |looks: &'static [bool], expect: &str| {
         let look = AtomicUsize::new(0);
-        let world = with_tokens(move |heard| {
-            if heard.asked.starts_with("HEAD") {
+        let client = with_tokens(move |received| {
+            if received.asked.starts_with("HEAD") {
                 look.fetch_add(1, Ordering::Relaxed);
             }
             let at = look.load(Ordering::Relaxed).saturating_sub(1);
-            let says = if looks[at] {
-                there(heard)?
+            let reply = if looks[at] {
+                there(received)?
             } else {
-                Says::new(404, UNKNOWN)
+                Reply::new(404, UNKNOWN)
             };
-            Some(Says {
+            Some(Reply {
                 after: Duration::ZERO,
-                ..says
+                ..reply
             })
         });
-        assert_eq!(world.look(&config()).await, "a");
+        assert_eq!(client.look(&config()).await, "a");
         let started = Instant::now();
-        assert_eq!(world.look(&config()).await, expect);
+        assert_eq!(client.look(&config()).await, expect);
         assert_eq!(started.elapsed(), Duration::from_secs(5));
-        // From then on it is missing at once.
+        // After that it is missing without a second lookup.
         if expect == "missing" {
             let started = Instant::now();
-            assert_eq!(world.look(&config()).await, "missing");
+            assert_eq!(client.look(&config()).await, "missing");
             assert_eq!(started.elapsed(), Duration::ZERO);
         }
     };
@@ -324,104 +324,105 @@ async fn a_tag_that_was_there_is_missing_only_after_a_second_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn tries_end_and_keep_to_what_the_registry_asks_for() {
-    // How long a lookup takes, besides the second for a token, and how often it asks for the manifest.
-    let check =
-        async |says: fn(&Heard) -> Option<Says>, seconds: std::ops::Range<f64>, heads: usize| {
-            let world = with_tokens(says);
-            let started = Instant::now();
-            let failed = world.look(&config()).await;
-            let took = started.elapsed().as_secs_f64() - 1.0;
-            assert!(seconds.contains(&took), "{took} {failed}");
-            assert_eq!(world.count("HEAD"), heads, "{failed}");
-            failed
-        };
+async fn retries_are_limited_and_obey_retry_after() {
+    // Checks the duration of a lookup without the second for a token, and the number of requests for the manifest.
+    let check = async |reply: fn(&Received) -> Option<Reply>,
+                       seconds: std::ops::Range<f64>,
+                       heads: usize| {
+        let client = with_tokens(reply);
+        let started = Instant::now();
+        let failed = client.look(&config()).await;
+        let took = started.elapsed().as_secs_f64() - 1.0;
+        assert!(seconds.contains(&took), "{took} {failed}");
+        assert_eq!(client.count("HEAD"), heads, "{failed}");
+        failed
+    };
     let broken = check(|_| None, 1.2..1.6, 3).await;
     assert!(
         broken.contains("cannot be reached: the connection broke"),
         "{broken}"
     );
-    let busy = |_: &Heard| Some(Says::new(503, "").header("retry-after", "4"));
+    let busy = |_: &Received| Some(Reply::new(503, "").header("retry-after", "4"));
     check(busy, 8.0..8.1, 3).await;
-    let closed = |_: &Heard| Some(Says::new(429, "").header("retry-after", "6"));
+    let closed = |_: &Received| Some(Reply::new(429, "").header("retry-after", "6"));
     let failed = check(closed, 0.0..0.1, 1).await;
-    assert!(failed.contains("no request for 6 s"), "{failed}");
-    // Three tries do not fit into the deadline.
-    let world = with_tokens(|_| Some(Says::new(503, "").header("retry-after", "4")));
+    assert!(failed.contains("refuses requests for 6 s"), "{failed}");
+    // The deadline does not allow a third attempt.
+    let client = with_tokens(|_| Some(Reply::new(503, "").header("retry-after", "4")));
     let started = Instant::now();
-    let late = shown(world.look_up(&config(), &request("v1"), 8).await);
+    let late = shown(client.look_up(&config(), &request("v1"), 8).await);
     assert!(late.contains("status 503"), "{late}");
-    assert_eq!((started.elapsed().as_secs(), world.count("HEAD")), (5, 2));
+    assert_eq!((started.elapsed().as_secs(), client.count("HEAD")), (5, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_gets_eight_requests_at_a_time() {
+async fn a_registry_gets_eight_concurrent_requests() {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     static MOST: AtomicUsize = AtomicUsize::new(0);
-    let world = with_tokens(|heard| {
+    let client = with_tokens(|received| {
         let running = RUNNING.fetch_add(1, Ordering::Relaxed) + 1;
         MOST.fetch_max(running, Ordering::Relaxed);
         tokio::spawn(async {
             sleep(Duration::from_millis(999)).await;
             RUNNING.fetch_sub(1, Ordering::Relaxed);
         });
-        there(heard)
+        there(received)
     });
     let tags: Vec<_> = (0..64)
         .map(|number| request(&format!("v{number}")))
         .collect();
     let config = config();
-    let looked_up = join_all(tags.iter().map(|tag| world.look_up(&config, tag, 25))).await;
+    let looked_up = join_all(tags.iter().map(|tag| client.look_up(&config, tag, 25))).await;
     assert!(looked_up.into_iter().all(|found| shown(found) == "a"));
     assert_eq!(MOST.load(Ordering::Relaxed), 8);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_is_down_is_asked_every_five_seconds() {
-    let world = with_tokens(|_| Some(Says::new(410, "")));
+async fn a_failure_is_cached_for_five_seconds() {
+    let client = with_tokens(|_| Some(Reply::new(410, "")));
     for (wait, heads) in [(0, 1), (4, 1), (2, 2)] {
         sleep(Duration::from_secs(wait)).await;
-        let failed = world.look(&config()).await;
+        let failed = client.look(&config()).await;
         assert!(failed.contains("status 410"), "{failed}");
-        assert_eq!(world.count("HEAD"), heads);
+        assert_eq!(client.count("HEAD"), heads);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_index_is_read_again_only_if_it_changed() {
+async fn an_index_is_read_again_only_after_a_change() {
     let index = json!({"schemaVersion": 2, "manifests": [
         {"digest": digest('b'), "platform": {"os": "linux", "architecture": "amd64"}},
     ]});
     let index = index.to_string();
     let hash = ring::digest::digest(&ring::digest::SHA256, index.as_bytes());
     let hash = appset_generator::Digest::from_sha256(hash.as_ref()).unwrap();
-    let world = World::new(move |_| {
-        Some(Says::new(200, &index).header("docker-content-digest", hash.as_str()))
+    let client = TestClient::new(move |_| {
+        Some(Reply::new(200, &index).header("docker-content-digest", hash.as_str()))
     });
     let mut request = request("v1");
     request["platform"] = "linux/amd64".into();
     for _ in 0..3 {
-        world.registries.cache.invalidate_all();
-        world.registries.cache.run_pending_tasks().await;
-        assert_eq!(shown(world.look_up(&config(), &request, 25).await), "b");
+        client.registries.cache.invalidate_all();
+        client.registries.cache.run_pending_tasks().await;
+        assert_eq!(shown(client.look_up(&config(), &request, 25).await), "b");
     }
     let head = "HEAD manifests/v1";
-    assert_eq!(world.asked(), ["GET manifests/v1", head, head]);
+    assert_eq!(client.asked(), ["GET manifests/v1", head, head]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_names_registry_image_and_step() {
     let check = async |slow: &'static str, step: &str| {
-        let world = with_tokens(move |heard| match heard.asked.contains("tags/list") {
+        let client = with_tokens(move |received| match received.asked.contains("tags/list") {
             true => {
-                Some(Says::new(200, r#"{"tags":[]}"#).after(if slow == "tags" { 600 } else { 0 }))
+                Some(Reply::new(200, r#"{"tags":[]}"#).after(if slow == "tags" { 600 } else { 0 }))
             }
-            false => Some(Says::new(404, UNKNOWN).after(if slow == "HEAD" { 600 } else { 0 })),
+            false => Some(Reply::new(404, UNKNOWN).after(if slow == "HEAD" { 600 } else { 0 })),
         });
         let config = json!({"registries": {"r.io": {}}});
         // A token takes a second.
         let seconds = if slow == "token" { 1 } else { 25 };
-        let failed = shown(world.look_up(&config, &request("v1"), seconds).await);
+        let failed = shown(client.look_up(&config, &request("v1"), seconds).await);
         assert_eq!(
             failed,
             format!("no answer within {seconds} s: registry r.io, image org/app: {step}")
@@ -433,52 +434,52 @@ async fn a_deadline_names_registry_image_and_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_fails_is_answered_for_as_long_as_configured() {
+async fn a_stale_digest_is_served_for_the_configured_time() {
     static DOWN: AtomicUsize = AtomicUsize::new(0);
-    let world = with_tokens(|heard| match DOWN.load(Ordering::Relaxed) {
-        0 => there(heard),
-        1 => Some(Says::new(410, "")),
-        _ => Some(Says::new(404, UNKNOWN)),
+    let client = with_tokens(|received| match DOWN.load(Ordering::Relaxed) {
+        0 => there(received),
+        1 => Some(Reply::new(410, "")),
+        _ => Some(Reply::new(404, UNKNOWN)),
     });
     let stale = json!({"registries": {"r.io": {"proof": "authorized"}}, "staleFor": "1h"});
-    assert_eq!(world.look(&stale).await, "a");
+    assert_eq!(client.look(&stale).await, "a");
     DOWN.store(1, Ordering::Relaxed);
     sleep(Duration::from_secs(3000)).await;
-    assert_eq!(world.look(&stale).await, "a stale");
-    let gauge = |text: &str| world.metrics.to_text(true, Vec::new()).contains(text);
+    assert_eq!(client.look(&stale).await, "a stale");
+    let gauge = |text: &str| client.metrics.to_text(true, Vec::new()).contains(text);
     assert!(gauge(
         r#"gloo_appset_registry_stale_seconds{registry="r.io"} 300"#
     ));
-    // Without the setting, after its time, and of another image it is a failure.
-    assert!(world.look(&config()).await.contains("status 410"));
+    // It is a failure without the setting, after the time, and for another image.
+    assert!(client.look(&config()).await.contains("status 410"));
     sleep(Duration::from_secs(601)).await;
-    assert!(world.look(&stale).await.contains("status 410"));
-    let other = world.look_up(&stale, &request("v2"), 25).await;
+    assert!(client.look(&stale).await.contains("status 410"));
+    let other = client.look_up(&stale, &request("v2"), 25).await;
     assert!(shown(other).contains("status 410"));
-    // A 404 that is proven is never stale.
+    // A proven 404 is never replaced by a stale digest.
     DOWN.store(2, Ordering::Relaxed);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!(world.look(&stale).await, "missing");
+    assert_eq!(client.look(&stale).await, "missing");
     assert!(gauge(
         r#"gloo_appset_registry_stale_seconds{registry="r.io"} 0"#
     ));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_knows_no_stale_digest() {
-    let world = World::new(|_| Some(Says::new(410, "")));
+async fn there_is_no_stale_digest_after_a_restart() {
+    let client = TestClient::new(|_| Some(Reply::new(410, "")));
     let stale = json!({"registries": {"r.io": {}}, "staleFor": "24h"});
-    assert!(world.look(&stale).await.contains("status 410"));
+    assert!(client.look(&stale).await.contains("status 410"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_registry_allows_is_a_metric() {
-    let world = with_tokens(|_| {
-        let says = Says::new(429, "").header("retry-after", "60");
-        Some(says.header("ratelimit-remaining", "76;w=21600"))
+async fn the_rate_limit_of_a_registry_is_a_metric() {
+    let client = with_tokens(|_| {
+        let reply = Reply::new(429, "").header("retry-after", "60");
+        Some(reply.header("ratelimit-remaining", "76;w=21600"))
     });
-    world.look(&config()).await;
-    let metrics = world.metrics.to_text(true, Vec::new());
+    client.look(&config()).await;
+    let metrics = client.metrics.to_text(true, Vec::new());
     for line in [
         r#"gloo_appset_registry_ratelimit_remaining{registry="r.io"} 76"#,
         r#"gloo_appset_registry_requests_total{registry="r.io",code="429"} 1"#,
@@ -489,10 +490,10 @@ async fn what_a_registry_allows_is_a_metric() {
 
 #[tokio::test(start_paused = true)]
 async fn no_secret_is_in_a_failure_or_a_metric() {
-    let world = World::new(|heard| {
-        Some(match heard.asked.contains("/token") {
-            true => Says::new(200, "hush-body"),
-            false => Says::new(401, "hush-body").header(
+    let client = TestClient::new(|received| {
+        Some(match received.asked.contains("/token") {
+            true => Reply::new(200, "hush-body"),
+            false => Reply::new(401, "hush-body").header(
                 "www-authenticate",
                 r#"Bearer realm="https://auth.io/token?hush=hush""#,
             ),
@@ -506,8 +507,8 @@ async fn no_secret_is_in_a_failure_or_a_metric() {
     config["dockerConfig"] = path.display().to_string().into();
     let mut request = request("hush-tag");
     request["platform"] = "hush/hush".into();
-    let failure = world.look_up(&config, &request, 25).await.unwrap_err();
+    let failure = client.look_up(&config, &request, 25).await.unwrap_err();
     assert!(failure.to_string().contains("sent no token"), "{failure}");
     assert!(!failure.to_log().contains("hush"), "{}", failure.to_log());
-    assert!(!world.metrics.to_text(true, Vec::new()).contains("hush"));
+    assert!(!client.metrics.to_text(true, Vec::new()).contains("hush"));
 }

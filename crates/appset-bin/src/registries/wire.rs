@@ -22,7 +22,7 @@ use tower::{BoxError, Service};
 
 use crate::registries::transport::Wire;
 
-/// A client without connections.
+/// Makes the client. It has no connection yet.
 pub(super) fn new() -> anyhow::Result<Wire> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
@@ -44,7 +44,7 @@ pub(super) fn new() -> anyhow::Result<Wire> {
     }))
 }
 
-/// Makes connections. Those for https go through the proxy in `HTTPS_PROXY` or `ALL_PROXY`, unless `NO_PROXY` has the host.
+/// Opens connections. Those for https use the proxy in `HTTPS_PROXY` or `ALL_PROXY`, unless `NO_PROXY` contains the host.
 #[derive(Clone)]
 struct Connector {
     direct: HttpConnector,
@@ -54,7 +54,7 @@ struct Connector {
 impl Connector {
     fn from_env() -> Self {
         let mut direct = HttpConnector::new();
-        // What comes after the connection is not its business.
+        // The connector only opens TCP connections, also for https.
         direct.enforce_http(false);
         Self {
             direct,
@@ -79,7 +79,7 @@ impl Service<Uri> for Connector {
             return Box::pin(self.direct.call(registry).err_into());
         };
         if proxy.uri().scheme() != Some(&Scheme::HTTP) {
-            let error = "HTTPS_PROXY has to be the address of a proxy that begins with http://";
+            let error = "HTTPS_PROXY must be an address that begins with http://";
             return Box::pin(std::future::ready(Err(error.into())));
         }
         let mut tunnel = Tunnel::new(proxy.uri().clone(), self.direct.clone());
@@ -90,8 +90,8 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// What `SSL_CERT_FILE` and `SSL_CERT_DIR` name, or what the system trusts. In an image that has neither, what Mozilla's
-/// programs trust.
+/// Returns the trusted certificate authorities: those in `SSL_CERT_FILE` and `SSL_CERT_DIR`, else those of the system, else those
+/// that Mozilla trusts, which are part of the program for images without any.
 fn trusted() -> RootCertStore {
     let is_chosen = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
         .iter()
@@ -99,7 +99,7 @@ fn trusted() -> RootCertStore {
     let (roots, origin) = choose(rustls_native_certs::load_native_certs().certs, is_chosen);
     if roots.is_empty() {
         tracing::warn!(
-            "no certificate authority is where SSL_CERT_FILE and SSL_CERT_DIR say, so no https registry can be asked"
+            "SSL_CERT_FILE and SSL_CERT_DIR contain no certificate authority: every lookup over https fails"
         );
     } else {
         tracing::info!(origin, count = roots.len(), "certificate authorities");
@@ -107,7 +107,7 @@ fn trusted() -> RootCertStore {
     roots
 }
 
-/// The authorities that were `found`, or those in the program, and in a word where they are from.
+/// Returns the authorities in `found` or those of the program, and their origin for the log.
 fn choose(found: Vec<CertificateDer<'_>>, is_chosen: bool) -> (RootCertStore, &'static str) {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_administrators_choice_counts_most_and_an_empty_image_can_ask_all_the_same() {
+    fn configured_authorities_replace_those_of_the_system_and_of_the_program() {
         let key = KeyPair::generate().unwrap();
         let own = CertificateParams::default().self_signed(&key).unwrap();
         let own = own.der().clone();
@@ -140,7 +140,7 @@ mod tests {
         check(std::slice::from_ref(&own), false, (1, "system"));
         check(&[], false, (mozilla, "program"));
         check(&[own], true, (1, "environment"));
-        // A misspelt path must not widen what is trusted.
+        // A misspelt path must not extend the trusted authorities.
         check(&[], true, (0, "environment"));
         check(&[CertificateDer::from(vec![0])], true, (0, "environment"));
     }

@@ -1,4 +1,4 @@
-//! A running generator with an HTTP client that can stop half-way, and a fake HTTP server for registries, API servers and proxies.
+//! A running generator, an HTTP client that can stop in the middle of a request, and a fake HTTP server.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No measure of anything: a test that waits longer has found a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout after which a test fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes a kubeconfig, without a login, for the API server at `host`.
 pub(crate) fn kubeconfig(dir: &Path, host: &str) -> PathBuf {
@@ -32,12 +32,12 @@ users: [{{name: any, user: {{}}}}]
     file
 }
 
-/// A running generator; it ends with this value.
+/// A running generator. Dropping it ends the process.
 pub(crate) struct Generator {
     dir: TempDir,
     process: Child,
     records: Receiver<Value>,
-    /// Records that were read on the way.
+    /// Log records that were already read.
     seen: Vec<Value>,
     api: String,
     ops: String,
@@ -52,7 +52,7 @@ pub(crate) struct Reply {
 }
 
 impl Generator {
-    /// Starts it with a configuration and tokens, each a name and a text.
+    /// Starts the generator with a configuration and tokens, each a name and a value.
     pub(crate) fn start(config: &str, tokens: &[(&str, &str)]) -> Self {
         Self::start_with(config, tokens, &[])
     }
@@ -61,7 +61,7 @@ impl Generator {
         Self::start_in(&[], config, tokens, flags)
     }
 
-    /// Starts it with these variables set.
+    /// Starts the generator with environment variables.
     pub(crate) fn start_in(
         environment: &[(&str, &str)],
         config: &str,
@@ -83,7 +83,7 @@ impl Generator {
         )
     }
 
-    /// Starts it with the only token in the file `token`.
+    /// Starts the generator with one token in the file `token`.
     pub(crate) fn start_with_token_file(config: &str, token: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
@@ -128,17 +128,17 @@ impl Generator {
         generator
     }
 
-    /// Where Argo CD asks.
+    /// Returns the address of the port for Argo CD.
     pub(crate) fn api(&self) -> &str {
         &self.api
     }
 
-    /// Holds `config.yaml`, and `tokens` or `token`.
+    /// Returns the directory with `config.yaml`, and `tokens` or `token`.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Asks for parameters below `path`, with a bearer token.
+    /// Requests parameters below `path` with a bearer token.
     pub(crate) fn post(&self, path: &str, token: Option<&str>, body: &str) -> Reply {
         let token = token.map(|token| ("authorization", format!("Bearer {token}")));
         let path = format!("{path}/api/v1/getparams.execute");
@@ -153,12 +153,12 @@ impl Generator {
         body: &str,
     ) -> Reply {
         let mut call = self.begin(method, path, headers, body.len());
-        // A refusal may come before the body is read.
+        // The server may refuse the request before it reads the body.
         call.0.write_all(body.as_bytes()).ok();
         call.reply()
     }
 
-    /// Sends all of a request but its body, which is to have `length` bytes.
+    /// Sends the head of a request whose body has `length` bytes.
     pub(crate) fn begin(
         &self,
         method: &str,
@@ -178,17 +178,17 @@ impl Generator {
         call
     }
 
-    /// Connects, and asks for nothing yet.
+    /// Opens a connection to the port for Argo CD.
     pub(crate) fn connect(&self) -> Call {
         Call(TcpStream::connect(&self.api).unwrap())
     }
 
-    /// Connects to the other port, and asks for nothing yet.
+    /// Opens a connection to the port for the kubelet and Prometheus.
     pub(crate) fn connect_ops(&self) -> Call {
         Call(TcpStream::connect(&self.ops).unwrap())
     }
 
-    /// Resident memory of the process, in bytes.
+    /// Returns the resident memory of the process in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status
@@ -199,14 +199,14 @@ impl Generator {
         kib << 10
     }
 
-    /// Sends the bytes of a request.
+    /// Sends the bytes of a whole request.
     pub(crate) fn replay(&self, request: &[u8]) -> Reply {
         let mut call = self.connect();
         call.0.write_all(request).unwrap();
         call.reply()
     }
 
-    /// Asks the other port.
+    /// Sends a GET to the port for the kubelet and Prometheus.
     pub(crate) fn ops(&self, path: &str) -> Reply {
         let mut call = Call(TcpStream::connect(&self.ops).unwrap());
         let head = format!("GET {path} HTTP/1.1\r\nhost: any\r\n\r\n");
@@ -214,18 +214,18 @@ impl Generator {
         call.reply()
     }
 
-    /// Waits for a line of the figures.
+    /// Waits until the metrics contain a line.
     #[track_caller]
     pub(crate) fn wait_for(&self, line: &str) {
         self.wait_until("/metrics", line);
     }
 
-    /// Waits until the other port says this.
+    /// Waits until the response at `path` contains `part`.
     #[track_caller]
     pub(crate) fn wait_until(&self, path: &str, part: &str) {
         let started = Instant::now();
         while !self.ops(path).body.contains(part) {
-            assert!(started.elapsed() < PATIENCE, "{part} never came");
+            assert!(started.elapsed() < TIMEOUT, "{path} never had {part}");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -235,13 +235,13 @@ impl Generator {
         kill_process(pid, Signal::TERM).unwrap();
     }
 
-    /// Terminates it, and returns what it logged.
+    /// Terminates the process and returns its log.
     pub(crate) fn stop(mut self) -> Vec<Value> {
         self.terminate();
         self.end()
     }
 
-    /// Waits for its end, and returns what it logged.
+    /// Waits for the end of the process and returns its log.
     pub(crate) fn end(&mut self) -> Vec<Value> {
         assert!(self.process.wait().unwrap().success());
         let mut records = std::mem::take(&mut self.seen);
@@ -268,13 +268,13 @@ impl Drop for Generator {
     }
 }
 
-/// A request that has begun.
+/// A connection on which a request may have begun.
 pub(crate) struct Call(TcpStream);
 
 impl Call {
-    /// Waits for the other side to close, without an answer.
+    /// Waits until the server closes the connection without a response.
     pub(crate) fn closed(mut self) {
-        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.0.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
     }
 
@@ -282,12 +282,12 @@ impl Call {
         self.0.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Sends as far as the other side takes it.
+    /// Sends text, and ignores an error.
     pub(crate) fn try_send(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).ok();
     }
 
-    /// Reads the response: its head, and as many bytes as the head announces.
+    /// Reads the response: the head, and a body of `content-length` bytes.
     pub(crate) fn reply(self) -> Reply {
         let mut stream = BufReader::new(self.0);
         let mut head = String::new();
@@ -316,20 +316,20 @@ impl Reply {
     }
 }
 
-/// A registry on loopback. It ends with the test's process.
-pub(crate) struct Registry {
+/// A fake HTTP server on loopback for registries, API servers and proxies. It records its requests.
+pub(crate) struct FakeServer {
     pub(crate) host: String,
     requests: Arc<Mutex<Vec<String>>>,
 }
 
-/// A response: status, further headers, body.
-pub(crate) type Said = (u16, Vec<(&'static str, String)>, String);
+/// A response: status, additional headers, body.
+pub(crate) type Response = (u16, Vec<(&'static str, String)>, String);
 
-impl Registry {
-    /// Answers every request as `answer` says, which gets `METHOD /path` and the Authorization header; never if it says
-    /// nothing.
+impl FakeServer {
+    /// Starts the server. `answer` gets `METHOD /path` and the Authorization header. If it returns `None`, the request gets no
+    /// response.
     pub(crate) fn start(
-        answer: impl Fn(&str, &str) -> Option<Said> + Send + Sync + 'static,
+        answer: impl Fn(&str, &str) -> Option<Response> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
@@ -344,7 +344,7 @@ impl Registry {
         Self { host, requests }
     }
 
-    /// `METHOD /path` of every request until now.
+    /// Returns `METHOD /path` of every request so far.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -353,7 +353,7 @@ impl Registry {
 fn serve(
     stream: TcpStream,
     seen: &Mutex<Vec<String>>,
-    answer: &dyn Fn(&str, &str) -> Option<Said>,
+    answer: &dyn Fn(&str, &str) -> Option<Response>,
 ) {
     let mut writer = stream.try_clone().unwrap();
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -369,7 +369,7 @@ fn serve(
         let asked = first.trim_end_matches(" HTTP/1.1").to_owned();
         seen.lock().unwrap().push(asked.clone());
         let Some((status, headers, body)) = answer(&asked, &authorization) else {
-            // Keeps the connection, and says nothing.
+            // Keeps the connection open.
             lines.next();
             return;
         };

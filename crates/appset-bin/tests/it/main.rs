@@ -1,4 +1,4 @@
-//! The process as Argo CD, the kubelet and an administrator see it.
+//! Tests of the running process, as Argo CD, the kubelet and an administrator use it.
 
 #![allow(
     clippy::unwrap_used,

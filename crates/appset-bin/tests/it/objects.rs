@@ -50,7 +50,7 @@ rollouts: {namespaces: [shop]}
 glooWorkspaces: {clusterMap: {c1: in-cluster}}
 ";
 
-/// A generator over objects in files.
+/// A generator that reads objects from files.
 struct Files {
     dir: TempDir,
     generator: Generator,
@@ -75,7 +75,7 @@ impl Files {
 }
 
 #[test]
-fn tables_are_read_or_the_call_fails() {
+fn a_call_fails_if_a_file_cannot_be_read() {
     let files = Files::new();
     let ask = |selector: Value| files.ask("gloo-routes", json!({"routeTableSelector": selector}));
     let found = ask(json!({"labels": {"app": "demo"}}));
@@ -89,7 +89,7 @@ fn tables_are_read_or_the_call_fails() {
     let one_missing = ask(json!({"names": ["web", "other"]}));
     assert_eq!(one_missing.status, 409, "{}", one_missing.body);
 
-    // One file that cannot be read: the tables may be in it.
+    // An unreadable file may contain a table.
     let bad = TABLE.replace("[shop.example.com]", "{");
     fs::write(files.dir.path().join("bad.yaml"), bad).unwrap();
     let unread = ask(json!({"names": ["web"]}));
@@ -124,9 +124,9 @@ fn workspaces_are_read_with_their_clusters() {
     assert!(typo.body.contains("missing_workspace"), "{}", typo.body);
 }
 
-/// Each cluster has a directory of its own, with the same table, and the namespace shop has the label in west only.
+/// Each cluster has its own directory with the same table. The namespace shop has the label only in west.
 #[test]
-fn namespaces_with_a_label_are_looked_into_in_each_cluster() {
+fn namespaces_are_selected_by_label_in_each_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let namespace = |labels: &str| {
         format!("{TABLE}---\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n")
@@ -177,7 +177,7 @@ profiles:
         "{}",
         asked.body
     );
-    // One cluster that cannot be read fails the call, and is named.
+    // A cluster that cannot be read fails the call, and the message names it.
     fs::remove_dir_all(dir.path().join("east")).unwrap();
     let unread = ask("", "");
     assert_eq!(unread.status, 503, "{}", unread.body);
@@ -196,7 +196,7 @@ glooRoutes: {namespaces: [shop]}
 const ROUTES: &str =
     r#"{"input":{"parameters":{"source":"gloo-routes","routeTableSelector":{"name":"web"}}}}"#;
 
-/// A flag for an API server that listens no more.
+/// Returns the flag for an API server whose port is closed.
 fn unanswered(dir: &TempDir) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -204,9 +204,9 @@ fn unanswered(dir: &TempDir) -> String {
     format!("--kubeconfig={}", file.display())
 }
 
-/// The namespaces with a label are not known yet, nor are the objects of one of two clusters.
+/// Neither the namespaces nor the objects of the clusters are known.
 #[test]
-fn a_cluster_that_cannot_be_read_fails_the_call_by_its_name() {
+fn the_failure_for_an_unreadable_cluster_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let config = "
 clusters: {east: {context: any}, west: {context: none}}
@@ -231,9 +231,9 @@ rollouts: {namespaces: '*', clusters: [west]}
     assert!(ask(rollouts).starts_with(said), "{}", ask(rollouts));
 }
 
-/// An empty list would be an answer, too: the one that deletes every Application.
+/// An empty list for unknown objects would delete every Application.
 #[test]
-fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
+fn a_source_with_unknown_objects_is_not_ready_and_others_answer() {
     let dir = tempfile::tempdir().unwrap();
     let generator = Generator::start_with(ROUTES_CONFIG, &[("argocd", "t")], &[&unanswered(&dir)]);
     generator.wait_until("/readyz", "cannot list routetables");
@@ -261,7 +261,7 @@ fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
             .starts_with("RouteTables in namespace shop are not known: ")
     );
 
-    // What is no longer configured is not waited for.
+    // A source that is removed from the configuration does not affect readiness.
     let config = ROUTES_CONFIG
         .lines()
         .filter(|line| !line.starts_with("gloo"));
@@ -270,7 +270,7 @@ fn what_has_not_been_seen_is_not_ready_and_the_rest_is_answered() {
     assert_eq!(generator.ops("/readyz").status, 200);
     assert!(!generator.ops("/metrics").body.contains("watch_synced{"));
 
-    // Nor is what is configured later, for what else there is can be answered.
+    // A source that is added later does not either, since the other sources still answer.
     fs::write(generator.dir().join("config.yaml"), ROUTES_CONFIG).unwrap();
     assert_eq!(generator.ops("/readyz").status, 200);
     assert_eq!(generator.post("", Some("t"), ROUTES).status, 503);

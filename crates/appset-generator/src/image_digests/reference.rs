@@ -182,8 +182,8 @@ impl Platform {
 
     /// Returns how far `other` is from this platform, or `None` if an image for `other` does not run here.
     ///
-    /// 0 is the same platform, and a lower variant is farther: for `arm/v7`, `arm/v6` is 1 and `arm/v5` is 2. On `arm64` an image for
-    /// 32-bit `arm` is farther than any for `arm64`. On `amd64` an image for 32 bits is never accepted.
+    /// 0 is the same platform, and a lower variant is farther: for `arm/v7`, `arm/v6` is 1 and `arm/v5` is 2. On `arm64` an image
+    /// for 32-bit `arm` is farther than any for `arm64`. On `amd64` an image for 32 bits is never accepted.
     pub(super) fn distance(&self, other: &Self) -> Option<u32> {
         if self.os != other.os {
             return None;
