@@ -1,6 +1,7 @@
-//! One call over HTTP: bounded, counted, logged, and answered in one buffer.
+//! The HTTP routes of both ports: one for Argo CD, one for the kubelet and Prometheus.
 //!
-//! A handler takes a [`Caller`], and without a known token there is none, so no handler can run.
+//! A call of Argo CD is bounded, counted, logged, and answered in one buffer. Its handler takes a [`Caller`], and without a known
+//! token there is none, so no handler can run.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,22 +15,22 @@ use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use futures::FutureExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use tracing::{Instrument as _, Span, field};
 
 use crate::service::Service;
 
-/// What Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
+/// The path that Argo CD appends to `baseUrl` (`applicationset/services/plugin`).
 const PATH: &str = "/api/v1/getparams.execute";
 
-/// Longest body.
+/// The maximum size of a body, in bytes.
 const MAX_BODY: usize = 1 << 20;
-/// Longest field of a log record that a request fills, in bytes.
+/// The maximum size of a field of a log record that has a value of the request, in bytes.
 const MAX_FIELD: usize = 256;
 
-/// The routes for Argo CD.
+/// Returns the routes for Argo CD.
 pub(crate) fn router(service: Arc<Service>) -> Router {
     Router::new()
         .route(PATH, post(execute))
@@ -72,9 +73,9 @@ async fn execute(
     Ok(Answered { source, answer })
 }
 
-/// The bearer of a known token.
+/// A caller with a known token.
 pub(crate) struct Caller {
-    /// The token's name.
+    /// The name of the token.
     pub(crate) token: String,
 }
 
@@ -94,14 +95,14 @@ impl FromRequestParts<Arc<Service>> for Caller {
             Some(token) => Ok(Self {
                 token: token.to_owned(),
             }),
-            // A key that its Secret does not have is sent as it stands in the ConfigMap: `$key` or `$secret:key`.
+            // If the Secret does not have the key, Argo CD sends the reference from the ConfigMap: `$key` or `$secret:key`.
             None if sent.starts_with(b"$") => Err(Failure::TokenReference.into()),
             None => Err(Failure::WrongToken.into()),
         }
     }
 }
 
-/// The token of an Authorization header. The scheme's case does not matter (RFC 9110, 11.1).
+/// Returns the token of an Authorization header. The scheme is case-insensitive (RFC 9110, 11.1).
 fn bearer(header: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"bearer";
     let (scheme, token) = header.split_at_checked(SCHEME.len())?;
@@ -118,14 +119,14 @@ async fn read(body: Body) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// An answer, and the source that it is from.
+/// An answer with its source.
 #[derive(Clone)]
 struct Answered {
     source: String,
     answer: Answer,
 }
 
-/// A failure, and the source that it is from. [`account`] writes the answer.
+/// A failure with its source. [`account`] writes the response.
 #[derive(Clone)]
 pub(crate) struct Refused {
     source: Option<String>,
@@ -156,7 +157,8 @@ impl IntoResponse for Answered {
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        // Complete as it is: what no layer completes must be an error, since 200 without a body deletes every Application.
+        // This response must be a complete error by itself, in case no layer replaces it: the controller deletes every
+        // Application after status 200 without a body.
         let body = Failure::Internal.to_body("");
         let mut response = json(StatusCode::INTERNAL_SERVER_ERROR, body);
         response.extensions_mut().insert(self);
@@ -164,7 +166,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Runs a call within its bounds, and writes its outcome to the log and the metrics.
+/// Runs a call within its limits, and writes its outcome to the log and the metrics.
 async fn account(
     State(service): State<Arc<Service>>,
     request: axum::extract::Request,
@@ -195,7 +197,7 @@ async fn account(
         service.metrics.answered(&source, count, started.elapsed());
     } else {
         let refused = response.extensions_mut().remove();
-        let Refused { source, failure } = refused.unwrap_or_else(|| by_axum(&response).into());
+        let Refused { source, failure } = refused.unwrap_or_else(|| rejected(&response).into());
         let code = failure.code();
         let problem = failure.to_log();
         let problem = cut(&problem);
@@ -214,10 +216,10 @@ async fn account(
         headers.remove(header::CONTENT_TYPE);
         let status = StatusCode::from_u16(code.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         response = json(status, failure.to_body(&id));
-        // Which methods a path has, for example.
+        // For example `allow`, which lists the methods of a path.
         response.headers_mut().extend(headers);
-        // The body may be unread, and the server then closes the connection: the client's next call must not use it, for
-        // Argo CD does not repeat a call that finds it closed.
+        // If the body was not read, the server closes the connection. The header prevents the client from using it for the
+        // next call, since Argo CD does not repeat a call that fails on a closed connection.
         set(&mut response, header::CONNECTION, "close");
     }
     if service.is_draining() {
@@ -226,8 +228,8 @@ async fn account(
     response
 }
 
-/// The failure behind a response that is neither an [`Answered`] nor a [`Refused`]: axum rejected a path that is not UTF-8.
-fn by_axum(response: &Response) -> Failure {
+/// Returns the failure for a response of axum itself, which rejects a path that is not UTF-8.
+fn rejected(response: &Response) -> Failure {
     if response.status().is_client_error() {
         Failure::UnknownPath
     } else {
@@ -235,13 +237,13 @@ fn by_axum(response: &Response) -> Failure {
     }
 }
 
-/// The beginning of `text`, as a log may have it.
+/// Shortens `text` for the log.
 fn cut(text: &str) -> &str {
     text.get(..text.floor_char_boundary(MAX_FIELD))
         .unwrap_or_default()
 }
 
-/// Runs `call` if there is room, until the deadline; a panic is a failure of this call only.
+/// Runs `call` until the deadline, unless too many calls are running. A panic fails only this call.
 async fn bounded(
     service: &Service,
     call: impl Future<Output = Response>,
@@ -253,7 +255,7 @@ async fn bounded(
         Ok(Err(_panic)) => Err(Failure::Internal),
         Err(_elapsed) => Err(Failure::Deadline {
             seconds: service.deadline.as_secs(),
-            waiting: "the body of the request, or a source".to_owned(),
+            waiting: "waiting for the body of the request or for a source".to_owned(),
         }),
     }
 }
@@ -270,12 +272,37 @@ fn set(response: &mut Response, name: HeaderName, value: &'static str) {
         .insert(name, HeaderValue::from_static(value));
 }
 
+/// Returns the routes for the kubelet and Prometheus.
+pub(crate) fn ops_router(service: Arc<Service>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(service)
+}
+
+/// Reports readiness. An invalid change of the configuration does not affect it, since the previous one stays in use.
+async fn readyz(State(service): State<Arc<Service>>) -> impl IntoResponse {
+    match service.unready() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+    }
+}
+
+async fn metrics(State(service): State<Arc<Service>>) -> impl IntoResponse {
+    const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, OPEN_METRICS)],
+        service.metrics_text(),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_refusal_that_no_layer_completes_is_an_error_with_a_body() {
+    async fn a_refusal_without_the_layer_is_an_error_with_a_body() {
         let response = Refused::from(Failure::Empty("a source".to_owned())).into_response();
         assert_eq!(response.status(), 500);
         let body = response.into_body().collect().await.unwrap().to_bytes();
@@ -283,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_is_cut_between_two_characters() {
+    fn a_field_is_shortened_between_two_characters() {
         assert_eq!(cut(&"é".repeat(200)).len(), 256);
         assert_eq!(cut(&format!("a{}", "é".repeat(200))).len(), 255);
         assert_eq!(cut("a"), "a");

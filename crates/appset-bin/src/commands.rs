@@ -1,23 +1,23 @@
-//! The command line, and the commands for people and CI: ask without a server, and check a configuration.
+//! The command line: the flags of the server, and the commands `ask` and `validate`.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use appset_generator::{Config, Failure, Request};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use tokio::time::{Instant, sleep};
+use tracing::level_filters::LevelFilter;
 
-use crate::Flags;
-use crate::flags::seconds;
 use crate::service::Service;
 
-const EXIT_CODES: &str = "Exit codes: 0 answered, or the configuration is right; 1 refused, or it is wrong; \
-2 the command line is wrong; 3 an input cannot be read.";
-/// How long to wait before looking again whether a cluster's objects are known.
+const EXIT_CODES: &str = "Exit codes: 0 success; 1 the request is refused, or the configuration is invalid; \
+2 the command line is invalid; 3 an input cannot be read.";
+/// The time between two attempts of `ask` while the objects of a cluster are unknown.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers the plugin generators of Argo CD's ApplicationSets.
@@ -29,83 +29,186 @@ const PAUSE: Duration = Duration::from_millis(100);
     disable_help_subcommand = true
 )]
 pub struct CommandLine {
-    /// What to do instead of serving.
+    /// The command to run instead of the server.
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// How to serve.
+    /// The flags of the server.
     #[command(flatten)]
     pub(crate) flags: Option<Flags>,
 }
 
-/// What to do instead of serving.
+/// The flags of the server.
+#[derive(Debug, Clone, Args)]
+#[command(group = ArgGroup::new("tokens").required(true))]
+pub struct Flags {
+    /// The configuration file; a change takes effect with the next request.
+    #[arg(long, env = "GLOO_APPSET_CONFIG", value_name = "FILE")]
+    pub(crate) config: PathBuf,
+
+    /// A directory with one file per token, such as a mounted Secret; a change takes effect with the next request.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TOKENS_DIR",
+        value_name = "DIR",
+        group = "tokens"
+    )]
+    pub(crate) tokens_dir: Option<PathBuf>,
+
+    /// A file with the only token, such as /var/run/argo/token; a change takes effect with the next request.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TOKEN_FILE",
+        value_name = "FILE",
+        group = "tokens"
+    )]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// The address for requests of Argo CD.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8080"
+    )]
+    pub(crate) listen: SocketAddr,
+
+    /// The address of /livez, /readyz and /metrics.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_OPS_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8081"
+    )]
+    pub(crate) ops_listen: SocketAddr,
+
+    /// The certificates for https in PEM, the server's own first; a change takes effect with the next connection.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// The private key of the certificate in PEM.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+
+    /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
+    /// ~/.kube/config.
+    #[arg(long, env = "GLOO_APPSET_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The context in the kubeconfig.
+    #[arg(long, env = "GLOO_APPSET_CONTEXT", value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// Read objects from the YAML files in this directory instead of a cluster.
+    #[arg(long, env = "GLOO_APPSET_OBJECTS_DIR", value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
+    pub(crate) objects_dir: Option<PathBuf>,
+
+    /// The deadline of a call in seconds. Argo CD waits 30 seconds by default.
+    #[arg(long, env = "GLOO_APPSET_DEADLINE", value_name = "SECONDS", default_value = "25", value_parser = seconds)]
+    pub(crate) deadline: Duration,
+
+    /// The time in seconds for which new connections are accepted after SIGTERM, until the cluster has removed the endpoint.
+    #[arg(long, env = "GLOO_APPSET_SHUTDOWN_DELAY", value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    pub(crate) shutdown_delay: Duration,
+
+    /// The maximum number of concurrent calls.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_MAX_CONCURRENT",
+        value_name = "NUMBER",
+        default_value = "64"
+    )]
+    pub(crate) max_concurrent: usize,
+
+    /// The least severe level that is logged to stderr: error, warn, info, debug or trace.
+    #[arg(
+        long,
+        env = "GLOO_APPSET_LOG_LEVEL",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub(crate) log_level: LevelFilter,
+}
+
+/// A command that runs instead of the server.
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum Command {
-    /// Print what a request is answered, and end.
+    /// Print the answer to a request and exit.
     #[command(after_help = EXIT_CODES)]
     Ask(Ask),
-    /// Check a configuration, and end.
+    /// Check a configuration and exit.
     #[command(after_help = EXIT_CODES)]
     Validate(Validate),
 }
 
-/// `ask`.
+/// The arguments of `ask`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Ask {
-    /// The configuration.
+    /// The configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 
-    /// The profile to ask, whichever tokens it is for.
+    /// The profile to use. No token is needed.
     #[arg(long, value_name = "NAME")]
     profile: Option<String>,
 
-    /// Kubeconfig of the cluster whose objects are read, when it is not the one at hand.
+    /// The kubeconfig for the cluster whose objects are read; by default the service account of the Pod, else $KUBECONFIG or
+    /// ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 
-    /// Context within the kubeconfig.
+    /// The context in the kubeconfig.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
-    /// Take objects from the YAML files of this directory instead of a cluster.
+    /// Read objects from the YAML files in this directory instead of a cluster.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context"])]
     objects_dir: Option<PathBuf>,
 
-    /// Longest time for an answer, in seconds.
+    /// The deadline in seconds.
     #[arg(long, value_name = "SECONDS", default_value = "25", value_parser = seconds)]
     deadline: Duration,
 
-    /// The body that Argo CD would send: its text, a file, or - for stdin.
+    /// The body that Argo CD would send: the text, a file, or - for stdin.
     #[arg(value_name = "BODY")]
     body: String,
 }
 
-/// `validate`.
+/// The arguments of `validate`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Validate {
-    /// The configuration.
+    /// The configuration file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
 
-/// What a command found out.
-enum Found {
-    /// Text for stdout.
-    Yes(Vec<u8>),
-    /// Why not.
-    No(String),
+/// The outcome of a command whose inputs could be read.
+enum Outcome {
+    /// Success, with the text for stdout.
+    Success(Vec<u8>),
+    /// Failure, with the reason for stderr.
+    Failure(String),
 }
 
-/// Carries out a command; the exit code is as `--help` says.
+/// Runs a command. Returns one of the [`EXIT_CODES`].
 pub(crate) fn run(command: &Command) -> ExitCode {
-    let found = match command {
-        Command::Ask(args) => crate::start_logging(tracing::level_filters::LevelFilter::ERROR)
+    let outcome = match command {
+        Command::Ask(args) => crate::start_logging(LevelFilter::ERROR)
             .and_then(|()| crate::runtime()?.block_on(ask(args))),
         Command::Validate(args) => validate(args),
     };
-    match found {
-        Ok(Found::Yes(text)) => {
+    match outcome {
+        Ok(Outcome::Success(text)) => {
             let mut stdout = std::io::stdout();
             // The reader may have closed the pipe.
             let _ = stdout
@@ -113,24 +216,24 @@ pub(crate) fn run(command: &Command) -> ExitCode {
                 .and_then(|()| stdout.write_all(b"\n"));
             ExitCode::SUCCESS
         }
-        Ok(Found::No(why)) => complain(&why, 1),
-        Err(error) => complain(&format!("{error:#}"), 3),
+        Ok(Outcome::Failure(why)) => print_error(&why, 1),
+        Err(error) => print_error(&format!("{error:#}"), 3),
     }
 }
 
-fn complain(why: &str, code: u8) -> ExitCode {
+fn print_error(why: &str, code: u8) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", why.replace('\n', " "));
     ExitCode::from(code)
 }
 
-fn validate(args: &Validate) -> anyhow::Result<Found> {
+fn validate(args: &Validate) -> anyhow::Result<Outcome> {
     Ok(match Config::from_yaml(&read(&args.config)?) {
-        Ok(_) => Found::Yes(b"the configuration is right".to_vec()),
-        Err(error) => Found::No(format!("{}: {error}", args.config.display())),
+        Ok(_) => Outcome::Success(b"the configuration is valid".to_vec()),
+        Err(error) => Outcome::Failure(format!("{}: {error}", args.config.display())),
     })
 }
 
-async fn ask(args: &Ask) -> anyhow::Result<Found> {
+async fn ask(args: &Ask) -> anyhow::Result<Outcome> {
     let body = match args.body.as_str() {
         "-" => {
             let mut text = String::new();
@@ -143,7 +246,10 @@ async fn ask(args: &Ask) -> anyhow::Result<Found> {
         file => read(Path::new(file))?,
     };
     if let Err(error) = Config::from_yaml(&read(&args.config)?) {
-        return Ok(Found::No(format!("{}: {error}", args.config.display())));
+        return Ok(Outcome::Failure(format!(
+            "{}: {error}",
+            args.config.display()
+        )));
     }
     let flags = Flags {
         kubeconfig: args.kubeconfig.clone(),
@@ -157,10 +263,13 @@ async fn ask(args: &Ask) -> anyhow::Result<Found> {
     loop {
         let answered = answer(&service, args.profile.as_deref(), body.as_bytes()).await;
         match answered {
-            // The objects of a cluster are being listed.
+            // The objects of the cluster are still being listed.
             Err(Failure::NotReady(_)) if Instant::now() + PAUSE < until => sleep(PAUSE).await,
-            Err(failure) => return Ok(Found::No(format!("{} ({})", failure, failure.code().name))),
-            Ok(body) => return Ok(Found::Yes(body)),
+            Err(failure) => {
+                let why = format!("{} ({})", failure, failure.code().name);
+                return Ok(Outcome::Failure(why));
+            }
+            Ok(body) => return Ok(Outcome::Success(body)),
         }
     }
 }
@@ -175,13 +284,51 @@ fn read(file: &Path) -> anyhow::Result<String> {
     fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
+impl Flags {
+    /// Returns the flags for a command that answers one call without tokens and ports.
+    pub(crate) fn for_one_call(config: &Path) -> Self {
+        let unused = SocketAddr::from(([127, 0, 0, 1], 0));
+        Self {
+            config: config.to_owned(),
+            tokens_dir: None,
+            token_file: None,
+            listen: unused,
+            ops_listen: unused,
+            tls_cert: None,
+            tls_key: None,
+            kubeconfig: None,
+            context: None,
+            objects_dir: None,
+            deadline: Duration::from_secs(25),
+            shutdown_delay: Duration::ZERO,
+            max_concurrent: 1,
+            log_level: LevelFilter::ERROR,
+        }
+    }
+
+    /// Returns the directory with the tokens, or the file with the only token.
+    pub(crate) fn tokens(&self) -> &Path {
+        let given = self.tokens_dir.as_deref().or(self.token_file.as_deref());
+        // clap requires one of the two.
+        given.unwrap_or(Path::new(""))
+    }
+}
+
+/// Parses a number of seconds, which may have a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds: &f32| *seconds >= 0.0);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok())
+        .ok_or_else(|| "expected a number of seconds".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
 
     use super::*;
 
-    /// `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
+    /// For example, the variable of `--log-level` is `GLOO_APPSET_LOG_LEVEL`.
     #[test]
     fn every_flag_has_a_variable_named_after_it() {
         CommandLine::command().debug_assert();

@@ -1,11 +1,11 @@
-//! One connection over time: what it is doing, how long it may do that, and whether it may be closed for another one.
+//! The state of one connection: its current step, the time limit of the step, and whether it may be evicted.
 //!
 //! ```text
 //! Waiting --first byte--> Head --all of the head--> Asked --answer is made--> Answered --it is written--> Waiting
 //! ```
 //!
-//! hyper has one limit for waiting and for the head together, which is either too long for a client that sends a byte now
-//! and then, or too short for one that keeps its connection between two polls. So the limits are kept here.
+//! hyper has one limit for waiting and reading the head together. That is too long for a client that sends the head byte by
+//! byte, or too short for a client that keeps its connection between two polls. So this module has its own limits.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -17,18 +17,18 @@ use appset_generator::Failure;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
-/// How long each step of a connection may take.
+/// The time limits of the steps of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Between two requests, and before the first one.
+    /// Between two requests, and before the first.
     pub(crate) idle: Duration,
-    /// From the first byte of a head to its last one.
+    /// From the first byte of a head to the last.
     pub(crate) head: Duration,
     /// From the end of a head to the end of the answer.
     pub(crate) answer: Duration,
 }
 
-/// What a connection is doing. Its own task and the one that accepts connections share it.
+/// The state of a connection, which its task shares with the task that accepts connections.
 #[derive(Debug)]
 pub(crate) struct Phase {
     limits: Limits,
@@ -51,12 +51,12 @@ enum Step {
     Answered,
 }
 
-/// Which connections to close for another one: the lower, the sooner.
+/// The priority of a connection when one must be evicted. The lowest is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Claim {
-    /// It never had an answer with 2xx.
-    Stranger,
-    /// It waits for its next request.
+pub(crate) enum Priority {
+    /// The connection never had an answer with 2xx.
+    Unknown,
+    /// The connection is waiting for its next request.
     Idle,
 }
 
@@ -72,27 +72,27 @@ impl Phase {
         })
     }
 
-    /// When it is too late for the present step.
+    /// Returns the time limit of the current step.
     pub(crate) fn until(&self) -> Instant {
         self.state().until
     }
 
-    /// What speaks for the connection if one has to go; nothing if its answer is due, which must not be cut off.
-    pub(crate) fn claim(&self) -> Option<Claim> {
+    /// Returns the priority of the connection for an eviction, or `None` if it must not be evicted because a request is pending.
+    pub(crate) fn priority(&self) -> Option<Priority> {
         let state = self.state();
         match state.step {
             Step::Asked | Step::Answered => None,
-            Step::Waiting | Step::Head if state.is_served => Some(Claim::Idle),
-            Step::Waiting | Step::Head => Some(Claim::Stranger),
+            Step::Waiting | Step::Head if state.is_served => Some(Priority::Idle),
+            Step::Waiting | Step::Head => Some(Priority::Unknown),
         }
     }
 
-    /// A request has its whole head.
+    /// Records that the whole head of a request was read.
     pub(crate) fn asked(&self) {
         self.enter(Step::Asked);
     }
 
-    /// The answer is complete and not written yet.
+    /// Records that the answer is complete. It is not written yet.
     pub(crate) fn answered(&self, is_success: bool) {
         let mut state = self.state();
         // The limit of the answer covers both steps.
@@ -132,14 +132,14 @@ impl Phase {
     }
 }
 
-/// A stream that tells its [`Phase`] of what comes and goes.
+/// A stream that reports reads and flushes to its [`Phase`].
 ///
-/// hyper answers a head that it cannot read by itself, without a body. Argo CD would show that as an empty message, so the
-/// answer is replaced by one of ours.
+/// hyper itself answers an invalid head, without a body. Argo CD would show an empty message. So this type replaces the
+/// response with an error of this service.
 pub(crate) struct Observed<S> {
     stream: S,
     phase: Arc<Phase>,
-    /// What is left to write of our own answer.
+    /// The part of the replacement that is not written yet.
     refusal: Vec<u8>,
 }
 
@@ -152,7 +152,7 @@ impl<S> Observed<S> {
         }
     }
 
-    /// Takes hyper's own answer, and keeps ours instead. Returns whether it was one.
+    /// Returns whether `written` is hyper's own response. If so, it is dropped, and the replacement is queued.
     fn replaces(&mut self, written: &[u8]) -> bool {
         if !matches!(self.phase.step(), Step::Waiting | Step::Head) || written.is_empty() {
             return false;
@@ -168,7 +168,7 @@ impl<S> Observed<S> {
             )
             .into_bytes();
             self.refusal.extend(body);
-            tracing::debug!(status, "a head was refused");
+            tracing::debug!(status, "refused an invalid head");
         }
         true
     }
@@ -259,20 +259,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_step_has_a_limit_of_its_own() {
+    async fn each_step_has_its_own_limit() {
         let phase = Phase::new(LIMITS);
         assert_eq!(left(&phase), 120);
         tokio::time::advance(Duration::from_secs(90)).await;
         phase.read();
         assert_eq!(left(&phase), 10);
         tokio::time::advance(Duration::from_secs(4)).await;
-        // More bytes of the head give no more time.
+        // More bytes of the head do not extend the limit.
         phase.read();
         assert_eq!(left(&phase), 6);
         phase.asked();
         assert_eq!(left(&phase), 30);
         tokio::time::advance(Duration::from_secs(5)).await;
-        // The body, or an interim response.
+        // Reading the body or writing an interim response does not extend the limit.
         phase.read();
         phase.flushed();
         assert_eq!(left(&phase), 25);
@@ -283,23 +283,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn strangers_go_first_and_an_answer_that_is_due_never() {
+    async fn unknown_clients_are_evicted_first_and_pending_requests_never() {
         let phase = Phase::new(LIMITS);
-        assert_eq!(phase.claim(), Some(Claim::Stranger));
+        assert_eq!(phase.priority(), Some(Priority::Unknown));
         phase.read();
-        assert_eq!(phase.claim(), Some(Claim::Stranger));
+        assert_eq!(phase.priority(), Some(Priority::Unknown));
         phase.asked();
-        assert_eq!(phase.claim(), None);
+        assert_eq!(phase.priority(), None);
         phase.answered(false);
-        assert_eq!(phase.claim(), None);
+        assert_eq!(phase.priority(), None);
         phase.flushed();
-        assert_eq!(phase.claim(), Some(Claim::Stranger));
+        assert_eq!(phase.priority(), Some(Priority::Unknown));
         phase.asked();
         phase.answered(true);
         phase.flushed();
-        assert_eq!(phase.claim(), Some(Claim::Idle));
+        assert_eq!(phase.priority(), Some(Priority::Idle));
         phase.read();
-        assert_eq!(phase.claim(), Some(Claim::Idle));
-        assert!(Claim::Stranger < Claim::Idle);
+        assert_eq!(phase.priority(), Some(Priority::Idle));
+        assert!(Priority::Unknown < Priority::Idle);
     }
 }

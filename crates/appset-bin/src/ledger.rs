@@ -1,4 +1,8 @@
-//! What was answered to which ApplicationSet, and which sets are to ask again. Time is an argument.
+//! The answers that ApplicationSets got, and the sets whose answers have changed since. Time is an argument.
+//!
+//! ```text
+//! answered: A --objects change, would_answer: B--> due --annotated, settle(Requested)--> answered: B
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,18 +12,18 @@ use ring::digest::{SHA256, digest};
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// How many requests are remembered. One more replaces the one that was asked for longest ago.
-const MOST_CALLS: usize = 1000;
-/// A request with longer parameters is not remembered, in bytes.
-const LONGEST: usize = 16 << 10;
-/// A request that was not asked for so long is forgotten: its set may be gone, or ask for something else.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
-/// How many sets are annotated in one round.
-const MOST_SETS: usize = 20;
-/// How long a set is left alone whose annotation could not be written.
+/// The maximum number of requests in the ledger. A new request replaces the one that was received longest ago.
+const MAX_CALLS: usize = 1000;
+/// The maximum size of the parameters of a request in the ledger, in bytes. Others are not added.
+const MAX_PARAMETERS: usize = 16 << 10;
+/// A request is removed if it was not received again for this time: its set may be deleted or changed.
+const EXPIRY: Duration = Duration::from_secs(24 * 60 * 60);
+/// The maximum number of sets that are annotated in one round.
+const MAX_SETS: usize = 20;
+/// The minimum time before a failed annotation is tried again.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// One request, and who asked it.
+/// One request with its profile and token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Call {
     application_set: String,
@@ -29,14 +33,14 @@ pub(crate) struct Call {
     parameters: String,
 }
 
-/// What became of the annotation of one set.
+/// The outcome of annotating one set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It was written.
+    /// The annotation was written.
     Requested,
-    /// There is no such set in the namespaces of the configuration.
+    /// The namespaces of the configuration have no such set.
     Unknown,
-    /// The API server refused, or did not answer.
+    /// The API server refused the request or did not answer.
     Failed,
 }
 
@@ -44,21 +48,22 @@ pub(crate) enum Outcome {
 type Hash = [u8; 32];
 
 struct Entry {
+    /// When the request was received last.
     asked: Instant,
-    /// What the set got, or was told to ask for.
+    /// The answer that the set got, or for which it was annotated.
     answered: Hash,
-    /// What it would get.
+    /// The answer that the set would get now.
     now: Hash,
-    /// Whether it was compared since the set got it: an object may have changed while it was being answered.
+    /// Whether the answer was compared since the set got it. An object may have changed while the call was answered.
     is_compared: bool,
 }
 
-/// What was answered to whom.
+/// The answers by request.
 #[derive(Default)]
 pub(crate) struct Ledger {
     entries: BTreeMap<Call, Entry>,
-    /// Sets that are not annotated before.
-    resting: BTreeMap<String, Instant>,
+    /// Sets that must not be annotated before the given time.
+    paused: BTreeMap<String, Instant>,
 }
 
 /// A set whose answers have changed.
@@ -87,7 +92,7 @@ impl Call {
         &self.token
     }
 
-    /// The request once more.
+    /// Returns the request.
     pub(crate) fn request(&self) -> Option<Request> {
         let Ok(Value::Object(parameters)) = serde_json::from_str(&self.parameters) else {
             return None;
@@ -104,7 +109,7 @@ impl Due {
         &self.application_set
     }
 
-    /// The value of the annotation: the same for the same answers.
+    /// Returns the value of the annotation, which depends only on the answers.
     pub(crate) fn value(&self) -> &str {
         &self.value
     }
@@ -115,12 +120,12 @@ impl Ledger {
         self.entries.len()
     }
 
-    /// A set got an answer.
+    /// Records the answer that a set got.
     pub(crate) fn answered(&mut self, call: Call, body: &[u8], now: Instant) {
-        if call.parameters.len() > LONGEST {
+        if call.parameters.len() > MAX_PARAMETERS {
             return;
         }
-        if self.entries.len() >= MOST_CALLS && !self.entries.contains_key(&call) {
+        if self.entries.len() >= MAX_CALLS && !self.entries.contains_key(&call) {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.asked);
             if let Some(oldest) = oldest.map(|(call, _)| call.clone()) {
                 self.entries.remove(&oldest);
@@ -136,18 +141,17 @@ impl Ledger {
         self.entries.insert(call, entry);
     }
 
-    /// The requests to answer again: `all`, or those that were not compared yet.
+    /// Returns the requests whose answers are to be compared: `all`, or those that were not compared yet.
     pub(crate) fn calls(&mut self, all: bool, now: Instant) -> Vec<Call> {
-        let is_recent = |_: &Call, entry: &mut Entry| {
-            now.saturating_duration_since(entry.asked) < FORGOTTEN_AFTER
-        };
+        let is_recent =
+            |_: &Call, entry: &mut Entry| now.saturating_duration_since(entry.asked) < EXPIRY;
         self.entries.retain(is_recent);
         let entries = self.entries.iter();
         let open = entries.filter(|(_, entry)| all || !entry.is_compared);
         open.map(|(call, _)| call.clone()).collect()
     }
 
-    /// A request would get an answer now.
+    /// Records the answer that a request would get now.
     pub(crate) fn would_answer(&mut self, call: &Call, body: &[u8]) {
         if let Some(entry) = self.entries.get_mut(call) {
             entry.now = hash(body);
@@ -155,9 +159,9 @@ impl Ledger {
         }
     }
 
-    /// The sets to annotate, and whether there are more which have to wait.
+    /// Returns the sets to annotate, and whether more sets have to wait.
     pub(crate) fn due(&mut self, now: Instant) -> (Vec<Due>, bool) {
-        self.resting.retain(|_, until| *until > now);
+        self.paused.retain(|_, until| *until > now);
         let mut sets: BTreeMap<&str, BTreeMap<Call, Hash>> = BTreeMap::new();
         let entries = self.entries.iter();
         for (call, entry) in entries.filter(|(_, entry)| entry.now != entry.answered) {
@@ -167,9 +171,9 @@ impl Ledger {
         let all = sets.len();
         let ready = sets
             .into_iter()
-            .filter(|(set, _)| !self.resting.contains_key(*set));
+            .filter(|(set, _)| !self.paused.contains_key(*set));
         let due: Vec<Due> = ready
-            .take(MOST_SETS)
+            .take(MAX_SETS)
             .map(|(set, changed)| Due {
                 application_set: set.to_owned(),
                 value: value(changed.values()),
@@ -180,24 +184,24 @@ impl Ledger {
         (due, is_more)
     }
 
-    /// A set was annotated, or could not be.
-    pub(crate) fn settle(&mut self, due: &Due, outcome: Outcome, rest: Duration, now: Instant) {
+    /// Records the outcome of annotating a set. `pause` is the minimum time until its next annotation.
+    pub(crate) fn settle(&mut self, due: &Due, outcome: Outcome, pause: Duration, now: Instant) {
         let set = due.application_set.clone();
         match outcome {
             Outcome::Requested => {
                 for (call, hash) in &due.changed {
-                    // It may have been asked for in the meantime.
+                    // The request may have been removed in the meantime.
                     if let Some(entry) = self.entries.get_mut(call) {
                         entry.answered = *hash;
                     }
                 }
-                self.resting.insert(set, now + rest);
+                self.paused.insert(set, now + pause);
             }
             Outcome::Unknown => {
                 self.entries.retain(|call, _| call.application_set != set);
             }
             Outcome::Failed => {
-                self.resting.insert(set, now + RETRY.max(rest));
+                self.paused.insert(set, now + RETRY.max(pause));
             }
         }
     }
@@ -208,7 +212,7 @@ fn hash(body: &[u8]) -> Hash {
     digest.as_ref().try_into().unwrap_or_default()
 }
 
-/// Sixteen hexadecimal digits for these answers, in whatever order.
+/// Returns sixteen hexadecimal digits for a set of answers. Their order does not matter.
 fn value<'h>(hashes: impl Iterator<Item = &'h Hash>) -> String {
     let sorted: BTreeSet<&Hash> = hashes.collect();
     let all: Vec<u8> = sorted.into_iter().flatten().copied().collect();
@@ -224,9 +228,9 @@ fn value<'h>(hashes: impl Iterator<Item = &'h Hash>) -> String {
 mod tests {
     use super::*;
 
-    const REST: Duration = Duration::from_secs(10);
+    const PAUSE: Duration = Duration::from_secs(10);
 
-    /// A ledger and a clock.
+    /// A ledger with a clock.
     struct Book {
         ledger: Ledger,
         now: Instant,
@@ -244,7 +248,7 @@ mod tests {
             self.ledger.answered(call, body.as_bytes(), self.now);
         }
 
-        /// Every request of a set would get this now.
+        /// Changes the answer to every request of a set.
         fn becomes(&mut self, set: &str, body: &str) {
             for call in self.ledger.calls(true, self.now) {
                 if call.application_set == set {
@@ -253,11 +257,11 @@ mod tests {
             }
         }
 
-        /// What is due, which is settled with this outcome.
+        /// Settles all sets that are due with this outcome, and returns their names.
         fn round(&mut self, outcome: Outcome) -> Vec<String> {
             let (due, _) = self.ledger.due(self.now);
             for set in &due {
-                self.ledger.settle(set, outcome, REST, self.now);
+                self.ledger.settle(set, outcome, PAUSE, self.now);
             }
             due.into_iter().map(|set| set.application_set).collect()
         }
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_due_once_for_an_answer_that_has_changed() {
+    fn a_set_is_due_once_for_a_changed_answer() {
         let mut book = Book::new();
         book.answer("one", "x", "1");
         book.answer("one", "y", "1");
@@ -280,19 +284,19 @@ mod tests {
         assert!(book.round(Outcome::Requested).is_empty());
         book.becomes("one", "2");
         assert_eq!(book.round(Outcome::Requested), ["one"]);
-        // Argo CD has not asked yet, or asked another replica.
-        book.now += REST;
+        // Argo CD has not sent a request yet, or sent it to another replica.
+        book.now += PAUSE;
         assert!(book.round(Outcome::Requested).is_empty());
         book.becomes("one", "3");
         assert_eq!(book.round(Outcome::Requested), ["one"]);
     }
 
     #[test]
-    fn an_answer_is_compared_once_though_nothing_changes_after_it() {
+    fn a_new_answer_is_compared_once_without_a_change() {
         let mut book = Book::new();
         book.answer("one", "x", "1");
         assert_eq!(book.ledger.calls(false, book.now).len(), 1);
-        // An object changed while it was being answered.
+        // An object changed while the call was answered.
         book.becomes("one", "2");
         assert!(book.ledger.calls(false, book.now).is_empty());
         assert_eq!(book.round(Outcome::Requested), ["one"]);
@@ -307,7 +311,7 @@ mod tests {
         book.becomes("one", "2");
         book.becomes("one", "1");
         assert!(book.round(Outcome::Requested).is_empty());
-        // Nor is one that was asked for in the meantime.
+        // A set that has got the new answer is not due either.
         book.becomes("one", "2");
         book.answer("one", "x", "2");
         assert!(book.round(Outcome::Requested).is_empty());
@@ -321,25 +325,25 @@ mod tests {
         assert_eq!(book.round(Outcome::Requested), ["one"]);
         book.becomes("one", "3");
         assert!(book.round(Outcome::Requested).is_empty());
-        assert!(book.ledger.due(book.now).1, "it waits");
-        book.now += REST;
+        assert!(book.ledger.due(book.now).1, "the set has to wait");
+        book.now += PAUSE;
         assert_eq!(book.round(Outcome::Requested), ["one"]);
     }
 
     #[test]
-    fn what_cannot_be_annotated_is_tried_again_later() {
+    fn a_failed_annotation_is_tried_again_later() {
         let mut book = Book::new();
         book.answer("one", "x", "1");
         book.becomes("one", "2");
         assert_eq!(book.round(Outcome::Failed), ["one"]);
-        book.now += REST;
+        book.now += PAUSE;
         assert!(book.round(Outcome::Failed).is_empty());
         book.now += RETRY;
         assert_eq!(book.round(Outcome::Requested), ["one"]);
     }
 
     #[test]
-    fn a_set_that_is_not_there_is_forgotten() {
+    fn a_set_that_does_not_exist_is_removed() {
         let mut book = Book::new();
         book.answer("one", "x", "1");
         book.becomes("one", "2");
@@ -348,22 +352,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_and_written_has_a_bound() {
+    fn the_ledger_and_each_round_are_bounded() {
         let mut book = Book::new();
-        for number in 0..MOST_CALLS {
+        for number in 0..MAX_CALLS {
             book.answer(&format!("set-{number}"), "x", "1");
             book.now += Duration::from_millis(1);
         }
         book.answer("one-more", "x", "1");
-        book.answer("too-long", &"x".repeat(LONGEST), "1");
-        assert_eq!(book.ledger.len(), MOST_CALLS);
+        book.answer("too-long", &"x".repeat(MAX_PARAMETERS), "1");
+        assert_eq!(book.ledger.len(), MAX_CALLS);
         assert!(!book.ledger.entries.contains_key(&call("set-0", "x")));
         for number in 1..30 {
             book.becomes(&format!("set-{number}"), "2");
         }
-        assert_eq!(book.round(Outcome::Requested).len(), MOST_SETS);
+        assert_eq!(book.round(Outcome::Requested).len(), MAX_SETS);
         assert_eq!(book.round(Outcome::Requested).len(), 9);
-        book.now += FORGOTTEN_AFTER;
+        book.now += EXPIRY;
         assert!(book.ledger.calls(true, book.now).is_empty());
     }
 

@@ -1,33 +1,31 @@
-//! The service around [`appset_generator`]: HTTP, tokens, deadlines, sources that have to be asked.
+//! The service around [`appset_generator`]: HTTP, tokens, deadlines, registries and objects of clusters.
 //!
 //! ```text
-//! serve, connection: connections, TLS, drain -> api: one call, bounded and logged
-//!                                      -> appset_generator: what is asked -> registries, objects: look it up -> the answer
+//! serve, connection: connections, TLS, drain
+//!   -> api: one call, bounded and logged
+//!     -> appset_generator: resolve the request to a query
+//!     -> registries, objects: look up what the query needs
+//!     -> appset_generator: compute the answer
 //! ```
 
 mod api;
 mod commands;
 mod connection;
-mod flags;
 mod ledger;
 mod live;
 mod metrics;
 mod objects;
-mod ops;
 mod refresh;
 mod registries;
 mod serve;
 mod service;
-mod tls;
-mod tokens;
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-pub use commands::CommandLine;
-pub use flags::Flags;
+pub use commands::{CommandLine, Flags};
 use service::Service;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
@@ -36,15 +34,16 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::live::Certificate;
 use crate::serve::{Bounds, Server};
 
-/// The package's version; in a release also the commit it was built from, which `cargo xtask dist` tells the compiler.
+/// The version of the package. In a release `cargo xtask dist` sets it to the version and the commit.
 const VERSION: &str = match option_env!("RELEASE_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Runs a command, or serves until SIGTERM or SIGINT, and then until running calls have ended.
+/// Runs a command, or the server until SIGTERM or SIGINT. The server then waits for running calls.
 pub fn run(line: &CommandLine) -> ExitCode {
     let served = match (&line.command, &line.flags) {
         (Some(command), _) => return commands::run(command),
@@ -78,7 +77,7 @@ fn start_logging(level: LevelFilter) -> anyhow::Result<()> {
         .with(
             Targets::new()
                 .with_default(LevelFilter::TRACE)
-                // It logs every failed request; the informers log the reason once.
+                // kube logs every failed request, while the informers log the reason once.
                 .with_target("kube_client", LevelFilter::OFF),
         )
         .try_init()
@@ -90,12 +89,12 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     let mut interrupted = signal(SignalKind::interrupt())?;
     let service = Arc::new(Service::new(flags)?);
     service.check_tokens()?;
-    let tls = tls::Certificate::from_flags(flags)?;
+    let tls = Certificate::from_flags(flags)?;
 
     let api = listen(flags.listen, "api")?;
     let ops = listen(flags.ops_listen, "ops")?;
     let closed = |port| service.metrics.closed(port);
-    let router = ops::router(Arc::clone(&service));
+    let router = api::ops_router(Arc::clone(&service));
     let ops = Server::start(ops, None, router, Bounds::ops(), closed("ops"));
     let router = api::router(Arc::clone(&service));
     let api = Server::start(api, tls, router, Bounds::api(flags), closed("api"));
@@ -109,15 +108,17 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
     refreshes.abort();
     service.drain();
     tokio::time::sleep(flags.shutdown_delay).await;
-    // What is asked by now ends by its own deadline.
+    // Running calls end at their deadline at the latest.
     api.finish().await;
     ops.finish().await;
     tracing::info!("drained");
     Ok(())
 }
 
-/// Number of connections that wait to be accepted. The kernel drops the packet of one more, and the client tries again after one
-/// second, then after three. Linux allows 4,096 at most unless `net.core.somaxconn` is larger.
+/// The maximum number of connections that wait to be accepted.
+///
+/// The kernel drops the packet of the next one, and the client tries again after one second, then after three. Linux limits the
+/// value to 4,096 unless `net.core.somaxconn` is larger.
 const BACKLOG: u32 = 4096;
 
 fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
@@ -126,12 +127,12 @@ fn listen(address: SocketAddr, role: &str) -> anyhow::Result<TcpListener> {
             SocketAddr::V4(_) => TcpSocket::new_v4(),
             SocketAddr::V6(_) => TcpSocket::new_v6(),
         }?;
-        // A restart must not wait for connections of the process before.
+        // A restart must not wait for connections of the previous process.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
     };
-    let listener = listen().with_context(|| format!("{address} cannot be listened on"))?;
+    let listener = listen().with_context(|| format!("cannot listen on {address}"))?;
     let address = listener.local_addr()?;
     tracing::info!(role, address = %address, "listening");
     Ok(listener)

@@ -1,15 +1,24 @@
-//! Files that may change while they are in use.
+//! Files that may change while they are in use: the configuration, the certificate and the tokens.
 //!
-//! They are read at each use, and parsed when their bytes have changed. So a change counts at once, however it was made (a mounted
-//! ConfigMap changes by a swap of symbolic links), and no watcher can miss it. Readiness probes read them too, so an invalid file
-//! is reported within seconds.
+//! The files are read at each use, and parsed when their bytes have changed. So a change takes effect at once, whether a file was
+//! written or a symbolic link was swapped as in a mounted ConfigMap. Readiness probes read the files too, so an invalid file is
+//! reported within seconds.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::{fs, path::PathBuf};
+use std::{fs, io};
 
 use anyhow::Context as _;
+use ring::digest::{Digest, SHA256, digest};
+use rustls::ServerConfig;
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use subtle::ConstantTimeEq as _;
+use tokio_rustls::TlsAcceptor;
 
-/// The value of the last valid content of some files.
+use crate::Flags;
+
+/// A value parsed from files. An invalid change keeps the previous value.
 pub(crate) struct Live<T> {
     files: Vec<PathBuf>,
     parse: Parse<T>,
@@ -21,9 +30,9 @@ type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
 struct State<T> {
     value: Arc<T>,
-    /// The bytes that were last judged.
+    /// The bytes that were parsed last.
     seen: Vec<Vec<u8>>,
-    /// Why they are not in use, if so.
+    /// Why these bytes are invalid, if they are.
     problem: Option<String>,
 }
 
@@ -31,7 +40,7 @@ impl<T> Live<T> {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// When they cannot be used.
+    /// Returns `Err` if a file cannot be read or is invalid.
     pub(crate) fn new(
         files: Vec<PathBuf>,
         parse: impl Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync + 'static,
@@ -49,7 +58,7 @@ impl<T> Live<T> {
         })
     }
 
-    /// The value of the files as they are, or as they were when they were last valid.
+    /// Returns the value of the files, or their last valid value.
     pub(crate) fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let problem = match read(&self.files) {
@@ -60,14 +69,14 @@ impl<T> Live<T> {
                 match parsed {
                     Ok(value) => {
                         state.value = Arc::new(value);
-                        tracing::info!(files = names(&self.files), "read again");
+                        tracing::info!(files = names(&self.files), "a change took effect");
                         None
                     }
                     Err(error) => Some(format!("{error:#}")),
                 }
             }
             Err(error) => {
-                // The next content is parsed, even if it is the same.
+                // Forces the next content to be parsed, even if it is unchanged.
                 state.seen.clear();
                 Some(format!("{error:#}"))
             }
@@ -76,14 +85,14 @@ impl<T> Live<T> {
             tracing::error!(
                 files = names(&self.files),
                 problem,
-                "a changed file cannot be used; what it held before still counts"
+                "a changed file is invalid: its previous content stays in use"
             );
         }
         state.problem = problem;
         Arc::clone(&state.value)
     }
 
-    /// Whether the current content of the files is valid, and so in use.
+    /// Whether the current content of the files is valid and in use.
     pub(crate) fn is_good(&self) -> bool {
         self.current();
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,12 +115,113 @@ fn names(files: &[PathBuf]) -> String {
     names.join(", ")
 }
 
+/// The certificate for https with its key.
+pub(crate) struct Certificate(Live<ServerConfig>);
+
+impl Certificate {
+    /// Reads the certificate, if the flags name one.
+    pub(crate) fn from_flags(flags: &Flags) -> anyhow::Result<Option<Self>> {
+        let (Some(cert), Some(key)) = (&flags.tls_cert, &flags.tls_key) else {
+            return Ok(None);
+        };
+        let live = Live::new(vec![cert.clone(), key.clone()], |files| match files {
+            [cert, key] => server_config(cert, key),
+            _ => anyhow::bail!("a certificate needs two files"),
+        })?;
+        Ok(Some(Self(live)))
+    }
+
+    /// Returns the acceptor for the next connection.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.0.current().into()
+    }
+}
+
+/// Makes a configuration for TLS 1.2 and later, with HTTP/1.1 only.
+fn server_config(cert: &[u8], key: &[u8]) -> anyhow::Result<ServerConfig> {
+    let certs = CertificateDer::pem_slice_iter(cert)
+        .collect::<Result<Vec<_>, _>>()
+        .context("the certificate is not PEM")?;
+    let key = PrivateKeyDer::from_pem_slice(key).context("the key is not PEM")?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(certs, key)
+        .context("the certificate and the key do not belong together")?;
+    Ok(config)
+}
+
+/// The bearer tokens of callers. Each file has one token, and its name is the name of the token.
+///
+/// The files are read for every request, so that tokens can be rotated without a restart. Only hashes are kept: they have the same
+/// length, so a comparison takes the same time for every token.
+pub(crate) struct Tokens(Vec<(String, Digest)>);
+
+impl Tokens {
+    /// Reads the file `path`, or the files in the directory `path`. An empty file has no token.
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
+        let mut tokens = Self(Vec::new());
+        if !path.is_dir() {
+            tokens.add(path, &fs::read(path)?);
+            return Ok(tokens);
+        }
+        for file in files(path)? {
+            match fs::read(&file) {
+                // The file was removed after the directory was listed.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                read => tokens.add(&file, &read?),
+            }
+        }
+        Ok(tokens)
+    }
+
+    fn add(&mut self, file: &Path, token: &[u8]) {
+        // Argo CD also trims the token that it sends.
+        let token = token.trim_ascii();
+        if let Some(name) = file.file_name().and_then(|name| name.to_str())
+            && !token.is_empty()
+        {
+            self.0.push((name.to_owned(), digest(&SHA256, token)));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the name of the token that equals `sent`.
+    pub(crate) fn name_of(&self, sent: &[u8]) -> Option<&str> {
+        let sent = digest(&SHA256, sent.trim_ascii());
+        // Every token is compared, so that the time does not reveal which one matches.
+        self.0.iter().fold(None, |found, (name, token)| {
+            let same: bool = token.as_ref().ct_eq(sent.as_ref()).into();
+            if same { Some(name.as_str()) } else { found }
+        })
+    }
+}
+
+/// Lists the files in a directory, except hidden ones: the kubelet uses those for mounted Secrets.
+fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && entry.path().is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(files)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
-    fn a_bad_file_keeps_what_was_good() {
+    fn an_invalid_file_keeps_the_previous_value() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("number");
         let write = |text: &str| fs::write(&file, text).unwrap();
@@ -126,16 +236,50 @@ mod tests {
         assert_eq!((*live.current(), live.is_good()), (1, true));
         write("y");
         assert_eq!((*live.current(), live.is_good()), (1, false));
-        // Still bad though nothing changed.
+        // Unchanged, and still invalid.
         assert_eq!((*live.current(), live.is_good()), (1, false));
         fs::remove_file(&file).unwrap();
         assert_eq!((*live.current(), live.is_good()), (1, false));
         write("2");
         assert_eq!((*live.current(), live.is_good()), (2, true));
-        // The content that is in use makes it valid again.
+        // The content that is in use counts as valid again.
         fs::remove_file(&file).unwrap();
         assert!(!live.is_good());
         write("2");
         assert_eq!((*live.current(), live.is_good()), (2, true));
+    }
+
+    #[test]
+    fn a_mounted_secret_is_read_through_symbolic_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        let revision = |name: &str, token: &str| {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join("argocd"), token).unwrap();
+        };
+        let named = |sent: &str| {
+            let tokens = Tokens::read(dir.path()).unwrap();
+            tokens.name_of(sent.as_bytes()).map(str::to_owned)
+        };
+        revision("..1", "old\n");
+        revision("..2", " new ");
+        symlink("..1", at("..data")).unwrap();
+        symlink("..data/argocd", at("argocd")).unwrap();
+        fs::write(at("empty"), " \n").unwrap();
+        assert_eq!(named("old").as_deref(), Some("argocd"));
+        assert_eq!(named("new"), None);
+        assert_eq!(named(""), None);
+
+        symlink("..2", at("..data_tmp")).unwrap();
+        fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        assert_eq!(named("old"), None);
+        assert_eq!(named("new").as_deref(), Some("argocd"));
+        let only = Tokens::read(&at("argocd")).unwrap();
+        assert_eq!(
+            (only.name_of(b"new"), only.name_of(b"")),
+            (Some("argocd"), None)
+        );
+        assert!(Tokens::read(&at("empty")).unwrap().is_empty());
+        assert!(Tokens::read(&at("missing")).is_err());
     }
 }

@@ -14,7 +14,7 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::ledger::Outcome;
 use crate::objects::Report;
 
-/// All metrics. Labels hold names of the configuration, never values of a request.
+/// All metrics. The values of labels are names from the configuration, never values of a request.
 pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
@@ -36,7 +36,7 @@ pub(crate) struct Metrics {
     objects: Family<KindLabels, Gauge>,
 }
 
-/// In seconds; the last one is the default deadline.
+/// The buckets of the latency in seconds. The last one is the default deadline.
 const BUCKETS: [f64; 8] = [0.005, 0.02, 0.1, 0.5, 2.0, 5.0, 10.0, 25.0];
 
 struct Register<'r>(&'r mut Registry);
@@ -100,7 +100,7 @@ impl Metrics {
             calls: register.add("calls", "Calls, by source and code"),
             seconds: register.put(
                 "call_seconds",
-                "How long calls took",
+                "Latency of calls",
                 Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             ),
             empty: register.add(
@@ -109,39 +109,39 @@ impl Metrics {
             ),
             last_success: register.add(
                 "last_success_timestamp_seconds",
-                "When a call was last answered with 200",
+                "Time of the last call that was answered with 200",
             ),
-            upstream: register.add("upstream_queries", "What was not in the cache"),
+            upstream: register.add("upstream_queries", "Images that were not in the cache"),
             requests: register.add(
                 "registry_requests",
-                "Requests to registries and their token servers, by status; broken without an answer",
+                "Requests to registries and their token servers, by status, or broken without a response",
             ),
             remaining: register.add(
                 "registry_ratelimit_remaining",
-                "Requests that the registry still allows, by its last answer",
+                "Requests that the registry still allows, from its last response",
             ),
             stale: register.add(
                 "registry_stale_seconds",
-                "Age of the last digest that was served because its registry failed; 0 if it answers",
+                "Age of the last stale digest that was served while its registry failed; 0 if it works",
             ),
-            running: register.add("running_calls", "Calls that have begun and not ended"),
-            cancelled: register.add("cancelled_calls", "Calls that the client did not wait for"),
+            running: register.add("running_calls", "Number of running calls"),
+            cancelled: register.add("cancelled_calls", "Calls that the client cancelled"),
             closed: register.add(
                 "closed_connections",
-                "Connections that the server closed early: late, or evicted for another one",
+                "Connections that the server closed early: late, or evicted to accept another one",
             ),
             refreshes: register.add(
                 "refreshes",
-                "ApplicationSets whose answer had changed, by what became of their annotation",
+                "ApplicationSets with a changed answer, by the outcome of their annotation",
             ),
             remembered: register.add(
                 "remembered_requests",
-                "Requests whose answer is compared when an object changes",
+                "Number of requests whose answers are compared when an object changes",
             ),
-            draining: register.add("draining", "Whether the process is about to end"),
+            draining: register.add("draining", "Whether the process is draining"),
             config_good: register.add(
                 "config_good",
-                "Whether the configuration file is in use as it is",
+                "Whether the current configuration file is valid and in use",
             ),
             synced: register.add(
                 "watch_synced",
@@ -152,7 +152,7 @@ impl Metrics {
         }
     }
 
-    /// What is counted of registries, for lookups of `source`.
+    /// Returns the metrics of registries for lookups of `source`.
     pub(crate) fn registries(&self, source: &str) -> RegistryMetrics {
         let source = source.to_owned();
         RegistryMetrics {
@@ -163,7 +163,7 @@ impl Metrics {
         }
     }
 
-    /// A call ended with `code`.
+    /// Counts a call that ended with `code`.
     pub(crate) fn called(&self, source: Option<&str>, code: &'static str, took: Duration) {
         let source = source.unwrap_or_default().to_owned();
         let labels = SourceLabels {
@@ -175,7 +175,7 @@ impl Metrics {
         self.calls.get_or_create(&CallLabels { source, code }).inc();
     }
 
-    /// A call was answered with `count` sets.
+    /// Counts a call that was answered with `count` sets.
     pub(crate) fn answered(&self, source: &str, count: usize, took: Duration) {
         self.called(Some(source), "ok", took);
         let labels = SourceLabels {
@@ -191,7 +191,7 @@ impl Metrics {
         }
     }
 
-    /// A call begins. Dropped instead of finished, it was cancelled.
+    /// Counts a running call. If the result is dropped without [`finish`](Running::finish), the call counts as cancelled.
     pub(crate) fn begin(&self) -> Running<'_> {
         self.running.inc();
         Running {
@@ -200,7 +200,7 @@ impl Metrics {
         }
     }
 
-    /// The counters of connections of `port` that are closed early.
+    /// Returns the counters of connections that are closed early on `port`.
     pub(crate) fn closed(&self, port: &'static str) -> Closed {
         let counter = |reason| {
             let labels = ClosedLabels { port, reason };
@@ -212,7 +212,7 @@ impl Metrics {
         }
     }
 
-    /// An ApplicationSet was annotated, or could not be.
+    /// Counts the outcome of annotating an ApplicationSet.
     pub(crate) fn refreshed(&self, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Requested => "requested",
@@ -224,7 +224,7 @@ impl Metrics {
             .inc();
     }
 
-    /// So many requests are remembered.
+    /// Sets the number of recorded requests.
     pub(crate) fn remembered(&self, requests: usize) {
         self.remembered.set(requests.try_into().unwrap_or(i64::MAX));
     }
@@ -233,7 +233,7 @@ impl Metrics {
         self.draining.set(1);
     }
 
-    /// Everything, in the text format of OpenMetrics.
+    /// Returns all metrics in the text format of OpenMetrics.
     pub(crate) fn to_text(&self, config_good: bool, watches: Vec<Report>) -> String {
         self.config_good.set(config_good.into());
         self.synced.clear();
@@ -264,7 +264,7 @@ impl Metrics {
     }
 }
 
-/// Counts what is asked of registries. Labels hold only registries that the configuration names.
+/// The metrics of registries. The values of labels are registries from the configuration.
 #[derive(Clone)]
 pub(crate) struct RegistryMetrics {
     lookups: Counter,
@@ -274,12 +274,12 @@ pub(crate) struct RegistryMetrics {
 }
 
 impl RegistryMetrics {
-    /// An image is looked up that was not in the cache.
+    /// Counts the lookup of an image that was not in the cache.
     pub(crate) fn lookup(&self) {
         self.lookups.inc();
     }
 
-    /// A registry answered.
+    /// Counts a response of a registry.
     pub(crate) fn answered(&self, registry: &str, status: StatusCode, headers: &HeaderMap) {
         self.count(registry, status.as_str());
         let remaining = headers.get("ratelimit-remaining");
@@ -294,13 +294,13 @@ impl RegistryMetrics {
         }
     }
 
-    /// A request was not answered.
+    /// Counts a request without a response.
     pub(crate) fn broken(&self, registry: &str) {
         self.count(registry, "broken");
     }
 
-    /// A digest was served that is this old.
-    pub(crate) fn is_stale(&self, registry: &str, age: Duration) {
+    /// Sets the age of the stale digest that was served.
+    pub(crate) fn served_stale(&self, registry: &str, age: Duration) {
         let age = age.as_secs().try_into().unwrap_or(i64::MAX);
         let registry = registry.to_owned();
         self.stale
@@ -308,8 +308,8 @@ impl RegistryMetrics {
             .set(age);
     }
 
-    /// A registry answers.
-    pub(crate) fn is_fresh(&self, registry: &str) {
+    /// Records that a registry works.
+    pub(crate) fn served_fresh(&self, registry: &str) {
         let registry = registry.to_owned();
         if let Some(stale) = self.stale.get(&RegistryLabels { registry }) {
             stale.set(0);
@@ -324,7 +324,7 @@ impl RegistryMetrics {
     }
 }
 
-/// Counts the connections of one port that are closed early.
+/// The counters of connections that are closed early on one port.
 #[derive(Clone)]
 pub(crate) struct Closed {
     late: Counter,
@@ -332,18 +332,18 @@ pub(crate) struct Closed {
 }
 
 impl Closed {
-    /// A limit passed.
+    /// Counts a connection whose time limit passed.
     pub(crate) fn late(&self) {
         self.late.inc();
     }
 
-    /// Another connection needed the place.
+    /// Counts a connection that was evicted.
     pub(crate) fn evicted(&self) {
         self.evicted.inc();
     }
 }
 
-/// A call that has not ended.
+/// The guard of a running call.
 pub(crate) struct Running<'m> {
     metrics: &'m Metrics,
     finished: bool,

@@ -1,7 +1,7 @@
-//! The objects that sources look at, by cluster and kind: followed in a cluster, or read from the files of a directory.
+//! The objects that sources read, by cluster and kind: from informers, or from the files of a directory.
 //!
-//! No answer is made of some of the objects of a kind, since Argo CD deletes the Application of what is missing: a cluster or a
-//! namespace that is not known fails the call.
+//! Argo CD deletes the Application of a missing set. So an answer always uses all objects of a kind in a namespace, and a call
+//! fails if the objects of a cluster or namespace are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ use tokio::sync::broadcast::error::TryRecvError;
 
 use crate::Flags;
 
-/// Stands for all namespaces in a configuration.
+/// The name for all namespaces in a configuration.
 const ALL: &str = "*";
-/// How old objects may be that an answer is made of. Their watch gives a sign of life each minute.
+/// The maximum age of the known objects. A watch is renewed each minute.
 const STALE: Duration = Duration::from_secs(120);
-/// How long one request to the API server may take. Nobody waits for it.
+/// The timeout of one request to the API server. No call waits for it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The objects of all clusters.
@@ -48,7 +48,7 @@ pub(crate) struct Cluster {
     namespaces: Kind<NamespaceKeeper>,
 }
 
-/// Where the objects of a cluster come from.
+/// The origin of the objects of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Origin {
     Dir(PathBuf),
@@ -60,22 +60,22 @@ enum Origin {
 
 /// The objects of one kind in one cluster.
 pub(crate) enum Kind<K: Keep> {
-    /// Read anew on every call.
+    /// The files are read for every call.
     Dir(DirRouteStore),
     Cluster(Informer<K>, Mutex<Receiver<Change>>),
 }
 
-/// What the metrics say of one kind in one namespace of a cluster.
+/// The state of one kind in one namespace of a cluster, for the metrics.
 pub(crate) struct Report {
     pub(crate) cluster: String,
     pub(crate) kind: &'static str,
     pub(crate) namespace: String,
-    /// Number of objects; `None` while they are not known.
+    /// The number of objects, or `None` while they are unknown.
     pub(crate) objects: Option<usize>,
 }
 
 impl Objects {
-    /// Connects to nothing yet.
+    /// Makes the value without connecting to a cluster.
     pub(crate) fn new(flags: &Flags) -> Self {
         Self {
             kubeconfig: flags.kubeconfig.clone(),
@@ -85,7 +85,7 @@ impl Objects {
         }
     }
 
-    /// Follows what the configuration needs, and nothing else any more.
+    /// Watches the objects that the configuration needs, and stops all other watches.
     pub(crate) fn follow(&self, config: &Config) {
         let nothing = Namespaces::default();
         let mut watched = config.watched(&nothing);
@@ -102,7 +102,7 @@ impl Objects {
         if !by_label.is_empty() {
             let mut known = Namespaces::default();
             for name in by_label {
-                // However old: a namespace is followed until the API server reports that it is gone.
+                // Stale labels count as well: a namespace is watched until the API server reports that it is deleted.
                 let labels = clusters.get(&name).map(|it| it.namespaces.last_known());
                 known.insert(&name, Ok(labels_by_name(labels.unwrap_or_default())));
             }
@@ -115,7 +115,7 @@ impl Objects {
         }
     }
 
-    /// The namespaces of the clusters in which the configuration selects namespaces by their labels.
+    /// Returns the namespaces of the clusters in which the configuration selects namespaces by label.
     pub(crate) async fn namespaces(&self, config: &Config) -> Namespaces {
         let mut known = Namespaces::default();
         for (name, watched) in config.watched(&known) {
@@ -136,7 +136,10 @@ impl Objects {
         known
     }
 
-    /// All objects of a kind in `places`, by cluster.
+    /// Returns all objects of a kind in `places`, by cluster.
+    ///
+    /// # Errors
+    /// Returns `Err` if the objects of a cluster or namespace are unknown.
     pub(crate) async fn all<K: Resource>(
         &self,
         config: &Config,
@@ -154,33 +157,33 @@ impl Objects {
         Ok(found)
     }
 
-    /// Whether an object has changed since this was last asked.
+    /// Whether an object has changed since the last call of this function.
     pub(crate) fn have_changed(&self) -> bool {
         let clusters = self.lock();
         let changed = clusters.values().filter(|it| it.has_changed());
         changed.count() > 0
     }
 
-    /// What is followed.
+    /// Returns the state of all watches.
     pub(crate) fn report(&self) -> Vec<Report> {
         let clusters = self.lock();
         let reports = clusters.iter().flat_map(|(name, it)| it.report(name));
         reports.collect()
     }
 
-    /// What has not been seen once, if anything.
-    pub(crate) fn unseen(&self, config: &Config) -> Option<String> {
-        // What there is in namespaces with labels is followed once they are known.
-        let unseen = |part: fn(&Cluster) -> Option<String>| {
+    /// Returns why the first list of a watch is missing, if one is.
+    pub(crate) fn unsynced(&self, config: &Config) -> Option<String> {
+        // Objects in namespaces that are selected by label are watched once the namespaces are known.
+        let unsynced = |part: fn(&Cluster) -> Option<String>| {
             let clusters = self.lock().clone();
             clusters.into_iter().find_map(|(name, cluster)| {
                 let why = Failure::NotReady(part(&cluster)?);
                 Some(of_cluster(config.clusters(), &name, why).to_string())
             })
         };
-        unseen(|it| it.namespaces.unseen()).or_else(|| {
+        unsynced(|it| it.namespaces.unsynced()).or_else(|| {
             self.follow(config);
-            unseen(Cluster::unseen)
+            unsynced(Cluster::unsynced)
         })
     }
 
@@ -193,7 +196,7 @@ impl Objects {
         })
     }
 
-    /// Where the objects of a cluster come from; what the configuration does not say is as the flags say.
+    /// Returns the origin of the objects of a cluster. Unset fields of the configuration inherit from the flags.
     fn origin(&self, clusters: &Clusters, name: &str) -> Origin {
         let unset = ClusterAccess::default();
         let (access, below) = match clusters {
@@ -204,7 +207,7 @@ impl Objects {
             return Origin::Dir(below.map_or_else(|| dir.clone(), |name| dir.join(name)));
         }
         let kubeconfig = access.kubeconfig.as_ref().map(PathBuf::from);
-        // A context of the flags is one of their kubeconfig.
+        // The context of the flags belongs to the kubeconfig of the flags.
         let context = match &access.kubeconfig {
             Some(_) => access.context.clone(),
             None => access.context.clone().or_else(|| self.context.clone()),
@@ -220,7 +223,7 @@ impl Objects {
     }
 }
 
-/// `why`, and the name of the cluster where there may be several.
+/// Adds the name of the cluster to `why` if the configuration has several clusters.
 fn of_cluster(clusters: &Clusters, name: &str, why: Failure) -> Failure {
     match clusters {
         Clusters::One(_) => why,
@@ -251,7 +254,7 @@ impl Cluster {
     }
 
     fn has_changed(&self) -> bool {
-        // Each has to be asked.
+        // Every kind must be asked, since asking also resets it.
         let kinds = [
             self.route_tables.has_changed(),
             self.rollouts.has_changed(),
@@ -271,24 +274,24 @@ impl Cluster {
         reports
     }
 
-    /// What has not been seen once, besides namespaces.
-    fn unseen(&self) -> Option<String> {
-        let unseen = self.route_tables.unseen();
-        unseen
-            .or_else(|| self.rollouts.unseen())
-            .or_else(|| self.workspaces.unseen())
-            .or_else(|| self.clusters.unseen())
+    /// Returns why the first list of a kind is missing, if one is. Namespaces are not considered.
+    fn unsynced(&self) -> Option<String> {
+        let unsynced = self.route_tables.unsynced();
+        unsynced
+            .or_else(|| self.rollouts.unsynced())
+            .or_else(|| self.workspaces.unsynced())
+            .or_else(|| self.clusters.unsynced())
     }
 }
 
-/// What reads the objects of a cluster.
+/// The store with the objects of a cluster.
 enum Store {
     Dir(DirRouteStore),
     Cluster(Arc<KubeRouteStore>),
 }
 
 impl Store {
-    /// Reads nothing yet.
+    /// Makes the store without reading from it.
     fn new(origin: &Origin) -> Self {
         match origin {
             Origin::Dir(dir) => Self::Dir(DirRouteStore::new(dir)),
@@ -320,7 +323,7 @@ where
         }
     }
 
-    /// All objects of `namespaces`.
+    /// Returns all objects in `namespaces`.
     async fn all(&self, namespaces: &[String]) -> Result<Vec<Arc<K::Kept>>, Failure> {
         let is_all = namespaces.iter().any(|namespace| namespace == ALL);
         match self {
@@ -352,7 +355,7 @@ where
         }
     }
 
-    /// The objects that were heard of last, however long ago.
+    /// Returns the last known objects, which may be stale.
     fn last_known(&self) -> Vec<Arc<K::Kept>> {
         match self {
             Self::Dir(_) => Vec::new(),
@@ -360,7 +363,7 @@ where
         }
     }
 
-    /// Whether an object has changed since this was last asked; in files one may always have.
+    /// Whether an object has changed since the last call of this function. For files the answer is always yes.
     fn has_changed(&self) -> bool {
         let Self::Cluster(_, changes) = self else {
             return true;
@@ -378,7 +381,7 @@ where
 
     fn follow(&self, namespaces: &BTreeSet<String>) {
         match self {
-            // One watch of all namespaces has those that others name, too.
+            // A watch of all namespaces includes those that other sources name.
             Self::Cluster(informer, _) if namespaces.contains(ALL) => informer.follow_all(),
             Self::Cluster(informer, _) => informer.follow_only(namespaces),
             Self::Dir(_) => {}
@@ -405,7 +408,7 @@ where
         reports.collect()
     }
 
-    fn unseen(&self) -> Option<String> {
+    fn unsynced(&self) -> Option<String> {
         let Self::Cluster(informer, _) = self else {
             return None;
         };
@@ -420,11 +423,11 @@ where
     }
 }
 
-/// Why the objects of a namespace, or of all, are not known.
+/// Returns the message for unknown objects of a namespace, or of all namespaces.
 fn unknown<K: Resource>(namespace: Option<&str>, why: &Unknown) -> String {
     let why = match why {
         Unknown::NotFollowed => "it has just been added to the configuration".to_owned(),
-        Unknown::Failed(error) => words::<K>(error),
+        Unknown::Failed(error) => explain::<K>(error),
         Unknown::NoAnswer | Unknown::Silent(_) => why.to_string(),
     };
     let place = match namespace {
@@ -435,10 +438,10 @@ fn unknown<K: Resource>(namespace: Option<&str>, why: &Unknown) -> String {
     format!("{}s{place} are not known: {why}", K::KIND)
 }
 
-/// `error` in words that help who runs the generator.
-fn words<K: Resource>(error: &StoreError) -> String {
+/// Returns the text of `error` with a remedy for the operator.
+fn explain<K: Resource>(error: &StoreError) -> String {
     match error {
-        // The list is there, however empty, if the kind is known.
+        // A list of a known kind exists even without objects.
         StoreError::NotFound { .. } => format!(
             "the API server has no {}.{}/{}: install its CustomResourceDefinition",
             K::PLURAL,
@@ -453,7 +456,7 @@ fn words<K: Resource>(error: &StoreError) -> String {
     }
 }
 
-/// `v1` Namespace.
+/// The Kubernetes kind `Namespace` of `v1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Namespace {}
 
@@ -467,12 +470,12 @@ impl Resource for Namespace {
     type Status = Value;
 }
 
-/// Keeps the labels of namespaces.
+/// Keeps only the labels of namespaces.
 struct NamespaceKeeper;
 
 /// A namespace and its labels.
 struct LabelledNamespace {
-    /// Without a namespace: it is in none.
+    /// The name. The namespace of the key is empty, since a Namespace is in none.
     key: ObjectKey,
     version: String,
     labels: BTreeMap<String, String>,
@@ -513,7 +516,7 @@ impl Kept for LabelledNamespace {
     }
 }
 
-/// One of a file, in which it has the namespace that objects without one are given.
+/// Converts a Namespace from a file. Its key has the default namespace of files, which is dropped.
 impl From<Document<Namespace>> for LabelledNamespace {
     fn from(namespace: Document<Namespace>) -> Self {
         Self {
@@ -538,16 +541,16 @@ mod tests {
 
     use super::*;
 
-    /// No measure of anything: a test that waits longer has found a fault.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// The timeout after which a test fails.
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Waits until the namespaces are these, each as `name team`.
-    async fn become_these(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
-        let waited = timeout(PATIENCE, until_they_are(namespaces, expect)).await;
-        assert!(waited.is_ok(), "they never became {expect:?}");
+    /// Waits until the namespaces are `expect`, each as `name team`.
+    async fn wait_for(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
+        let waited = timeout(TIMEOUT, poll(namespaces, expect)).await;
+        assert!(waited.is_ok(), "the namespaces never were {expect:?}");
     }
 
-    async fn until_they_are(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
+    async fn poll(namespaces: &Kind<NamespaceKeeper>, expect: &[&str]) {
         let all = [ALL.to_owned()];
         loop {
             if let Ok(known) = namespaces.all(&all).await {
@@ -565,10 +568,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn namespaces_come_change_and_go() {
+    async fn namespaces_are_watched() {
         let api = FakeApi::default();
         let put = |name: &str, labels: Value| {
-            // The fake API server takes the collection of namespaces for one without a name.
+            // To the fake API server the collection of namespaces is a namespace without a name.
             api.put("", json!({"metadata": {"name": name, "labels": labels}}));
         };
         put("cart", json!({"team": "cart"}));
@@ -576,20 +579,20 @@ mod tests {
         let namespaces = Kind::new(&store, NamespaceKeeper);
         assert!(namespaces.all(&[ALL.to_owned()]).await.is_err());
         namespaces.follow(&[ALL.to_owned()].into());
-        become_these(&namespaces, &["cart cart"]).await;
+        wait_for(&namespaces, &["cart cart"]).await;
         assert!(namespaces.has_changed());
         assert!(!namespaces.has_changed());
         put("shop", json!(null));
-        become_these(&namespaces, &["cart cart", "shop "]).await;
+        wait_for(&namespaces, &["cart cart", "shop "]).await;
         put("shop", json!({"team": "shop"}));
-        become_these(&namespaces, &["cart cart", "shop shop"]).await;
+        wait_for(&namespaces, &["cart cart", "shop shop"]).await;
         api.delete("", &ObjectKey::new("", "cart"));
-        become_these(&namespaces, &["shop shop"]).await;
+        wait_for(&namespaces, &["shop shop"]).await;
         assert!(namespaces.has_changed());
     }
 
     #[test]
-    fn what_the_configuration_does_not_say_is_as_the_flags_say() {
+    fn unset_fields_of_a_cluster_inherit_from_the_flags() {
         let objects = |dir: Option<&str>| Objects {
             kubeconfig: Some("/flags".into()),
             context: Some("main".to_owned()),

@@ -1,12 +1,12 @@
-//! Tells Argo CD to ask again when an answer that an ApplicationSet got would now be another.
+//! Push refresh: annotates an ApplicationSet when its answer has changed, so that Argo CD requests it again.
 //!
-//! The ApplicationSet controller asks once in `requeueAfterSeconds`, and at once when a set has the annotation
-//! `argocd.argoproj.io/application-set-refresh`, which it removes after a pass that succeeds
-//! (`applicationset/controllers/applicationset_controller.go`). Every round looks whether an object or the configuration has
-//! changed since the last one, answers what was asked again, and annotates the sets whose answers differ.
+//! The ApplicationSet controller requests parameters once in `requeueAfterSeconds`, and immediately if a set has the annotation
+//! `argocd.argoproj.io/application-set-refresh`, which it removes after a successful reconciliation
+//! (`applicationset/controllers/applicationset_controller.go`). If an object or the configuration has changed, a round computes
+//! the recorded answers again, and annotates the sets whose answers differ.
 //!
-//! Each replica remembers what it answered. The value of the annotation is a hash of the new answers, so two replicas that see
-//! the same change write the same annotation, and the next change writes another one.
+//! Each replica records its own answers. The value of the annotation is a hash of the new answers. So two replicas that see the
+//! same change write the same annotation, and the next change writes a different one.
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -26,12 +26,12 @@ use crate::ledger::{Due, Outcome};
 use crate::service::Service;
 
 const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
-/// How often a configuration without `refresh` is looked at again.
+/// The interval at which a configuration without `refresh` is checked again.
 const OFF: Duration = Duration::from_secs(5);
-/// How long one request to the API server may take.
+/// The timeout of one request to the API server.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes rounds until the task is dropped.
+/// Runs rounds until the task is dropped.
 pub(crate) async fn run(service: Arc<Service>) {
     let mut sets: Option<ApplicationSets> = None;
     let mut seen: Option<Arc<Config>> = None;
@@ -54,7 +54,7 @@ pub(crate) async fn run(service: Arc<Service>) {
                 .catch_unwind()
                 .await
                 .unwrap_or_else(|_panic| {
-                    tracing::error!("comparing answers panicked: please report it");
+                    tracing::error!("the comparison of answers panicked: report this as a bug");
                     false
                 });
         }
@@ -62,20 +62,21 @@ pub(crate) async fn run(service: Arc<Service>) {
     }
 }
 
-/// Compares `all` answers, or those that were not compared yet, and annotates. Returns whether all have to be compared in the next
-/// round, whether or not an object changes until then.
+/// Compares `all` answers, or those that were not compared yet, and annotates the sets whose answers differ.
+///
+/// Returns whether the next round must compare all answers even if no object changes.
 async fn round(service: &Service, sets: &ApplicationSets, all: bool) -> bool {
     let calls = service.ledger().calls(all, Instant::now());
     let mut is_open = false;
     for call in calls {
         match service.answer_again(&call).await {
             Ok(body) => service.ledger().would_answer(&call, &body),
-            // The objects may become known again without a change.
+            // The objects may become known again without a change event.
             Err(Failure::NotReady(_)) => is_open = true,
-            // Argo CD would keep the answer before.
+            // After an error Argo CD would keep the Applications, so there is no need for a request.
             Err(_) => {}
         }
-        // Calls of Argo CD go first.
+        // Calls of Argo CD have priority.
         tokio::task::yield_now().await;
     }
     let (due, is_more_due) = service.ledger().due(Instant::now());
@@ -97,7 +98,7 @@ struct ApplicationSets {
 }
 
 impl ApplicationSets {
-    /// Connects to nothing yet.
+    /// Makes the value without connecting to the API server.
     fn new(refresh: Refresh) -> Self {
         let store = KubeRouteStore::new(KubeAccess {
             kubeconfig: refresh.access.kubeconfig.as_ref().map(PathBuf::from),
@@ -108,7 +109,7 @@ impl ApplicationSets {
         Self { refresh, store }
     }
 
-    /// Annotates the sets of one name.
+    /// Annotates the sets with one name in all namespaces.
     async fn annotate(&self, due: &Due) -> Outcome {
         let mut outcome = Outcome::Unknown;
         for namespace in &self.refresh.namespaces {
@@ -118,7 +119,7 @@ impl ApplicationSets {
                 Err(error) => {
                     let problem = format!("{error:#}");
                     let set = due.application_set();
-                    tracing::warn!(namespace, set, problem, "a set cannot be annotated");
+                    tracing::warn!(namespace, set, problem, "cannot annotate an ApplicationSet");
                     outcome = Outcome::Failed;
                 }
             }
@@ -126,7 +127,7 @@ impl ApplicationSets {
         outcome
     }
 
-    /// Whether there is such a set in the namespace.
+    /// Annotates the set in `namespace`. Returns whether it exists.
     async fn patch(&self, namespace: &str, due: &Due) -> anyhow::Result<bool> {
         let resource = ApiResource {
             group: "argoproj.io".to_owned(),

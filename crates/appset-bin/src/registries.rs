@@ -1,4 +1,4 @@
-//! Asks registries for digests: each image once in a while, however many calls want it.
+//! Looks up digests in registries, with a cache: concurrent and repeated calls for one image cause one lookup.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,49 +12,47 @@ use moka::future::Cache;
 use tokio::time::{Instant, sleep};
 
 use crate::metrics::RegistryMetrics;
-use crate::registries::access::{Accesses, Asker, Stop};
+use crate::registries::access::{Accesses, ImageClient, Stop};
 use crate::registries::lookup::{Children, Lookup};
-use crate::registries::remembered::Remembered;
 pub(crate) use crate::registries::transport::Deadline;
 use crate::registries::transport::{Transport, Wire};
+use crate::registries::ttl_cache::TtlCache;
 
 mod access;
-mod authorities;
-mod connector;
 mod lookup;
-mod remembered;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod ttl_cache;
 mod wire;
 
-/// How long an answer counts. Argo CD asks again at once after a change it made itself, and for many ApplicationSets at the
-/// same time after a webhook.
+/// The time for which a digest is cached. Argo CD sends a request again right after a change that it made itself, and requests of
+/// many ApplicationSets at the same time after a webhook.
 const TTL: Duration = Duration::from_secs(15);
-/// How long a failure is remembered: a registry that is down must not get a request for each call of each set.
+/// The time for which a failure is cached, so that a failing registry does not get a request for each call.
 const FAILED: Duration = Duration::from_secs(5);
-/// Most images that are remembered.
+/// The maximum number of images in the cache.
 const CAPACITY: u64 = 10_000;
-/// Images of one call that are looked up at the same time.
+/// The number of images of one call that are looked up concurrently.
 const PARALLEL: usize = 4;
-/// How long a tag that was there is missed only after a second look.
+/// A tag that existed within this time counts as missing only after a second lookup.
 const SEEN: Duration = Duration::from_secs(600);
-/// How long after the first look the second one is: registries are wrong for a moment.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// The time between the two lookups, because a registry may be wrong for a moment.
+const SECOND_LOOKUP: Duration = Duration::from_secs(5);
 
-/// The registries, and what they said a moment ago.
+/// The client for registries with its caches.
 pub(crate) struct Registries {
     transport: Transport,
     accesses: Accesses,
     children: Children,
-    /// What is not there is remembered, too.
+    /// The digests. `None` caches that an image does not exist.
     cache: Cache<Key, Option<Digest>>,
-    failed: Remembered<Key, Failure>,
-    seen: Remembered<Reference, (Digest, Instant)>,
+    failed: TtlCache<Key, Failure>,
+    seen: TtlCache<Reference, (Digest, Instant)>,
     metrics: RegistryMetrics,
 }
 
-/// An image, and whose answer it is.
+/// An image, and the credentials with which it is looked up.
 type Key = (Reference, Vec<Credentials>);
 
 impl Registries {
@@ -66,18 +64,18 @@ impl Registries {
         Self {
             transport: Transport::new(wire, metrics.clone()),
             accesses: Accesses::new(),
-            children: Remembered::new(),
+            children: TtlCache::new(),
             cache: Cache::builder()
                 .time_to_live(TTL)
                 .max_capacity(CAPACITY)
                 .build(),
-            failed: Remembered::new(),
-            seen: Remembered::new(),
+            failed: TtlCache::new(),
+            seen: TtlCache::new(),
             metrics,
         }
     }
 
-    /// The images that are there, by the names in the query.
+    /// Returns the digests of the images that exist, by the names in the query.
     pub(crate) async fn look_up(
         &self,
         query: &ImageQuery,
@@ -103,7 +101,7 @@ impl Registries {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// One image; what it was, if its registry fails and the configuration allows that.
+    /// Looks up one image. If its registry fails, returns the last digest for as long as `stale_for` allows.
     async fn found(
         &self,
         image: Reference,
@@ -113,7 +111,7 @@ impl Registries {
     ) -> Result<Option<Found>, Failure> {
         let failure = match self.cached(&image, keychain, deadline).await {
             Ok(digest) => {
-                self.metrics.is_fresh(&image.registry);
+                self.metrics.served_fresh(&image.registry);
                 return Ok(digest.map(Found::from));
             }
             Err(failure) => failure,
@@ -127,8 +125,13 @@ impl Registries {
             (Some((digest, since)), Some(longest)) if since.elapsed() < longest => {
                 let (registry, age) = (image.registry.as_str(), since.elapsed());
                 let problem = failure.to_log();
-                tracing::warn!(registry, age = age.as_secs(), problem, "a digest is stale");
-                self.metrics.is_stale(registry, age);
+                tracing::warn!(
+                    registry,
+                    age = age.as_secs(),
+                    problem,
+                    "a stale digest is used"
+                );
+                self.metrics.served_stale(registry, age);
                 Ok(Some(Found {
                     digest,
                     is_stale: true,
@@ -138,7 +141,8 @@ impl Registries {
         }
     }
 
-    /// Of several calls that want the same image, one asks; when its client leaves, the next one does.
+    /// Looks up one image in the cache. Concurrent calls for the same image share one lookup; if the client of the call that does
+    /// it disconnects, the next call takes over.
     async fn cached(
         &self,
         image: &Reference,
@@ -161,12 +165,12 @@ impl Registries {
             asked
         };
         let digest = self.cache.try_get_with_by_ref(&key, ask);
-        let step = "waiting for another call that asks the same";
+        let step = "waiting for another call that looks up the same image";
         let digest = deadline.limit(image, step, digest).await?;
         digest.map_err(|failure| failure.as_ref().clone())
     }
 
-    /// The digest; a tag that was there not long ago is missing only if it still is after some seconds.
+    /// Looks up the digest. A tag that existed recently counts as missing only after a second lookup.
     async fn digest(
         &self,
         image: &Reference,
@@ -179,8 +183,8 @@ impl Registries {
             .get(image)
             .filter(|(_, since)| since.elapsed() < SEEN);
         if digest.is_none() && seen.is_some() {
-            let step = "waiting to look again for a tag that was there";
-            deadline.limit(image, step, sleep(SECOND_LOOK)).await?;
+            let step = "waiting for the second lookup of a missing tag";
+            deadline.limit(image, step, sleep(SECOND_LOOKUP)).await?;
             digest = self.once(image, credentials, deadline).await?;
         }
         match &digest {
@@ -189,12 +193,12 @@ impl Registries {
                 let seen = (digest.clone(), Instant::now());
                 self.seen.put(image.clone(), seen, day);
             }
-            None => self.seen.forget(image),
+            None => self.seen.remove(image),
         }
         Ok(digest)
     }
 
-    /// Asks with each credentials in turn, as long as they are refused.
+    /// Looks up the digest once. Tries the credentials in turn until some are not refused.
     async fn once(
         &self,
         image: &Reference,
@@ -202,7 +206,7 @@ impl Registries {
         deadline: Deadline,
     ) -> Result<Option<Digest>, Failure> {
         let with = |credentials| Lookup {
-            asker: Asker {
+            client: ImageClient {
                 transport: &self.transport,
                 accesses: &self.accesses,
                 image,
@@ -228,7 +232,7 @@ impl Registries {
     }
 }
 
-/// Reads the credentials anew, since they are short-lived with some registries.
+/// Reads the credentials. The files are read for every call, because the credentials of some registries are short-lived.
 fn keychain(files: &[PathBuf]) -> Result<Keychain, Failure> {
     let mut keychain = Keychain::default();
     for file in files {

@@ -1,4 +1,4 @@
-//! Connections: accepted, bounded, kept alive, drained.
+//! The server of one port: accepts connections, limits them, keeps them alive and drains them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,45 +22,45 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::Flags;
 use crate::connection::{Limits, Observed, Phase};
+use crate::live::Certificate;
 use crate::metrics::Closed;
-use crate::tls::Certificate;
 
-/// How long a connection may wait for the next request. Go's client keeps an idle one for 90 s, and a poll on one that the
-/// server has just closed fails.
+/// The idle timeout of a connection. Go's client keeps an idle connection for 90 s, and its request fails if the server has just
+/// closed the connection.
 const IDLE: Duration = Duration::from_secs(120);
-/// How long a TLS handshake may take.
+/// The timeout of a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long to wait when no connection can be accepted: there are too many open files, which takes time to pass.
+/// The pause after a failed accept, such as with too many open files.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an answer may take on its way to a client, besides the time that a call may take.
-const WAY: Duration = Duration::from_secs(5);
-/// Most bytes of a head, and of what a connection buffers. Argo CD sends a few hundred.
+/// The time for writing an answer, in addition to the deadline of the call.
+const WRITE: Duration = Duration::from_secs(5);
+/// The maximum size of a head, and of the buffer of a connection, in bytes. Argo CD sends a few hundred.
 const HEAD_BYTES: usize = 16 << 10;
-/// Most headers of a request.
+/// The maximum number of headers of a request.
 const HEADERS: usize = 64;
 
-/// What one listener admits.
+/// The limits of one port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections that are open at the same time. One more may be waiting for its place.
+    /// The maximum number of open connections. One more may wait until a place is free.
     connections: usize,
     limits: Limits,
 }
 
 impl Bounds {
-    /// Those of the port that Argo CD asks. It keeps two connections that it does not use.
+    /// Returns the limits of the port for Argo CD, which keeps two idle connections.
     pub(crate) fn api(flags: &Flags) -> Self {
         Self {
             connections: flags.max_concurrent.saturating_mul(4).max(1),
             limits: Limits {
                 idle: IDLE,
                 head: Duration::from_secs(10),
-                answer: flags.deadline.saturating_add(WAY),
+                answer: flags.deadline.saturating_add(WRITE),
             },
         }
     }
 
-    /// Those of the port for the kubelet and Prometheus.
+    /// Returns the limits of the port for the kubelet and Prometheus.
     pub(crate) const fn ops() -> Self {
         Self {
             connections: 16,
@@ -80,7 +80,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Accepts connections, over TLS when there is a certificate, until [`finish`](Self::finish).
+    /// Accepts connections until [`finish`](Self::finish), with TLS if there is a certificate.
     pub(crate) fn start(
         listener: TcpListener,
         tls: Option<Certificate>,
@@ -95,28 +95,28 @@ impl Server {
             connections: VecDeque::new(),
             closed: closed.clone(),
         };
-        let answering = Answering {
+        let handler = Handler {
             router,
             limits: bounds.limits,
             closed,
         };
         Self {
             stop,
-            serving: tokio::spawn(accept(listener, tls, answering, open, stopped)),
+            serving: tokio::spawn(accept(listener, tls, handler, open, stopped)),
         }
     }
 
-    /// Accepts no more, closes what is idle and waits for the answers to what was asked.
+    /// Stops accepting connections, closes idle ones, and waits for pending answers.
     pub(crate) async fn finish(self) {
-        // There is no receiver only if accepting has ended already.
+        // Sending fails only if the task has already ended.
         let _ = self.stop.send(());
         if let Err(error) = self.serving.await {
-            tracing::error!(%error, "accepting connections ended");
+            tracing::error!(%error, "the task that accepts connections failed");
         }
     }
 }
 
-/// The connections that are open, the oldest first.
+/// The open connections, the oldest first.
 struct Open {
     permits: Arc<Semaphore>,
     most: usize,
@@ -124,32 +124,35 @@ struct Open {
     closed: Closed,
 }
 
-/// One of them, as the accepting side knows it.
+/// The handle of an open connection.
 struct Connection {
     phase: Arc<Phase>,
-    /// Sent to, the connection makes room for another one; dropped, it ends after its answer.
+    /// A message evicts the connection. If the sender is dropped, the connection closes after its pending answer.
     closer: oneshot::Sender<()>,
 }
 
 impl Open {
-    /// A place for one more connection. If there is none, the oldest connection that has no answer to come makes room: a
-    /// client that still wants it connects again, while one that was refused would have failed.
+    /// Waits for a place for one more connection.
+    ///
+    /// If all places are taken, the oldest connection without a pending answer is evicted. Its client can connect again, while
+    /// a refused client would fail.
     async fn place(&mut self) -> Option<OwnedSemaphorePermit> {
         loop {
             if let Ok(place) = Arc::clone(&self.permits).try_acquire_owned() {
                 return Some(place);
             }
             self.connections.retain(|it| !it.closer.is_closed());
-            let claims = self.connections.iter().enumerate();
-            let claims = claims.filter_map(|(age, it)| Some((it.phase.claim()?, age)));
-            if let Some((_, age)) = claims.min()
-                && let Some(connection) = self.connections.remove(age)
+            let candidates = self.connections.iter().enumerate();
+            let candidates =
+                candidates.filter_map(|(index, it)| Some((it.phase.priority()?, index)));
+            if let Some((_, index)) = candidates.min()
+                && let Some(connection) = self.connections.remove(index)
             {
                 self.closed.evicted();
-                // It may have ended just now.
+                // Sending fails if the connection has just ended.
                 let _ = connection.closer.send(());
             }
-            // A request may have come in at the last moment: then another one has to go.
+            // The connection stays if a request has just arrived. Then the next iteration evicts another one.
             match timeout(PAUSE, Arc::clone(&self.permits).acquire_owned()).await {
                 Ok(place) => return place.ok(),
                 Err(_elapsed) => {}
@@ -160,7 +163,7 @@ impl Open {
     fn add(&mut self, phase: Arc<Phase>) -> oneshot::Receiver<()> {
         let (closer, closing) = oneshot::channel();
         self.connections.push_back(Connection { phase, closer });
-        // Those that ended by themselves.
+        // Removes connections that have ended.
         if self.connections.len() > self.most.saturating_mul(2) {
             self.connections.retain(|it| !it.closer.is_closed());
         }
@@ -171,13 +174,13 @@ impl Open {
 async fn accept(
     listener: TcpListener,
     tls: Option<Certificate>,
-    answering: Answering,
+    handler: Handler,
     mut open: Open,
     mut stopped: oneshot::Receiver<()>,
 ) {
     let mut connections = JoinSet::new();
     loop {
-        // What has ended is removed first, or it would pile up while new connections keep coming.
+        // Ended connections are removed first. Otherwise they would accumulate under a steady load of new connections.
         let accepted = tokio::select! {
             biased;
             _ = &mut stopped => break,
@@ -187,7 +190,7 @@ async fn accept(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -199,12 +202,12 @@ async fn accept(
         };
         let Some(place) = place else { break };
         let acceptor = tls.as_ref().map(Certificate::acceptor);
-        let phase = Phase::new(answering.limits);
-        let (answering, closing) = (answering.clone(), open.add(Arc::clone(&phase)));
+        let phase = Phase::new(handler.limits);
+        let (handler, closing) = (handler.clone(), open.add(Arc::clone(&phase)));
         connections.spawn(async move {
             match acceptor {
-                None => answering.on(stream, phase, closing).await,
-                Some(acceptor) => answering.over_tls(acceptor, stream, phase, closing).await,
+                None => handler.serve(stream, phase, closing).await,
+                Some(acceptor) => handler.serve_tls(acceptor, stream, phase, closing).await,
             }
             drop(place);
         });
@@ -213,23 +216,26 @@ async fn accept(
     while connections.join_next().await.is_some() {}
 }
 
-/// What is said on a connection.
+/// Serves HTTP on connections.
 #[derive(Clone)]
-struct Answering {
+struct Handler {
     router: Router,
     limits: Limits,
     closed: Closed,
 }
 
-/// Why a connection is left.
-enum End {
+/// The event that ends or closes a connection.
+enum Event {
+    /// hyper has finished.
     Ended(hyper::Result<()>),
+    /// The time limit of the step has passed.
     Late,
-    Closing { makes_room: bool },
+    /// The connection is to be closed.
+    Closing { is_evicted: bool },
 }
 
-impl Answering {
-    async fn over_tls(
+impl Handler {
+    async fn serve_tls(
         self,
         acceptor: TlsAcceptor,
         stream: TcpStream,
@@ -241,14 +247,14 @@ impl Answering {
             _ = &mut closing => return,
         };
         match accepted {
-            Ok(Ok(stream)) => self.on(stream, phase, closing).await,
-            Ok(Err(error)) => tracing::debug!(%error, "no TLS connection"),
+            Ok(Ok(stream)) => self.serve(stream, phase, closing).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
             Err(_elapsed) => self.closed.late(),
         }
     }
 
-    /// Answers requests until the client, a limit or `closing` ends it.
-    async fn on(
+    /// Answers requests until the client, a time limit or `closing` ends the connection.
+    async fn serve(
         self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         phase: Arc<Phase>,
@@ -269,42 +275,42 @@ impl Answering {
             .max_buf_size(HEAD_BYTES)
             .max_header_size(HEAD_BYTES)
             .max_headers(HEADERS)
-            // The phase has limits of its own.
+            // The phase has the time limits.
             .header_read_timeout(None)
             .serve_connection(stream, service);
         let mut connection = pin!(connection);
         let mut late = pin!(sleep_until(phase.until()));
         let mut is_closing = false;
         let ended = loop {
-            let end = poll_fn(|context| {
+            let event = poll_fn(|context| {
                 if let Poll::Ready(ended) = connection.as_mut().poll(context) {
-                    return Poll::Ready(End::Ended(ended));
+                    return Poll::Ready(Event::Ended(ended));
                 }
-                // The step may be another one by now.
+                // Polling the connection may have changed the step.
                 if late.deadline() != phase.until() {
                     late.as_mut().reset(phase.until());
                 }
                 if late.as_mut().poll(context).is_ready() {
-                    return Poll::Ready(End::Late);
+                    return Poll::Ready(Event::Late);
                 }
                 if !is_closing && let Poll::Ready(closing) = closing.poll_unpin(context) {
-                    let makes_room = closing.is_ok();
-                    return Poll::Ready(End::Closing { makes_room });
+                    let is_evicted = closing.is_ok();
+                    return Poll::Ready(Event::Closing { is_evicted });
                 }
                 Poll::Pending
             });
-            match end.await {
-                End::Ended(ended) => break ended,
-                End::Late => return self.closed.late(),
-                End::Closing { makes_room } if makes_room && phase.claim().is_some() => return,
-                End::Closing { .. } => {
+            match event.await {
+                Event::Ended(ended) => break ended,
+                Event::Late => return self.closed.late(),
+                Event::Closing { is_evicted } if is_evicted && phase.priority().is_some() => return,
+                Event::Closing { .. } => {
                     is_closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended early");
+            tracing::debug!(%error, "a connection failed");
         }
     }
 }
@@ -318,7 +324,7 @@ mod tests {
     use super::*;
     use crate::metrics::Metrics;
 
-    /// A connection to a server that answers `/` at once, and `/slow` never.
+    /// Connects to a server that answers `/` at once and never answers `/slow`.
     fn connect() -> DuplexStream {
         let (client, server) = duplex(1 << 20);
         let never = get(async || std::future::pending::<()>().await);
@@ -331,14 +337,14 @@ mod tests {
             answer: Duration::from_secs(30),
         };
         let closed = Metrics::new().closed("api");
-        let answering = Answering {
+        let handler = Handler {
             router,
             limits,
             closed,
         };
         tokio::spawn(async move {
             let (_closer, closing) = oneshot::channel();
-            answering.on(server, Phase::new(limits), closing).await;
+            handler.serve(server, Phase::new(limits), closing).await;
         });
         client
     }
@@ -353,7 +359,7 @@ mod tests {
         }
     }
 
-    /// After how many seconds the server closes.
+    /// Waits until the server closes the connection. Returns the time in seconds.
     async fn closed(mut client: DuplexStream) -> u64 {
         let started = Instant::now();
         let mut read = Vec::new();
@@ -362,7 +368,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_waits_longer_than_a_head_may_take() {
+    async fn an_idle_connection_has_more_time_than_a_head() {
         let mut client = connect();
         for _ in 0..2 {
             sleep(Duration::from_secs(90)).await;
@@ -373,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_head_that_comes_byte_by_byte_ends_after_ten_seconds() {
+    async fn a_head_sent_byte_by_byte_is_cut_off_after_ten_seconds() {
         let mut client = connect();
         answer(&mut client).await;
         for byte in REQUEST.iter().take(9) {
@@ -384,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_has_a_limit() {
+    async fn an_answer_has_a_time_limit() {
         let mut client = connect();
         client
             .write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n")

@@ -1,4 +1,4 @@
-//! What every request needs: configuration, tokens, limits and metrics.
+//! The state that all requests share: configuration, tokens, limits and metrics.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +11,15 @@ use tokio::time::Instant;
 
 use crate::Flags;
 use crate::ledger::{Call, Ledger};
-use crate::live::Live;
+use crate::live::{Live, Tokens};
 use crate::metrics::Metrics;
 use crate::objects::Objects;
 use crate::registries::{Deadline, Registries};
-use crate::tokens::Tokens;
 
-/// What every request needs.
+/// The state that all requests share.
 pub(crate) struct Service {
     config: Live<Config>,
-    /// A directory with tokens, or a file with one.
+    /// The directory with the tokens, or the file with the only token.
     tokens: PathBuf,
     permits: Semaphore,
     max_concurrent: usize,
@@ -30,8 +29,8 @@ pub(crate) struct Service {
     registries: Registries,
     objects: Objects,
     ledger: Mutex<Ledger>,
-    /// Whether all objects that were to be followed have been seen once.
-    caught_up: AtomicBool,
+    /// Whether all watches have had their first list.
+    synced: AtomicBool,
 }
 
 impl Service {
@@ -44,7 +43,7 @@ impl Service {
         let service = Self {
             objects: Objects::new(flags),
             ledger: Mutex::default(),
-            caught_up: AtomicBool::new(false),
+            synced: AtomicBool::new(false),
             registries: Registries::new(metrics.registries("image-digests"))?,
             config,
             tokens: flags.tokens().to_owned(),
@@ -58,23 +57,26 @@ impl Service {
         Ok(service)
     }
 
-    /// Warns if there is no token, so that every call will be refused.
+    /// Logs a warning if there is no token, because every call is then refused.
     pub(crate) fn check_tokens(&self) -> anyhow::Result<()> {
         if self.tokens()?.is_empty() {
             let path = self.tokens.display().to_string();
-            tracing::warn!(path, "no file holds a token, so every call will be refused");
+            tracing::warn!(
+                path,
+                "there is no token: every call is refused until one is added"
+            );
         }
         Ok(())
     }
 
-    /// The configuration as it is now. What it needs is followed from now on.
+    /// Returns the current configuration, and watches the objects that it needs.
     pub(crate) fn config(&self) -> Arc<Config> {
         let config = self.config.current();
         self.objects.follow(&config);
         config
     }
 
-    /// The tokens, read anew.
+    /// Reads the tokens.
     pub(crate) fn tokens(&self) -> Result<Tokens, Failure> {
         Tokens::read(&self.tokens).map_err(|error| {
             let path = self.tokens.display().to_string();
@@ -83,13 +85,13 @@ impl Service {
         })
     }
 
-    /// The permit for one more call.
+    /// Returns the permit for one more call.
     pub(crate) fn permit(&self) -> Result<SemaphorePermit<'_>, Failure> {
         let permit = self.permits.try_acquire();
         permit.map_err(|_| Failure::Busy(self.max_concurrent))
     }
 
-    /// What the bearer of `token` asks for through `profile`; without one, who runs the generator asks.
+    /// Resolves `request` to a query, as [`Config::query`].
     pub(crate) async fn query(
         &self,
         profile: Option<&str>,
@@ -101,7 +103,7 @@ impl Service {
         config.query(profile, token, request, &namespaces)
     }
 
-    /// The answer to `query`.
+    /// Looks up the objects or images of `query` and returns the answer.
     pub(crate) async fn answer(&self, query: Query) -> Result<Answer, Failure> {
         let config = self.config.current();
         let tables = async |places| {
@@ -125,7 +127,7 @@ impl Service {
                 query.sets(&workspaces, &clusters)?
             }
             SourceQuery::ImageDigests(images) => {
-                // The file may be another one since the query was made of it.
+                // The configuration may have changed since the query was resolved.
                 let source = config.image_digests().ok_or(Failure::Internal)?;
                 let deadline = Deadline::of_call(self.deadline);
                 let found = self.registries.look_up(&images, source, deadline).await?;
@@ -135,7 +137,7 @@ impl Service {
         query.output.answer(sets)
     }
 
-    /// Remembers an answer that an ApplicationSet got, if the configuration wants its set to be refreshed.
+    /// Records the answer that an ApplicationSet got, if push refresh is configured.
     pub(crate) fn answered(
         &self,
         profile: Option<&str>,
@@ -143,8 +145,8 @@ impl Service {
         request: &Request,
         answer: &Answer,
     ) {
-        let is_wanted = self.config.current().refresh().is_some();
-        if !is_wanted || request.object_name().is_none() {
+        let is_enabled = self.config.current().refresh().is_some();
+        if !is_enabled || request.object_name().is_none() {
             return;
         }
         if let Ok(body) = answer.to_body() {
@@ -153,13 +155,16 @@ impl Service {
         }
     }
 
-    /// What was answered to whom.
+    /// Returns the recorded answers.
     pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The body that a remembered call would be answered with. Registries are not asked again, since they do not announce
-    /// changes.
+    /// Returns the body with which a recorded call would be answered now.
+    ///
+    /// # Errors
+    /// Returns `Err` if the call would fail, and for the source of image digests: registries do not announce changes, so
+    /// they are not polled.
     pub(crate) async fn answer_again(&self, call: &Call) -> Result<Vec<u8>, Failure> {
         let request = call.request().ok_or(Failure::Internal)?;
         let query = self.query(call.profile(), Some(call.token()), &request);
@@ -170,12 +175,12 @@ impl Service {
         self.answer(query).await?.to_body()
     }
 
-    /// Whether an object has changed since this was last asked.
+    /// Whether an object has changed since the last call of this function.
     pub(crate) fn have_objects_changed(&self) -> bool {
         self.objects.have_changed()
     }
 
-    /// From now on readiness is off, and connections close after their answer.
+    /// Starts draining: the replica is not ready, and connections close after their answer.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.metrics.drain();
@@ -185,9 +190,9 @@ impl Service {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Why the replica is not ready, if it is not.
+    /// Returns why the replica is not ready, or `None` if it is ready.
     ///
-    /// A watch that fails later, or that a changed configuration adds, does not make it unready: other sources still answer.
+    /// A watch that fails later, or that a changed configuration adds, does not make it unready, since other sources still answer.
     pub(crate) fn unready(&self) -> Option<String> {
         if self.is_draining() {
             return Some("draining".to_owned());
@@ -198,15 +203,15 @@ impl Service {
             Err(_) => return Some("tokens cannot be read".to_owned()),
         }
         let config = self.config();
-        if self.caught_up.load(Ordering::Relaxed) {
+        if self.synced.load(Ordering::Relaxed) {
             return None;
         }
-        let unseen = self.objects.unseen(&config);
-        self.caught_up.store(unseen.is_none(), Ordering::Relaxed);
-        unseen
+        let unsynced = self.objects.unsynced(&config);
+        self.synced.store(unsynced.is_none(), Ordering::Relaxed);
+        unsynced
     }
 
-    /// The metrics, in the text format of OpenMetrics.
+    /// Returns the metrics in the text format of OpenMetrics.
     pub(crate) fn metrics_text(&self) -> String {
         self.config();
         self.metrics.remembered(self.ledger().len());

@@ -1,28 +1,30 @@
-//! The answer with status 200, and the guards in front of it.
+//! From the sets of a source to the answer with status 200: renames, aliases, and the guards that refuse it.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use strict_json::{Block, Problem};
 
-use crate::keys::Key;
-use crate::parameters::count;
+use crate::keys::{Key, count};
+use crate::set::check_top_level;
 use crate::{Failure, ParameterSet};
 
 /// The permission to answer with an empty list, which deletes every Application of the ApplicationSet.
 ///
-/// Only [`OnEmpty`] holds one, and that is read from the input of a request.
+/// Only the input of a request creates one. [`OnEmpty`] holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EmptyAllowed(());
 
-/// What to do when nothing was found.
+/// What to do if a source finds no set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnEmpty {
-    /// Refuse: every Application stays.
+    /// Return an error, so that every Application stays.
     Refuse,
-    /// Answer with an empty list.
+    /// Return an empty list.
     Allow(EmptyAllowed),
 }
 
-/// How many sets an answer may have.
+/// The limits on the number of sets in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Guards {
     on_empty: OnEmpty,
@@ -35,7 +37,7 @@ pub struct Guards {
 pub enum Answer {
     /// One set or more.
     Sets(ParameterSet, Vec<ParameterSet>),
-    /// None, as the input allows.
+    /// No set, which the input allows.
     Empty(EmptyAllowed),
 }
 
@@ -43,15 +45,23 @@ impl Guards {
     pub(crate) const KEYS: [Key; 3] = [
         Key::new(
             "onEmpty",
-            "`error`, or `allow`: nothing found is an empty list",
+            "if nothing is found: `error`, or `allow` an empty list",
             "`error`",
         ),
-        Key::new("minItems", "fewer sets are an error", ""),
-        Key::new("maxItems", "more sets are an error", ""),
+        Key::new(
+            "minItems",
+            "the least number of sets; fewer are an error",
+            "",
+        ),
+        Key::new(
+            "maxItems",
+            "the largest number of sets; more are an error",
+            "",
+        ),
     ];
 
-    /// Reads the keys. `skips`: by its other parameters the request accepts an empty answer, unless `onEmpty` says otherwise.
-    pub(crate) fn read(parameters: &Block<'_>, skips: bool) -> Result<Self, Problem> {
+    /// Reads the guards of a request. With `accepts_empty` an empty answer is allowed unless `onEmpty` or `minItems` forbids it.
+    pub(crate) fn read(parameters: &Block<'_>, accepts_empty: bool) -> Result<Self, Problem> {
         let min = count(parameters, "minItems")?.unwrap_or_default();
         let asked = parameters.one_of("onEmpty", &["allow", "error"])?;
         let allow = match asked {
@@ -62,7 +72,7 @@ impl Guards {
                 });
             }
             Some(word) => word == "allow",
-            None => skips && min == 0,
+            None => accepts_empty && min == 0,
         };
         let max = count(parameters, "maxItems")?;
         if max.is_some_and(|max| max < min) {
@@ -82,7 +92,10 @@ impl Guards {
         })
     }
 
-    /// Makes an answer of `sets`, or refuses them. `source` is the name for messages.
+    /// Makes an answer of `sets`. `source` is the name for messages.
+    ///
+    /// # Errors
+    /// Returns `Err` if there are fewer or more sets than the request allows.
     pub(crate) fn admit(&self, sets: Vec<ParameterSet>, source: &str) -> Result<Answer, Failure> {
         let found = sets.len();
         let mut sets = sets.into_iter();
@@ -106,7 +119,7 @@ impl Guards {
 }
 
 impl Answer {
-    /// How many sets there are.
+    /// Returns the number of sets.
     #[must_use]
     pub const fn count(&self) -> usize {
         match self {
@@ -115,10 +128,10 @@ impl Answer {
         }
     }
 
-    /// The body of the response.
+    /// Returns the body of the response.
     ///
     /// # Errors
-    /// If it cannot be written, which must not end as an empty body: to the controller that is an empty list.
+    /// Returns `Err` if the sets cannot be serialised. The controller would read an empty body as an empty list.
     pub fn to_body(&self) -> Result<Vec<u8>, Failure> {
         let parameters = match self {
             Self::Sets(first, more) => std::iter::once(first).chain(more).collect(),
@@ -139,22 +152,118 @@ struct Parameters<'a> {
     parameters: Vec<&'a ParameterSet>,
 }
 
+/// The parameters that every source has. They turn the sets of a source into an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    source: String,
+    guards: Guards,
+    /// The source's key at the top, and its new name.
+    rename: Option<(&'static str, String)>,
+    /// Additional keys at the top, each with the dotted path of its value.
+    alias: BTreeMap<String, String>,
+}
+
+impl Output {
+    /// The parameters of every source.
+    pub(crate) const KEYS: [Key; 5] = [
+        Key::new(
+            "source",
+            "the name of the source",
+            "the only source, if there is one",
+        ),
+        Guards::KEYS[0],
+        Guards::KEYS[1],
+        Guards::KEYS[2],
+        Key::new(
+            "alias",
+            "additional names: `{name: input.team}` copies the value at the path `input.team` to the key `name` at the top",
+            "",
+        ),
+    ];
+
+    /// Reads the parameters of a request. `own` is the source's key at the top, if it has one. For `accepts_empty` see
+    /// [`Guards::read`].
+    pub(crate) fn read(
+        source: &str,
+        parameters: &Block<'_>,
+        own: Option<&'static str>,
+        accepts_empty: bool,
+    ) -> Result<Self, Failure> {
+        let mut rename = None;
+        if let Some(own) = own
+            && let Some(key) = parameters.string("outputKey")?
+        {
+            check_top_level(key)?;
+            rename = Some((own, key.to_owned()));
+        }
+        let mut alias = BTreeMap::new();
+        for (key, path) in parameters.object("alias")?.into_iter().flatten() {
+            let Some(path) = path.as_str() else {
+                return Err(Problem::Type {
+                    path: format!("alias.{key}"),
+                    expected: "a dotted path",
+                    found: strict_json::type_name(path),
+                }
+                .into());
+            };
+            alias.insert(key.clone(), path.to_owned());
+        }
+        Ok(Self {
+            source: source.to_owned(),
+            guards: Guards::read(parameters, accepts_empty)?,
+            rename,
+            alias,
+        })
+    }
+
+    /// Returns the name of the source.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Makes the answer of the `sets` that the source found.
+    ///
+    /// # Errors
+    /// Returns `Err` if a guard refuses the number of sets, or if a set has nothing at the path of an alias.
+    pub fn answer(&self, mut sets: Vec<ParameterSet>) -> Result<Answer, Failure> {
+        for set in &mut sets {
+            if let Some((from, to)) = &self.rename {
+                set.rename(from, to)?;
+            }
+            let mut aliases = Vec::new();
+            for (key, path) in &self.alias {
+                let found = set.at(path).cloned().ok_or_else(|| Problem::Value {
+                    path: format!("alias.{key}"),
+                    found: path.clone(),
+                    expected: "the dotted path of a value in the output".into(),
+                })?;
+                aliases.push((key, found));
+            }
+            for (key, field) in aliases {
+                set.alias(key, field)?;
+            }
+        }
+        self.guards.admit(sets, &format!("source {}", self.source))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::collection::{hash_map, vec};
     use proptest::prelude::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     #[track_caller]
-    fn check(parameters: serde_json::Value, skips: bool, sets: usize, expect: Result<&str, &str>) {
+    fn check(parameters: Value, accepts_empty: bool, sets: usize, expect: Result<&str, &str>) {
         let block = Block::root(
             &parameters,
             "parameters",
             &crate::keys::names(&Guards::KEYS),
         )
         .unwrap();
-        let answer = Guards::read(&block, skips)
+        let answer = Guards::read(&block, accepts_empty)
             .map_err(Failure::from)
             .and_then(|guards| {
                 let sets = std::iter::repeat_with(ParameterSet::default).take(sets);
@@ -176,7 +285,7 @@ mod tests {
     const ONE: Result<&str, &str> = Ok(r#"{"output":{"parameters":[{}]}}"#);
 
     #[test]
-    fn an_empty_list_needs_a_permission() {
+    fn an_empty_list_needs_permission() {
         check(json!({}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "error"}), false, 0, Err("guard_empty"));
         check(json!({"onEmpty": "allow"}), false, 0, EMPTY);
@@ -198,14 +307,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever was found, a body has the envelope and all sets, and an empty list needs the permission.
+        /// A body always has the envelope and all sets, and an empty list needs the permission.
         #[test]
-        fn a_body_is_never_read_as_nothing(sets in sets(), allow: bool, min in 0_usize..4) {
+        fn a_body_holds_every_set(sets in sets(), allow: bool, min in 0_usize..4) {
             let on_empty = if allow { OnEmpty::Allow(EmptyAllowed(())) } else { OnEmpty::Refuse };
             let guards = Guards { on_empty, min, max: None };
             match guards.admit(sets.clone(), "s") {
                 Ok(answer) => {
-                    let body: serde_json::Value =
+                    let body: Value =
                         serde_json::from_slice(&answer.to_body().unwrap()).unwrap();
                     let list = body["output"]["parameters"].as_array().unwrap();
                     prop_assert_eq!(list.len(), sets.len());
@@ -220,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_numbers_or_their_texts() {
+    fn counts_are_numbers_or_strings() {
         check(json!({"minItems": 2}), false, 1, Err("guard_min_items"));
         check(json!({"minItems": "1", "maxItems": "1"}), false, 1, ONE);
         check(json!({"maxItems": 0}), false, 1, Err("guard_max_items"));
@@ -229,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_that_contradict_each_other() {
+    fn contradictory_guards_are_refused() {
         check(
             json!({"onEmpty": "allow", "minItems": 1}),
             false,

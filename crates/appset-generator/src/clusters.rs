@@ -1,4 +1,4 @@
-//! The clusters whose objects sources look at, and what is known of their namespaces.
+//! The clusters and namespaces whose objects a source reads: all that the configuration names, and those of one request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,65 +6,65 @@ use std::sync::Arc;
 use gloo_types::Document;
 use strict_json::{Block, Problem};
 
-use crate::error::ConfigError;
+use crate::config::ConfigError;
 use crate::keys::{Key, names};
-use crate::labels::LabelSelector;
+use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};
 
-/// What Argo CD calls the cluster it runs in.
+/// Argo CD's name of the cluster in which it runs.
 const IN_CLUSTER: &str = "in-cluster";
 /// Stands for all namespaces.
 pub(crate) const ALL: &str = "*";
 
-/// The clusters whose objects are read, under Argo CD's names.
+/// The clusters whose objects are read, by Argo CD's names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clusters {
-    /// One, which the flags of the program lead to.
+    /// One cluster, which the flags of the program select.
     One(String),
-    /// Those under `clusters` of the configuration.
+    /// The clusters under `clusters` of the configuration.
     Several(BTreeMap<String, ClusterAccess>),
 }
 
-/// How to reach a cluster: a context of a kubeconfig. What is unset is as the flags of the program say.
+/// A context of a kubeconfig, with which a cluster is reached. Unset fields inherit from the flags of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAccess {
-    /// Path of the kubeconfig.
+    /// The path of the kubeconfig.
     pub kubeconfig: Option<String>,
-    /// Context within it.
+    /// The context in the kubeconfig.
     pub context: Option<String>,
 }
 
-/// Namespaces of a cluster that a request is about.
+/// Namespaces of one cluster that a request reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Argo CD's name of the cluster.
     pub cluster: String,
-    /// Names of namespaces; `*` alone stands for all of them.
+    /// The names of the namespaces. A single `*` stands for all namespaces.
     pub namespaces: Vec<String>,
 }
 
 /// The objects of a kind, by cluster.
 pub type ByCluster<K> = BTreeMap<String, Vec<Arc<Document<K>>>>;
 
-/// The namespaces of clusters, with their labels, as far as they are known.
+/// The namespaces of each cluster with their labels, or the reason why they are unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(BTreeMap<String, Result<NamespaceLabels, String>>);
 
 /// The labels of each namespace of a cluster, by name.
 pub type NamespaceLabels = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The namespaces whose objects sources look into, by kind. An answer takes all objects of a kind in a namespace.
+/// The namespaces in which sources read objects, by kind. An answer is computed from all objects of a kind in a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
-    /// Those of RouteTables.
+    /// Namespaces with RouteTables.
     pub route_tables: BTreeSet<String>,
-    /// Those of Rollouts.
+    /// Namespaces with Rollouts.
     pub rollouts: BTreeSet<String>,
-    /// Those of Workspaces.
+    /// Namespaces with Workspaces.
     pub workspaces: BTreeSet<String>,
-    /// Those of KubernetesClusters.
+    /// Namespaces with KubernetesClusters.
     pub clusters: BTreeSet<String>,
-    /// Whether namespaces are selected by their labels, so that all of them have to be known.
+    /// Whether a source selects namespaces by their labels, so that the namespaces of the cluster are read.
     pub namespaces: bool,
 }
 
@@ -90,7 +90,7 @@ impl Clusters {
         Ok(Self::Several(several))
     }
 
-    /// Their names.
+    /// Returns the names of the clusters.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         let (one, several) = match self {
             Self::One(name) => (Some(name), None),
@@ -99,7 +99,7 @@ impl Clusters {
         one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// Checks that `name`, found at `path` of the configuration, is one of them.
+    /// Checks that `name`, at `path` of the configuration, is one of the clusters.
     pub(crate) fn check(&self, name: &str, path: &str) -> Result<(), ConfigError> {
         if self.names().any(|known| known == name) {
             return Ok(());
@@ -118,12 +118,12 @@ impl ClusterAccess {
         Key::new(
             "kubeconfig",
             "path of a kubeconfig for the cluster called `<name>` by Argo CD",
-            "as `--kubeconfig` says",
+            "that of `--kubeconfig`",
         ),
         Key::new(
             "context",
-            "context within the kubeconfig",
-            "its current one, or as `--context` says",
+            "the context in the kubeconfig",
+            "its current context, or that of `--context`",
         ),
     ];
 
@@ -135,7 +135,17 @@ impl ClusterAccess {
     }
 }
 
-/// The sets of all `clusters`, each as `sets_of` finds them, by key. A failure names its cluster where there are several.
+/// Returns the objects of `cluster`.
+pub(crate) fn objects_of<'o, K>(
+    objects: &'o ByCluster<K>,
+    cluster: &str,
+) -> &'o [Arc<Document<K>>] {
+    objects.get(cluster).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Returns the sets that `sets_of` finds in each of `clusters`, in the order of their keys.
+///
+/// If there are several clusters, a failure names its cluster.
 pub(crate) fn in_each<'c>(
     clusters: impl ExactSizeIterator<Item = &'c String>,
     sets_of: impl Fn(&str) -> Result<BTreeMap<String, ParameterSet>, Failure>,
@@ -155,14 +165,14 @@ pub(crate) fn in_each<'c>(
 }
 
 impl Place {
-    /// Whether the objects of a namespace belong to it.
+    /// Whether the place includes `namespace`.
     #[must_use]
     pub fn has(&self, namespace: &str) -> bool {
         let mut namespaces = self.namespaces.iter();
         namespaces.any(|one| one == ALL || one == namespace)
     }
 
-    /// Whether it is all namespaces of the cluster.
+    /// Whether the place is all namespaces of the cluster.
     #[must_use]
     pub fn is_all(&self) -> bool {
         self.namespaces.iter().any(|namespace| namespace == ALL)
@@ -170,18 +180,19 @@ impl Place {
 }
 
 impl Namespaces {
-    /// Nothing is known.
+    /// The value in which no namespace is known.
     pub(crate) const NONE: Self = Self(BTreeMap::new());
 
-    /// Adds what is known of the namespaces of a cluster: their labels, or why they are not known.
+    /// Sets the namespaces of a cluster, or the reason why they are unknown.
     pub fn insert(&mut self, cluster: &str, known: Result<NamespaceLabels, String>) {
         self.0.insert(cluster.to_owned(), known);
     }
 
-    /// The names of those that `selector` selects.
+    /// Returns the names of the namespaces that `selector` matches.
     ///
     /// # Errors
-    /// [`Failure::NotReady`] if they are not known: an answer without some of them would delete Applications.
+    /// Returns [`Failure::NotReady`] if the namespaces of the cluster are unknown, since an answer without some of them would
+    /// delete Applications.
     pub(crate) fn selected(
         &self,
         cluster: &str,
@@ -196,6 +207,451 @@ impl Namespaces {
             None => Err(Failure::NotReady(format!(
                 "the namespaces of cluster {cluster} are not known: it has just been added to the configuration"
             ))),
+        }
+    }
+}
+
+/// What a profile allows to a request, and the known namespaces.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Allowed<'a> {
+    /// Patterns of images. Without a list all are allowed, as for the other fields.
+    pub(crate) images: Option<&'a [String]>,
+    pub(crate) clusters: Option<&'a [String]>,
+    pub(crate) namespaces: Option<&'a [String]>,
+    pub(crate) known: &'a Namespaces,
+}
+
+/// Allows everything, and knows no namespace.
+impl Default for Allowed<'_> {
+    fn default() -> Self {
+        static NONE: Namespaces = Namespaces::NONE;
+        Self {
+            images: None,
+            clusters: None,
+            namespaces: None,
+            known: &NONE,
+        }
+    }
+}
+
+/// The clusters and the namespaces that a source may read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reach {
+    clusters: Vec<String>,
+    scope: Scope,
+    /// The key of the configuration that has the namespaces, for messages.
+    key: String,
+}
+
+/// Which namespaces of a cluster a source may read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Scope {
+    All,
+    Named(Vec<String>),
+    /// The namespaces whose labels match at the time of a request.
+    Labelled(LabelSelector),
+}
+
+impl Reach {
+    pub(crate) const KEYS: [Key; 3] = [
+        Key::new(
+            "namespaces",
+            "the namespaces to read: a list, or `\"*\"` for all",
+            "required, or `namespaceSelector`",
+        ),
+        Key::new(
+            "namespaceSelector",
+            "selects [namespaces by label](appset-sources.md#namespaces) instead: `labels`, `matchExpressions`",
+            "",
+        ),
+        Key::new(
+            "clusters",
+            "names of the [clusters](appset-sources.md#several-clusters) to read",
+            "all",
+        ),
+    ];
+
+    /// Makes a reach of one namespace of one cluster, which `key` of the configuration names.
+    pub(crate) fn one(cluster: String, namespace: String, key: String) -> Self {
+        Self {
+            clusters: vec![cluster],
+            scope: Scope::Named(vec![namespace]),
+            key,
+        }
+    }
+
+    pub(crate) fn from_config(
+        source: &Block<'_>,
+        clusters: &Clusters,
+    ) -> Result<Self, ConfigError> {
+        let mut asked = source.strings("clusters")?;
+        for name in &asked {
+            clusters.check(name, &source.path("clusters"))?;
+        }
+        if asked.is_empty() {
+            asked = clusters.names().cloned().collect();
+        }
+        let selector = source.block("namespaceSelector", &LabelSelector::KEYS)?;
+        let selector = LabelSelector::read(&selector)?;
+        let is_named = source.value("namespaces").is_some();
+        let (scope, key) = match (is_named, selector.is_empty()) {
+            (true, false) => {
+                return Err(ConfigError::Key(Problem::Conflict {
+                    path: source.path("namespaceSelector"),
+                    other: "namespaces",
+                }));
+            }
+            (false, false) => (Scope::Labelled(selector), "namespaceSelector"),
+            (_, true) => (Scope::named(source)?, "namespaces"),
+        };
+        Ok(Self {
+            clusters: asked,
+            scope,
+            key: source.path(key),
+        })
+    }
+
+    /// Returns the namespaces to watch. A cluster has none while its namespaces are selected by label and unknown.
+    pub(crate) fn places(&self, known: &Namespaces) -> Vec<Place> {
+        let places = self.clusters.iter().map(|cluster| Place {
+            cluster: cluster.clone(),
+            namespaces: match &self.scope {
+                Scope::All => vec![ALL.to_owned()],
+                Scope::Named(names) => names.clone(),
+                Scope::Labelled(selector) => known.selected(cluster, selector).unwrap_or_default(),
+            },
+        });
+        places.collect()
+    }
+
+    /// Whether namespaces are selected by label.
+    pub(crate) fn is_by_label(&self) -> bool {
+        matches!(self.scope, Scope::Labelled(_))
+    }
+
+    /// Returns the namespaces that a request reads.
+    ///
+    /// These are the namespaces in `asked`, or all if it is empty, of the given `cluster`, or of all clusters. The source and
+    /// the profile restrict both. The result is empty if `cluster` is not a cluster of this source.
+    ///
+    /// # Errors
+    /// Returns [`Failure::Forbidden`] if the request names a cluster or namespace that is not allowed, and
+    /// [`Failure::NotReady`] if the namespaces of a cluster are unknown.
+    pub(crate) fn admit(
+        &self,
+        cluster: Option<&str>,
+        asked: &[String],
+        allowed: &Allowed<'_>,
+    ) -> Result<Vec<Place>, Failure> {
+        let clusters = self.clusters(cluster, allowed)?;
+        let mut places = Vec::new();
+        for cluster in clusters {
+            let namespaces = self.namespaces(cluster, asked, allowed)?;
+            if !namespaces.is_empty() {
+                places.push(Place {
+                    cluster: cluster.clone(),
+                    namespaces,
+                });
+            }
+        }
+        let is_absent = |namespace: &&String| {
+            let mut namespaces = places.iter().flat_map(|place| &place.namespaces);
+            !namespaces.any(|one| one == *namespace)
+        };
+        if cluster.is_some_and(|cluster| !self.clusters.iter().any(|one| one == cluster)) {
+            return Ok(places);
+        }
+        if let Some(namespace) = asked.iter().find(is_absent) {
+            let remedy = if self.is_by_label() {
+                format!("give it the labels of {}", self.key)
+            } else {
+                format!("have it added to {}", self.key)
+            };
+            return Err(Failure::Forbidden(format!(
+                "namespace {namespace} is not allowed: {remedy}, and have it added to the namespaces of the profile"
+            )));
+        }
+        // Labels change, so a selector that matches no namespace finds nothing. It is not an error of the configuration.
+        if places.is_empty() && !self.is_by_label() {
+            return Err(Failure::Forbidden(format!(
+                "no namespace is allowed by both {} and the profile",
+                self.key
+            )));
+        }
+        Ok(places)
+    }
+
+    /// Returns all allowed namespaces of the clusters in `places`, because objects in `places` may refer to objects in them.
+    ///
+    /// # Errors
+    /// Returns `Err` in the same cases as [`Self::admit`].
+    pub(crate) fn around(
+        &self,
+        places: &[Place],
+        allowed: &Allowed<'_>,
+    ) -> Result<Vec<Place>, Failure> {
+        let places = places.iter().map(|Place { cluster, .. }| {
+            Ok(Place {
+                cluster: cluster.clone(),
+                namespaces: self.namespaces(cluster, &[], allowed)?,
+            })
+        });
+        places.collect()
+    }
+
+    fn clusters(
+        &self,
+        asked: Option<&str>,
+        allowed: &Allowed<'_>,
+    ) -> Result<Vec<&String>, Failure> {
+        let is_allowed = |cluster: &&String| {
+            let mut clusters = allowed.clusters.iter().copied();
+            clusters.all(|clusters| clusters.contains(cluster))
+        };
+        let is_asked = |cluster: &&String| asked.is_none_or(|asked| *cluster == asked);
+        let asked = self.clusters.iter().filter(is_asked);
+        let admitted: Vec<_> = asked.clone().filter(is_allowed).collect();
+        match asked.clone().next() {
+            Some(cluster) if admitted.is_empty() => Err(Failure::Forbidden(format!(
+                "cluster {cluster} is not allowed: have it added to the clusters of the profile"
+            ))),
+            _ => Ok(admitted),
+        }
+    }
+
+    fn namespaces(
+        &self,
+        cluster: &str,
+        asked: &[String],
+        allowed: &Allowed<'_>,
+    ) -> Result<Vec<String>, Failure> {
+        let labelled;
+        let there = match &self.scope {
+            Scope::All => None,
+            Scope::Named(names) => Some(names),
+            Scope::Labelled(selector) => {
+                labelled = allowed.known.selected(cluster, selector)?;
+                Some(&labelled)
+            }
+        };
+        let candidates = match (asked.is_empty(), there, allowed.namespaces) {
+            (false, _, _) => asked,
+            (true, Some(there), _) => there,
+            (true, None, Some(allowed)) => allowed,
+            (true, None, None) => return Ok(vec![ALL.to_owned()]),
+        };
+        let is_allowed = |namespace: &&String| {
+            there.is_none_or(|there| there.contains(namespace))
+                && allowed
+                    .namespaces
+                    .is_none_or(|allowed| allowed.contains(namespace))
+        };
+        let mut admitted: Vec<_> = candidates.iter().filter(is_allowed).cloned().collect();
+        admitted.sort();
+        admitted.dedup();
+        Ok(admitted)
+    }
+}
+
+impl Scope {
+    /// Reads `namespaces` of a source: a list of names, or `"*"`, which may also be in the list.
+    fn named(source: &Block<'_>) -> Result<Self, ConfigError> {
+        const KEY: &str = "namespaces";
+        if source.value(KEY).is_some_and(|value| value == ALL) {
+            return Ok(Self::All);
+        }
+        if source
+            .strings(KEY)?
+            .iter()
+            .any(|namespace| namespace == ALL)
+        {
+            return Ok(Self::All);
+        }
+        let names = source.object_names(KEY)?;
+        if names.is_empty() {
+            return Err(source.empty("namespaces or namespaceSelector").into());
+        }
+        Ok(Self::Named(names))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn owned(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    fn reach(source: &Value, clusters: &Clusters) -> Result<Reach, ConfigError> {
+        let block = Block::root(source, "the source", &names(&Reach::KEYS)).unwrap();
+        Reach::from_config(&block, clusters)
+    }
+
+    #[track_caller]
+    fn check(configured: Value, asked: &[&str], allowed: Option<&[&str]>, expect: Option<&[&str]>) {
+        let here = Clusters::One("here".to_owned());
+        let reach = reach(&json!({ "namespaces": configured }), &here).unwrap();
+        let namespaces = allowed.map(owned);
+        let allowed = Allowed {
+            namespaces: namespaces.as_deref(),
+            ..Allowed::default()
+        };
+        let admitted = reach.admit(None, &owned(asked), &allowed);
+        let admitted = admitted.map(|places| places.into_iter().next().unwrap().namespaces);
+        assert_eq!(admitted.ok(), expect.map(owned));
+    }
+
+    #[test]
+    fn a_star_means_every_namespace_that_the_profile_allows() {
+        check(json!(["b", "a"]), &[], None, Some(&["a", "b"]));
+        check(json!(["a"]), &["b"], None, None);
+        for all in [json!("*"), json!(["*"]), json!(["*", "a"])] {
+            check(all.clone(), &[], None, Some(&["*"]));
+            check(all.clone(), &["b"], None, Some(&["b"]));
+            check(all.clone(), &[], Some(&["b", "a"]), Some(&["a", "b"]));
+            check(all, &["c"], Some(&["a"]), None);
+        }
+        check(json!(["a"]), &[], Some(&["b"]), None);
+        // A request must send names, not patterns.
+        check(json!(["a"]), &["*"], None, None);
+    }
+
+    fn two() -> Clusters {
+        let access = ClusterAccess::default();
+        let names = ["east", "west"];
+        Clusters::Several(names.map(|name| (name.to_owned(), access.clone())).into())
+    }
+
+    /// In east the namespaces a and b have the label, in west c. The namespaces of west are unknown if `west_is_known` is false.
+    fn namespaces(west_is_known: bool) -> Namespaces {
+        let labels = |on: bool| {
+            BTreeMap::from([("team".to_owned(), if on { "shop" } else { "x" }.to_owned())])
+        };
+        let mut known = Namespaces::default();
+        let east = [("a", true), ("b", true), ("c", false)];
+        known.insert(
+            "east",
+            Ok(east.map(|(name, on)| (name.to_owned(), labels(on))).into()),
+        );
+        known.insert(
+            "west",
+            if west_is_known {
+                Ok([("c", true), ("a", false)]
+                    .map(|(name, on)| (name.to_owned(), labels(on)))
+                    .into())
+            } else {
+                Err("cluster west: no answer".to_owned())
+            },
+        );
+        known
+    }
+
+    /// Checks the admitted places, each as `cluster/namespace`, or the error.
+    #[track_caller]
+    fn places(
+        source: Value,
+        cluster: Option<&str>,
+        asked: &[&str],
+        allowed: &Allowed<'_>,
+        expect: &str,
+    ) {
+        let reach = reach(&source, &two()).unwrap();
+        let admitted = reach.admit(cluster, &owned(asked), allowed);
+        let shown = match admitted {
+            Ok(places) => {
+                let places = places.iter().flat_map(|place| {
+                    let namespaces = place.namespaces.iter();
+                    namespaces.map(|namespace| format!("{}/{namespace}", place.cluster))
+                });
+                places.collect::<Vec<_>>().join(" ")
+            }
+            Err(failure) => failure.to_string(),
+        };
+        assert_eq!(shown, expect);
+    }
+
+    #[test]
+    fn all_clusters_are_read_unless_the_request_names_one() {
+        let all = || json!({"namespaces": ["a", "b"]});
+        let any = Allowed::default();
+        places(all(), None, &[], &any, "east/a east/b west/a west/b");
+        places(all(), Some("west"), &["a"], &any, "west/a");
+        places(all(), Some("south"), &["a"], &any, "");
+        let east = || json!({"namespaces": "*", "clusters": ["east"]});
+        places(east(), None, &[], &any, "east/*");
+        places(east(), Some("west"), &[], &any, "");
+        let of_west = owned(&["west"]);
+        let only_west = Allowed {
+            clusters: Some(&of_west),
+            ..Allowed::default()
+        };
+        places(all(), None, &[], &only_west, "west/a west/b");
+        places(
+            all(),
+            Some("east"),
+            &[],
+            &only_west,
+            "cluster east is not allowed: have it added to the clusters of the profile",
+        );
+    }
+
+    #[test]
+    fn namespaces_are_selected_by_label_in_each_cluster() {
+        let shop = || json!({"namespaceSelector": {"labels": {"team": "shop"}}});
+        let (all, only_east) = (namespaces(true), namespaces(false));
+        let any = Allowed {
+            known: &all,
+            ..Allowed::default()
+        };
+        places(shop(), None, &[], &any, "east/a east/b west/c");
+        places(shop(), None, &["a"], &any, "east/a");
+        places(
+            shop(),
+            Some("west"),
+            &["a"],
+            &any,
+            "namespace a is not allowed: give it the labels of namespaceSelector, and have it added to the namespaces of the profile",
+        );
+        let none = json!({"namespaceSelector": {"labels": {"team": "none"}}});
+        places(none, None, &[], &any, "");
+        // An unknown cluster fails the call, unless the request names another cluster.
+        let west_is_silent = Allowed {
+            known: &only_east,
+            ..Allowed::default()
+        };
+        places(
+            shop(),
+            None,
+            &[],
+            &west_is_silent,
+            "cluster west: no answer",
+        );
+        places(shop(), Some("east"), &[], &west_is_silent, "east/a east/b");
+    }
+
+    #[test]
+    fn invalid_configurations_are_refused() {
+        for (source, expect) in [
+            (
+                json!({"namespaces": ["a"], "namespaceSelector": {"labels": {"a": "b"}}}),
+                "namespaceSelector contradicts namespaces",
+            ),
+            (
+                json!({"namespaces": "a"}),
+                "namespaces must be a list, found a string",
+            ),
+            (
+                json!({"namespaces": "*", "clusters": ["south"]}),
+                "clusters names the unknown cluster south: use one of east, west",
+            ),
+        ] {
+            let error = reach(&source, &two()).unwrap_err().to_string();
+            assert!(error.contains(expect), "{error}");
         }
     }
 }

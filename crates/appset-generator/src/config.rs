@@ -1,21 +1,20 @@
-//! The configuration file.
+//! The configuration file and its errors.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
-use strict_json::Block;
+use strict_json::{Block, Problem};
 
-use crate::clusters::{Clusters, Namespaces, Watched};
-use crate::error::ConfigError;
+use crate::clusters::{ClusterAccess, Clusters, Namespaces, Watched};
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
-use crate::keys::names;
+use crate::keys::{Key, names};
 use crate::profile::Profile;
-use crate::refresh::Refresh;
 use crate::source::{Kind, Source, Sources};
-use crate::{Failure, Query, Request, StaticSource};
+use crate::{Failure, FieldError, Query, Request, StaticSource};
 
-/// What an administrator wrote.
+/// The configuration of an administrator.
 ///
 /// ```
 /// use appset_generator::{Config, Namespaces, Request};
@@ -40,36 +39,38 @@ pub struct Config {
     profiles: BTreeMap<String, Profile>,
 }
 
-/// The profile behind the path without one.
+/// The profile of requests whose path names none.
 const ROOT: &str = "default";
 
 impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// When it cannot be used as it is.
+    /// Returns `Err` if the file is not YAML, has an unknown key or an invalid value, or names a source, cluster or profile that
+    /// it does not configure.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
         let document: Value =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Yaml(error.to_string()))?;
         let keys: Vec<_> = ["cluster", "clusters", "profiles", "refresh", "static"]
             .into_iter()
-            .chain(Kind::ALL.map(Kind::key))
+            .chain(Kind::ALL.map(|kind| kind.schema().key))
             .collect();
         let root = Block::root(&document, "the configuration", &keys)?;
         let clusters = Clusters::from_config(&root)?;
 
         let mut sources = Sources::new();
         for (name, source) in root.named_blocks("static", &names(StaticSource::KEYS))? {
-            if Kind::ALL.iter().any(|kind| kind.name() == name) {
+            if Kind::ALL.iter().any(|kind| kind.schema().name == name) {
                 return Err(ConfigError::ReservedName(name.to_owned()));
             }
             let source = StaticSource::from_config(&source)?;
             sources.insert(name.to_owned(), Source::Static(source));
         }
         for kind in Kind::ALL {
-            if root.value(kind.key()).is_some() {
-                let block = root.block(kind.key(), &names(kind.keys()))?;
-                sources.insert(kind.name().to_owned(), kind.read(&block, &clusters)?);
+            let schema = kind.schema();
+            if root.value(schema.key).is_some() {
+                let block = root.block(schema.key, &names(schema.keys))?;
+                sources.insert(schema.name.to_owned(), kind.read(&block, &clusters)?);
             }
         }
         if sources.is_empty() {
@@ -92,7 +93,7 @@ impl Config {
             profiles.insert(ROOT.to_owned(), Profile::open(ROOT));
         }
         for profile in profiles.values() {
-            profile.check_hand_overs(&profiles)?;
+            profile.check_requests_with(&profiles)?;
         }
         Ok(Self {
             sources,
@@ -102,29 +103,28 @@ impl Config {
         })
     }
 
-    /// The source of image digests, if it is configured.
+    /// Returns the source of image digests, if it is configured.
     #[must_use]
     pub fn image_digests(&self) -> Option<&ImageDigests> {
-        match self.sources.get(Kind::ImageDigests.name()) {
+        match self.sources.get(ImageDigests::SCHEMA.name) {
             Some(Source::ImageDigests(source)) => Some(source),
             _ => None,
         }
     }
 
-    /// The clusters whose objects are read.
+    /// Returns the clusters whose objects are read.
     #[must_use]
     pub fn clusters(&self) -> &Clusters {
         &self.clusters
     }
 
-    /// Which ApplicationSets are told that an answer has changed, if any.
+    /// Returns the settings of push refresh, if it is configured.
     #[must_use]
     pub fn refresh(&self) -> Option<&Refresh> {
         self.refresh.as_ref()
     }
 
-    /// The objects that the sources need, by cluster. Where namespaces are selected by labels, these are the namespaces that are
-    /// `known`.
+    /// Returns the objects that the sources need, by cluster. Selectors of namespaces are resolved to the `known` namespaces.
     #[must_use]
     pub fn watched(&self, known: &Namespaces) -> BTreeMap<String, Watched> {
         let mut watched = BTreeMap::new();
@@ -134,13 +134,15 @@ impl Config {
         watched
     }
 
-    /// What `request` asks for, sent by the bearer of `token` to the path of a profile or, without one, to the path that names
-    /// none. Without a token every profile may be used: that is for the commands. `known` are the namespaces of the
-    /// clusters that [`watched`](Self::watched) has with `namespaces`.
+    /// Resolves `request` to a query.
+    ///
+    /// `profile` is the profile in the path, if the path names one. `token` is the name of the caller's token. Without a token
+    /// every profile is allowed, which the commands use. `known` must have the namespaces of each cluster for which
+    /// [`watched`](Self::watched) sets `namespaces`.
     ///
     /// # Errors
-    /// When there is no such profile, the token is not for it, the request cannot be understood or may not be asked, or
-    /// namespaces that it takes are not known.
+    /// Returns `Err` if the profile is unknown or not for this token, if the request is invalid or not allowed, or if namespaces
+    /// that it needs are unknown.
     pub fn query(
         &self,
         profile: Option<&str>,
@@ -149,7 +151,7 @@ impl Config {
         known: &Namespaces,
     ) -> Result<Query, Failure> {
         let mut profile = self.profile(profile.unwrap_or(ROOT), token)?;
-        if let Some(other) = profile.hands_over(request) {
+        if let Some(other) = profile.delegate(request) {
             profile = self.profile(other, token)?;
         }
         profile.query(&self.sources, request, known)
@@ -165,17 +167,150 @@ impl Config {
     }
 }
 
+/// The default of [`Refresh::interval`].
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The settings of push refresh: which ApplicationSets are annotated when their answer has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refresh {
+    /// The namespaces of the ApplicationSets. A request has the name of its set without the namespace, so each is tried.
+    pub namespaces: Vec<String>,
+    /// The minimum time between two refreshes of a set. Changes within it cause one refresh.
+    pub interval: Duration,
+    /// The cluster of the ApplicationSets. Without a kubeconfig and a context it is the cluster of the generator.
+    pub access: ClusterAccess,
+}
+
+impl Refresh {
+    pub(crate) const KEYS: &[Key] = &[
+        Key::new(
+            "namespaces",
+            "the namespaces of the ApplicationSets; turns [push refresh](#push-refresh) on",
+            "required",
+        ),
+        Key::new(
+            "interval",
+            "the minimum time between two refreshes of a set",
+            "`10s`",
+        ),
+        Key::new(
+            "kubeconfig",
+            "path of a kubeconfig for the cluster with the ApplicationSets",
+            "the cluster in which the generator runs",
+        ),
+        Key::new(
+            "context",
+            "the context in the kubeconfig",
+            "its current context",
+        ),
+    ];
+
+    pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
+        let namespaces = block.object_names("namespaces")?;
+        if namespaces.is_empty() {
+            return Err(block.empty("namespaces"));
+        }
+        let interval = block.duration("interval")?.unwrap_or(INTERVAL);
+        if interval < Duration::from_secs(1) {
+            return Err(Problem::Value {
+                path: block.path("interval"),
+                found: format!("{} ms", interval.as_millis()),
+                expected: "at least 1s".into(),
+            });
+        }
+        Ok(Self {
+            namespaces,
+            interval,
+            access: ClusterAccess::from_config(block)?,
+        })
+    }
+}
+
+/// An error in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not YAML.
+    #[error("the configuration is not YAML: {0}")]
+    Yaml(String),
+    /// A key is unknown or has an invalid value.
+    #[error(transparent)]
+    Key(#[from] Problem),
+    /// A parameter set has a value that templates cannot print as it was written.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A set occurs twice: its two Applications would have the same name.
+    #[error("{0} repeats an earlier set: remove it")]
+    Twice(String),
+    /// A set has the key `input`, which the generator fills in.
+    #[error(
+        "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
+    )]
+    InputKey(String),
+    /// A profile names a source that is not configured.
+    #[error("{path} names the unknown source {source_name}: use one of {known}")]
+    UnknownSource {
+        /// The path of the list.
+        path: String,
+        /// The unknown name.
+        source_name: String,
+        /// The names of the configured sources.
+        known: String,
+    },
+    /// A source or a profile names a cluster that is not configured.
+    #[error("{path} names the unknown cluster {name}: use one of {known}")]
+    UnknownCluster {
+        /// The path of the key.
+        path: String,
+        /// The unknown name.
+        name: String,
+        /// The names of the configured clusters.
+        known: String,
+    },
+    /// `clusters` is empty.
+    #[error(
+        "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
+    )]
+    NoCluster,
+    /// Several clusters are configured, and it is unknown which of them has the Workspaces.
+    #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
+    NoManagementCluster(String),
+    /// `requestsWith` names a profile that is not configured.
+    #[error("{path} names the unknown profile {name}: use one of {known}")]
+    UnknownProfile {
+        /// The path of the key.
+        path: String,
+        /// The unknown name.
+        name: String,
+        /// The names of the configured profiles.
+        known: String,
+    },
+    /// A profile has `tagFrom`, but its requests cannot look up images.
+    #[error(
+        "{0} needs the source image-digests: set imageDigests, and list image-digests in the sources of the profile"
+    )]
+    TagsWithoutImages(String),
+    /// A static source has the name of another kind of source.
+    #[error("static.{0} has the name of another source: rename it")]
+    ReservedName(String),
+    /// The configuration has no source.
+    #[error(
+        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
+    )]
+    NoSource,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// Checks that the error of a configuration contains `expect`.
     #[track_caller]
     fn refused(text: &str, expect: &str) {
         let error = Config::from_yaml(text).unwrap_err().to_string();
         assert!(error.contains(expect), "{error}");
     }
 
-    /// What is watched, as `cluster: kind namespaces; kind namespaces`.
+    /// Checks what is watched in each cluster, as `cluster: kind namespaces; kind namespaces`.
     #[track_caller]
     fn watched(text: &str, expect: &[&str]) {
         let mut known = Namespaces::default();
@@ -215,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_watched_is_what_sources_look_into() {
+    fn the_objects_of_the_sources_are_watched() {
         watched("static: {hello: {}}", &[]);
         watched(
             "glooRoutes: {namespaces: [shop, edge, shop]}",
@@ -238,14 +373,14 @@ glooWorkspaces: {cluster: gloo}",
             &[
                 "east: routetables cart,shop; namespaces",
                 "gloo: workspaces gloo-mesh; clusters gloo-mesh",
-                // Its namespaces are not known yet.
+                // The namespaces of west are still unknown.
                 "west: routetables *; rollouts *; namespaces",
             ],
         );
     }
 
     #[test]
-    fn what_may_be_wrong_about_clusters() {
+    fn invalid_clusters_are_refused() {
         refused(
             "{cluster: a, clusters: {b: {}}, static: {hello: {}}}",
             "cluster contradicts clusters: remove one of them",
@@ -261,17 +396,17 @@ glooWorkspaces: {cluster: gloo}",
         );
         refused(
             "{clusters: {a: {}}, glooWorkspaces: {cluster: b}}",
-            "glooWorkspaces.cluster has b, which is no cluster here: it is one of a",
+            "glooWorkspaces.cluster names the unknown cluster b: use one of a",
         );
         refused(
             "{clusters: {a: {}}, static: {hello: {}}, profiles: {p: {clusters: [b]}}}",
-            "profiles.p.clusters has b, which is no cluster here: it is one of a",
+            "profiles.p.clusters names the unknown cluster b: use one of a",
         );
         Config::from_yaml("{clusters: {a: {}}, glooWorkspaces: {}}").unwrap();
     }
 
     #[test]
-    fn refreshes_have_to_be_asked_for() {
+    fn push_refresh_is_off_by_default() {
         let refresh = |text: &str| {
             let config = Config::from_yaml(&format!("{{static: {{hello: {{}}}}{text}}}"));
             config.map(|config| config.refresh().cloned())
@@ -300,7 +435,7 @@ glooWorkspaces: {cluster: gloo}",
     }
 
     #[test]
-    fn what_an_administrator_may_get_wrong() {
+    fn invalid_configurations_are_refused() {
         refused("[", "not YAML");
         refused("", "has no source");
         refused("{static: {}}", "has no source");
@@ -340,7 +475,7 @@ glooWorkspaces: {cluster: gloo}",
         );
         refused(
             "static: {hello: {sets: [{name: x}]}}",
-            "the key name belongs to other generators",
+            "the key name is used by other generators",
         );
         refused(
             "static: {hello: {sets: [{a: 1}, {a: '1'}]}}",
@@ -349,22 +484,22 @@ glooWorkspaces: {cluster: gloo}",
         for inputs in ["", "inputs: [a], "] {
             refused(
                 &format!("static: {{hello: {{{inputs}sets: [{{input: x}}]}}}}"),
-                "static.hello.sets[0] has a key input",
+                "static.hello.sets[0] has the key input",
             );
         }
         Config::from_yaml("static: {hello: {inputs: [], sets: [{input: x}]}}").unwrap();
         refused(
             "{static: {hello: {}}, profiles: {a: {sources: [helo]}}}",
-            "profiles.a.sources has helo, which is no source here: it is one of hello",
+            "profiles.a.sources names the unknown source helo: use one of hello",
         );
         refused(
             "{static: {hello: {}}, profiles: {a: {requestsWith: {branch: c}}, b: {}}}",
-            "profiles.a.requestsWith.branch is c, which is no profile: it must be one of a, b",
+            "profiles.a.requestsWith.branch names the unknown profile c: use one of a, b",
         );
     }
 
     #[test]
-    fn what_makes_tags_needs_images_that_want_one() {
+    fn tag_from_needs_images_and_no_other_tag() {
         let tag_from = |more: &str| {
             format!(
                 "
@@ -377,7 +512,7 @@ profiles: {{a: {{tagFrom: {{parameter: branch, rule: verbatim}}, {more}}}}}"
         Config::from_yaml(&tag_from("sources: [image-digests]")).unwrap();
         refused(
             &tag_from("sources: [hello]"),
-            "profiles.a.tagFrom is set without the source image-digests",
+            "profiles.a.tagFrom needs the source image-digests",
         );
         refused(
             &tag_from("fixed: {tag: v1}"),

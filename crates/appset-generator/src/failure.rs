@@ -1,128 +1,130 @@
-//! Every way in which a call is refused, with its status and its body.
+//! The errors with which a call is refused, each with its status and body.
 
 use serde::Serialize;
 use strict_json::Problem;
 
 use crate::FieldError;
 
-/// Longest message in a body, in characters: the controller copies it into three conditions of the ApplicationSet.
+/// The longest message in a body, in characters. The controller copies it into three conditions of the ApplicationSet.
 const MAX_MESSAGE: usize = 512;
-/// Longest value of a parameter in a message, in characters.
+/// The longest value of a parameter in a message, in characters.
 const MAX_VALUE: usize = 64;
 
-/// A call that is answered with an error. The controller then keeps every Application of the set.
+/// The reason why a call is answered with an error. The controller then keeps every Application of the set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The controller never sends such a body.
-    #[error("the body is no request for parameters: {0}")]
+    /// The body does not have the form that the controller sends.
+    #[error("the body is not a request for parameters: {0}")]
     Body(String),
-    /// A parameter is unknown, or holds what it must not.
+    /// A parameter is unknown or has an invalid value.
     #[error("parameters: {0}")]
     Parameter(Problem),
-    /// A parameter that is to stand in the output cannot.
+    /// A value cannot be in the output.
     #[error(transparent)]
     Field(#[from] FieldError),
-    /// No source is named, and there is not exactly one.
+    /// The request names no source, and the profile does not offer exactly one.
     #[error("source is missing: set it to one of {0}")]
     NoSource(String),
-    /// There is no such source.
-    #[error("there is no source {name}: it is one of {known}")]
+    /// The request names a source that the profile does not offer.
+    #[error("unknown source {name}: use one of {known}")]
     UnknownSource {
-        /// The source that was asked for.
+        /// The name in the request.
         name: String,
-        /// The sources that there are for this caller.
+        /// The sources that the profile offers.
         known: String,
     },
-    /// A template arrived as it was written.
+    /// A parameter contains a template that Argo CD did not resolve.
     #[error(
         "parameter {path} is {text:?}, an unresolved template: only the second generator of a matrix is templated; set missingkey=error to find the missing key"
     )]
     UnresolvedTemplate {
-        /// Path of the parameter.
+        /// The path of the parameter.
         path: String,
-        /// What it holds.
+        /// The value of the parameter.
         text: String,
     },
     /// The request has no token.
-    #[error("no token was sent: the Secret key behind the ConfigMap's token is empty")]
+    #[error(
+        "the request has no token: the key of the Secret to which the ConfigMap's token refers is empty"
+    )]
     NoToken,
     /// The token is not one of the configured tokens.
     #[error(
-        "the token is not known here: compare the Secret behind the ConfigMap's token with the generator's"
+        "the token is unknown: compare the Secret to which the ConfigMap's token refers with the generator's Secret"
     )]
     WrongToken,
-    /// Argo CD found no such key in the Secret, and sent the reference to it.
-    #[error("Argo CD sent the reference to a token instead of a token: its Secret has no such key")]
+    /// Argo CD did not find the key in the Secret, and sent the reference itself.
+    #[error("Argo CD sent a reference instead of a token: its Secret has no such key")]
     TokenReference,
-    /// What was asked for is not for this caller.
+    /// The configuration or the profile does not allow the request.
     #[error("{0}")]
     Forbidden(String),
     /// The path names a profile that does not exist.
     #[error(
-        "there is no profile {0}: baseUrl must end in /profiles/<name>, or name none where there are none"
+        "unknown profile {0}: baseUrl must end in /profiles/<name>, unless the configuration has no profiles"
     )]
     UnknownProfile(String),
-    /// There is nothing at the path.
-    #[error("nothing is here: baseUrl is wrong, the path after it is /api/v1/getparams.execute")]
+    /// The path is not one of this service.
+    #[error("unknown path: correct baseUrl, to which Argo CD appends /api/v1/getparams.execute")]
     UnknownPath,
-    /// Parameters are asked for with POST.
-    #[error("only POST is answered here")]
+    /// The method of the request is not POST.
+    #[error("the method must be POST")]
     Method,
-    /// No set was found, and the input does not allow that.
+    /// The source found no set, and the request does not allow an empty answer.
     #[error(
         "{0} found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow"
     )]
     Empty(String),
-    /// Fewer sets were found than the input demands.
+    /// The source found fewer sets than `minItems`.
     #[error("{found} sets were found, minItems is {min}")]
     TooFew {
-        /// How many there are.
+        /// The number of sets.
         found: usize,
-        /// How many there have to be.
+        /// `minItems`.
         min: usize,
     },
-    /// More sets were found than the input allows.
+    /// The source found more sets than `maxItems`.
     #[error("{found} sets were found, maxItems is {max}")]
     TooMany {
-        /// How many there are.
+        /// The number of sets.
         found: usize,
-        /// How many there may be.
+        /// `maxItems`.
         max: usize,
     },
-    /// An image is not there, and the input takes that for an error.
-    #[error("image {0} is not there: wait for its build, or set onMissing: skip")]
+    /// An image does not exist, and `onMissing` is `error`.
+    #[error("image {0} not found: wait for its build, or set onMissing: skip")]
     MissingImage(String),
-    /// An image is there, but not for the platform. `onMissing` does not hide that, since no later build is awaited.
+    /// An image exists, but not for the platform. `onMissing` has no effect, since the image is already built.
     #[error(
-        "image {image} is there for {there}, not for {platform}: build it for that, or correct platform"
+        "image {image} exists for {there}, not for {platform}: build it for that platform, or correct platform"
     )]
     MissingPlatform {
         /// The image.
         image: String,
-        /// What was asked for.
+        /// The platform in the request.
         platform: String,
-        /// What there is.
+        /// The platforms for which the image exists.
         there: String,
     },
-    /// A table that is selected by name is not there.
+    /// A RouteTable that is selected by name does not exist.
     #[error(transparent)]
     MissingTable(#[from] gloo_types::NoSuchTable),
-    /// A Workspace that is selected by name is not there.
+    /// A Workspace that is selected by name does not exist.
     #[error("Workspace {0} not found: create it or correct workspaces")]
     MissingWorkspace(gloo_types::ObjectKey),
-    /// The head of the request cannot be read, for which HTTP has this status.
+    /// The head of the request is invalid. Holds the status that the HTTP server chose.
     #[error("{}", head(*.0))]
     Head(u16),
-    /// The body is too long.
+    /// The body is longer than this number of bytes.
     #[error("the body is longer than {0} bytes")]
     BodyTooLarge(usize),
-    /// Too many calls run already.
+    /// This number of calls is running, which is the limit.
     #[error("{0} calls are running already: try again, or raise --max-concurrent")]
     Busy(usize),
-    /// A bug of the generator.
-    #[error("the generator failed: its log has more under this requestId")]
+    /// The generator has a bug.
+    #[error("the generator failed: search its log for this requestId")]
     Internal,
-    /// What a source reads from did not give the answer.
+    /// An object that a source reads is invalid, or a system that it asks returned an error.
     #[error("{0}")]
     Upstream(String),
     /// A registry did not give the digest of an image.
@@ -132,40 +134,40 @@ pub enum Failure {
         registry: String,
         /// The image's repository.
         repository: String,
-        /// Its tag, which a log must not have.
+        /// The image's tag, which must not be in a log.
         tag: String,
-        /// What the registry did, and what helps.
+        /// What the registry did, and the remedy.
         what: String,
     },
-    /// The source has not seen everything yet.
+    /// The source does not know all objects yet.
     #[error("{0}")]
     NotReady(String),
-    /// The answer took too long.
+    /// The deadline of the call passed.
     #[error("no answer within {seconds} s: {waiting}")]
     Deadline {
-        /// The deadline.
+        /// The deadline, in seconds.
         seconds: u64,
-        /// What it was waiting for.
+        /// What the call was waiting for.
         waiting: String,
     },
 }
 
-/// What clients and metrics tell failures apart by.
+/// The class of a failure, for clients and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Code {
-    /// HTTP status. All but 2xx are the same to the controller.
+    /// The HTTP status. The controller treats all but 2xx in the same way.
     pub status: u16,
-    /// Stable name.
+    /// A name that does not change between versions.
     pub name: &'static str,
 }
 
 impl Failure {
-    /// An object contradicts its API, so that its sets cannot be told.
+    /// Makes the failure for an object that does not conform to its API, so that its sets are unknown.
     pub(crate) fn unreadable(error: impl std::fmt::Display) -> Self {
         Self::Upstream(error.to_string())
     }
 
-    /// The same, and it names the cluster whose objects are to blame.
+    /// Adds the name of the cluster whose objects caused the failure.
     #[must_use]
     pub fn in_cluster(self, name: &str) -> Self {
         let placed = |text: String| format!("cluster {name}: {text}");
@@ -179,7 +181,7 @@ impl Failure {
         }
     }
 
-    /// Status and stable name.
+    /// Returns the status and the name of this failure.
     #[must_use]
     pub const fn code(&self) -> Code {
         let (status, name) = match self {
@@ -189,7 +191,7 @@ impl Failure {
             | Self::NoSource(_)
             | Self::UnknownSource { .. }
             | Self::UnresolvedTemplate { .. } => (400, "invalid_input"),
-            // Argo CD's documents want 403, whether a token is missing or wrong.
+            // The documentation of Argo CD requires 403 for a missing token as well as for a wrong one.
             Self::NoToken => (403, "unauthenticated"),
             Self::WrongToken | Self::TokenReference | Self::Forbidden(_) => (403, "forbidden"),
             Self::UnknownProfile(_) => (404, "unknown_profile"),
@@ -214,7 +216,7 @@ impl Failure {
         Code { status, name }
     }
 
-    /// The body of the response. `request_id` is what the log has.
+    /// Returns the body of the response. `request_id` identifies the call in the log.
     #[must_use]
     pub fn to_body(&self, request_id: &str) -> Vec<u8> {
         let body = Body {
@@ -222,11 +224,11 @@ impl Failure {
             code: self.code().name,
             request_id,
         };
-        // Three strings can always be written, and no status of ours is 2xx.
+        // Three strings can always be serialised. An empty body would be harmless, since no status is 2xx.
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// The text for the log, without anything that the request sent. The caller gets the whole message, with the same request ID.
+    /// Returns the text for the log, which has no value of the request. The caller gets the whole message with the same request ID.
     #[must_use]
     pub fn to_log(&self) -> String {
         match self {
@@ -234,21 +236,21 @@ impl Failure {
             Self::UnresolvedTemplate { path, .. } => {
                 format!("parameter {path} is an unresolved template")
             }
-            Self::Body(_) => "the body is no request for parameters".to_owned(),
-            Self::Field(_) => "a parameter cannot be in the output".to_owned(),
-            Self::UnknownSource { known, .. } => format!("no such source: it is one of {known}"),
-            Self::Forbidden(_) => "what was asked for is not allowed".to_owned(),
-            Self::UnknownProfile(_) => "no such profile".to_owned(),
-            Self::MissingImage(_) => "an image is not there".to_owned(),
-            Self::MissingPlatform { .. } => "an image is not there for the platform".to_owned(),
+            Self::Body(_) => "the body is not a request for parameters".to_owned(),
+            Self::Field(_) => "a value cannot be in the output".to_owned(),
+            Self::UnknownSource { known, .. } => format!("unknown source: use one of {known}"),
+            Self::Forbidden(_) => "the request is not allowed".to_owned(),
+            Self::UnknownProfile(_) => "unknown profile".to_owned(),
+            Self::MissingImage(_) => "image not found".to_owned(),
+            Self::MissingPlatform { .. } => "image not found for the platform".to_owned(),
             Self::Registry {
                 registry,
                 repository,
                 what,
                 ..
             } => format!("registry {registry}, asked for {repository}, {what}"),
-            Self::MissingTable(_) => "a RouteTable is not there".to_owned(),
-            Self::MissingWorkspace(_) => "a Workspace is not there".to_owned(),
+            Self::MissingTable(_) => "RouteTable not found".to_owned(),
+            Self::MissingWorkspace(_) => "Workspace not found".to_owned(),
             Self::NoSource(_)
             | Self::NoToken
             | Self::WrongToken
@@ -285,14 +287,14 @@ impl From<Problem> for Failure {
     }
 }
 
-/// The part of `text`, which a request sent, that a message may show.
+/// Returns the part of `text`, a value of a request, that a message may contain.
 pub(crate) fn shown(text: &str) -> String {
     limited(text, MAX_VALUE)
 }
 
 const fn head(status: u16) -> &'static str {
     match status {
-        414..=431 => "the head of the request is too large: 16 KiB and 64 headers are the most",
+        414..=431 => "the head of the request is too large: the limits are 16 KiB and 64 headers",
         _ => "the head of the request is not HTTP/1.1",
     }
 }
@@ -305,12 +307,12 @@ struct Body<'a> {
     request_id: &'a str,
 }
 
-/// `text` on one line, of at most [`MAX_MESSAGE`] characters.
+/// Returns `text` as one line of at most [`MAX_MESSAGE`] characters.
 fn one_line(text: &str) -> String {
     limited(&text.replace(char::is_control, " "), MAX_MESSAGE)
 }
 
-/// The first `most` characters of `text`.
+/// Returns `text`, shortened to `most` characters.
 fn limited(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         None => text.to_owned(),
@@ -324,7 +326,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a message quotes, a body is one JSON object with a short line.
+        /// The body is one JSON object with a short line for any quoted text.
         #[test]
         fn a_body_is_one_short_line_of_json(text in "(\\PC|[\n\r\t\u{0}\"\\\\]){0,700}") {
             let failures = [
@@ -344,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_cut_in_answers_and_left_out_of_logs() {
+    fn values_are_shortened_in_answers_and_omitted_in_logs() {
         let value = format!("hush{}", "x".repeat(100));
         let failures = [
             Failure::from(Problem::Value {
@@ -373,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body() {
+    fn a_body_has_message_code_and_request_id() {
         let body = Failure::Empty("source hello".to_owned()).to_body("4f");
         insta::assert_snapshot!(String::from_utf8(body).unwrap(), @r#"{"message":"source hello found nothing: an empty list would delete every Application of the set; if that is meant, set onEmpty: allow","code":"guard_empty","requestId":"4f"}"#);
     }

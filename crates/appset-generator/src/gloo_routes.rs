@@ -1,49 +1,45 @@
-//! The source that makes a set of every HTTP route that forwards somewhere, or of every table with such routes.
+//! The source `gloo-routes`: one set for each HTTP route that forwards requests, or for each RouteTable with such routes.
 //!
-//! Which sets there are depends on what the owners of tables wrote, not on where a canary is.
-//! Routes that the plugin inserts come and go, and so would an Application of one, so they have no sets. Weights and destinations
-//! change while a canary walks, so a set has them only if the request asks for them.
+//! The sets depend on what the owners of the tables wrote, not on the progress of a canary. Managed routes have no sets, since the
+//! plugin inserts and removes them during a canary, and their Applications would come and go with them. Weights and
+//! destinations also change during a canary, so a set has them only if the request includes them.
 
 mod delegation;
-mod destinations;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use gloo_types::{HttpRoute, RouteTable, RouteTableDoc, RouteTableSelector, RouteTableSpec};
+use gloo_types::{
+    DestinationKind, DestinationReference, HttpRoute, ObjectReference, RouteTable, RouteTableDoc,
+    RouteTableSelector, RouteTableSpec, effective_weights,
+};
 use route_planner::RouteSelector;
 use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use self::delegation::{Delegation, Path, Place};
-use self::destinations::Destinations;
-use crate::clusters::{ALL, ByCluster, Clusters, Place as Namespaces, in_each};
-use crate::error::ConfigError;
-use crate::field::hosts;
-use crate::identity::Identity;
+use crate::clusters::{
+    ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
+};
+use crate::config::ConfigError;
 use crate::keys::Key;
-use crate::labels::LabelSelector;
-use crate::output::Output;
-use crate::reach::{Allowed, Reach};
+use crate::matching::LabelSelector;
+use crate::set::{Identity, hosts};
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "gloo-routes";
-/// The source's key at the top.
-const OWN: &str = "gloo";
-
-/// Where RouteTables may be looked for.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooRoutes {
-    reach: Reach,
+    pub(crate) reach: Reach,
 }
 
-/// The tables and routes of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The tables, by cluster; none when another cluster is asked for.
+    /// The selected tables by cluster. Empty if the request names a cluster that the source does not read.
     tables: BTreeMap<String, RouteTableSelector>,
-    /// Where tables may be read: those that delegate to the ones asked for may be anywhere in it.
+    /// The namespaces that may be read. A table in any of them may delegate to the selected tables.
     readable: Vec<Namespaces>,
     routes: RouteSelector,
     destinations: Destinations,
@@ -51,45 +47,50 @@ pub struct RouteQuery {
 }
 
 impl GlooRoutes {
-    pub(crate) const KEYS: &[Key] = &Reach::KEYS;
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new(
-            "routeTableSelector",
-            "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
-            "required; all allowed namespaces",
-        ),
-        Key::new(
-            "routeSelector",
-            "`name`, `names` or `labels` of routes, as in a Rollout",
-            "all",
-        ),
-        Key::new(
-            "stableService",
-            "`name`, and `namespace`: only routes that lead to that Service",
-            "any; the table's namespace",
-        ),
-        Key::new(
-            "destinationKinds",
-            "only routes that lead to one of `SERVICE`, `VIRTUAL_DESTINATION` and `EXTERNAL_SERVICE`",
-            "any",
-        ),
-        Key::new(
-            "granularity",
-            "`route`: a set for each route; `table`: a set for each table that has one",
-            "`route`",
-        ),
-        Key::new(
-            "include",
-            "`destinations`, or `weights` for both: what changes while a canary walks",
-            "",
-        ),
-        Key::new(
-            "cluster",
-            "only this cluster; nothing is found if it is none of the configuration: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
-            "all",
-        ),
-        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "gloo-routes",
+        key: "glooRoutes",
+        keys: &Reach::KEYS,
+        parameters: &[
+            Key::new(
+                "routeTableSelector",
+                "`name`, `names`, `labels` or `matchExpressions`, and `namespace` or `namespaces`",
+                "required; all allowed namespaces",
+            ),
+            Key::new(
+                "routeSelector",
+                "`name`, `names` or `labels` of routes, as in a Rollout",
+                "all",
+            ),
+            Key::new(
+                "stableService",
+                "`name`, and `namespace`: only routes to this Service",
+                "any; the table's namespace",
+            ),
+            Key::new(
+                "destinationKinds",
+                "only routes to destinations of these kinds: `SERVICE`, `VIRTUAL_DESTINATION`, `EXTERNAL_SERVICE`",
+                "any",
+            ),
+            Key::new(
+                "granularity",
+                "`route`: a set for each route; `table`: a set for each table with such a route",
+                "`route`",
+            ),
+            Key::new(
+                "include",
+                "`destinations`, or `weights` for both: values that change during a canary",
+                "",
+            ),
+            Key::new(
+                "cluster",
+                "only this cluster; a cluster that is not configured has no sets: in a matrix with `clusters`, set `\"{{ .name }}\"` and `onEmpty: allow`",
+                "all",
+            ),
+            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+        ],
+        output_key: "gloo",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -99,22 +100,15 @@ impl GlooRoutes {
         Ok(Self { reach })
     }
 
-    /// Where RouteTables may be looked for.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(RouteQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
-
+    ) -> Result<RouteQuery, Failure> {
         let cluster = parameters.string("cluster")?;
         let by_table = parameters.one_of("granularity", &["route", "table"])? == Some("table");
-        let (selector, asked) = selector(&parameters)?;
+        let (selector, asked) = selector(parameters)?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let readable = self.reach.around(&places, allowed)?;
         let tables = places.into_iter().map(|place| {
@@ -124,37 +118,35 @@ impl GlooRoutes {
             };
             (place.cluster, selector)
         });
-        let query = RouteQuery {
+        Ok(RouteQuery {
             tables: tables.collect(),
             readable,
-            routes: routes(&parameters)?,
-            destinations: Destinations::read(&parameters, by_table)?,
+            routes: routes(parameters)?,
+            destinations: Destinations::read(parameters, by_table)?,
             by_table,
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+        })
     }
 }
 
 impl RouteQuery {
-    /// Where tables have to be known; nowhere when the request is about another cluster.
+    /// Returns the namespaces whose RouteTables [`sets`](Self::sets) needs.
     #[must_use]
     pub fn places(&self) -> &[Namespaces] {
         &self.readable
     }
 
-    /// The sets, from all `tables` of [`places`](Self::places).
+    /// Computes the sets from all `tables` in [`places`](Self::places).
     ///
     /// # Errors
-    /// When a table that is selected by name is not there, as an answer without it would delete its Applications; when a
-    /// table that is selected contradicts the API.
+    /// Returns `Err` if a table that is selected by name does not exist, since an answer without it would delete its Applications,
+    /// or if a selected table has a value of the wrong type.
     pub fn sets(&self, tables: &ByCluster<RouteTable>) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.tables.keys(), |cluster| {
-            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            self.sets_of(cluster, tables)
+            self.sets_of(cluster, objects_of(tables, cluster))
         })
     }
 
-    /// The sets of one cluster, by key.
+    /// Computes the sets of one cluster, by key.
     fn sets_of(
         &self,
         cluster: &str,
@@ -170,7 +162,7 @@ impl RouteQuery {
         for table in selector.pick(tables.iter().map(AsRef::as_ref))? {
             let spec = table.spec().map_err(Failure::unreadable)?;
             let place = delegation.place(table, &spec);
-            let routes = self.found(table, &spec)?;
+            let routes = self.selected(table, &spec)?;
             let rows: Vec<Option<Row<'_>>> = if self.by_table {
                 routes.first().map(|_| None).into_iter().collect()
             } else {
@@ -179,15 +171,15 @@ impl RouteQuery {
             for row in rows {
                 let (identity, fields) = self.fields(cluster, table, &spec, &place, row);
                 let mut set = ParameterSet::default();
-                set.insert(OWN, fields)?;
+                set.insert(GlooRoutes::SCHEMA.output_key, fields)?;
                 sets.insert(identity.key, set);
             }
         }
         Ok(sets)
     }
 
-    /// The owner's routes of a table that the request selects.
-    fn found<'s>(
+    /// Returns the selected routes of a table. Managed routes are not among them.
+    fn selected<'s>(
         &self,
         table: &RouteTableDoc,
         spec: &'s RouteTableSpec,
@@ -199,13 +191,16 @@ impl RouteQuery {
             let routes = owners(table, spec).filter(|route| is_selected(route));
             return Ok(routes.collect());
         }
-        // A canary with all the traffic has taken the place of the stable Service.
+        // The destinations at rest count: a canary with weight 100 replaces the stable Service in the table.
         let rest = route_planner::at_rest(table).map_err(Failure::unreadable)?;
         let rest_spec = rest.spec().map_err(Failure::unreadable)?;
         let namespace = &table.key().namespace;
         let routes = owners(table, spec).zip(owners(&rest, &rest_spec));
         let routes = routes.filter(|(route, resting)| {
-            is_selected(route) && self.destinations.are_of(resting, &rest_spec, namespace)
+            is_selected(route)
+                && self
+                    .destinations
+                    .match_route(resting, &rest_spec, namespace)
         });
         Ok(routes.map(|(route, _)| route).collect())
     }
@@ -234,7 +229,7 @@ impl RouteQuery {
                 ("labels", Field::texts(&row.route.labels)),
             ];
             let destinations = self.destinations.fields(row.route, spec, &name.namespace);
-            let fields = own.into_iter().chain(of_paths(&paths));
+            let fields = own.into_iter().chain(path_fields(&paths));
             ("route", fields.chain(destinations).collect())
         });
         let own = [
@@ -257,16 +252,18 @@ impl RouteQuery {
     }
 }
 
-/// A route, and what identifies it within its table.
+/// A route, and its identifier within its table.
 struct Row<'s> {
     id: String,
     route: &'s HttpRoute,
-    /// What is wrong with its name.
+    /// The problem with its name, if any.
     problem: Option<&'static str>,
 }
 
-/// Rows of the `routes` of a table. A route without a unique name is identified by its position among the owner's routes, and its
-/// row has an error: after a change of the table the row may describe another route.
+/// Identifies each of the selected `routes` of a table.
+///
+/// A route without a unique name is identified by its position among the owner's routes: `#3`, or `demo#2`. Its row has a
+/// problem, since the position may belong to another route after a change of the table.
 fn rows<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,
@@ -293,8 +290,8 @@ fn rows<'s>(
     routes.into_iter().map(row).collect()
 }
 
-/// Where a route is served.
-fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
+/// Returns the paths of a route as fields of a set.
+fn path_fields(paths: &[Path]) -> [(&'static str, Field); 4] {
     let first = paths
         .iter()
         .find(|path| !path.kind.is_empty())
@@ -313,7 +310,7 @@ fn of_paths(paths: &[Path]) -> [(&'static str, Field); 4] {
     ]
 }
 
-/// The tables of a request, without namespaces, and the namespaces that it asks for.
+/// Reads `routeTableSelector` of a request. Returns the selector without namespaces, and the namespaces.
 fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>), Problem> {
     let known = ["name", "names", "namespace", "namespaces"];
     let known = [&known[..], &LabelSelector::KEYS].concat();
@@ -340,7 +337,7 @@ fn selector(parameters: &Block<'_>) -> Result<(RouteTableSelector, Vec<String>),
     Ok((selector, namespaces))
 }
 
-/// The routes of a request, chosen as the traffic router chooses them.
+/// Reads `routeSelector` of a request, which has the semantics of the traffic router.
 fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     let selector = parameters.block("routeSelector", &["labels", "name", "names"])?;
     let mut names = selector.strings("names")?;
@@ -353,7 +350,7 @@ fn routes(parameters: &Block<'_>) -> Result<RouteSelector, Problem> {
     })
 }
 
-/// The HTTP routes of a table, without those that the plugin inserted.
+/// Returns the HTTP routes of a table without managed routes.
 fn owners<'s>(
     table: &RouteTableDoc,
     spec: &'s RouteTableSpec,
@@ -362,6 +359,120 @@ fn owners<'s>(
     let routes = written.into_iter().flatten().zip(&spec.http);
     let routes = routes.filter(|(written, _)| route_planner::managed_by(written).is_none());
     routes.map(|(_, route)| route)
+}
+
+/// The parameters of a request about destinations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Destinations {
+    stable: Option<Service>,
+    /// A route with a destination of one of these kinds is selected. Without a list any kind is.
+    kinds: Vec<DestinationKind>,
+    shown: bool,
+    with_weights: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Service {
+    name: String,
+    /// Inherits the namespace of the table if absent.
+    namespace: Option<String>,
+}
+
+impl Destinations {
+    fn read(parameters: &Block<'_>, by_table: bool) -> Result<Self, Problem> {
+        let include = parameters.words("include", &["destinations", "weights"])?;
+        if by_table && !include.is_empty() {
+            return Err(Problem::Conflict {
+                path: "include".to_owned(),
+                other: "granularity",
+            });
+        }
+        let service = parameters.block("stableService", &["name", "namespace"])?;
+        let stable = match (
+            service.object_name("name")?,
+            service.object_name("namespace")?,
+        ) {
+            (Some(name), namespace) => Some(Service { name, namespace }),
+            (None, Some(_)) => return Err(service.empty("name")),
+            (None, None) => None,
+        };
+        let kinds = ["SERVICE", "VIRTUAL_DESTINATION", "EXTERNAL_SERVICE"];
+        let kinds = parameters.words("destinationKinds", &kinds)?;
+        Ok(Self {
+            stable,
+            kinds: kinds
+                .into_iter()
+                .map(|kind| kind.to_owned().into())
+                .collect(),
+            shown: !include.is_empty(),
+            with_weights: include.contains(&"weights"),
+        })
+    }
+
+    /// Whether the request selects routes by destination.
+    fn select(&self) -> bool {
+        self.stable.is_some() || !self.kinds.is_empty()
+    }
+
+    /// Whether a route of a table in `namespace` has the requested destinations.
+    fn match_route(&self, route: &HttpRoute, spec: &RouteTableSpec, namespace: &str) -> bool {
+        let all = spec.destinations_of(route);
+        let is_stable = |service: &Service| {
+            let wanted = service.namespace.as_deref().unwrap_or(namespace);
+            objects(all).any(|(destination, object)| {
+                destination.kind == DestinationKind::Service
+                    && object.name == service.name
+                    && object.namespace_from(namespace) == wanted
+            })
+        };
+        let is_kind = |destination: &DestinationReference| self.kinds.contains(&destination.kind);
+        self.stable.as_ref().is_none_or(is_stable)
+            && (self.kinds.is_empty() || objects(all).any(|(destination, _)| is_kind(destination)))
+    }
+
+    /// Returns the destinations of a route as a field of a set, if the request includes them.
+    fn fields(
+        &self,
+        route: &HttpRoute,
+        spec: &RouteTableSpec,
+        namespace: &str,
+    ) -> Option<(&'static str, Field)> {
+        let all = spec.destinations_of(route);
+        let weights = effective_weights(all);
+        let fields = all.iter().zip(weights).filter_map(|(destination, weight)| {
+            let object = destination.reference.as_ref()?;
+            let own = [
+                ("name", object.name.as_str().into()),
+                ("namespace", object.namespace_from(namespace).into()),
+                ("cluster", object.cluster.as_str().into()),
+                ("port", port(destination).into()),
+                ("kind", destination.kind.as_str().into()),
+            ];
+            let weight = self
+                .with_weights
+                .then(|| ("weight", weight.to_string().into()));
+            Some(own.into_iter().chain(weight).collect())
+        });
+        self.shown
+            .then(|| ("destinations", Field::List(fields.collect())))
+    }
+}
+
+/// Returns the destinations that refer to an object, each with its reference.
+fn objects(
+    all: &[DestinationReference],
+) -> impl Iterator<Item = (&DestinationReference, &ObjectReference)> {
+    all.iter()
+        .filter_map(|destination| Some((destination, destination.reference.as_ref()?)))
+}
+
+fn port(destination: &DestinationReference) -> String {
+    let port = destination.port.as_ref();
+    let number = port
+        .and_then(|port| port.number)
+        .map(|port| port.to_string());
+    let name = || port.and_then(|port| port.name.clone());
+    number.or_else(name).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The source that makes a set of every cluster of every Workspace, or of every namespace in them.
+//! The source `gloo-workspaces`: one set for each cluster of each Workspace, or for each namespace in these clusters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,92 +6,89 @@ use std::sync::Arc;
 use gloo_types::{
     ClusterSelector, Document, KubernetesCluster, NamespaceSelector, ObjectKey, Workspace,
 };
-use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{ByCluster, Clusters, Place};
-use crate::error::ConfigError;
-use crate::identity::Identity;
-use crate::keys::Key;
-use crate::labels::{LabelSelector, has_all};
-use crate::output::Output;
-use crate::parameters::flag;
-use crate::pattern::{is_pattern, matches};
-use crate::reach::{Allowed, Reach};
+use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
+use crate::config::ConfigError;
+use crate::keys::{Key, flag};
+use crate::matching::{LabelSelector, has_all, is_pattern, matches};
+use crate::set::Identity;
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "gloo-workspaces";
-/// The source's key at the top.
-const OWN: &str = "gloo";
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.
 const NAMESPACE: &str = "gloo-mesh";
 
-/// Where Workspaces are, and what Argo CD calls their clusters.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GlooWorkspaces {
-    reach: Reach,
-    /// Gloo's names of clusters, each with Argo CD's name where that is another one.
+    pub(crate) reach: Reach,
+    /// Argo CD's names of clusters by Gloo's names, if they differ.
     cluster_map: BTreeMap<String, String>,
 }
 
-/// The Workspaces of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkspaceQuery {
-    /// The namespace in which Workspaces and KubernetesClusters are.
+    /// The namespace with the Workspaces and KubernetesClusters.
     place: Place,
-    /// Names or patterns; all without any.
+    /// Names or patterns. An empty list selects all Workspaces.
     workspaces: Vec<String>,
     selector: LabelSelector,
-    /// Argo CD's name of the only cluster that is asked for.
+    /// Argo CD's name of the only requested cluster.
     cluster: Option<String>,
     cluster_map: BTreeMap<String, String>,
     by_namespace: bool,
 }
 
-/// What a Workspace has of one cluster.
+/// The part of one cluster that belongs to a Workspace.
 #[derive(Default)]
 struct Share<'a> {
     /// The labels of the cluster, if it is registered.
     labels: Option<&'a BTreeMap<String, String>>,
     is_config_read: bool,
-    /// Names or patterns of namespaces, each with whether configuration is read from there.
+    /// Names or patterns of namespaces. The value says whether Gloo reads configuration from the namespace.
     namespaces: BTreeMap<&'a str, bool>,
 }
 
 impl GlooWorkspaces {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "namespace",
-            "where Workspaces and KubernetesClusters are",
-            "`gloo-mesh`",
-        ),
-        Key::new(
-            "cluster",
-            "the management cluster, one of `clusters`",
-            "the only one there is",
-        ),
-        Key::new(
-            "clusterMap",
-            "Argo CD's names of clusters that Gloo calls otherwise: `{gloo-name: argo-cd-name}`",
-            "",
-        ),
-    ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
-        Key::new(
-            "selector",
-            "`labels` or `matchExpressions` of Workspaces",
-            "all",
-        ),
-        Key::new("cluster", "only this cluster, under Argo CD's name", "all"),
-        Key::new(
-            "expandNamespaces",
-            "`true`: a set for each namespace of each cluster",
-            "`false`",
-        ),
-        Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "gloo-workspaces",
+        key: "glooWorkspaces",
+        keys: &[
+            Key::new(
+                "namespace",
+                "the namespace of Workspaces and KubernetesClusters",
+                "`gloo-mesh`",
+            ),
+            Key::new(
+                "cluster",
+                "the management cluster, one of `clusters`",
+                "the only cluster, if there is one",
+            ),
+            Key::new(
+                "clusterMap",
+                "Argo CD's names of clusters that have another name in Gloo: `{gloo-name: argo-cd-name}`",
+                "",
+            ),
+        ],
+        parameters: &[
+            Key::new("workspaces", "names, or patterns such as `team-*`", "all"),
+            Key::new(
+                "selector",
+                "`labels` or `matchExpressions` of Workspaces",
+                "all",
+            ),
+            Key::new("cluster", "only this cluster, by Argo CD's name", "all"),
+            Key::new(
+                "expandNamespaces",
+                "`true`: a set for each namespace of each cluster",
+                "`false`",
+            ),
+            Key::new("outputKey", "another name for the key `gloo`", "`gloo`"),
+        ],
+        output_key: "gloo",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -115,52 +112,45 @@ impl GlooWorkspaces {
         })
     }
 
-    /// Where Workspaces and KubernetesClusters are.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(WorkspaceQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
+    ) -> Result<WorkspaceQuery, Failure> {
         let places = self.reach.admit(None, &[], allowed)?;
-        let query = WorkspaceQuery {
-            // There is one, or the profile does not allow it, which is refused.
+        Ok(WorkspaceQuery {
+            // There is exactly one place: if the profile does not allow it, `admit` returns an error.
             place: places.into_iter().next().ok_or(Failure::Internal)?,
             workspaces: parameters.strings("workspaces")?,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
             cluster: parameters.string("cluster")?.map(str::to_owned),
             cluster_map: self.cluster_map.clone(),
-            by_namespace: flag(&parameters, "expandNamespaces")?.unwrap_or_default(),
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+            by_namespace: flag(parameters, "expandNamespaces")?.unwrap_or_default(),
+        })
     }
 }
 
 impl WorkspaceQuery {
-    /// Where Workspaces and KubernetesClusters have to be known.
+    /// Returns the namespace whose Workspaces and KubernetesClusters [`sets`](Self::sets) needs.
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// The sets, from all `workspaces` and `clusters` of [`place`](Self::place), which are in one cluster.
+    /// Computes the sets from all `workspaces` and `clusters` in [`place`](Self::place).
     ///
     /// # Errors
-    /// When a Workspace that is selected by name is not there, as an answer without it would delete its Applications, or
-    /// when one contradicts the API.
+    /// Returns `Err` if a Workspace that is selected by name does not exist, since an answer without it would delete its
+    /// Applications, or if a selected Workspace has a value of the wrong type.
     pub fn sets(
         &self,
         workspaces: &ByCluster<Workspace>,
         clusters: &ByCluster<KubernetesCluster>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         let at = &self.place.cluster;
-        let workspaces = workspaces.get(at).map(Vec::as_slice).unwrap_or_default();
-        let clusters = clusters.get(at).map(Vec::as_slice).unwrap_or_default();
+        let workspaces = objects_of(workspaces, at);
+        let clusters = objects_of(clusters, at);
         let is_absent = |name: &&String| {
             !is_pattern(name) && !workspaces.iter().any(|one| one.key().name == **name)
         };
@@ -191,7 +181,7 @@ impl WorkspaceQuery {
                         ])
                         .collect();
                     let mut set = ParameterSet::default();
-                    set.insert(OWN, fields)?;
+                    set.insert(GlooWorkspaces::SCHEMA.output_key, fields)?;
                     sets.insert(identity.key, set);
                 }
             }
@@ -208,7 +198,7 @@ impl WorkspaceQuery {
 }
 
 impl Share<'_> {
-    /// What sets are made of: the share as a whole, or each of its namespaces.
+    /// Returns the identities and fields of the sets: one for the whole share, or one for each of its namespaces.
     fn rows(
         &self,
         [workspace, cluster]: [&str; 2],
@@ -248,9 +238,9 @@ impl Share<'_> {
     }
 }
 
-/// What a Workspace has of each cluster, by Gloo's name of the cluster.
+/// Returns the share of each cluster in a Workspace, by Gloo's name of the cluster.
 ///
-/// A cluster that is named has a row even if it is not registered: the row must not come and go with the registration.
+/// A cluster that a selector names has a share even if it is not registered, so that its sets do not depend on the registration.
 fn shares<'a>(
     selectors: &'a [ClusterSelector],
     clusters: &'a [Arc<Document<KubernetesCluster>>],
@@ -285,7 +275,9 @@ fn shares<'a>(
     shares
 }
 
-/// Which namespaces have the labels is known in their cluster only, so labels alone count as any name.
+/// Returns the name or pattern that selects namespaces.
+///
+/// A selector with labels only is the pattern `*`, since the labels of namespaces are known only in their cluster.
 fn name_or_pattern(namespace: &NamespaceSelector) -> Option<&str> {
     match namespace.name.as_str() {
         "" if namespace.labels.is_empty() => None,
@@ -295,4 +287,252 @@ fn name_or_pattern(namespace: &NamespaceSelector) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::BTreeSet;
+
+    use gloo_types::Resource;
+    use proptest::{collection, option, prelude::*, sample};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::SourceQuery;
+    use crate::testing::{query, refused};
+
+    const CONFIG: &str = "
+glooWorkspaces: {clusterMap: {c2: prod-eu}}
+profiles:
+  default: {}
+  team-a: {namespaces: [shop]}
+";
+
+    fn document<K: Resource>(name: &str, labels: &Value, spec: &Value) -> Arc<Document<K>> {
+        let metadata = json!({"name": name, "namespace": "gloo-mesh", "labels": labels});
+        let object = json!({"kind": K::KIND, "metadata": metadata, "spec": spec});
+        Arc::new(Document::from_value(object).unwrap())
+    }
+
+    fn workspace(name: &str, clusters: &Value) -> Arc<Document<Workspace>> {
+        document(
+            name,
+            &json!({"team": name}),
+            &json!({"workloadClusters": clusters}),
+        )
+    }
+
+    fn cluster(name: &str, labels: &Value) -> Arc<Document<KubernetesCluster>> {
+        document(name, labels, &json!({}))
+    }
+
+    /// Returns the sets for `parameters` as JSON. The clusters c1 and c2 are registered.
+    fn sets(
+        parameters: &Value,
+        workspaces: &[Arc<Document<Workspace>>],
+    ) -> Result<Vec<Value>, Failure> {
+        let SourceQuery::GlooWorkspaces(query) = query(CONFIG, "default", parameters)?.source
+        else {
+            panic!("another source");
+        };
+        let clusters = [
+            cluster("c1", &json!({"region": "us"})),
+            cluster("c2", &json!({"region": "eu"})),
+        ];
+        let sets = query.sets(
+            &[("in-cluster".to_owned(), workspaces.to_vec())].into(),
+            &[("in-cluster".to_owned(), clusters.to_vec())].into(),
+        )?;
+        Ok(sets.iter().map(|set| json!(set)).collect())
+    }
+
+    fn two() -> [Arc<Document<Workspace>>; 2] {
+        let web = json!([
+            {"name": "c*", "namespaces": [{"name": "web"}, {"name": "web-*"}]},
+            {"name": "c1", "namespaces": [{"name": "web-config"}]}
+        ]);
+        let ops = json!([{"selector": {"region": "eu"}, "configEnabled": false, "namespaces": [{"name": "ops"}]}]);
+        [workspace("web", &web), workspace("ops", &ops)]
+    }
+
+    #[test]
+    fn a_set_for_each_cluster() {
+        insta::assert_snapshot!(json!(sets(&json!({}), &two()).unwrap()), @r#"[{"gloo":{"cluster":"prod-eu","clusterLabels":{"region":"eu"},"configEnabled":false,"glooCluster":"c2","key":"ops/c2","namespaces":["ops"],"namespacesCsv":"ops","registered":true,"slug":"ops-c2","wildcard":false,"workspace":"ops"}},{"gloo":{"cluster":"c1","clusterLabels":{"region":"us"},"configEnabled":true,"glooCluster":"c1","key":"web/c1","namespaces":["web","web-*","web-config"],"namespacesCsv":"web,web-*,web-config","registered":true,"slug":"web-c1","wildcard":true,"workspace":"web"}},{"gloo":{"cluster":"prod-eu","clusterLabels":{"region":"eu"},"configEnabled":true,"glooCluster":"c2","key":"web/c2","namespaces":["web","web-*"],"namespacesCsv":"web,web-*","registered":true,"slug":"web-c2","wildcard":true,"workspace":"web"}}]"#);
+    }
+
+    #[test]
+    fn a_set_for_each_namespace() {
+        let parameters = json!({"expandNamespaces": "true", "workspaces": ["ops"]});
+        insta::assert_snapshot!(json!(sets(&parameters, &two()).unwrap()), @r#"[{"gloo":{"cluster":"prod-eu","clusterLabels":{"region":"eu"},"configEnabled":false,"glooCluster":"c2","key":"ops/c2/ops","namespace":"ops","registered":true,"slug":"ops-c2-ops","wildcard":false,"workspace":"ops"}}]"#);
+    }
+
+    /// Checks the keys of the sets.
+    #[track_caller]
+    fn selected(parameters: Value, expect: &str) {
+        let sets = sets(&parameters, &two()).unwrap();
+        let keys = sets.iter().map(|set| set["gloo"]["key"].as_str().unwrap());
+        assert_eq!(keys.collect::<Vec<_>>().join(" "), expect, "{parameters}");
+    }
+
+    #[test]
+    fn workspaces_are_selected_by_name_label_and_cluster() {
+        selected(json!({}), "ops/c2 web/c1 web/c2");
+        selected(json!({"workspaces": ["web"]}), "web/c1 web/c2");
+        selected(json!({"workspaces": ["o*", "x*"]}), "ops/c2");
+        selected(
+            json!({"selector": {"labels": {"team": "web"}}}),
+            "web/c1 web/c2",
+        );
+        selected(
+            json!({"workspaces": ["web"], "selector": {"labels": {"team": "ops"}}}),
+            "",
+        );
+        selected(json!({"cluster": "c1"}), "web/c1");
+        // The parameter is Argo CD's name.
+        selected(json!({"cluster": "prod-eu"}), "ops/c2 web/c2");
+        selected(json!({"cluster": "c2"}), "");
+        selected(
+            json!({"expandNamespaces": true, "cluster": "c1"}),
+            "web/c1/web web/c1/web-* web/c1/web-config",
+        );
+    }
+
+    /// Checks the sets of a workspace with these `clusters`, each as cluster, registered, configuration, wildcard and namespaces.
+    #[track_caller]
+    fn shared(clusters: Value, expect: &[&str]) {
+        let sets = sets(&json!({}), &[workspace("web", &clusters)]).unwrap();
+        let shown: Vec<String> = sets
+            .iter()
+            .map(|set| {
+                let fields = [
+                    "glooCluster",
+                    "registered",
+                    "configEnabled",
+                    "wildcard",
+                    "namespacesCsv",
+                ];
+                let texts = fields.map(|field| match &set["gloo"][field] {
+                    Value::String(text) => text.clone(),
+                    other => other.to_string(),
+                });
+                texts.join(" ")
+            })
+            .collect();
+        assert_eq!(shown, expect, "{clusters}");
+    }
+
+    #[test]
+    fn entries_for_the_same_cluster_are_merged() {
+        shared(json!([]), &[]);
+        shared(
+            json!([{"namespaces": [{"name": "a"}]}]),
+            &["c1 true true false a", "c2 true true false a"],
+        );
+        shared(
+            json!([{"name": "*"}]),
+            &["c1 true true false ", "c2 true true false "],
+        );
+        shared(
+            json!([{"selector": {"region": "us"}, "namespaces": [{"name": "b*"}]}]),
+            &["c1 true true true b*"],
+        );
+        shared(json!([{"name": "c1", "selector": {"region": "eu"}}]), &[]);
+        // The labels of namespaces are known only in their cluster.
+        shared(
+            json!([{"name": "c1", "namespaces": [{"labels": {"a": "b"}}, {}]}]),
+            &["c1 true true true *"],
+        );
+        shared(
+            json!([
+                {"name": "c1", "configEnabled": false, "namespaces": [{"name": "b"}, {"name": "a"}]},
+                {"name": "*", "configEnabled": false, "namespaces": [{"name": "b"}]}
+            ]),
+            &["c1 true false false a,b", "c2 true false false b"],
+        );
+        shared(
+            json!([{"name": "c1"}, {"name": "c*", "configEnabled": false}]),
+            &["c1 true true false ", "c2 true false false "],
+        );
+    }
+
+    /// A registration that is absent for a moment must not delete Applications.
+    #[test]
+    fn a_cluster_selected_by_name_need_not_be_registered() {
+        shared(
+            json!([{"name": "c3", "namespaces": [{"name": "a"}]}]),
+            &["c3 false true false a"],
+        );
+        shared(json!([{"name": "c3*"}]), &[]);
+        shared(json!([{"name": "c3", "selector": {"region": "us"}}]), &[]);
+    }
+
+    #[test]
+    fn configuration_may_be_enabled_for_single_namespaces() {
+        let clusters = json!([{"name": "c1", "namespaces": [
+            {"name": "a", "configEnabled": true}, {"name": "b", "configEnabled": false}
+        ]}]);
+        let sets = sets(
+            &json!({"expandNamespaces": true}),
+            &[workspace("web", &clusters)],
+        )
+        .unwrap();
+        let read: Vec<_> = sets
+            .iter()
+            .map(|set| &set["gloo"]["configEnabled"])
+            .collect();
+        assert_eq!(read, [&json!(true), &json!(false)]);
+    }
+
+    #[test]
+    fn invalid_requests_are_refused() {
+        let missing = json!({"workspaces": ["w*", "wbe"]});
+        refused(
+            sets(&missing, &two()),
+            "missing_workspace Workspace gloo-mesh/wbe not found: create it",
+        );
+        refused(
+            query(CONFIG, "team-a", &json!({})),
+            "no namespace is allowed by both glooWorkspaces.namespace and the profile",
+        );
+        refused(
+            query(CONFIG, "default", &json!({"workspace": "web"})),
+            "did you mean workspaces?",
+        );
+        let broken = workspace("web", &json!([{"name": 7}]));
+        refused(
+            sets(&json!({}), &[broken]),
+            "upstream Workspace gloo-mesh/web: unexpected value at spec.workloadClusters[0].name",
+        );
+    }
+
+    prop_compose! {
+        fn selectors()(
+            name in option::of(sample::select(vec!["", "*", "c1", "c2", "c3", "c*"])),
+            region in option::of(sample::select(vec!["us", "eu", "moon"])),
+            namespaces in collection::vec(sample::select(vec!["", "a", "b", "a*", "*"]), 0..4),
+        ) -> Value {
+            let namespaces: Vec<_> = namespaces.iter().map(|name| json!({"name": name})).collect();
+            let selector = region.map(|region| json!({"region": region}));
+            let mut entry = json!({"namespaces": namespaces});
+            entry["name"] = json!(name.unwrap_or_default());
+            entry["selector"] = selector.unwrap_or_else(|| json!({}));
+            entry
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_set_has_a_unique_key_and_slug(
+            clusters in collection::vec(collection::vec(selectors(), 0..4), 0..4),
+            expand in any::<bool>(),
+        ) {
+            let workspaces: Vec<_> = clusters
+                .iter()
+                .enumerate()
+                .map(|(index, clusters)| workspace(&format!("w-{index}"), &json!(clusters)))
+                .collect();
+            let sets = sets(&json!({"expandNamespaces": expand}), &workspaces).unwrap();
+            for field in ["key", "slug"] {
+                let texts: BTreeSet<_> = sets.iter().map(|set| set["gloo"][field].as_str()).collect();
+                prop_assert_eq!(texts.len(), sets.len());
+            }
+        }
+    }
+}

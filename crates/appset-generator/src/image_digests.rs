@@ -1,9 +1,8 @@
-//! The source that turns image tags into digests: what to ask registries, and what to make of their answers.
+//! The source `image-digests`, which resolves image tags to digests: what to ask registries, and the sets from their answers.
 
 mod challenge;
 mod keychain;
 mod manifest;
-mod platform;
 mod reference;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,30 +18,25 @@ pub use self::manifest::{
     ACCEPT, Choice, Digest, RegistryError, Unknown, check_manifest, choose, is_tag_list,
     platform_of, unknown,
 };
-pub use self::platform::Platform;
-pub use self::reference::{Proof, Reference};
+pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
-use crate::error::ConfigError;
+use crate::clusters::Allowed;
+use crate::config::ConfigError;
 use crate::failure::shown;
-use crate::keys::{Key, names};
-use crate::output::Output;
-use crate::parameters::flag;
-use crate::pattern::matches;
+use crate::keys::{Key, flag, names};
+use crate::matching::matches;
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "image-digests";
-/// The source's key at the top.
-const OWN: &str = "image";
-/// Most images in one request.
+/// The largest number of images in one request.
 const MAX_IMAGES: usize = 20;
-/// Longest time that a digest may be served for after its registry failed.
+/// The limit of `staleFor`.
 const MAX_STALE: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where images may be looked up.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageDigests {
-    /// The registry of images that name none.
+    /// The registry of images without one.
     default: Option<String>,
     registries: BTreeMap<String, Registry>,
     docker_config: Vec<PathBuf>,
@@ -52,21 +46,21 @@ pub struct ImageDigests {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Registry {
     plain_http: bool,
-    /// Patterns; every repository without a list.
+    /// Patterns of allowed repositories. Without a list every repository is allowed.
     repositories: Option<Vec<String>>,
     proof: Proof,
-    /// Patterns of repositories that are fetched from another registry.
+    /// Patterns of repositories that the registry fetches from another one.
     pull_through: Vec<String>,
     trusts_single: bool,
     verifies_child: bool,
 }
 
-/// What was found of one image.
+/// The digest that was found for one image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its digest.
+    /// The digest.
     pub digest: Digest,
-    /// Whether this is what it was before its registry failed.
+    /// Whether the digest is from before its registry failed.
     pub is_stale: bool,
 }
 
@@ -83,68 +77,47 @@ impl From<Digest> for Found {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageQuery {
     images: BTreeMap<String, Reference>,
-    /// Images whose tag is illegal: they count as missing, and no registry is asked.
-    impossible: BTreeSet<String>,
+    /// Names of the images with an illegal tag. They count as missing and are not looked up.
+    illegal: BTreeSet<String>,
     /// Whether each image has the key `stale`.
     tells_stale: bool,
-    /// The tag of images that have none of their own.
+    /// The tag of images without their own tag.
     tag: Option<String>,
     layout: Layout,
     digest_prefix: String,
     on_missing: OnMissing,
 }
 
-/// How images become sets.
+/// How images are arranged in sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Layout {
-    /// One set has them all.
+    /// One set with all images.
     Columns,
-    /// One set has the digests of all, and nothing else.
+    /// One set with the digests of all images and nothing else.
     Digests,
-    /// A set for each.
+    /// One set for each image.
     Rows,
 }
 
-/// What becomes of a set whose image is not there.
+/// What to do if an image does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum OnMissing {
-    /// There is no such set: the image has not been built yet.
+    /// Omit the whole set, because the image is not built yet.
     Skip,
-    /// The set has no keys for the image.
+    /// Omit the keys of the image.
     Omit,
+    /// Return an error.
     Refuse,
 }
 
 impl ImageDigests {
-    pub(crate) const KEYS: &[Key] = &[
-        Key::new(
-            "registries",
-            "the registries that may be asked, by host",
-            "required",
-        ),
-        Key::new(
-            "registry",
-            "the registry of images that name none",
-            "the only one there is",
-        ),
-        Key::new(
-            "dockerConfig",
-            "a file with credentials, or a list of files: of `docker login`, of podman, or keys of [image pull Secrets](appset-registries.md#credentials)",
-            "",
-        ),
-        Key::new(
-            "staleFor",
-            "how long the last digest of an image counts when its registry fails, such as `6h`; 24 hours at most",
-            "not at all",
-        ),
-    ];
     pub(crate) const REGISTRY_KEYS: &[Key] = &[
         Key::new(
             "repositories",
-            "patterns of repositories that may be looked up there",
+            "patterns of the allowed repositories",
             "all",
         ),
-        Key::new("plainHttp", "`true`: http instead of https", "`false`"),
+        Key::new("plainHttp", "`true`: use http instead of https", "`false`"),
         Key::new(
             "proof",
             "what proves that a tag is missing: [`authorized`, `tag-list` or `none`](appset-registries.md#what-proves-that-a-tag-is-missing)",
@@ -152,64 +125,87 @@ impl ImageDigests {
         ),
         Key::new(
             "pullThrough",
-            "`true`, or patterns of repositories that are fetched from another registry: nothing proves that a tag is missing there",
+            "`true`, or patterns of repositories that the registry fetches from another one: nothing proves that a tag is missing in them",
             "none",
         ),
         Key::new(
             "platformOfSingle",
-            "`check` reads the configuration of an image that is in no index, `trust` takes it for any platform",
+            "for an image without an index: `check` reads its configuration, `trust` accepts it for any platform",
             "`check`",
         ),
         Key::new(
             "verify",
-            "`child`: the registry has to have the image that an index names",
+            "`child`: also check that the registry has the image that an index names",
             "`index`",
         ),
     ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new(
-            "images",
-            "up to 20: a name, and a repository or `{repository, tag, registry}`",
-            "required",
-        ),
-        Key::new("tag", "the tag of images that have none of their own", ""),
-        Key::new(
-            "registry",
-            "the registry of images that have none of their own",
-            "as configured",
-        ),
-        Key::new(
-            "layout",
-            "`columns`: one set with all images; `digests`: the same with the digests only; `rows`: a set for each",
-            "`columns`",
-        ),
-        Key::new(
-            "platform",
-            "such as `linux/amd64` or `linux/arm/v7`: the digest of that image, in an index or alone; a lower variant does",
-            "the index's own",
-        ),
-        Key::new(
-            "onMissing",
-            "an image is not there: `skip` the whole set, `omit` the image, or `error`",
-            "`skip`",
-        ),
-        Key::new(
-            "onMissingRepository",
-            "the repository is not there: `error`, or `missing` as the image, since nothing was pushed to it yet",
-            "`error`",
-        ),
-        Key::new(
-            "onInvalidTag",
-            "a tag that cannot be one: `error`, or `skip`: its image is missing, and no registry is asked",
-            "`error`",
-        ),
-        Key::new(
-            "digestPrefix",
-            "what the keys at the top begin with",
-            "`digest`",
-        ),
-        Key::new("outputKey", "another name for the key `image`", "`image`"),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "image-digests",
+        key: "imageDigests",
+        keys: &[
+            Key::new("registries", "the allowed registries, by host", "required"),
+            Key::new(
+                "registry",
+                "the registry of images without one",
+                "the only registry, if there is one",
+            ),
+            Key::new(
+                "dockerConfig",
+                "a file with credentials, or a list of files: from `docker login`, podman, or [image pull Secrets](appset-registries.md#credentials)",
+                "",
+            ),
+            Key::new(
+                "staleFor",
+                "how long the last digest of an image is used while its registry fails, such as `6h`; at most 24 hours",
+                "never",
+            ),
+        ],
+        parameters: &[
+            Key::new(
+                "images",
+                "up to 20: a name, and a repository or `{repository, tag, registry}`",
+                "required",
+            ),
+            Key::new("tag", "the tag of images without their own tag", ""),
+            Key::new(
+                "registry",
+                "the registry of images without their own registry",
+                "`imageDigests.registry`",
+            ),
+            Key::new(
+                "layout",
+                "`columns`: one set with all images; `digests`: one set with the digests only; `rows`: a set for each image",
+                "`columns`",
+            ),
+            Key::new(
+                "platform",
+                "such as `linux/amd64` or `linux/arm/v7`: the digest of the image for this platform, with or without an index; a lower variant is accepted",
+                "the digest of the index",
+            ),
+            Key::new(
+                "onMissing",
+                "if an image does not exist: `skip` the whole set, `omit` the image, or `error`",
+                "`skip`",
+            ),
+            Key::new(
+                "onMissingRepository",
+                "if the repository does not exist: `error`, or `missing`: the image counts as missing, because nothing was pushed yet",
+                "`error`",
+            ),
+            Key::new(
+                "onInvalidTag",
+                "if a tag is illegal: `error`, or `skip`: its image counts as missing, and is not looked up",
+                "`error`",
+            ),
+            Key::new(
+                "digestPrefix",
+                "the prefix of the keys at the top",
+                "`digest`",
+            ),
+            Key::new("outputKey", "another name for the key `image`", "`image`"),
+        ],
+        output_key: "image",
+    };
 
     pub(crate) fn from_config(source: &Block<'_>) -> Result<Self, ConfigError> {
         let mut registries = BTreeMap::new();
@@ -253,26 +249,24 @@ impl ImageDigests {
         })
     }
 
-    /// The files with credentials: those of `docker login`, or of image pull Secrets.
+    /// Returns the files with credentials, from `docker login` or image pull Secrets.
     #[must_use]
     pub fn docker_config(&self) -> &[PathBuf] {
         &self.docker_config
     }
 
-    /// How long the last digest of an image is served when its registry fails.
+    /// Returns how long the last digest of an image is served while its registry fails.
     #[must_use]
     pub const fn stale_for(&self) -> Option<Duration> {
         self.stale_for
     }
 
-    /// What a request to this source asks for. `allowed` are the profile's patterns.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
-        given: &Value,
-        allowed: Option<&[String]>,
-    ) -> Result<(ImageQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
-
+        parameters: &Block<'_>,
+        allowed: &Allowed<'_>,
+    ) -> Result<ImageQuery, Failure> {
         let on_missing = match parameters.one_of("onMissing", &["skip", "omit", "error"])? {
             Some("omit") => OnMissing::Omit,
             Some("error") => OnMissing::Refuse,
@@ -286,14 +280,14 @@ impl ImageDigests {
         let may_lack_repository = missing == Some("missing");
         let invalid = parameters.one_of("onInvalidTag", &["error", "skip"])?;
         let skips_invalid = invalid == Some("skip");
-        let mut impossible = BTreeSet::new();
+        let mut illegal = BTreeSet::new();
         let mut images = BTreeMap::new();
         for (name, image) in parameters.object("images")?.into_iter().flatten() {
             let path = format!("images.{name}");
-            let reference = self.reference(&parameters, image, path)?;
-            self.admit(&reference, allowed)?;
+            let reference = self.reference(parameters, image, path)?;
+            self.admit(&reference, allowed.images)?;
             match reference::check_tag(&reference.tag) {
-                Err(_) if skips_invalid => drop(impossible.insert(name.clone())),
+                Err(_) if skips_invalid => drop(illegal.insert(name.clone())),
                 checked => checked?,
             }
             images.insert(
@@ -306,9 +300,9 @@ impl ImageDigests {
             );
         }
         check_names(&images)?;
-        let query = ImageQuery {
+        Ok(ImageQuery {
             images,
-            impossible,
+            illegal,
             tells_stale: self.stale_for.is_some(),
             tag: parameters.string("tag")?.map(str::to_owned),
             layout: match parameters.one_of("layout", &["columns", "digests", "rows"])? {
@@ -321,14 +315,10 @@ impl ImageDigests {
                 .unwrap_or("digest")
                 .to_owned(),
             on_missing,
-        };
-        Ok((
-            query,
-            Output::read(NAME, &parameters, Some(OWN), on_missing == OnMissing::Skip)?,
-        ))
+        })
     }
 
-    /// What one entry of `images` means: a repository, or an object that has more.
+    /// Reads one entry of `images`: a repository, or an object with repository, registry and tag.
     fn reference(
         &self,
         parameters: &Block<'_>,
@@ -362,7 +352,7 @@ impl ImageDigests {
         let registry = registry.ok_or_else(|| {
             missing(
                 "registry".to_owned(),
-                "set, since several registries are configured",
+                "set, because several registries are configured",
             )
         })?;
         let tag = match tag {
@@ -388,6 +378,7 @@ impl ImageDigests {
         })
     }
 
+    /// Checks that the configuration and the profile allow `image`.
     fn admit(&self, image: &Reference, allowed: Option<&[String]>) -> Result<(), Failure> {
         let repositories = self.registries.get(&image.registry);
         let repositories = repositories.and_then(|registry| registry.repositories.as_deref());
@@ -405,19 +396,24 @@ impl ImageDigests {
 }
 
 impl ImageQuery {
-    /// What to look up, each by the name that the request gives it.
+    /// Returns the images to look up, each with its name in the request.
     pub fn references(&self) -> impl Iterator<Item = (&str, &Reference)> {
-        let possible = self
+        let legal = self
             .images
             .iter()
-            .filter(|(name, _)| !self.impossible.contains(*name));
-        possible.map(|(name, reference)| (name.as_str(), reference))
+            .filter(|(name, _)| !self.illegal.contains(*name));
+        legal.map(|(name, reference)| (name.as_str(), reference))
     }
 
-    /// The sets, from the digests that were `found`; an image without one is not there.
+    /// Whether a missing image omits the set, so that an empty answer is expected.
+    pub(crate) fn skips_missing(&self) -> bool {
+        self.on_missing == OnMissing::Skip
+    }
+
+    /// Computes the sets from the digests in `found`. An image without a digest does not exist.
     ///
     /// # Errors
-    /// When an image is not there and the request takes that for an error.
+    /// Returns `Err` if an image does not exist and `onMissing` is `error`.
     pub fn sets(&self, found: &BTreeMap<String, Found>) -> Result<Vec<ParameterSet>, Failure> {
         let missing = self
             .images
@@ -436,7 +432,7 @@ impl ImageQuery {
                 let mut set = ParameterSet::default();
                 set.insert("app", name.as_str().into())?;
                 set.insert(&self.digest_prefix, found.digest.as_str().into())?;
-                set.insert(OWN, self.fields(image, found))?;
+                set.insert(ImageDigests::SCHEMA.output_key, self.fields(image, found))?;
                 Ok(set)
             };
             return there.map(row).collect();
@@ -455,12 +451,12 @@ impl ImageQuery {
             own.insert(name.clone(), self.fields(image, found));
         }
         if self.layout == Layout::Columns {
-            set.insert(OWN, Field::Map(own))?;
+            set.insert(ImageDigests::SCHEMA.output_key, Field::Map(own))?;
         }
         Ok(vec![set])
     }
 
-    /// What a template may want to know of one image.
+    /// Returns the fields of one image.
     fn fields(&self, image: &Reference, found: &Found) -> Field {
         let digest = found.digest.as_str();
         let mut fields = vec![
@@ -505,6 +501,7 @@ impl Registry {
         })
     }
 
+    /// Returns what proves that a tag of `repository` is missing.
     fn proof_for(&self, repository: &str) -> Proof {
         if self
             .pull_through
@@ -528,7 +525,7 @@ fn stale_for(source: &Block<'_>) -> Result<Option<Duration>, Problem> {
     }
 }
 
-/// Names become keys, on their own and in `digestFront`.
+/// Checks the names of images. Each is a key of a set as it is, and in upper camel case in `digestFront`.
 fn check_names(images: &BTreeMap<String, Reference>) -> Result<(), Failure> {
     if images.is_empty() || images.len() > MAX_IMAGES {
         return Err(Problem::Value {
@@ -554,7 +551,7 @@ fn check_names(images: &BTreeMap<String, Reference>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `front-end` as in `digestFrontEnd`.
+/// Converts `front-end` to `FrontEnd`.
 fn upper_camel(name: &str) -> String {
     let words = name.split(['-', '_']);
     let capitals = words.flat_map(|word| {

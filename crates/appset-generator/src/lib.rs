@@ -6,34 +6,25 @@
 //! sets --Output::answer--> Answer or Failure, whose to_body is the body of the response
 //! ```
 //!
-//! To the controller an empty list with status 200 means that every Application of the set is to be deleted, while any
-//! error keeps them all (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
-//! sets needs an [`EmptyAllowed`], which only the input of a request can create; everything else is a [`Failure`].
+//! The controller deletes every Application of an ApplicationSet after an empty list with status 200, and keeps them all
+//! after any error (`applicationset/services/plugin`, `applicationset/generators/plugin.go`). So an [`Answer`] without
+//! sets needs an [`EmptyAllowed`], which only the input of a request can create. Everything else is a [`Failure`].
 //!
-//! Templates read a set in two languages, and neither can print every JSON value. So a set holds [`Field`]s: texts, booleans,
-//! lists and maps of them, but no numbers and no nulls.
+//! Templates use one of two languages, and neither can print every JSON value. So a set holds [`Field`]s: strings, booleans,
+//! and lists and maps of them, but no numbers and no nulls.
 //!
-//! The crate knows no clock, no file, no network and no Kubernetes client.
+//! The crate uses no clock, file, network or Kubernetes client.
 
 mod answer;
 mod clusters;
 mod config;
-mod error;
 mod failure;
-mod field;
 mod gloo_routes;
 mod gloo_workspaces;
-mod identity;
 mod image_digests;
-mod keys;
-mod labels;
-mod output;
-mod parameters;
-mod pattern;
+pub mod keys;
+mod matching;
 mod profile;
-mod reach;
-pub mod reference;
-mod refresh;
 mod request;
 mod rollouts;
 mod set;
@@ -43,14 +34,12 @@ mod tag_from;
 #[cfg(test)]
 mod testing;
 
-pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty};
+pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
 pub use clusters::{
     ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
 };
-pub use config::Config;
-pub use error::ConfigError;
+pub use config::{Config, ConfigError, Refresh};
 pub use failure::{Code, Failure};
-pub use field::{Field, FieldError};
 pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 pub use image_digests::{
@@ -59,11 +48,9 @@ pub use image_digests::{
     check_manifest, choose, is_tag_list, platform_of, unknown,
 };
 pub use keys::Key;
-pub use output::Output;
-pub use refresh::Refresh;
 pub use request::Request;
 pub use rollout_types::Rollout;
 pub use rollouts::{RolloutQuery, Rollouts};
-pub use set::ParameterSet;
+pub use set::{Field, FieldError, ParameterSet};
 pub use source::{Query, SourceQuery};
 pub use static_sets::{StaticQuery, StaticSource};

@@ -1,44 +1,44 @@
-//! Profiles: what a caller may ask for, and the parameters that are added to its requests.
+//! Profiles: what a caller may request, and the parameters that are added to its requests.
 //!
-//! The author of an ApplicationSet cannot edit the ConfigMap that holds `baseUrl` and `token`. So the profile in the path and
-//! the token are the boundary between tenants; the name of the ApplicationSet is not.
+//! The author of an ApplicationSet cannot edit the ConfigMap with `baseUrl` and `token`. So the profile in the path and
+//! the token are the boundary between tenants. The name of the ApplicationSet is not.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
-use crate::clusters::{Clusters, Namespaces};
-use crate::error::ConfigError;
+use crate::clusters::{Allowed, Clusters, Namespaces};
+use crate::config::ConfigError;
 use crate::failure::shown;
-use crate::image_digests;
+use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
-use crate::reach::Allowed;
 use crate::source::{Query, Source, Sources};
 use crate::tag_from::TagFrom;
 use crate::{Failure, Request};
 
-/// One entry of `profiles`: `baseUrl` ends in `/profiles/<name>`.
+/// One entry of `profiles`. Requests choose it by a `baseUrl` that ends in `/profiles/<name>`.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     name: String,
-    /// The tokens that may use it; all without a list.
+    /// The names of the tokens that may use it. Without a list any token may.
     tokens: Option<Vec<String>>,
-    /// The sources it offers; all without a list.
+    /// The names of the sources that it offers. Without a list it offers all.
     sources: Option<Vec<String>>,
-    /// Patterns of the images it may look up, registry included; all that the source allows without a list.
+    /// Patterns of the images that it may look up, each with its registry. Without a list it may look up all that the source
+    /// allows.
     images: Option<Vec<String>>,
-    /// The clusters it may look into; all that the source allows without a list.
+    /// The clusters that it may read. Without a list it may read all that the source allows.
     clusters: Option<Vec<String>>,
-    /// The namespaces it may look into; all that the source allows without a list.
+    /// The namespaces that it may read. Without a list it may read all that the source allows.
     namespaces: Option<Vec<String>>,
     /// Parameters that a request cannot change.
     fixed: Map<String, Value>,
     /// Parameters for requests that do not have them.
     defaults: Map<String, Value>,
-    /// How a request for image digests gets its tag, other than from the parameter `tag`.
+    /// How a request for image digests gets its tag, if not from the parameter `tag`.
     tag_from: Option<TagFrom>,
-    /// Parameters, each with the profile that answers the requests which have it.
+    /// Parameters, each with the profile that answers requests with this parameter.
     requests_with: BTreeMap<String, String>,
 }
 
@@ -48,17 +48,17 @@ impl Profile {
         Key::new("sources", "names of the sources that it offers", "all"),
         Key::new(
             "images",
-            "patterns of images that it may look up, such as `ghcr.io/myorg/a-*`",
+            "patterns of the images that it may look up, such as `ghcr.io/myorg/a-*`",
             "all that the source allows",
         ),
         Key::new(
             "clusters",
-            "names of the clusters that it may look into",
+            "names of the clusters that it may read",
             "all that the source allows",
         ),
         Key::new(
             "namespaces",
-            "namespaces that it may look into, also for Workspaces",
+            "namespaces that it may read, also for Workspaces",
             "all that the source allows",
         ),
         Key::new("fixed", "parameters that a request cannot change", ""),
@@ -74,12 +74,12 @@ impl Profile {
         ),
         Key::new(
             "requestsWith",
-            "`{parameter: profile}`: that profile answers the requests with the parameter",
+            "`{parameter: profile}`: this profile answers requests that have the parameter",
             "",
         ),
     ];
 
-    /// A profile that restricts nothing.
+    /// Makes a profile that restricts nothing.
     pub(crate) fn open(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -146,10 +146,10 @@ impl Profile {
         Ok(read)
     }
 
-    /// Refuses `tagFrom` in a profile that offers no images, or that sets the tag itself.
+    /// Checks that a profile with `tagFrom` offers images and does not set the tag itself.
     fn check_tags(&self, profile: &Block<'_>, configured: &Sources) -> Result<(), ConfigError> {
         let offered = |name: &str| configured.contains_key(name) && self.offers(name);
-        if !offered(image_digests::NAME) {
+        if !offered(ImageDigests::SCHEMA.name) {
             return Err(ConfigError::TagsWithoutImages(profile.path("tagFrom")));
         }
         for (key, parameters) in [("fixed", &self.fixed), ("defaults", &self.defaults)] {
@@ -163,8 +163,8 @@ impl Profile {
         Ok(())
     }
 
-    /// Refuses `requestsWith` that names a profile which is not `configured`.
-    pub(crate) fn check_hand_overs(
+    /// Checks that every profile in `requestsWith` is `configured`.
+    pub(crate) fn check_requests_with(
         &self,
         configured: &BTreeMap<String, Self>,
     ) -> Result<(), ConfigError> {
@@ -179,13 +179,15 @@ impl Profile {
         }
     }
 
-    /// The profile that `requestsWith` names for `request`. If several of its parameters are set, the first one by name decides.
-    pub(crate) fn hands_over(&self, request: &Request) -> Option<&str> {
+    /// Returns the profile that `requestsWith` names for `request`. If several of its parameters are set, the first by name
+    /// decides.
+    pub(crate) fn delegate(&self, request: &Request) -> Option<&str> {
         let mut targets = self.requests_with.iter();
         let target = targets.find(|(parameter, _)| request.parameters.contains_key(*parameter));
         target.map(|(_, other)| other.as_str())
     }
 
+    /// Checks that the token may use this profile.
     pub(crate) fn admit(&self, token: &str) -> Result<(), Failure> {
         match &self.tokens {
             Some(tokens) if !tokens.iter().any(|admitted| admitted == token) => {
@@ -198,7 +200,7 @@ impl Profile {
         }
     }
 
-    /// The parameters after defaults and fixed values.
+    /// Returns the parameters of `request` with the defaults and fixed values of this profile.
     fn parameters(&self, request: &Request) -> Result<Map<String, Value>, Failure> {
         let mut parameters = self.defaults.clone();
         for (key, value) in &request.parameters {
@@ -216,10 +218,10 @@ impl Profile {
         Ok(parameters)
     }
 
-    /// What `request` asks one of the `configured` sources for.
+    /// Resolves `request` to a query of one of the `configured` sources.
     ///
     /// # Errors
-    /// When it cannot be understood, or may not be asked.
+    /// Returns `Err` if the request is invalid or not allowed.
     pub(crate) fn query(
         &self,
         configured: &Sources,
@@ -241,13 +243,13 @@ impl Profile {
         source.query(name, &Value::Object(given), allowed)
     }
 
-    /// Whether requests may choose `source`.
+    /// Whether this profile offers `source`.
     fn offers(&self, source: &str) -> bool {
         let sources = self.sources.as_deref();
         sources.is_none_or(|sources| sources.iter().any(|offered| offered == source))
     }
 
-    /// The source that `parameters` choose, or the only one there is.
+    /// Returns the source that `parameters` name, or the only source that the profile offers.
     fn source<'a>(
         &self,
         configured: &'a Sources,
@@ -299,7 +301,7 @@ profiles:
   any: {sources: [open], requestsWith: {branch: team-a, key1: team-a, team: team-b}}
 ";
 
-    /// What the profile in `path` answers to the input `parameters`, with the token team-a.
+    /// Checks the answer of the profile in `path` to the input `parameters`, with the token team-a.
     #[track_caller]
     fn check(path: Option<&str>, parameters: &str, expect: Result<&str, &str>) {
         let config = Config::from_yaml(CONFIG).unwrap();
@@ -334,12 +336,12 @@ profiles:
         check(
             None,
             r#"{"source":"helo"}"#,
-            Err("there is no source helo: it is one of hello, none, open"),
+            Err("unknown source helo: use one of hello, none, open"),
         );
     }
 
     #[test]
-    fn inputs_are_echoed_as_templates_can_print_them() {
+    fn inputs_are_echoed_in_a_form_that_templates_print() {
         check(
             None,
             r#"{"source":"hello","key1":1000000,"list":[true,{"a":null,"b":"<>&"}],"maxItems":"2"}"#,
@@ -355,7 +357,7 @@ profiles:
     }
 
     #[test]
-    fn without_a_list_of_inputs_any_is_echoed_but_a_misspelt_guard() {
+    fn without_a_list_any_input_is_echoed_except_a_misspelt_guard() {
         check(
             None,
             r#"{"source":"open","param1":"value1","inputs":[1],"maxItems":1}"#,
@@ -377,7 +379,7 @@ profiles:
     }
 
     #[test]
-    fn a_profile_hands_requests_to_another() {
+    fn a_profile_delegates_requests_to_another() {
         let any = Some("any");
         check(any, "{}", Ok(r#"{"key1":"val1"}"#));
         let of_team_a = r#"{"input":{"key1":"a","list":["x"]},"key1":"val1","port":"8080"},{"input":{"key1":"a","list":["x"]},"key1":"val2"}"#;
@@ -400,7 +402,7 @@ profiles:
     }
 
     #[test]
-    fn nothing_found_is_refused_unless_allowed() {
+    fn an_empty_answer_is_refused_unless_allowed() {
         check(
             None,
             r#"{"source":"none"}"#,
@@ -412,7 +414,7 @@ profiles:
     }
 
     #[test]
-    fn a_profile_fixes_and_completes_parameters() {
+    fn a_profile_sets_fixed_and_default_parameters() {
         let answer = r#"{"input":{"key1":"a","list":["x"]},"key1":"val1","port":"8080"},{"input":{"key1":"a","list":["x"]},"key1":"val2"}"#;
         check(Some("team-a"), "{}", Ok(answer));
         check(Some("team-a"), r#"{"key1":"a"}"#, Ok(answer));
@@ -424,18 +426,18 @@ profiles:
         check(
             Some("team-a"),
             r#"{"source":"none"}"#,
-            Err("there is no source none: it is one of hello"),
+            Err("unknown source none: use one of hello"),
         );
         check(
             Some("team-c"),
             "{}",
             Err(
-                "there is no profile team-c: baseUrl must end in /profiles/<name>, or name none where there are none",
+                "unknown profile team-c: baseUrl must end in /profiles/<name>, unless the configuration has no profiles",
             ),
         );
     }
 
-    /// Parameters that may mean something, from a source that has no sets.
+    /// Parameters for a source that has no sets.
     fn parameters() -> impl Strategy<Value = serde_json::Value> {
         let keys = ["onEmpty", "minItems", "maxItems", "alias", "key1", ""];
         let values = [
@@ -461,7 +463,7 @@ profiles:
     }
 
     proptest! {
-        /// What the design rests on: without sets, every Application of the ApplicationSet would go.
+        /// The controller deletes every Application after an answer without sets.
         #[test]
         fn an_answer_without_sets_needs_on_empty_in_the_request(parameters in parameters()) {
             let config = Config::from_yaml(CONFIG).unwrap();
@@ -487,7 +489,7 @@ profiles:
             None,
             r#"{"source":"hello","alias":{"p":"port"}}"#,
             Err(
-                r#"parameters: alias.p is "port", it must be the dotted path of something in the output"#,
+                r#"parameters: alias.p is "port", it must be the dotted path of a value in the output"#,
             ),
         );
     }

@@ -1,4 +1,4 @@
-//! The body that the controller sends.
+//! The body of a request that the controller sends.
 
 use serde_json::{Map, Value};
 
@@ -7,21 +7,21 @@ use crate::failure::shown;
 
 /// One call of `getparams.execute`.
 ///
-/// The envelope is read leniently, since further fields may come with a later Argo CD; the parameters are read strictly by
-/// the source they ask for.
+/// Unknown fields of the envelope are ignored, since a later Argo CD may add some. The source that the request names reads
+/// the parameters, and refuses unknown ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Name of the ApplicationSet, without its namespace: two sets may share it, so it is good for logs only.
+    /// The name of the ApplicationSet without its namespace. It identifies no set, since two sets may have the same name.
     pub application_set: String,
-    /// What the set says under `plugin.input.parameters`.
+    /// The parameters in `plugin.input.parameters` of the ApplicationSet.
     pub parameters: Map<String, Value>,
 }
 
 impl Request {
-    /// Reads a body. Its content type does not matter.
+    /// Reads a body, whatever its content type is.
     ///
     /// # Errors
-    /// When it is no JSON object with an `input`.
+    /// Returns `Err` if the body is not a JSON object with an object under `input`.
     pub fn from_body(body: &[u8]) -> Result<Self, Failure> {
         let envelope: Value =
             serde_json::from_slice(body).map_err(|error| Failure::Body(error.to_string()))?;
@@ -32,7 +32,7 @@ impl Request {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(parameters)) => parameters.clone(),
             Some(_) => {
-                let what = "input.parameters is no object";
+                let what = "input.parameters is not an object";
                 return Err(Failure::Body(what.to_owned()));
             }
         };
@@ -46,18 +46,20 @@ impl Request {
         })
     }
 
-    /// The name of the ApplicationSet, if an ApplicationSet can have it.
+    /// Returns the name of the ApplicationSet if it is a valid name of an object.
     #[must_use]
     pub fn object_name(&self) -> Option<&str> {
         let name = strict_json::object_name(&self.application_set, String::new());
         name.is_ok().then_some(self.application_set.as_str())
     }
 
-    /// Refuses parameters that still are templates. In the one called `data`, which has the name of a branch, braces are
-    /// legal; only a text that is nothing but a template is one there.
+    /// Refuses parameters that contain an unresolved template.
+    ///
+    /// The parameter called `data` holds the name of a branch, in which braces are legal. It is refused only if the whole text
+    /// is one template.
     ///
     /// # Errors
-    /// When there is one.
+    /// Returns `Err` for the first such parameter.
     pub(crate) fn refuse_templates(&self, data: Option<&str>) -> Result<(), Failure> {
         self.parameters
             .iter()
@@ -70,7 +72,7 @@ impl Request {
     }
 }
 
-/// What Go prints for a missing value.
+/// The text that Go templates print for a missing value.
 const NO_VALUE: &str = "<no value>";
 
 fn is_one_template(text: &str) -> bool {
@@ -89,7 +91,7 @@ fn refuse_if(unresolved: bool, text: &str, path: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A template that could not be filled in arrives as it was written, or as [`NO_VALUE`].
+/// Refuses a template that Argo CD did not resolve: its text still has braces, or is [`NO_VALUE`].
 fn refuse_templates(key: &str, value: &Value, path: &str) -> Result<(), Failure> {
     let refuse = |text: &str| {
         let mut marks = ["{{", "}}", NO_VALUE].iter();
@@ -131,16 +133,16 @@ mod tests {
     }
 
     #[test]
-    fn the_controllers_body() {
+    fn a_body_of_the_controller_is_read() {
         check(
             "{\"applicationSetName\":\"fb\",\"input\":{\"parameters\":{\"branch\":\"x<>&\",\"map\":{\"k\":[1,true,null]}}}}\n",
             Ok(r#"fb {"branch":"x<>&","map":{"k":[1,true,null]}}"#),
         );
     }
 
-    /// Without parameters the controller leaves the key out.
+    /// The controller omits the key if there are no parameters.
     #[test]
-    fn parameters_may_be_absent_and_the_envelope_may_grow() {
+    fn parameters_may_be_absent_and_unknown_fields_are_ignored() {
         check(r#"{"applicationSetName":"fb","input":{}}"#, Ok("fb {}"));
         check(
             r#"{"applicationSetName":"fb","applicationSetNamespace":"team","input":{"parameters":null,"more":1}}"#,
@@ -149,14 +151,14 @@ mod tests {
     }
 
     #[test]
-    fn other_bodies_are_refused() {
+    fn invalid_bodies_are_refused() {
         check("", Err("EOF while parsing"));
         check(r#"["fb",{"parameters":{}}]"#, Err("no object under input"));
         check(r#"{"parameters":{}}"#, Err("no object under input"));
         check(r#"{"input":null}"#, Err("no object under input"));
         check(
             r#"{"input":{"parameters":[]}}"#,
-            Err("input.parameters is no object"),
+            Err("input.parameters is not an object"),
         );
         check(&"[".repeat(4000), Err("recursion limit"));
         let deep = format!("{}1{}", r#"{"a":"#.repeat(200), "}".repeat(200));
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_that_were_not_filled_in() {
+    fn unresolved_templates_are_refused() {
         let body = |value: &str| format!(r#"{{"input":{{"parameters":{value}}}}}"#);
         check(
             &body(r#"{"tag":"<no value>"}"#),
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_are_legal_in_the_name_of_a_branch() {
+    fn braces_are_legal_in_a_branch_name() {
         let body =
             |branch: &str| format!(r#"{{"input":{{"parameters":{{"branch":"{branch}"}}}}}}"#);
         for branch in ["fix-{{x}}", "{{x}}-{{y}}", "}}", "{{"] {

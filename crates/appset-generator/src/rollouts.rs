@@ -1,7 +1,6 @@
-//! The source that makes a set of every Rollout that the traffic router serves, joined with the RouteTables it selects.
+//! The source `rollouts`: one set for each Rollout that uses the traffic router, joined with the RouteTables that it selects.
 //!
-//! A set is there as long as its Rollout is, whatever state that is in: what an Application made of it deploys may be the
-//! very workload.
+//! A Rollout has its set in every state, because an Application that is made from the set may deploy the workload itself.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,40 +8,33 @@ use std::sync::Arc;
 use gloo_types::{Document, DocumentError, NoSuchTable, ObjectKey, RouteTable, RouteTableDoc};
 use rollout_types::{CanaryStrategy, RawJson, Rollout, RolloutStatus};
 use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
-use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{ByCluster, Clusters, Place, in_each};
-use crate::error::ConfigError;
-use crate::field::hosts;
-use crate::identity::Identity;
+use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
+use crate::config::ConfigError;
 use crate::keys::Key;
-use crate::labels::LabelSelector;
-use crate::output::Output;
-use crate::reach::{Allowed, Reach};
+use crate::matching::LabelSelector;
+use crate::set::{Identity, hosts};
+use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
-/// The name by which requests choose this source.
-pub(crate) const NAME: &str = "rollouts";
-/// The source's key at the top.
-const OWN: &str = "rollout";
-/// The key for what is known of the RouteTables.
+/// The key at the top with the RouteTables.
 const GLOO: &str = "gloo";
 
-/// Where Rollouts may be looked for, and the RouteTables that they select.
+/// The settings of the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rollouts {
-    reach: Reach,
-    /// As the router's flag `--allowed-destination-namespaces`.
+    pub(crate) reach: Reach,
+    /// The value of the router's flag `--allowed-destination-namespaces`.
     destination_namespaces: Vec<String>,
 }
 
-/// The Rollouts of one request.
+/// One request to the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RolloutQuery {
-    /// None when another cluster is asked for.
+    /// The namespaces of the Rollouts. Empty if the request names a cluster that the source does not read.
     places: Vec<Place>,
-    /// Where tables may be read.
+    /// The namespaces whose RouteTables may be read.
     readable: Vec<Place>,
     selector: LabelSelector,
     plugins: Vec<String>,
@@ -51,13 +43,13 @@ pub struct RolloutQuery {
     steps: bool,
 }
 
-/// Why it is not known which RouteTables a Rollout means.
+/// The reason why the RouteTables of a Rollout are unknown.
 #[derive(Debug, thiserror::Error)]
 enum JoinError {
     #[error(transparent)]
     Config(#[from] route_planner::ConfigError),
     #[error(
-        "RouteTables of namespace {0} are not looked up: have it added to rollouts.namespaces and to the namespaces of the profile"
+        "RouteTables in namespace {0} are not read: have it added to rollouts.namespaces and to the namespaces of the profile"
     )]
     Namespace(String),
     #[error(transparent)]
@@ -67,40 +59,49 @@ enum JoinError {
 }
 
 impl Rollouts {
-    pub(crate) const KEYS: &[Key] = &[
-        Reach::KEYS[0],
-        Reach::KEYS[1],
-        Reach::KEYS[2],
-        Key::new(
-            "destinationNamespaces",
-            "as the router's flag `--allowed-destination-namespaces`",
-            "none",
-        ),
-    ];
-    pub(crate) const PARAMETERS: &[Key] = &[
-        Key::new("namespaces", "where to look", "all allowed namespaces"),
-        Key::new(
-            "selector",
-            "`labels` or `matchExpressions` of Rollouts",
-            "all",
-        ),
-        Key::new(
-            "pluginName",
-            "the name under `trafficRouting.plugins`",
-            "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as the router",
-        ),
-        Key::new(
-            "include",
-            "`weights`, `steps`: also what changes with every step",
-            "",
-        ),
-        Key::new("cluster", "as for `gloo-routes`", "all"),
-        Key::new(
-            "outputKey",
-            "another name for the key `rollout`",
-            "`rollout`",
-        ),
-    ];
+    pub(crate) const SCHEMA: Schema = Schema {
+        name: "rollouts",
+        key: "rollouts",
+        keys: &[
+            Reach::KEYS[0],
+            Reach::KEYS[1],
+            Reach::KEYS[2],
+            Key::new(
+                "destinationNamespaces",
+                "the value of the router's flag `--allowed-destination-namespaces`",
+                "none",
+            ),
+        ],
+        parameters: &[
+            Key::new(
+                "namespaces",
+                "namespaces of the Rollouts",
+                "all allowed namespaces",
+            ),
+            Key::new(
+                "selector",
+                "`labels` or `matchExpressions` of Rollouts",
+                "all",
+            ),
+            Key::new(
+                "pluginName",
+                "the name under `trafficRouting.plugins`",
+                "`solo-io/glooplatform` and `solo-io/glooplatformAPI`, as for the router",
+            ),
+            Key::new(
+                "include",
+                "`weights`, `steps`: values that change with every step",
+                "",
+            ),
+            Key::new("cluster", "as for `gloo-routes`", "all"),
+            Key::new(
+                "outputKey",
+                "another name for the key `rollout`",
+                "`rollout`",
+            ),
+        ],
+        output_key: "rollout",
+    };
 
     pub(crate) fn from_config(
         source: &Block<'_>,
@@ -112,23 +113,17 @@ impl Rollouts {
         })
     }
 
-    /// Where Rollouts, and the RouteTables that they select, may be looked for.
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
-    }
-
-    /// What a request to this source asks for.
+    /// Reads the parameters of a request.
     pub(crate) fn query(
         &self,
-        given: &Value,
+        parameters: &Block<'_>,
         allowed: &Allowed<'_>,
-    ) -> Result<(RolloutQuery, Output), Failure> {
-        let parameters = Output::parameters(given, Self::PARAMETERS)?;
+    ) -> Result<RolloutQuery, Failure> {
         let asked = parameters.object_names("namespaces")?;
         let cluster = parameters.string("cluster")?;
         let places = self.reach.admit(cluster, &asked, allowed)?;
         let include = parameters.words("include", &["weights", "steps"])?;
-        let query = RolloutQuery {
+        Ok(RolloutQuery {
             readable: self.reach.around(&places, allowed)?,
             places,
             selector: LabelSelector::read(&parameters.block("selector", &LabelSelector::KEYS)?)?,
@@ -139,41 +134,39 @@ impl Rollouts {
             destination_namespaces: self.destination_namespaces.clone(),
             weights: include.contains(&"weights"),
             steps: include.contains(&"steps"),
-        };
-        Ok((query, Output::read(NAME, &parameters, Some(OWN), false)?))
+        })
     }
 }
 
 impl RolloutQuery {
-    /// Where Rollouts have to be known; nowhere when the request is about another cluster.
+    /// Returns the namespaces whose Rollouts [`sets`](Self::sets) needs.
     #[must_use]
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// Where RouteTables have to be known: a Rollout may select tables of another namespace than its own.
+    /// Returns the namespaces whose RouteTables [`sets`](Self::sets) needs. A Rollout may select tables in other namespaces.
     #[must_use]
     pub fn table_places(&self) -> &[Place] {
         &self.readable
     }
 
-    /// The sets, from all `rollouts` of [`places`](Self::places) and all `tables` of [`table_places`](Self::table_places).
+    /// Computes the sets from all `rollouts` in [`places`](Self::places) and all `tables` in [`table_places`](Self::table_places).
     ///
     /// # Errors
-    /// When a Rollout contradicts its API, so that it cannot be told whether it is one of the router's.
+    /// Returns `Err` if a Rollout has a value of the wrong type, because it is then unknown whether it uses the router.
     pub fn sets(
         &self,
         rollouts: &ByCluster<Rollout>,
         tables: &ByCluster<RouteTable>,
     ) -> Result<Vec<ParameterSet>, Failure> {
         in_each(self.places.iter().map(|place| &place.cluster), |cluster| {
-            let rollouts = rollouts.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            let tables = tables.get(cluster).map(Vec::as_slice).unwrap_or_default();
-            self.sets_of(cluster, rollouts, tables)
+            let rollouts = objects_of(rollouts, cluster);
+            self.sets_of(cluster, rollouts, objects_of(tables, cluster))
         })
     }
 
-    /// The sets of one cluster, by key.
+    /// Computes the sets of one cluster, by key.
     fn sets_of(
         &self,
         cluster: &str,
@@ -207,14 +200,14 @@ impl RolloutQuery {
             own.extend(identity.fields());
             own.insert("configError", error.into());
             let mut set = ParameterSet::default();
-            set.insert(OWN, own.into_iter().collect())?;
+            set.insert(Rollouts::SCHEMA.output_key, own.into_iter().collect())?;
             set.insert(GLOO, gloo)?;
             sets.insert(identity.key, set);
         }
         Ok(sets)
     }
 
-    /// What is known of the tables that the plugin's `block` selects, as the router reads it.
+    /// Returns the RouteTables that the plugin's `block` selects, which is read as the router reads it.
     fn join(
         &self,
         rollout: &ObjectKey,
@@ -296,6 +289,7 @@ impl RolloutQuery {
     }
 }
 
+/// Returns the field under [`GLOO`].
 fn gloo(tables: &[&RouteTableDoc], all: &[String]) -> Field {
     let tables = tables.iter().map(|table| {
         let key = table.key();

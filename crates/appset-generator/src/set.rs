@@ -1,12 +1,13 @@
-//! One parameter set, from which the controller renders one Application.
+//! A parameter set, from which the controller renders one Application: its fields and its identity.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::Value;
 
-use crate::field::{Field, FieldError, check_key, check_top_level};
-
-/// What one Application is rendered from. Keys are sorted, so the same answer is the same bytes.
+/// The parameters from which the controller renders one Application.
+///
+/// Keys are sorted, so that equal answers have equal bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ParameterSet(BTreeMap<String, Field>);
@@ -15,20 +16,20 @@ impl ParameterSet {
     /// Inserts `field` at the top of the set.
     ///
     /// # Errors
-    /// When `key` may not stand there.
+    /// Returns `Err` if another generator owns `key`, or a template cannot name it.
     pub fn insert(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_top_level(key)?;
         self.0.insert(key.to_owned(), field);
         Ok(())
     }
 
-    /// Whether `key` is at the top.
+    /// Whether the set has `key` at the top.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// What a dotted path leads to.
+    /// Returns the field at a dotted path.
     #[must_use]
     pub fn at(&self, path: &str) -> Option<&Field> {
         let (top, rest) = match path.split_once('.') {
@@ -42,18 +43,333 @@ impl ParameterSet {
         })
     }
 
-    /// Inserts `field` at the top under a key that the request chose: a merge needs the name that the other generator uses.
+    /// Inserts `field` at the top, under a key that the request chose.
+    ///
+    /// Unlike [`insert`](Self::insert) it accepts a key of another generator, since a merge needs the same key on both sides.
     pub(crate) fn alias(&mut self, key: &str, field: Field) -> Result<(), FieldError> {
         check_key(key)?;
         self.0.insert(key.to_owned(), field);
         Ok(())
     }
 
-    /// Renames the key `from`.
+    /// Renames the key `from`, if the set has it.
     pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), FieldError> {
         match self.0.remove(from) {
             Some(field) => self.insert(to, field),
             None => Ok(()),
+        }
+    }
+}
+
+/// One value in a parameter set.
+///
+/// Numbers are strings, because Go templates print a large number as `1e+06`. Null does not exist, because it prints as
+/// `<no value>`. Keys are sorted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(untagged)]
+pub enum Field {
+    /// A string.
+    Text(String),
+    /// A boolean. Templates in the default language see the text `true` or `false`.
+    Flag(bool),
+    /// A list. Templates in the default language see its items by index, and nothing if it is empty.
+    List(Vec<Self>),
+    /// A map.
+    Map(BTreeMap<String, Self>),
+}
+
+/// A value that templates cannot print as it was written, or a key that a set cannot have. Paths are dotted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FieldError {
+    /// Null.
+    #[error("{path} is null, which templates print as <no value>: leave it out")]
+    Null {
+        /// Path of the value.
+        path: String,
+    },
+    /// A fraction, whose text may differ from what was written: `1.10` is read as `1.1`.
+    #[error("{path} is {number}, not a whole number: quote it")]
+    Fraction {
+        /// Path of the value.
+        path: String,
+        /// The number.
+        number: String,
+    },
+    /// A key that templates cannot name.
+    #[error("the key {0:?} must consist of letters, digits, '_' and '-': rename it")]
+    Key(String),
+    /// A key that other generators or the controller use.
+    #[error("the key {0} is used by other generators or by the controller: rename it")]
+    Foreign(String),
+}
+
+/// Keys that other generators, or the controller itself, put at the top.
+///
+/// In a matrix the other generator's value would win, or the controller would report an error
+/// (`applicationset/generators/matrix.go`).
+const FOREIGN: &[&str] = &[
+    "author",
+    "branch",
+    "generator",
+    "labels",
+    "metadata",
+    "name",
+    "nameNormalized",
+    "namespace",
+    "number",
+    "path",
+    "project",
+    "server",
+    "title",
+    "url",
+    "values",
+];
+
+impl Field {
+    /// Makes a map of strings, such as labels.
+    pub(crate) fn texts(texts: &BTreeMap<String, String>) -> Self {
+        texts
+            .iter()
+            .map(|(key, text)| (key.as_str(), text.as_str().into()))
+            .collect()
+    }
+
+    /// Reads the value at `path` of a document. A null in a map counts as absent.
+    ///
+    /// # Errors
+    /// Returns `Err` for a fraction, and for a null that is not in a map.
+    pub fn from_json(value: &Value, path: &str) -> Result<Self, FieldError> {
+        Ok(match value {
+            Value::Null => {
+                return Err(FieldError::Null {
+                    path: path.to_owned(),
+                });
+            }
+            Value::Bool(flag) => Self::Flag(*flag),
+            Value::Number(number) if number.is_f64() => {
+                return Err(FieldError::Fraction {
+                    path: path.to_owned(),
+                    number: number.to_string(),
+                });
+            }
+            Value::Number(number) => Self::Text(number.to_string()),
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Array(items) => {
+                let items = items
+                    .iter()
+                    .enumerate()
+                    .map(|(index, item)| Self::from_json(item, &format!("{path}[{index}]")));
+                Self::List(items.collect::<Result<_, _>>()?)
+            }
+            Value::Object(fields) => {
+                let fields =
+                    fields
+                        .iter()
+                        .filter(|(_, value)| !value.is_null())
+                        .map(|(key, value)| {
+                            let field = Self::from_json(value, &format!("{path}.{key}"))?;
+                            Ok((key.clone(), field))
+                        });
+                Self::Map(fields.collect::<Result<_, _>>()?)
+            }
+        })
+    }
+}
+
+impl From<&str> for Field {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Field {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<bool> for Field {
+    fn from(flag: bool) -> Self {
+        Self::Flag(flag)
+    }
+}
+
+impl<const N: usize> From<[(&str, Self); N]> for Field {
+    fn from(fields: [(&str, Self); N]) -> Self {
+        fields.into_iter().collect()
+    }
+}
+
+impl<K: Into<String>> FromIterator<(K, Self)> for Field {
+    fn from_iter<I: IntoIterator<Item = (K, Self)>>(fields: I) -> Self {
+        let fields = fields.into_iter();
+        Self::Map(fields.map(|(key, field)| (key.into(), field)).collect())
+    }
+}
+
+/// Returns the three fields of a set that hold the hosts of RouteTables.
+pub(crate) fn hosts(all: &[String]) -> [(&'static str, Field); 3] {
+    let list = all.iter().map(|host| host.as_str().into()).collect();
+    [
+        ("hosts", Field::List(list)),
+        ("hostsCsv", all.join(",").into()),
+        ("host", all.first().cloned().unwrap_or_default().into()),
+    ]
+}
+
+/// Checks that a set may have `key` at the top.
+pub(crate) fn check_top_level(key: &str) -> Result<(), FieldError> {
+    check_key(key)?;
+    if FOREIGN.contains(&key) {
+        return Err(FieldError::Foreign(key.to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks that a template can name `key` at the top. In the default language a dot would select a key of a map.
+pub(crate) fn check_key(key: &str) -> Result<(), FieldError> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    if key.is_empty() || !key.chars().all(legal) {
+        return Err(FieldError::Key(key.to_owned()));
+    }
+    Ok(())
+}
+
+/// The longest slug. A template makes the name of an Application from the slug and more text.
+const MAX_SLUG: usize = 40;
+
+/// The identity of a set within an answer: a unique key, and the same as a unique part of a DNS name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) key: String,
+    slug: String,
+}
+
+impl Identity {
+    /// Returns the identity of the object that `parts` name together.
+    ///
+    /// For example, `["c1", "shop", "web"]` has the key `c1/shop/web` and the slug `c1-shop-web`.
+    pub(crate) fn of(parts: &[&str]) -> Self {
+        Self {
+            key: parts.join("/"),
+            slug: slug(parts),
+        }
+    }
+
+    /// Returns the identity as two fields of a set.
+    pub(crate) fn fields(&self) -> [(&'static str, Field); 2] {
+        [
+            ("key", self.key.as_str().into()),
+            ("slug", self.slug.as_str().into()),
+        ]
+    }
+}
+
+/// Returns the 64-bit FNV-1a hash of `text`.
+///
+/// It must never change: names of Applications contain it. The traffic router has the same function for names in RouteTables.
+/// The two are apart because neither program may change its names with the other.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Joins `parts` to a part of a DNS name.
+///
+/// A hash is appended if other parts could have the same slug: `["a", "b-c"]` and `["a-b", "c"]` would both be `a-b-c`.
+fn slug(parts: &[&str]) -> String {
+    let plain = |part: &&str| {
+        let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        !part.is_empty() && part.chars().all(legal)
+    };
+    let text = parts.join("-");
+    if text.len() <= MAX_SLUG && parts.iter().all(plain) {
+        return text;
+    }
+    let hash = format!("-{:016x}", fnv1a(&parts.join("/")));
+    let mut words = String::new();
+    for c in text.chars().flat_map(char::to_lowercase) {
+        if c.is_ascii_alphanumeric() {
+            words.push(c);
+        } else if !words.ends_with('-') {
+            words.push('-');
+        }
+    }
+    let words: String = words
+        .trim_matches('-')
+        .chars()
+        .take(MAX_SLUG - hash.len())
+        .collect();
+    format!("{}{hash}", words.trim_end_matches('-'))
+        .trim_start_matches('-')
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn check(value: Value, expect: Result<&str, &str>) {
+        let read = Field::from_json(&value, "p").map_err(|error| error.to_string());
+        let shown = read.map(|field| serde_json::to_string(&field).unwrap());
+        assert_eq!(shown.as_deref().map_err(String::as_str), expect, "{value}");
+    }
+
+    #[test]
+    fn scalars_become_strings_or_booleans() {
+        check(json!("8080"), Ok(r#""8080""#));
+        check(json!(1_000_000), Ok(r#""1000000""#));
+        check(
+            json!(-9_007_199_254_740_993_i64),
+            Ok(r#""-9007199254740993""#),
+        );
+        check(json!(false), Ok("false"));
+        check(json!(1.1), Err("p is 1.1, not a whole number: quote it"));
+    }
+
+    #[test]
+    fn maps_are_sorted_and_drop_null() {
+        check(
+            json!({"b": [1, {"z": "<>&"}], "a": true, "n": null}),
+            Ok(r#"{"a":true,"b":["1",{"z":"<>&"}]}"#),
+        );
+        check(
+            json!({"l": ["a", null]}),
+            Err("p.l[1] is null, which templates print as <no value>: leave it out"),
+        );
+    }
+
+    #[test]
+    fn keys_of_other_generators_are_refused_at_the_top() {
+        for key in ["key1", "digestFront", "image_2", "a-b"] {
+            check_top_level(key).unwrap();
+        }
+        for key in FOREIGN.iter().copied().chain(["", "a.b", "{{x}}"]) {
+            check_top_level(key).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn slugs_are_short_unique_and_legal() {
+        assert_eq!(slug(&["c1", "shop", "web", "demo"]), "c1-shop-web-demo");
+        let long = ["in-cluster", "shop", "demo"];
+        assert_eq!(slug(&long), "in-cluster-shop-demo-fd72150e1529ba38");
+        // The test vector that the authors of FNV publish.
+        assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
+        let a = slug(&["c1", "shop", "web-demo"]);
+        let b = slug(&["c1", "shop-web", "demo"]);
+        assert!(a.starts_with("c1-shop-web-demo-") && b.starts_with("c1-shop-web-demo-") && a != b);
+        for parts in [&["x"; 60][..], &["Ä", "/"], &["", ""], &["a.b_c"]] {
+            let slug = slug(parts);
+            assert!(slug.len() <= MAX_SLUG, "{slug}");
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(
+                slug.chars().all(legal) && !slug.starts_with('-') && !slug.ends_with('-'),
+                "{slug}"
+            );
         }
     }
 }

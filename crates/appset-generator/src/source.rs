@@ -1,34 +1,33 @@
-//! The sources that there are: a new one is a file of its own, and a line in each list here.
+//! The kinds of sources. A new kind has its own file, a [`Schema`], and a line in each list of this file.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 use strict_json::Block;
 
-use crate::clusters::{Clusters, Namespaces, Place, Watched};
-use crate::error::ConfigError;
-use crate::gloo_routes::{self, GlooRoutes, RouteQuery};
-use crate::gloo_workspaces::{self, GlooWorkspaces, WorkspaceQuery};
-use crate::image_digests::{self, ImageDigests, ImageQuery};
-use crate::keys::Key;
-use crate::reach::Allowed;
-use crate::rollouts::{self, RolloutQuery, Rollouts};
+use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
+use crate::config::ConfigError;
+use crate::gloo_routes::{GlooRoutes, RouteQuery};
+use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
+use crate::image_digests::{ImageDigests, ImageQuery};
+use crate::keys::{Key, names};
+use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
 
-/// What to look up, and what to make of it.
+/// One request: what to look up, and how to answer with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Query {
     /// What to look up.
     pub source: SourceQuery,
-    /// What to make of it.
+    /// How to turn the sets into an answer.
     pub output: Output,
 }
 
-/// What to look up.
+/// What a request looks up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SourceQuery {
-    /// Sets of the configuration; nothing is looked up.
+    /// Sets of the configuration. Nothing is looked up.
     Static(StaticQuery),
     /// Digests of tags, from registries.
     ImageDigests(ImageQuery),
@@ -36,11 +35,11 @@ pub enum SourceQuery {
     GlooRoutes(RouteQuery),
     /// Rollouts, and the RouteTables that they select.
     Rollouts(RolloutQuery),
-    /// Workspaces of Gloo, and the clusters that they are in.
+    /// Workspaces of Gloo, and their clusters.
     GlooWorkspaces(WorkspaceQuery),
 }
 
-/// Every source that is configured, by the name that requests choose it by.
+/// The configured sources, by the name that requests use.
 pub(crate) type Sources = BTreeMap<String, Source>;
 
 /// One source and its settings.
@@ -53,13 +52,44 @@ pub(crate) enum Source {
     GlooWorkspaces(GlooWorkspaces),
 }
 
-/// The sources that exist once each, with a key of their own in the configuration.
+/// The kinds of sources that a configuration has at most once, each under its own key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     ImageDigests,
     GlooRoutes,
     Rollouts,
     GlooWorkspaces,
+}
+
+/// The names of a kind of source, and the keys that it reads.
+pub(crate) struct Schema {
+    /// The name by which requests choose it.
+    pub(crate) name: &'static str,
+    /// Its key at the top of the configuration.
+    pub(crate) key: &'static str,
+    /// The keys of the object under `key`.
+    pub(crate) keys: &'static [Key],
+    /// The parameters of its requests, besides those of every source.
+    pub(crate) parameters: &'static [Key],
+    /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
+    pub(crate) output_key: &'static str,
+}
+
+impl Schema {
+    /// Reads a request with the parameters `given`: `read` reads those of this source, [`Output`] those of every source.
+    fn query(
+        &self,
+        given: &Value,
+        read: impl FnOnce(&Block<'_>) -> Result<SourceQuery, Failure>,
+    ) -> Result<Query, Failure> {
+        let known = names(&[&Output::KEYS, self.parameters].concat());
+        let parameters = Block::root(given, "the parameters", &known)?;
+        let source = read(&parameters)?;
+        let accepts_empty =
+            matches!(&source, SourceQuery::ImageDigests(images) if images.skips_missing());
+        let output = Output::read(self.name, &parameters, Some(self.output_key), accepts_empty)?;
+        Ok(Query { source, output })
+    }
 }
 
 impl Kind {
@@ -70,47 +100,17 @@ impl Kind {
         Self::Rollouts,
     ];
 
-    /// The name that requests choose it by.
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the names and keys of this kind.
+    pub(crate) const fn schema(self) -> &'static Schema {
         match self {
-            Self::ImageDigests => image_digests::NAME,
-            Self::GlooRoutes => gloo_routes::NAME,
-            Self::Rollouts => rollouts::NAME,
-            Self::GlooWorkspaces => gloo_workspaces::NAME,
+            Self::ImageDigests => &ImageDigests::SCHEMA,
+            Self::GlooRoutes => &GlooRoutes::SCHEMA,
+            Self::Rollouts => &Rollouts::SCHEMA,
+            Self::GlooWorkspaces => &GlooWorkspaces::SCHEMA,
         }
     }
 
-    /// Its key in the configuration.
-    pub(crate) const fn key(self) -> &'static str {
-        match self {
-            Self::ImageDigests => "imageDigests",
-            Self::GlooRoutes => "glooRoutes",
-            Self::Rollouts => "rollouts",
-            Self::GlooWorkspaces => "glooWorkspaces",
-        }
-    }
-
-    /// The keys below that.
-    pub(crate) const fn keys(self) -> &'static [Key] {
-        match self {
-            Self::ImageDigests => ImageDigests::KEYS,
-            Self::GlooRoutes => GlooRoutes::KEYS,
-            Self::Rollouts => Rollouts::KEYS,
-            Self::GlooWorkspaces => GlooWorkspaces::KEYS,
-        }
-    }
-
-    /// The parameters of a request to it, besides those of every source.
-    pub(crate) const fn parameters(self) -> &'static [Key] {
-        match self {
-            Self::ImageDigests => ImageDigests::PARAMETERS,
-            Self::GlooRoutes => GlooRoutes::PARAMETERS,
-            Self::Rollouts => Rollouts::PARAMETERS,
-            Self::GlooWorkspaces => GlooWorkspaces::PARAMETERS,
-        }
-    }
-
-    /// The source with its settings.
+    /// Reads the settings of this source.
     pub(crate) fn read(
         self,
         block: &Block<'_>,
@@ -128,45 +128,45 @@ impl Kind {
 }
 
 impl Source {
-    /// What a request with the parameters `given` asks the source called `name` for.
+    /// Reads a request with the parameters `given` to this source, which is called `name`.
     pub(crate) fn query(
         &self,
         name: &str,
         given: &Value,
         allowed: Allowed<'_>,
     ) -> Result<Query, Failure> {
-        let (source, output) = match self {
+        match self {
             Self::Static(source) => {
                 let (query, output) = source.query(name, given)?;
-                (SourceQuery::Static(query), output)
+                let source = SourceQuery::Static(query);
+                Ok(Query { source, output })
             }
-            Self::ImageDigests(source) => {
-                let (query, output) = source.query(given, allowed.images)?;
-                (SourceQuery::ImageDigests(query), output)
-            }
-            Self::GlooRoutes(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::GlooRoutes(query), output)
-            }
-            Self::Rollouts(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::Rollouts(query), output)
-            }
-            Self::GlooWorkspaces(source) => {
-                let (query, output) = source.query(given, &allowed)?;
-                (SourceQuery::GlooWorkspaces(query), output)
-            }
-        };
-        Ok(Query { source, output })
+            Self::ImageDigests(source) => ImageDigests::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::ImageDigests(query))
+            }),
+            Self::GlooRoutes(source) => GlooRoutes::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::GlooRoutes(query))
+            }),
+            Self::Rollouts(source) => Rollouts::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::Rollouts(query))
+            }),
+            Self::GlooWorkspaces(source) => GlooWorkspaces::SCHEMA.query(given, |parameters| {
+                let query = source.query(parameters, &allowed)?;
+                Ok(SourceQuery::GlooWorkspaces(query))
+            }),
+        }
     }
 
-    /// Adds the objects that it looks at, by cluster.
+    /// Adds the objects that this source reads to `watched`, by cluster.
     pub(crate) fn watch(&self, known: &Namespaces, watched: &mut BTreeMap<String, Watched>) {
         let reach = match self {
             Self::Static(_) | Self::ImageDigests(_) => return,
-            Self::GlooRoutes(source) => source.reach(),
-            Self::Rollouts(source) => source.reach(),
-            Self::GlooWorkspaces(source) => source.reach(),
+            Self::GlooRoutes(source) => &source.reach,
+            Self::Rollouts(source) => &source.reach,
+            Self::GlooWorkspaces(source) => &source.reach,
         };
         for Place {
             cluster,

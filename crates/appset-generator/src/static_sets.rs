@@ -1,23 +1,23 @@
-//! The source whose sets are written in the configuration.
+//! The `static` sources, whose sets are in the configuration.
 
 use serde_json::{Map, Value};
 use strict_json::Block;
 
-use crate::error::ConfigError;
+use crate::answer::Output;
+use crate::config::ConfigError;
 use crate::keys::{Key, names};
-use crate::output::Output;
 use crate::{Failure, Field, ParameterSet};
 
-/// Where the inputs of a request stand in its answer.
+/// The key of a set that holds the input of the request.
 ///
-/// What the controller itself offers under `generator.input.parameters` prints as a list of bytes in Go templates, and is
-/// not substituted at all in the others (`applicationset/generators/plugin.go`).
+/// The controller offers the input under `generator.input.parameters`, but Go templates print that as a list of bytes, and
+/// templates in the default language do not substitute it (`applicationset/generators/plugin.go`).
 const INPUT: &str = "input";
 
-/// Sets that are written in the configuration.
+/// A source whose sets are in the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StaticSource {
-    /// The parameters that a request may have besides those of every source; any without a list.
+    /// The parameters that a request may have besides those of every source. Without a list any is allowed.
     inputs: Option<Vec<String>>,
     sets: Vec<ParameterSet>,
 }
@@ -33,7 +33,7 @@ impl StaticSource {
         Key::new("sets", "a list of parameter sets", ""),
         Key::new(
             "inputs",
-            "parameters that a request may have besides those of every source, echoed under `input`",
+            "parameters that a request may have besides those of every source; each set has them under `input`",
             "any",
         ),
     ];
@@ -75,7 +75,7 @@ impl StaticSource {
         Ok(set)
     }
 
-    /// What a request to this source, called `name`, asks for.
+    /// Reads a request to this source, which is called `name`.
     pub(crate) fn query(
         &self,
         name: &str,
@@ -108,8 +108,10 @@ impl StaticSource {
         ))
     }
 
-    /// Whether the sets echo a parameter. Without a list it is anything but the misspelt name of a guard, which would do
-    /// nothing.
+    /// Whether the parameter `key` is an input, which the sets echo.
+    ///
+    /// Without a list of inputs, a key that resembles a parameter of every source is not: a misspelt `minItems` would
+    /// otherwise be ignored.
     fn is_input(&self, key: &str) -> bool {
         match &self.inputs {
             Some(inputs) => inputs.iter().any(|input| input == key),
@@ -119,7 +121,7 @@ impl StaticSource {
 }
 
 impl StaticQuery {
-    /// The sets, in the order of the configuration.
+    /// Returns the sets in the order of the configuration.
     #[must_use]
     pub fn into_sets(self) -> Vec<ParameterSet> {
         self.sets

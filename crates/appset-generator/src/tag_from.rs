@@ -1,7 +1,7 @@
-//! Makes the tag of an image from a parameter such as a branch, by the rule that the build uses.
+//! `tagFrom` of a profile: makes the tag of an image from a parameter such as a branch.
 //!
-//! A caller may only know the branch, while the build pushes a tag that it derived from it. Each [`Rule`] is what one
-//! widespread tool does, so that both arrive at the same tag.
+//! A caller may know only the branch, while the build derives the tag from the branch. Each [`Rule`] does what one common build
+//! tool does, so that both get the same tag.
 
 use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
@@ -11,12 +11,12 @@ use crate::failure::shown;
 use crate::image_digests::{is_tag, is_tag_character};
 use crate::keys::Key;
 
-/// The parameter that the source of image digests reads.
+/// The parameter with the tag, which the source of image digests reads.
 const TAG: &str = "tag";
-/// The parameter that says what becomes of a tag that cannot be one.
+/// The parameter that decides what happens with an illegal tag.
 const ON_INVALID: &str = "onInvalidTag";
 
-/// `tagFrom` of a profile: which parameter becomes the tag, and how.
+/// Which parameter becomes the tag, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TagFrom {
     parameter: String,
@@ -25,22 +25,24 @@ pub(crate) struct TagFrom {
     suffix: String,
 }
 
-/// How a text becomes a tag.
+/// How a branch becomes a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rule {
-    /// `docker/metadata-action`: each run of other characters than letters, digits, `.`, `_` and `-` becomes a dash.
+    /// As `docker/metadata-action`: each run of characters other than letters, digits, `.`, `_` and `-` becomes a dash.
     DockerMetadata,
-    /// GitLab's `CI_COMMIT_REF_SLUG`: lower case, each character but letters and digits a dash, at most 63.
+    /// As GitLab's `CI_COMMIT_REF_SLUG`: lower case, each character except letters and digits becomes a dash, at most 63
+    /// characters.
     GitlabRefSlug,
-    /// `rlespinasse/github-slug-action`: as `docker-metadata` in lower case, at most 63, no dash at either end.
+    /// As `rlespinasse/github-slug-action`: like `docker-metadata`, but in lower case, with at most 63 characters and no dash
+    /// at either end.
     GithubSlugAction,
-    /// Argo CD's own `branch_slug`: lower case, ASCII, dashes for everything else, at most 50 and cut at a dash.
+    /// As Argo CD's `branch_slug`: ASCII in lower case, dashes for everything else, at most 50 characters and cut at a dash.
     ArgoBranchSlug,
-    /// As it is.
+    /// Unchanged.
     Verbatim,
 }
 
-/// The names of the rules, as a configuration has them.
+/// The rules by their names in the configuration.
 const RULES: [(&str, Rule); 5] = [
     ("docker-metadata", Rule::DockerMetadata),
     ("gitlab-ref-slug", Rule::GitlabRefSlug),
@@ -48,9 +50,9 @@ const RULES: [(&str, Rule); 5] = [
     ("argo-branch-slug", Rule::ArgoBranchSlug),
     ("verbatim", Rule::Verbatim),
 ];
-/// Longest label of a DNS name, and so the length at which GitLab and `github-slug-action` cut.
+/// The longest label of a DNS name, to which GitLab and `github-slug-action` shorten.
 const DNS_LABEL: usize = 63;
-/// The length at which Argo CD cuts (`applicationset/generators/pull_request.go`).
+/// The length to which Argo CD shortens (`applicationset/generators/pull_request.go`).
 const ARGO_SLUG: usize = 50;
 
 impl TagFrom {
@@ -62,11 +64,11 @@ impl TagFrom {
         ),
         Key::new(
             "rule",
-            "what the build does with it: one of the [rules](appset-sources.md#a-tag-from-a-branch)",
+            "how the build derives the tag: one of the [rules](appset-sources.md#a-tag-from-a-branch)",
             "required",
         ),
-        Key::new("prefix", "what the build puts in front of it", ""),
-        Key::new("suffix", "what the build puts behind it", ""),
+        Key::new("prefix", "text that the build adds before it", ""),
+        Key::new("suffix", "text that the build adds after it", ""),
     ];
 
     pub(crate) fn from_config(block: &Block<'_>) -> Result<Self, Problem> {
@@ -95,22 +97,24 @@ impl TagFrom {
         })
     }
 
-    /// The parameter that becomes the tag.
+    /// Returns the name of the parameter that becomes the tag.
     pub(crate) fn parameter(&self) -> &str {
         &self.parameter
     }
 
-    /// Replaces the parameter in `parameters` with the tag. With `onInvalidTag: skip` a text that makes no tag becomes an
-    /// illegal one, whose image is missing: the author of a branch must not be able to stop a whole set.
+    /// Replaces the parameter in `parameters` with the tag.
+    ///
+    /// With `onInvalidTag: skip` a branch without a legal tag gets the empty tag, whose image counts as missing. So the author
+    /// of a branch cannot make the whole ApplicationSet fail.
     ///
     /// # Errors
-    /// When there is a tag already, or none can be made of the parameter.
+    /// Returns `Err` if the parameter is missing or not a string, if it has no legal tag, or if the request also has a tag.
     pub(crate) fn apply(&self, parameters: &mut Map<String, Value>) -> Result<(), Failure> {
         let text = match parameters.remove(&self.parameter) {
             Some(Value::String(text)) => text,
             None | Some(Value::Null) => {
                 return Err(self
-                    .wrong(String::new(), "set: the tag is made from it")
+                    .invalid(String::new(), "set: the tag is made from it")
                     .into());
             }
             Some(other) => {
@@ -140,7 +144,7 @@ impl TagFrom {
         let slug = self.rule.slug(text).ok_or_else(|| {
             let expected =
                 "in Latin letters for rule argo-branch-slug: send branch_slug, with rule verbatim";
-            self.wrong(text.to_owned(), expected)
+            self.invalid(text.to_owned(), expected)
         })?;
         let tag = format!("{}{slug}{}", self.prefix, self.suffix);
         if !is_tag(&tag) {
@@ -149,12 +153,16 @@ impl TagFrom {
                 "a text that rule {rule} turns into a tag, not into {:?}",
                 shown(&tag)
             );
-            return Err(self.wrong(text.to_owned(), expected));
+            return Err(self.invalid(text.to_owned(), expected));
         }
         Ok(tag)
     }
 
-    fn wrong(&self, found: String, expected: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
+    fn invalid(
+        &self,
+        found: String,
+        expected: impl Into<std::borrow::Cow<'static, str>>,
+    ) -> Problem {
         Problem::Value {
             path: self.parameter.clone(),
             found,
@@ -169,7 +177,7 @@ impl Rule {
         found.map_or("", |(name, _)| name)
     }
 
-    /// What the rule makes of `text`, which may be no tag; `None` where the tool's own result is not known.
+    /// Applies the rule to `text`. The result may be an illegal tag. Returns `None` if the result of the tool is unknown.
     fn slug(self, text: &str) -> Option<String> {
         Some(match self {
             Self::DockerMetadata => dashed_runs(text, is_tag_character),
@@ -190,7 +198,8 @@ impl Rule {
     }
 }
 
-/// `text` with one dash in place of each run of characters that are not to be kept. A dash that is kept does not join a run.
+/// Replaces each run of characters that `keep` refuses with one dash. A dash of `text` itself is not part of a run: `a/-b`
+/// becomes `a--b`.
 fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
     let mut slug = String::new();
     let mut in_run = false;
@@ -206,8 +215,10 @@ fn dashed_runs(text: &str, keep: impl Fn(char) -> bool) -> String {
     slug
 }
 
-/// What Argo CD's pull request generator calls `branch_slug`, which `gosimple/slug` makes there. `None` where a letter is not
-/// Latin: it may be transliterated differently there, and another tag would look like an image that is not built yet.
+/// Returns `branch_slug` of Argo CD's pull request generator, which uses `gosimple/slug`.
+///
+/// Returns `None` for a letter that is not Latin. Its transliteration may differ, and the image of a different tag would count
+/// as not built yet.
 fn argo_branch_slug(text: &str) -> Option<String> {
     let mut ascii = String::new();
     for c in text.trim().chars() {
@@ -215,15 +226,15 @@ fn argo_branch_slug(text: &str) -> Option<String> {
             '&' => ascii.push_str("and"),
             '@' => ascii.push_str("at"),
             '\'' | '"' | '\u{2019}' => {}
-            // Kinds of dashes.
+            // Dashes.
             '_' | '\u{2012}'..='\u{2015}' => ascii.push('-'),
             '\0'..='\x7f' => ascii.push(c.to_ascii_lowercase()),
-            // Latin letters. Two of them are younger than the table there.
+            // Latin letters. The table of `gosimple/slug` lacks two newer ones.
             '\u{241}' | '\u{242}' => return None,
             '\u{80}'..='\u{24f}' => {
                 ascii.push_str(&deunicode::deunicode_char(c)?.to_ascii_lowercase());
             }
-            // The table there ends before these, such as emoji, and they are left out.
+            // The table ends before these characters, such as emoji, and `gosimple/slug` drops them.
             '\u{10000}'.. => {}
             _ => return None,
         }
@@ -244,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// What `tagFrom` with these settings makes of the parameter `branch`.
+    /// Checks the tag that `tagFrom` with these settings makes of the parameter `branch`.
     #[track_caller]
     fn check(settings: &Value, branch: Value, expect: Result<&str, &str>) {
         let mut config = json!({"parameter": "branch", "rule": "docker-metadata"});
@@ -262,7 +273,7 @@ mod tests {
         }
     }
 
-    /// What each rule makes of a branch: `docker-metadata`, `gitlab-ref-slug`, `github-slug-action`, `argo-branch-slug`.
+    /// Checks the tag of each rule: `docker-metadata`, `gitlab-ref-slug`, `github-slug-action`, `argo-branch-slug`.
     #[track_caller]
     fn rules(branch: &str, expect: [&str; 4]) {
         for ((rule, _), tag) in RULES.iter().zip(expect) {
@@ -271,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_what_its_tool_does() {
+    fn each_rule_does_what_its_tool_does() {
         rules("feature-branch-1", ["feature-branch-1"; 4]);
         rules("feature/x", ["feature-x"; 4]);
         rules(
@@ -306,7 +317,7 @@ mod tests {
                 "dependabot-npm-and-yarn-types-node-22-1-0",
             ],
         );
-        // A dash that was there does not join the run beside it.
+        // A dash of the branch does not join the run beside it.
         rules("a(/)-b", ["a--b", "a----b", "a--b", "a-b"]);
         rules("fix-{{x}}", ["fix--x-", "fix---x", "fix--x", "fix-x"]);
         rules(
@@ -316,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn long_branches_are_cut_as_each_tool_does() {
+    fn long_branches_are_shortened_as_each_tool_does() {
         let x = |count| "x".repeat(count);
         rules(
             &format!("{}/yyyy", x(60)),
@@ -336,7 +347,7 @@ mod tests {
                 &x(49),
             ],
         );
-        // A dash after the last character that fits is where Argo CD cuts, too.
+        // Argo CD also cuts at a dash right after the last character that fits.
         let argo = json!({"rule": "argo-branch-slug"});
         check(
             &argo,
@@ -346,13 +357,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_and_a_suffix_are_kept_as_they_are() {
+    fn a_prefix_and_a_suffix_are_added_unchanged() {
         let settings = json!({"prefix": "pr_", "suffix": ".1"});
         check(&settings, json!("a/b"), Ok("pr_a-b.1"));
     }
 
     #[test]
-    fn what_makes_no_tag_is_refused() {
+    fn branches_without_a_legal_tag_are_refused() {
         let rule = |name| json!({"rule": name});
         check(
             &rule("verbatim"),
@@ -381,7 +392,7 @@ mod tests {
             json!("a"),
             Err(r#"not into "x/a""#),
         );
-        // Never another tag than Argo CD's own.
+        // The result must never differ from Argo CD's.
         for branch in ["日本", "Ɂ", "фикс"] {
             check(
                 &rule("argo-branch-slug"),
@@ -402,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_administrator_may_get_wrong() {
+    fn invalid_settings_are_refused() {
         check(
             &json!({"rule": "gitlab"}),
             json!("a"),
@@ -421,7 +432,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the branch, what comes out may go into the path of a registry.
+        /// Every tag can be part of a URL of a registry.
         #[test]
         fn a_tag_is_legal_or_refused(
             branch in "(\\PC|[-/_.a-zA-Z]){0,200}",

@@ -1,4 +1,4 @@
-//! What the tests of several sources need.
+//! Helpers for the tests of several sources.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{ByCluster, Config, Failure, Namespaces, Place, Query, Request};
 
-/// What a request with `parameters` asks `profile` for.
+/// Resolves a request with `parameters` to `profile`.
 pub(crate) fn query(config: &str, profile: &str, parameters: &Value) -> Result<Query, Failure> {
     let config = Config::from_yaml(config).unwrap();
     let body = json!({"input": {"parameters": parameters}}).to_string();
@@ -15,7 +15,7 @@ pub(crate) fn query(config: &str, profile: &str, parameters: &Value) -> Result<Q
     config.query(Some(profile), Some("t"), &request, &Namespaces::default())
 }
 
-/// Those of `objects` that are in `places`, the same objects in each cluster.
+/// Returns the `objects` in `places`. Every cluster has the same objects.
 pub(crate) fn found<K: Resource>(places: &[Place], objects: &[Arc<Document<K>>]) -> ByCluster<K> {
     let places = places.iter().map(|place| {
         let objects = objects.iter().filter(|it| place.has(&it.key().namespace));
@@ -24,7 +24,7 @@ pub(crate) fn found<K: Resource>(places: &[Place], objects: &[Arc<Document<K>>])
     places.collect()
 }
 
-/// Whether a refusal has the code and the words of `expect`.
+/// Checks that the answer is a failure, whose code and message contain `expect`.
 #[track_caller]
 pub(crate) fn refused<T: std::fmt::Debug>(answer: Result<T, Failure>, expect: &str) {
     let failure = answer.unwrap_err();

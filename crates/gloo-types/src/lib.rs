@@ -50,7 +50,9 @@ pub use resource::{
     KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
 };
 pub use route_table::{FailureMode, PortalMetadata, RouteTableSpec};
-pub use selector::{LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector};
+pub use selector::{
+    InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,
+};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, broken_weight_rule, violations, weight_rule};
 pub use workspace::{

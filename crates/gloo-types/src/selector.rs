@@ -120,7 +120,59 @@ pub struct LabelRequirement {
     pub operator: LabelOperator,
 }
 
+/// An expression of a label selector that Kubernetes would reject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRequirement {
+    /// The key that is wrong: `key`, `operator` or `values`.
+    pub key: &'static str,
+    /// What the key holds.
+    pub found: String,
+    /// What it must hold.
+    pub expected: &'static str,
+}
+
 impl LabelRequirement {
+    /// Makes a requirement of the three keys of an entry of `matchExpressions`.
+    ///
+    /// # Errors
+    /// Returns `Err` if `key` is empty, `operator` is unknown, or `values` is empty with `In` and `NotIn` or set with
+    /// `Exists` and `DoesNotExist`.
+    pub fn new(
+        key: String,
+        operator: &str,
+        values: Vec<String>,
+    ) -> Result<Self, InvalidRequirement> {
+        let invalid = |key, found, expected| {
+            Err(InvalidRequirement {
+                key,
+                found,
+                expected,
+            })
+        };
+        if key.is_empty() {
+            return invalid("key", key, "the key of a label");
+        }
+        let operator = match (operator, values.is_empty()) {
+            ("In", false) => LabelOperator::In(values),
+            ("NotIn", false) => LabelOperator::NotIn(values),
+            ("Exists", true) => LabelOperator::Exists,
+            ("DoesNotExist", true) => LabelOperator::DoesNotExist,
+            ("In" | "NotIn", true) => {
+                let expected = "a list of at least one label value";
+                return invalid("values", String::new(), expected);
+            }
+            ("Exists" | "DoesNotExist", false) => {
+                let expected = "absent with Exists and DoesNotExist";
+                return invalid("values", values.join(","), expected);
+            }
+            (other, _) => {
+                let expected = "In, NotIn, Exists or DoesNotExist";
+                return invalid("operator", other.to_owned(), expected);
+            }
+        };
+        Ok(Self { key, operator })
+    }
+
     /// Whether `labels` meet the requirement. As in Kubernetes, an absent label meets `NotIn`.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);

@@ -6,9 +6,7 @@ pub mod keys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use gloo_types::{
-    LabelOperator, LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute,
-};
+use gloo_types::{LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute};
 use strict_json::{Problem, object_name};
 
 pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
@@ -332,35 +330,12 @@ fn route_tables(
 fn label_requirement(block: &Block<'_>) -> Result<LabelRequirement, Problem> {
     let key = block.label_text("key")?.unwrap_or_default();
     let values = block.label_texts("values")?;
-    let operator = block.one_of("operator")?;
-    let problem = |key: &str, found: &str, expected: &'static str| {
-        Err(Problem::Value {
-            path: block.path(key),
-            found: found.to_owned(),
-            expected: expected.into(),
-        })
-    };
-    if key.is_empty() {
-        return problem("key", "", "the key of a label");
-    }
-    let operator = match (operator, values.is_empty()) {
-        (Some("In"), false) => LabelOperator::In(values),
-        (Some("NotIn"), false) => LabelOperator::NotIn(values),
-        (Some("Exists"), true) => LabelOperator::Exists,
-        (Some("DoesNotExist"), true) => LabelOperator::DoesNotExist,
-        (Some("In" | "NotIn"), true) => {
-            return problem("values", "", "a list of at least one label value");
-        }
-        (Some(_), false) => {
-            return problem(
-                "values",
-                &values.join(","),
-                "absent with Exists and DoesNotExist",
-            );
-        }
-        (_, _) => return problem("operator", "", "In, NotIn, Exists or DoesNotExist"),
-    };
-    Ok(LabelRequirement { key, operator })
+    let operator = block.one_of("operator")?.unwrap_or_default();
+    LabelRequirement::new(key, operator, values).map_err(|invalid| Problem::Value {
+        path: block.path(invalid.key),
+        found: invalid.found,
+        expected: invalid.expected.into(),
+    })
 }
 
 fn routes(block: &Block<'_>) -> Result<RouteSelector, Problem> {

@@ -100,7 +100,7 @@ func missingSecretKey(t *testing.T) {
 	if err := a.Update(t.Context(), &corev1.Secret{ObjectMeta: named(configMap), Data: map[string][]byte{"token": []byte(" \n")}}); err != nil {
 		t.Fatal(err)
 	}
-	a.refuses(t, set, "API error with status code 403: ", "no token was sent")
+	a.refuses(t, set, "API error with status code 403: ", "the request has no token")
 }
 
 // front is the input of image-digests for one image.

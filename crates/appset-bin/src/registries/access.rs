@@ -1,6 +1,7 @@
-//! How a repository lets itself be read: what it challenges with, and the tokens that answer that. Both are remembered, so that
-//! many images of one repository cost one token.
+//! Authentication: the challenge of each repository, and the tokens for it. Both are cached, so that many images of one repository
+//! need one token.
 
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,19 +9,19 @@ use appset_generator::{Bearer, Challenge, Credentials, Failure, Reference, Token
 use axum::http::header::WWW_AUTHENTICATE;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use ring::digest::{SHA256, digest};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::registries::remembered::Remembered;
 use crate::registries::transport::{self, Answer, Deadline, Question, SHORT, Transport, failure};
+use crate::registries::ttl_cache::TtlCache;
 
-/// How long a challenge is remembered. One that is out of date is found out by the 401 to its token.
+/// The time for which a challenge is cached. If it changes earlier, the registry refuses the token with 401.
 const CHALLENGE: Duration = Duration::from_secs(3600);
-/// How long refused credentials are not sent again: some registries ban clients that repeat them.
+/// The time for which refused credentials are not sent again, since some registries ban clients that repeat them.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// Whom to ask, and as whom.
+/// A client for one image with one set of credentials.
 #[derive(Clone, Copy)]
-pub(super) struct Asker<'a> {
+pub(super) struct ImageClient<'a> {
     pub(super) transport: &'a Transport,
     pub(super) accesses: &'a Accesses,
     pub(super) image: &'a Reference,
@@ -28,10 +29,11 @@ pub(super) struct Asker<'a> {
     pub(super) credentials: Option<&'a Credentials>,
 }
 
-/// Why an answer did not come.
+/// The reason why a lookup failed.
 pub(super) enum Stop {
-    /// The credentials do not do; others may.
+    /// The credentials were refused. Others may be accepted.
     Refused(Failure),
+    /// The lookup failed in another way.
     Failed(Failure),
 }
 
@@ -41,18 +43,18 @@ impl From<Failure> for Stop {
     }
 }
 
-/// What has to be sent to a repository.
+/// The authentication that a repository requires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// No credentials, as far as is known.
+    /// None is known to be required.
     Open,
-    /// The credentials.
+    /// Basic authentication.
     Basic,
-    /// A token.
+    /// A token of a token server.
     Bearer(Bearer),
 }
 
-/// Which credentials, without having them.
+/// A hash of credentials, which identifies them without containing them.
 type Identity = Option<[u8; 32]>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,28 +72,30 @@ struct TokenKey {
     identity: Identity,
 }
 
-/// What is known of all repositories.
+/// The caches for all repositories.
 pub(super) struct Accesses {
-    known: Remembered<RepositoryKey, Access>,
-    finding: Remembered<RepositoryKey, Arc<Mutex<()>>>,
-    tokens: Remembered<TokenKey, HeaderValue>,
-    fetching: Remembered<TokenKey, Arc<Mutex<()>>>,
-    refused: Remembered<TokenKey, Failure>,
+    known: TtlCache<RepositoryKey, Access>,
+    /// A lock for each repository, so that one call asks for its challenge.
+    finding: TtlCache<RepositoryKey, Arc<Mutex<()>>>,
+    tokens: TtlCache<TokenKey, HeaderValue>,
+    /// A lock for each token, so that one call fetches it.
+    fetching: TtlCache<TokenKey, Arc<Mutex<()>>>,
+    refused: TtlCache<TokenKey, Failure>,
 }
 
 impl Accesses {
     pub(super) fn new() -> Self {
         Self {
-            known: Remembered::new(),
-            finding: Remembered::new(),
-            tokens: Remembered::new(),
-            fetching: Remembered::new(),
-            refused: Remembered::new(),
+            known: TtlCache::new(),
+            finding: TtlCache::new(),
+            tokens: TtlCache::new(),
+            fetching: TtlCache::new(),
+            refused: TtlCache::new(),
         }
     }
 }
 
-/// The best challenge of a 401.
+/// Returns the preferred challenge of a 401.
 pub(super) fn challenge(headers: &HeaderMap) -> Option<Access> {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter();
     Challenge::best(texts.filter_map(|text| text.to_str().ok())).map(|challenge| match challenge {
@@ -100,9 +104,11 @@ pub(super) fn challenge(headers: &HeaderMap) -> Option<Access> {
     })
 }
 
-impl Asker<'_> {
-    /// What the repository wants. Found out by one request for `url` without credentials, since some registries never
-    /// challenge a client that sends credentials; one of many calls asks. Without a challenge the answer is returned as well.
+impl ImageClient<'_> {
+    /// Returns the authentication that the repository requires.
+    ///
+    /// If it is unknown, one of several concurrent calls requests `url` without credentials, because some registries do not
+    /// challenge a client that sends credentials. If there is no challenge, the response is returned as well.
     pub(super) async fn access(&self, url: &str) -> Result<(Access, Option<Answer>), Stop> {
         if let Some(Credentials::Registry(_)) = self.credentials {
             return Ok((Access::Open, None));
@@ -112,12 +118,7 @@ impl Asker<'_> {
             return Ok((known, None));
         }
         const STEP: &str = "waiting for the challenge";
-        let turn = || Arc::new(Mutex::new(()));
-        let turn = self
-            .accesses
-            .finding
-            .get_or_put(key.clone(), CHALLENGE, turn);
-        let _turn = self.deadline.limit(self.image, STEP, turn.lock()).await?;
+        let _guard = self.lock(&self.accesses.finding, &key, STEP).await?;
         if let Some(known) = self.accesses.known.get(&key) {
             return Ok((known, None));
         }
@@ -134,14 +135,26 @@ impl Asker<'_> {
         Ok((access, None))
     }
 
-    /// Remembers what the repository wants.
+    /// Waits for the lock of `key`, so that one of several concurrent calls sends a request.
+    async fn lock<K: Clone + Eq + Hash>(
+        &self,
+        locks: &TtlCache<K, Arc<Mutex<()>>>,
+        key: &K,
+        step: &'static str,
+    ) -> Result<OwnedMutexGuard<()>, Failure> {
+        let lock = locks.get_or_put(key.clone(), CHALLENGE, || Arc::new(Mutex::new(())));
+        let locked = lock.lock_owned();
+        self.deadline.limit(self.image, step, locked).await
+    }
+
+    /// Caches the authentication that the repository requires.
     pub(super) fn learn(&self, access: Access) {
         self.accesses
             .known
             .put(self.repository_key(), access, CHALLENGE);
     }
 
-    /// What to send for `access`.
+    /// Returns the `Authorization` header for `access`.
     pub(super) async fn authorization(&self, access: &Access) -> Result<Option<HeaderValue>, Stop> {
         match (access, self.credentials) {
             (_, Some(Credentials::Registry(token))) => {
@@ -153,20 +166,20 @@ impl Asker<'_> {
                 .map(Some),
             (Access::Basic, None) => Err(Stop::Refused(failure(
                 self.image,
-                "wants credentials, and dockerConfig has none for it",
+                "requires credentials, and dockerConfig has none for it",
             ))),
             (Access::Bearer(bearer), _) => self.token(bearer).await.map(Some),
         }
     }
 
-    /// Forgets the token for `access`, which the registry does not take any more.
-    pub(super) fn forget(&self, access: &Access) {
+    /// Removes the token for `access` from the cache, because the registry refused it.
+    pub(super) fn remove_token(&self, access: &Access) {
         if let Access::Bearer(bearer) = access {
-            self.accesses.tokens.forget(&self.token_key(bearer));
+            self.accesses.tokens.remove(&self.token_key(bearer));
         }
     }
 
-    /// Whether both are answered with the same token.
+    /// Whether the same token is sent for both.
     pub(super) fn is_same(&self, one: &Access, other: &Access) -> bool {
         match (one, other) {
             (Access::Bearer(one), Access::Bearer(other)) => {
@@ -176,18 +189,14 @@ impl Asker<'_> {
         }
     }
 
+    /// Returns the header with a token, from the cache or from the token server.
     async fn token(&self, bearer: &Bearer) -> Result<HeaderValue, Stop> {
         const STEP: &str = "waiting for a token";
         let key = self.token_key(bearer);
         if let Some(token) = self.accesses.tokens.get(&key) {
             return Ok(token);
         }
-        let turn = || Arc::new(Mutex::new(()));
-        let turn = self
-            .accesses
-            .fetching
-            .get_or_put(key.clone(), CHALLENGE, turn);
-        let _turn = self.deadline.limit(self.image, STEP, turn.lock()).await?;
+        let _guard = self.lock(&self.accesses.fetching, &key, STEP).await?;
         if let Some(token) = self.accesses.tokens.get(&key) {
             return Ok(token);
         }
@@ -210,15 +219,15 @@ impl Asker<'_> {
         Ok(header)
     }
 
-    /// Asks the token server: with a refresh token by POST, and by GET if it has no POST; otherwise by GET.
+    /// Requests a token. A refresh token is sent by POST, or by GET if the server refuses POST. Other credentials are sent by GET.
     async fn fetch(&self, bearer: &Bearer, scope: &str) -> Result<Answer, Stop> {
         const STEP: &str = "waiting for a token";
-        let place: Uri = bearer
+        let address: Uri = bearer
             .realm
             .parse()
-            .map_err(|_| failure(self.image, "has an invalid address for tokens"))?;
-        transport::check_place(&place, self.image)
-            .map_err(|what| failure(self.image, format!("{what}, for tokens")))?;
+            .map_err(|_| failure(self.image, "has an invalid address of a token server"))?;
+        transport::check_address(&address, self.image)
+            .map_err(|what| failure(self.image, format!("{what}, as its token server")))?;
         let service = bearer.service.as_deref();
         if let Some(Credentials::Identity(token)) = self.credentials {
             let form = encoded(&[
@@ -239,8 +248,8 @@ impl Asker<'_> {
         }
         let mut pairs: Vec<_> = scope.split(' ').map(|scope| ("scope", scope)).collect();
         pairs.extend(service.map(|service| ("service", service)));
-        let joint = if bearer.realm.contains('?') { '&' } else { '?' };
-        let url = format!("{}{joint}{}", bearer.realm, encoded(&pairs));
+        let separator = if bearer.realm.contains('?') { '&' } else { '?' };
+        let url = format!("{}{separator}{}", bearer.realm, encoded(&pairs));
         let basic = self
             .credentials
             .map(|credentials| format!("Basic {}", credentials.basic()));
@@ -249,12 +258,12 @@ impl Asker<'_> {
         Ok(self.transport.ask(&question).await?)
     }
 
-    /// What it means that there is no token.
+    /// Makes the failure for a response of the token server without a token.
     fn no_token(&self, answer: &Answer) -> Stop {
         let status = answer.status().as_u16();
         let sent = match self.credentials {
             Some(_) => {
-                "the credentials of dockerConfig were sent: check that they are right and may read it"
+                "the credentials of dockerConfig were sent: check that they are valid and may read the repository"
             }
             None => "no credentials were sent: dockerConfig has none for it",
         };
@@ -265,28 +274,31 @@ impl Asker<'_> {
             )),
             _ => Stop::Failed(failure(
                 self.image,
-                format!("sent no token but status {status}"),
+                format!("sent no token, but status {status}"),
             )),
         }
     }
 
-    /// A failure of the registry that answered with a status of no use.
+    /// Makes the failure for an unexpected status of the registry.
     pub(super) fn refused(&self, answer: &Answer) -> Stop {
         let status = answer.status();
         let wait = transport::retry_after(answer.headers(), std::time::SystemTime::now());
         let remedy = match (status, self.credentials, wait) {
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, Some(_), _) => {
-                "check that the credentials in dockerConfig are right and may read it".to_owned()
+                "check that the credentials in dockerConfig are valid and may read the repository"
+                    .to_owned()
             }
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, None, _) => {
-                "check that dockerConfig has credentials that may read it".to_owned()
+                "check that dockerConfig has credentials that may read the repository".to_owned()
             }
-            (_, _, Some(wait)) => format!("it wants no request for {} s", wait.as_secs()),
-            (StatusCode::TOO_MANY_REQUESTS, _, _) => "it wants fewer requests".to_owned(),
+            (_, _, Some(wait)) => format!("it refuses requests for {} s", wait.as_secs()),
+            (StatusCode::TOO_MANY_REQUESTS, _, _) => "it requires fewer requests".to_owned(),
             (StatusCode::PRECONDITION_FAILED, _, _) => {
                 "a policy of its project forbids the image".to_owned()
             }
-            _ if status.is_redirection() => "name the registry that it leads to".to_owned(),
+            _ if status.is_redirection() => {
+                "configure the registry to which it redirects".to_owned()
+            }
             _ => "check the registry".to_owned(),
         };
         let status = status.as_u16();
@@ -300,7 +312,7 @@ impl Asker<'_> {
         }
     }
 
-    /// A question about the image.
+    /// Makes a request about the image.
     pub(super) fn question(
         &self,
         step: &'static str,
@@ -321,7 +333,7 @@ impl Asker<'_> {
         }
     }
 
-    /// The repository as the registry's API calls it. Docker Hub's own images are in a folder that their short names leave out.
+    /// Returns the path of the repository in the API. The short names of Docker Hub's official images omit `library/`.
     pub(super) fn repository(&self) -> String {
         let repository = &self.image.repository;
         if self.image.registry == "docker.io" && !repository.contains('/') {
@@ -332,8 +344,12 @@ impl Asker<'_> {
 
     fn header(&self, text: String) -> Result<HeaderValue, Stop> {
         let header = HeaderValue::from_str(&text);
-        let mut header = header
-            .map_err(|_| failure(self.image, "has a token or credentials that are no header"))?;
+        let mut header = header.map_err(|_| {
+            failure(
+                self.image,
+                "has a token or credentials that a header cannot contain",
+            )
+        })?;
         header.set_sensitive(true);
         Ok(header)
     }

@@ -1,7 +1,7 @@
-//! One image, one registry: OCI's distribution API.
+//! The lookup of one image in its registry, with the OCI distribution API.
 //!
-//! Only a 404 that says what is unknown, of a registry that would show it, means that an image is not there. Everything else
-//! that is not the digest is a failure, after which Argo CD keeps what it has.
+//! An image is missing only after a 404 that names the manifest or repository as unknown, from a registry that would show an
+//! existing image to this client. Everything else except a digest is a failure, after which Argo CD keeps its Applications.
 
 use std::collections::BTreeSet;
 
@@ -11,40 +11,40 @@ use appset_generator::{
 };
 use axum::http::{Method, StatusCode};
 
-use crate::registries::access::{Access, Asker, Stop, challenge};
-use crate::registries::remembered::Remembered;
+use crate::registries::access::{Access, ImageClient, Stop, challenge};
 use crate::registries::transport::{Answer, CONFIGURATION, MANIFEST, Question, SHORT, failure};
+use crate::registries::ttl_cache::TtlCache;
 
-/// Indexes within indexes are read down to this depth.
+/// The maximum depth of nested indexes.
 const DEPTH: usize = 3;
-/// Most indexes of one image.
+/// The maximum number of indexes of one image.
 const INDEXES: usize = 8;
 
-/// What platforms' images were in which index, so that an index that did not change is not read again.
-pub(super) type Children = Remembered<(appset_generator::Reference, Digest), Digest>;
+/// The cache of images for a platform, by reference and digest of the index. So an unchanged index is not read again.
+pub(super) type Children = TtlCache<(appset_generator::Reference, Digest), Digest>;
 
-/// The search for one image's digest with one set of credentials.
+/// The lookup of one image with one set of credentials.
 pub(super) struct Lookup<'a> {
-    pub(super) asker: Asker<'a>,
+    pub(super) client: ImageClient<'a>,
     pub(super) children: &'a Children,
 }
 
 impl Lookup<'_> {
-    /// The digest; nothing when the image is not there.
+    /// Returns the digest, or `None` if the image is missing.
     pub(super) async fn digest(&self) -> Result<Option<Digest>, Stop> {
         const STEP: &str = "waiting for the manifest";
-        let image = self.asker.image;
+        let image = self.client.image;
         let manifest = format!("manifests/{}", image.tag);
-        let (_, first) = self.asker.access(&self.url(&manifest)).await?;
+        let (_, first) = self.client.access(&self.url(&manifest)).await?;
         let is_answer =
             |answer: &Answer| matches!(answer.status(), StatusCode::OK | StatusCode::NOT_FOUND);
         if let Some(answer) = first.filter(is_answer) {
-            return self.judge(&answer).await;
+            return self.evaluate(&answer).await;
         }
         let head = self.ask(Method::HEAD, &manifest, STEP, SHORT).await?;
-        // The body of a GET says what HEAD cannot.
+        // For these statuses a GET is needed, because its body has the reason.
         match head.status() {
-            StatusCode::OK => match (header(&head), &image.platform) {
+            StatusCode::OK => match (header_digest(&head), &image.platform) {
                 (Some(digest), None) => return Ok(Some(digest)),
                 (Some(digest), Some(_)) => {
                     if let Some(child) = self.children.get(&(image.clone(), digest)) {
@@ -54,30 +54,30 @@ impl Lookup<'_> {
                 (None, _) => {}
             },
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::FORBIDDEN => {}
-            _ => return Err(self.asker.refused(&head)),
+            _ => return Err(self.client.refused(&head)),
         }
         let answer = self.ask(Method::GET, &manifest, STEP, MANIFEST).await?;
-        self.judge(&answer).await
+        self.evaluate(&answer).await
     }
 
-    /// What the answer to a GET of the manifest means.
-    async fn judge(&self, answer: &Answer) -> Result<Option<Digest>, Stop> {
+    /// Evaluates the response to a GET of the manifest.
+    async fn evaluate(&self, answer: &Answer) -> Result<Option<Digest>, Stop> {
         match (answer.status(), unknown(answer.body())) {
             (StatusCode::OK, _) => self.of_manifest(answer).await.map(Some),
             (StatusCode::NOT_FOUND, Some(Unknown::Manifest)) => self.missing().await,
             (StatusCode::NOT_FOUND, Some(Unknown::Repository)) => self.without_repository(),
-            _ => Err(self.asker.refused(answer)),
+            _ => Err(self.client.refused(answer)),
         }
     }
 
     async fn of_manifest(&self, answer: &Answer) -> Result<Digest, Stop> {
         check_manifest(answer.body()).map_err(|error| self.failure(error.to_string()))?;
         let own = self.hash(answer)?;
-        let Some(platform) = &self.asker.image.platform else {
+        let Some(platform) = &self.client.image.platform else {
             return Ok(own);
         };
         let child = self.child(platform, answer, &own).await?;
-        if child != own && self.asker.image.verifies_child {
+        if child != own && self.client.image.verifies_child {
             let path = format!("manifests/{}", child.as_str());
             let head = self
                 .ask(Method::HEAD, &path, "waiting for the manifest", SHORT)
@@ -90,12 +90,12 @@ impl Lookup<'_> {
             }
         }
         let hour = std::time::Duration::from_secs(3600);
-        let key = (self.asker.image.clone(), own);
+        let key = (self.client.image.clone(), own);
         self.children.put(key, child.clone(), hour);
         Ok(child)
     }
 
-    /// The image for `platform` in a manifest, in its index, or in an index of that.
+    /// Returns the image for `platform` in a manifest: the image itself, a child of an index, or a child of a nested index.
     async fn child(
         &self,
         platform: &Platform,
@@ -113,7 +113,7 @@ impl Lookup<'_> {
                     choose(&index, platform).map_err(|error| self.failure(error.to_string()))?;
                 match choice {
                     Choice::Child(child) => return Ok(child),
-                    Choice::Image { .. } if self.asker.image.trusts_single => {
+                    Choice::Image { .. } if self.client.image.trusts_single => {
                         return Ok(own.clone());
                     }
                     Choice::Image { configuration } => {
@@ -138,7 +138,7 @@ impl Lookup<'_> {
             level = Vec::new();
             for digest in next {
                 if !seen.insert(digest.as_str().to_owned()) {
-                    return Err(self.failure("has an index that is in itself"));
+                    return Err(self.failure("has an index that contains itself"));
                 }
                 if seen.len() > INDEXES {
                     return Err(
@@ -150,7 +150,7 @@ impl Lookup<'_> {
                 level.push(self.content(&answer, &digest)?);
             }
         }
-        Err(self.failure(format!("has indexes within indexes deeper than {DEPTH}")))
+        Err(self.failure(format!("has indexes that are nested deeper than {DEPTH}")))
     }
 
     async fn configured_platform(&self, configuration: &Digest) -> Result<Platform, Stop> {
@@ -161,23 +161,23 @@ impl Lookup<'_> {
         platform_of(&body).map_err(|error| self.failure(error.to_string()))
     }
 
-    /// The body of an answer, which has to be what `digest` names.
+    /// Returns the body of a response, after checking that it has the digest.
     fn content(&self, answer: &Answer, digest: &Digest) -> Result<axum::body::Bytes, Stop> {
         if answer.status() != StatusCode::OK {
-            return Err(self.asker.refused(answer));
+            return Err(self.client.refused(answer));
         }
         let hash = sha256(answer.body());
         if hash.as_ref() != Some(digest) {
             let hash = hash.as_ref().map_or("", Digest::as_str);
             let name = digest.as_str();
             return Err(self.failure(format!(
-                "was asked for {name}, and sent what has the digest {hash}"
+                "was asked for {name}, and sent a body with the digest {hash}"
             )));
         }
         Ok(answer.body().clone())
     }
 
-    /// The digest of a manifest: its hash, which the header must not contradict.
+    /// Returns the digest of a manifest, which is its hash. A different digest in the header is a failure.
     fn hash(&self, answer: &Answer) -> Result<Digest, Stop> {
         let hash = sha256(answer.body()).ok_or(Failure::Internal)?;
         let said = answer.headers().get("docker-content-digest");
@@ -188,15 +188,15 @@ impl Lookup<'_> {
                 let said: String = said.chars().take(80).collect();
                 let hash = hash.as_str();
                 Err(self.failure(format!(
-                    "says that the digest is {said}, but the manifest has {hash}"
+                    "sent the digest {said} in a header, but the manifest has {hash}"
                 )))
             }
         }
     }
 
-    /// Proves that the tag is not there.
+    /// Checks that the tag is proven to be missing.
     async fn missing(&self) -> Result<Option<Digest>, Stop> {
-        match self.asker.image.proof {
+        match self.client.image.proof {
             Proof::Authorized => Ok(None),
             Proof::None => Err(self.no_proof()),
             Proof::TagList => {
@@ -204,15 +204,15 @@ impl Lookup<'_> {
                     .ask(Method::GET, "tags/list?n=1", "waiting for its tags", SHORT)
                     .await;
                 let tags = match tags {
-                    // Reading a blob may need another permission than reading the manifest.
+                    // Listing tags may need a different permission from reading the manifest.
                     Err(Stop::Refused(_)) => {
-                        return Err(self.unlisted("a token for them is refused"));
+                        return Err(self.unlisted("the token is refused"));
                     }
                     tags => tags?,
                 };
                 match (tags.status(), unknown(tags.body())) {
                     (StatusCode::OK, _) if is_tag_list(tags.body()) => Ok(None),
-                    (StatusCode::OK, _) => Err(self.unlisted("the answer is no list of tags")),
+                    (StatusCode::OK, _) => Err(self.unlisted("the response is not a list of tags")),
                     (StatusCode::NOT_FOUND, Some(_)) => self.without_repository(),
                     (status, _) => Err(self.unlisted(&format!("status {}", status.as_u16()))),
                 }
@@ -220,9 +220,9 @@ impl Lookup<'_> {
         }
     }
 
-    /// The repository is not there: never pushed to, or misspelt.
+    /// Evaluates a missing repository: nothing was pushed to it yet, or its name is misspelt.
     fn without_repository(&self) -> Result<Option<Digest>, Stop> {
-        let image = self.asker.image;
+        let image = self.client.image;
         if image.proof == Proof::None {
             return Err(self.no_proof());
         }
@@ -233,15 +233,15 @@ impl Lookup<'_> {
     }
 
     fn no_proof(&self) -> Stop {
-        self.failure("says that it is unknown, which proves nothing where pullThrough or proof: none is set: it fetches from another registry, whose failures look the same")
+        self.failure("reported it as unknown, which proves nothing with pullThrough or proof: none: it fetches from another registry, whose failures look the same")
     }
 
     fn unlisted(&self, why: &str) -> Stop {
-        self.failure(format!("has no such image, but its tags cannot be read either ({why}), so that proves nothing: grant the right to list them (ecr:ListImages, or metadata_read on ACR), or set proof: authorized for a registry that never hides an image"))
+        self.failure(format!("has no such image, but its tags cannot be read either ({why}), so this proves nothing: grant the permission to list tags (ecr:ListImages, or metadata_read on ACR), or set proof: authorized if the registry never hides an image"))
     }
 
     fn no_platform(&self, platform: &Platform, there: &BTreeSet<String>) -> Failure {
-        let image = self.asker.image;
+        let image = self.client.image;
         let there: Vec<_> = there.iter().map(String::as_str).collect();
         Failure::MissingPlatform {
             image: format!("{}:{}", image.name(), image.tag),
@@ -253,7 +253,7 @@ impl Lookup<'_> {
         }
     }
 
-    /// Asks for something of the repository. A token that does not do is replaced once.
+    /// Sends a request about the repository. A refused token is replaced once.
     async fn ask(
         &self,
         method: Method,
@@ -261,65 +261,65 @@ impl Lookup<'_> {
         step: &'static str,
         limit: usize,
     ) -> Result<Answer, Stop> {
-        let asker = &self.asker;
-        let manifest = self.url(&format!("manifests/{}", asker.image.tag));
-        let (access, _) = asker.access(&manifest).await?;
-        let question = asker.question(step, method, self.url(path), None, limit);
+        let client = &self.client;
+        let manifest = self.url(&format!("manifests/{}", client.image.tag));
+        let (access, _) = client.access(&manifest).await?;
+        let question = client.question(step, method, self.url(path), None, limit);
         let answer = self.send(&question, &access).await?;
         let Some(other) = self.renewed(&access, &answer) else {
             return Ok(answer);
         };
-        asker.forget(&access);
+        client.remove_token(&access);
         let answer = self.send(&question, &other).await?;
         if path.starts_with("manifests/") && answer.status() != StatusCode::UNAUTHORIZED {
-            asker.learn(other);
+            client.learn(other);
         }
         Ok(answer)
     }
 
-    /// The address of something of the repository. Docker Hub's API is at another host.
+    /// Returns the URL of `path` in the repository. Docker Hub's API has another host.
     fn url(&self, path: &str) -> String {
-        let image = self.asker.image;
+        let image = self.client.image;
         let scheme = if image.plain_http { "http" } else { "https" };
         let host = match image.registry.as_str() {
             "docker.io" => "registry-1.docker.io",
             host => host,
         };
-        format!("{scheme}://{host}/v2/{}/{path}", self.asker.repository())
+        format!("{scheme}://{host}/v2/{}/{path}", self.client.repository())
     }
 
     async fn send(&self, question: &Question<'_>, access: &Access) -> Result<Answer, Stop> {
         let question = Question {
-            authorization: self.asker.authorization(access).await?,
+            authorization: self.client.authorization(access).await?,
             method: question.method.clone(),
             url: question.url.clone(),
             form: None,
             ..*question
         };
-        Ok(self.asker.transport.ask(&question).await?)
+        Ok(self.client.transport.ask(&question).await?)
     }
 
-    /// What to send instead of what the registry did not take, if another try makes sense.
+    /// Returns the authentication for a second attempt after `answer`, if a second attempt can succeed.
     fn renewed(&self, access: &Access, answer: &Answer) -> Option<Access> {
         match (answer.status(), access) {
             (StatusCode::UNAUTHORIZED, _) => {
                 let wanted = challenge(answer.headers())?;
                 let is_expired = matches!(&wanted, Access::Bearer(bearer) if bearer.error.as_deref() == Some("invalid_token"));
-                (is_expired || !self.asker.is_same(access, &wanted)).then_some(wanted)
+                (is_expired || !self.client.is_same(access, &wanted)).then_some(wanted)
             }
-            // ECR Public says so when the token has expired.
+            // ECR Public sends 400 for an expired token.
             (StatusCode::BAD_REQUEST, Access::Bearer(_)) => Some(access.clone()),
             _ => None,
         }
     }
 
     fn failure(&self, what: impl Into<String>) -> Stop {
-        failure(self.asker.image, what).into()
+        failure(self.client.image, what).into()
     }
 }
 
-/// The digest that an answer is about, if it says one that can be pulled.
-fn header(answer: &Answer) -> Option<Digest> {
+/// Returns the digest in the header of a response, if it is a valid one.
+fn header_digest(answer: &Answer) -> Option<Digest> {
     let digest = answer.headers().get("docker-content-digest")?;
     Digest::parse(digest.to_str().ok()?)
 }

@@ -1,5 +1,4 @@
-//! One request to a registry or its token server: within the call's deadline, with a place, redirects and tries that have an
-//! end.
+//! One request to a registry or its token server, with limits on time, concurrency, redirects, retries and size.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,29 +17,30 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tower::BoxError;
 
 use crate::metrics::RegistryMetrics;
-use crate::registries::remembered::Remembered;
+use crate::registries::ttl_cache::TtlCache;
 
-/// Sends a request as it is.
+/// Sends one request without redirects and retries.
 pub(super) type Wire =
     Arc<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Result<Sent, BoxError>> + Send + Sync>;
 pub(super) type Sent = Response<UnsyncBoxBody<Bytes, std::io::Error>>;
 pub(super) type Answer = Response<Bytes>;
 
-/// Longest body of a manifest; registries refuse longer ones.
+/// The maximum size of a manifest, in bytes. Registries refuse larger ones.
 pub(super) const MANIFEST: usize = 4 << 20;
-/// Longest configuration of an image.
+/// The maximum size of the configuration of an image, in bytes.
 pub(super) const CONFIGURATION: usize = 1 << 20;
-/// Longest body of a token, of a list with one tag, and of an error.
+/// The maximum size of a token, of a list with one tag and of an error, in bytes.
 pub(super) const SHORT: usize = 64 << 10;
-/// Requests to one registry at the same time.
-const PLACES: usize = 8;
-/// How long to wait before each further try.
+/// The maximum number of concurrent requests to one registry.
+const CONCURRENCY: usize = 8;
+/// The pause before each retry.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
-/// Longest time that a registry may ask to wait.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The maximum `Retry-After` that is waited for.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The maximum number of redirects.
 const REDIRECTS: usize = 3;
 
-/// The call that a lookup is for.
+/// The deadline of the call for which an image is looked up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     until: Instant,
@@ -48,7 +48,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// A little earlier than that of the whole call, which could not say what was awaited.
+    /// Returns a deadline slightly before that of the call, so that the error can name the step.
     pub(crate) fn of_call(length: Duration) -> Self {
         let margin = (length / 10).min(Duration::from_millis(200));
         Self {
@@ -57,7 +57,10 @@ impl Deadline {
         }
     }
 
-    /// What `future` yields in time.
+    /// Awaits `future` until the deadline.
+    ///
+    /// # Errors
+    /// Returns `Err` if the deadline passes. The message names the image and the step.
     pub(super) async fn limit<T>(
         &self,
         image: &Reference,
@@ -75,32 +78,34 @@ impl Deadline {
     }
 }
 
-/// What to send, and on whose behalf.
+/// A request, the image for which it is sent, and its limits.
 pub(super) struct Question<'a> {
     pub(super) image: &'a Reference,
     pub(super) deadline: Deadline,
-    /// What is awaited, as in "waiting for a token".
+    /// The step for messages, such as "waiting for a token".
     pub(super) step: &'static str,
     pub(super) method: Method,
     pub(super) url: String,
     pub(super) authorization: Option<HeaderValue>,
     /// The body of a POST.
     pub(super) form: Option<String>,
-    /// Longest body of an answer with 200.
+    /// The maximum size of the body of a 200, in bytes.
     pub(super) limit: usize,
 }
 
-/// Sends requests, at most some at the same time to one registry.
+/// Sends requests with limits.
 pub(super) struct Transport {
     wire: Wire,
-    places: Remembered<String, Arc<Semaphore>>,
+    /// The permits by registry.
+    permits: TtlCache<String, Arc<Semaphore>>,
     metrics: RegistryMetrics,
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 enum Broken {
-    /// Trying again may help.
+    /// The connection failed. A retry may succeed.
     Connection(String),
+    /// A retry would fail in the same way.
     Final(String),
 }
 
@@ -108,12 +113,12 @@ impl Transport {
     pub(super) fn new(wire: Wire, metrics: RegistryMetrics) -> Self {
         Self {
             wire,
-            places: Remembered::new(),
+            permits: TtlCache::new(),
             metrics,
         }
     }
 
-    /// The answer, of whatever status; further tries are for those that pass.
+    /// Sends a request. Returns a response of any status, after retries for temporary ones.
     pub(super) async fn ask(&self, question: &Question<'_>) -> Result<Answer, Failure> {
         let Question {
             image,
@@ -126,17 +131,17 @@ impl Transport {
             let answer = self.follow(question);
             let answer = deadline.limit(image, step, answer).await?;
             let asked = match &answer {
-                Ok(answer) if !passes(answer.status()) => None,
+                Ok(answer) if !is_temporary(answer.status()) => None,
                 Ok(answer) => Some(retry_after(answer.headers(), SystemTime::now())),
                 Err(Broken::Connection(_)) => Some(None),
                 Err(Broken::Final(_)) => None,
             };
             let pause = asked.and_then(|asked| {
                 let pause = *pauses.next()?;
-                // With jitter, so that many that failed together do not come back together.
+                // Jitter spreads the retries of requests that failed at the same time.
                 let pause = asked.unwrap_or_else(|| pause.mul_f64(1.0 + fastrand::f64() / 4.0));
                 let in_time = Instant::now() + pause < deadline.until;
-                (pause <= LONGEST_PAUSE && in_time).then_some(pause)
+                (pause <= MAX_PAUSE && in_time).then_some(pause)
             });
             match (pause, answer) {
                 (Some(pause), _) => sleep(pause).await,
@@ -148,7 +153,7 @@ impl Transport {
         }
     }
 
-    /// Follows redirects. Credentials are for the registry, not for where it leads.
+    /// Sends a request and follows redirects. Credentials are not sent to another host.
     async fn follow(&self, question: &Question<'_>) -> Result<Answer, Broken> {
         let mut url: Uri = question.url.parse().map_err(|_| not_a_url())?;
         let mut authorization = question.authorization.clone();
@@ -160,14 +165,14 @@ impl Transport {
                 return Ok(answer);
             };
             let next = resolve(&url, location).ok_or_else(not_a_url)?;
-            check_place(&next, question.image).map_err(Broken::Final)?;
+            check_address(&next, question.image).map_err(Broken::Final)?;
             if next.authority() != url.authority() || next.scheme() != url.scheme() {
                 authorization = None;
             }
             url = next;
         }
         Err(Broken::Final(format!(
-            "redirected more than {REDIRECTS} times: name the registry that it leads to"
+            "redirected more than {REDIRECTS} times: configure the registry to which it redirects"
         )))
     }
 
@@ -178,10 +183,10 @@ impl Transport {
         authorization: Option<HeaderValue>,
     ) -> Result<Answer, Broken> {
         let registry = &question.image.registry;
-        let places = || Arc::new(Semaphore::new(PLACES));
+        let permits = || Arc::new(Semaphore::new(CONCURRENCY));
         let hour = Duration::from_secs(3600);
-        let places = self.places.get_or_put(registry.clone(), hour, places);
-        let _place = places.acquire().await;
+        let permits = self.permits.get_or_put(registry.clone(), hour, permits);
+        let _permit = permits.acquire().await;
         let body = question.form.clone().unwrap_or_default();
         let mut request = Request::builder()
             .method(question.method.clone())
@@ -217,14 +222,14 @@ impl Transport {
             Err(error) => {
                 let error = anyhow::anyhow!(error);
                 Err(Broken::Connection(format!(
-                    "broke off its answer: {error:#}"
+                    "closed the connection before the end of its response: {error:#}"
                 )))
             }
         }
     }
 }
 
-/// The body, counted while it is read. Boxed, as the compiler cannot tell otherwise that it may move between threads.
+/// Reads the body up to `limit` bytes. The future is boxed, because otherwise the compiler cannot prove that it is `Send`.
 fn read(
     body: UnsyncBoxBody<Bytes, std::io::Error>,
     limit: usize,
@@ -232,7 +237,7 @@ fn read(
     Box::pin(async move { Ok(Limited::new(body, limit).collect().await?.to_bytes()) })
 }
 
-/// A failure of the registry of `image`, which did `what`.
+/// Makes the failure of a registry. `what` completes the sentence "registry X, asked for Y, ...".
 pub(super) fn failure(image: &Reference, what: impl Into<String>) -> Failure {
     Failure::Registry {
         registry: image.registry.clone(),
@@ -242,11 +247,13 @@ pub(super) fn failure(image: &Reference, what: impl Into<String>) -> Failure {
     }
 }
 
-/// Refuses a place that the registry must not lead to: without TLS, or inside the network that the generator is in, unless
-/// the registry itself is there.
-pub(super) fn check_place(url: &Uri, image: &Reference) -> Result<(), String> {
+/// Checks an address to which a registry refers.
+///
+/// # Errors
+/// Returns `Err` if the address has no TLS, or if it is private and not the address of the registry itself.
+pub(super) fn check_address(url: &Uri, image: &Reference) -> Result<(), String> {
     if url.scheme_str() != Some("https") && !image.plain_http {
-        return Err("leads to a place that is not https".to_owned());
+        return Err("refers to an address that is not https".to_owned());
     }
     let host = url.host().unwrap_or_default();
     let own = image
@@ -272,7 +279,7 @@ pub(super) fn check_place(url: &Uri, image: &Reference) -> Result<(), String> {
         Err(_) => host.eq_ignore_ascii_case("localhost"),
     };
     if is_inside && host != own {
-        return Err("leads to a private address that is not its own".to_owned());
+        return Err("refers to a private address that is not its own".to_owned());
     }
     Ok(())
 }
@@ -281,12 +288,12 @@ fn not_a_url() -> Broken {
     Broken::Final("has an invalid address".to_owned())
 }
 
-/// Whether an answer may be another one in a moment.
-const fn passes(status: StatusCode) -> bool {
+/// Whether a status is temporary, so that a retry may succeed.
+const fn is_temporary(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 500 | 502 | 503 | 504)
 }
 
-/// How long the registry asks to wait, in seconds or until a date.
+/// Returns the value of `Retry-After`, which is in seconds or a date.
 pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     match text.trim().parse() {
@@ -298,7 +305,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
 }
 
-/// Where `location` leads from `url`: another place, or another path of the same one.
+/// Resolves `location` against `url`.
 fn resolve(url: &Uri, location: &HeaderValue) -> Option<Uri> {
     let location: Uri = location.to_str().ok()?.parse().ok()?;
     if location.scheme().is_some() {
@@ -315,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_registry_says_how_long_to_wait() {
+    fn retry_after_is_in_seconds_or_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
         let check = |text: &str, expect: Option<u64>| {
             let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
@@ -331,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_is_another_place_or_another_path() {
+    fn a_location_is_a_url_or_a_path() {
         let check = |location: &str, expect: Option<&str>| {
             let url = "https://r.io/v2/a/manifests/v1".parse().unwrap();
             let next = resolve(&url, &location.parse().unwrap());
@@ -343,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_are_not_asked() {
+    fn private_addresses_are_refused() {
         let check = |registry: &str, plain_http, url: &str, expect: bool| {
             let config = format!(
                 "imageDigests: {{registries: {{'{registry}': {{plainHttp: {plain_http}}}}}}}"
@@ -363,7 +370,7 @@ mod tests {
                 panic!("another source");
             };
             let (_, image) = images.references().next().unwrap();
-            let checked = check_place(&url.parse().unwrap(), image);
+            let checked = check_address(&url.parse().unwrap(), image);
             assert_eq!(checked.is_ok(), expect, "{url}: {checked:?}");
         };
         check("r.io", false, "https://auth.r.io/token", true);

@@ -1,4 +1,4 @@
-//! `ask` and `validate`: what they print, and their exit codes.
+//! The output and the exit codes of `ask` and `validate`.
 
 use std::process::{Command, Stdio};
 
@@ -9,7 +9,7 @@ profiles:
   team-a: {tokens: [team-a], fixed: {team: a}}
 ";
 
-/// Exit code, stdout and stderr of the program with these arguments, in which `DIR` is a directory with `config.yaml`.
+/// Returns exit code, stdout and stderr of the program. `DIR` in an argument is a directory with `config.yaml`.
 fn run(config: &str, args: &[&str]) -> (i32, String, String) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.yaml"), config).unwrap();
@@ -40,14 +40,14 @@ fn check(config: &str, args: &[&str], code: i32, stdout: &str, stderr: &str) {
 }
 
 #[test]
-fn ask_prints_what_argo_cd_would_get() {
+fn ask_prints_the_answer() {
     let config = "--config=DIR/config.yaml";
     let sets = "{\"output\":{\"parameters\":[{\"key1\":\"val1\"}]}}\n";
     for body in [r#"{"input":{}}"#, "DIR/body.json"] {
         check(CONFIG, &["ask", config, body], 0, sets, "");
     }
     let fixed = "{\"output\":{\"parameters\":[{\"input\":{\"team\":\"a\"},\"key1\":\"val1\"}]}}\n";
-    // Whoever runs the generator needs no token for it.
+    // No token is needed.
     check(
         CONFIG,
         &["ask", config, "--profile=team-a", r#"{"input":{}}"#],
@@ -83,7 +83,7 @@ fn ask_prints_what_argo_cd_would_get() {
 }
 
 #[test]
-fn ask_reads_objects_of_a_directory() {
+fn ask_reads_objects_from_a_directory() {
     let config = "glooRoutes: {namespaces: [shop]}";
     let body = r#"{"input":{"parameters":{"routeTableSelector":{"name":"web"}}}}"#;
     let args = ["ask", "--config=DIR/config.yaml", "--objects-dir=DIR", body];
@@ -91,9 +91,9 @@ fn ask_reads_objects_of_a_directory() {
 }
 
 #[test]
-fn validate_is_for_ci() {
+fn validate_checks_the_configuration() {
     let args = ["validate", "--config=DIR/config.yaml"];
-    check(CONFIG, &args, 0, "the configuration is right\n", "");
+    check(CONFIG, &args, 0, "the configuration is valid\n", "");
     check(
         "statics: {}",
         &args,

@@ -1,10 +1,9 @@
-//! `docs/appset.md` and `docs/appset-sources.md`: their examples work, and what they list is there.
+//! The pages `docs/appset*.md`: their examples work, and their tables are complete.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::generator::Generator;
-use crate::registry::Registry;
+use crate::harness::{FakeServer, Generator};
 
 const PAGE: &str = include_str!("../../../../docs/appset.md");
 const SOURCES: &str = include_str!("../../../../docs/appset-sources.md");
@@ -14,7 +13,7 @@ const INSTALL: &str = include_str!("../../../../docs/appset-install.md");
 const METRICS: &str = include_str!("../../src/metrics.rs");
 const FAILURES: &str = include_str!("../../../appset-generator/src/failure.rs");
 
-/// The first block of a language that has `part` in it.
+/// Returns the first block of a language that contains `part`.
 fn block(language: &str, part: &str) -> &'static str {
     let fence = format!("```{language}\n");
     let pages = [PAGE, SOURCES].into_iter();
@@ -26,7 +25,7 @@ fn block(language: &str, part: &str) -> &'static str {
 }
 
 #[test]
-fn the_hello_example_answers_what_the_page_shows() {
+fn the_hello_example_has_the_answer_of_the_page() {
     let generator = Generator::start(block("yaml", "hello:"), &[("argocd", "strong-password")]);
     let (_, data) = block("sh", "--data").split_once("--data '").unwrap();
     let (data, _) = data.split_once('\'').unwrap();
@@ -35,7 +34,7 @@ fn the_hello_example_answers_what_the_page_shows() {
 }
 
 #[test]
-fn the_profiles_of_the_page_admit_their_own_token() {
+fn the_profiles_of_the_page_accept_only_their_own_token() {
     let tokens = [("team-a", "a"), ("team-b", "b")];
     let generator = Generator::start(block("yaml", "profiles:"), &tokens);
     let status = |token| {
@@ -62,7 +61,7 @@ fn the_page_lists_every_code() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), known);
 }
 
-/// Alerts and the dashboard are checked against this table, by `tests/go/prometheus`.
+/// `tests/go/prometheus` checks alerts and dashboard against this table.
 #[test]
 fn the_page_lists_every_metric() {
     let registered = METRICS.split("register.").skip(1);
@@ -81,7 +80,7 @@ fn the_page_lists_every_metric() {
     assert_eq!(listed.collect::<BTreeSet<_>>(), known);
 }
 
-/// What differs between registries is told for each kind that has a recorded conversation.
+/// Each kind of registry with a recorded conversation has a section.
 #[test]
 fn the_page_has_a_section_for_each_kind_of_registry() {
     let kinds = [
@@ -122,7 +121,7 @@ fn the_page_shows_the_help() {
 }
 
 #[test]
-fn the_page_configures_image_digests() {
+fn the_image_digests_example_restricts_repositories() {
     let generator = Generator::start(block("yaml", "imageDigests:"), &[("argocd", "a")]);
     let post = |images: &str| {
         let body = format!(
@@ -136,7 +135,7 @@ fn the_page_configures_image_digests() {
 
 #[test]
 fn the_page_shows_the_tag_that_each_rule_makes() {
-    let (_, table) = SOURCES.split_once("| rule | is that of |").unwrap();
+    let (_, table) = SOURCES.split_once("| rule | tool |").unwrap();
     let cells = |row: &'static str| row.split('|').map(str::trim).collect::<Vec<_>>();
     let code = |cell: &'static str| cell.trim_matches('`');
     let mut rows = table.lines().map(cells);
@@ -145,10 +144,10 @@ fn the_page_shows_the_tag_that_each_rule_makes() {
     let rules: Vec<_> = rows.skip(1).take_while(|row| row.len() > 1).collect();
     assert!(!rules.is_empty());
     for rule in rules {
-        let registry = Registry::start(|_, _| Some((500, Vec::new(), String::new())));
+        let registry = FakeServer::start(|_, _| Some((500, Vec::new(), String::new())));
         let host = format!("'{}': {{plainHttp: true, ", registry.host);
         let config = block("yaml", "tagFrom:").replace("ghcr.io: {", &host);
-        // Of two images, the second may be asked for when the call has failed already.
+        // With two images, the second may be requested after the call has already failed.
         let config = config.replace(", back: myorg/back", "");
         let config = config.replace("docker-metadata", code(rule[1]));
         let generator = Generator::start(&config, &[("argocd", "a")]);
@@ -167,7 +166,7 @@ fn the_page_shows_the_tag_that_each_rule_makes() {
     }
 }
 
-/// The blocks of YAML of a page that are configurations of the generator.
+/// Returns the configurations of the generator among the YAML blocks of a page.
 fn configurations(page: &'static str) -> Vec<&'static str> {
     let blocks = page.split("```yaml\n").skip(1);
     let blocks = blocks.filter_map(|rest| rest.split_once("```").map(|(block, _)| block));
@@ -184,7 +183,7 @@ fn configurations(page: &'static str) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_configuration_of_the_pages_is_right() {
+fn every_configuration_of_the_pages_is_valid() {
     let pages = [PAGE, SOURCES, REGISTRIES, PREVIEWS, INSTALL];
     let all: Vec<_> = pages.into_iter().flat_map(configurations).collect();
     assert!(all.len() >= 8, "{}", all.len());
@@ -204,13 +203,13 @@ fn every_configuration_of_the_pages_is_right() {
     }
 }
 
-/// What decides whether a preview is deleted has to be told, and every option that the pages name has to be there.
+/// The pages have the facts that decide whether a preview is deleted, and name no unknown option.
 #[test]
-fn what_operators_have_to_know_is_on_the_pages() {
+fn the_pages_have_the_facts_about_deletion() {
     for (page, text) in [
         (
             PREVIEWS,
-            "`requestTimeout` has to be longer than the generator's `--deadline`, 25 s",
+            "`requestTimeout` must be longer than the generator's `--deadline`, which is 25 s",
         ),
         (PREVIEWS, "argocd.argoproj.io/application-set-refresh=true"),
         (PREVIEWS, "DOCKER_METADATA_PR_HEAD_SHA"),

@@ -1,10 +1,10 @@
-//! Status, headers and body of every kind of request.
+//! Status, headers and body of the responses to each kind of request.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::generator::{Generator, Reply};
+use crate::harness::{Generator, Reply};
 
 const CONFIG: &str = "
 static:
@@ -25,7 +25,7 @@ fn body(parameters: Value) -> String {
     json!({"applicationSetName": "fb", "input": {"parameters": parameters}}).to_string()
 }
 
-/// What must hold for every refusal: to the controller a 2xx is a list, and a body that is no JSON goes to the status whole.
+/// Checks an error response. The controller reads any 2xx as a list, and copies a body that is not JSON to the status.
 #[track_caller]
 fn refused(reply: &Reply, status: u16, code: &str) {
     let body: Value = serde_json::from_str(&reply.body).expect(&reply.body);
@@ -43,7 +43,7 @@ fn refused(reply: &Reply, status: u16, code: &str) {
 }
 
 #[test]
-fn parameters_of_the_hello_example() {
+fn the_answer_is_one_json_body() {
     let generator = start();
     let hello = body(json!({"source": "hello", "key1": "value1", "boolean": true}));
     for path in ["", "/profiles/default"] {
@@ -65,7 +65,7 @@ fn parameters_of_the_hello_example() {
 }
 
 #[test]
-fn who_may_ask() {
+fn tokens_and_profiles_are_checked() {
     let generator = start();
     let hello = body(json!({"source": "hello"}));
     let post = |path, token| generator.post(path, token, &hello);
@@ -80,13 +80,13 @@ fn who_may_ask() {
         403,
         "forbidden",
     );
-    // Strangers do not learn which profiles there are.
+    // Without a known token the response does not reveal which profiles exist.
     refused(&post("/profiles/other", Some("wrong")), 403, "forbidden");
     refused(&post("/profiles/other", Some("a")), 404, "unknown_profile");
 }
 
 #[test]
-fn bad_requests() {
+fn invalid_requests_are_refused() {
     let generator = start();
     let token = Some("strong-password");
     let post = |text: &str| generator.post("", token, text);
@@ -123,7 +123,7 @@ fn bad_requests() {
         404,
         "unknown_path",
     );
-    // A 2xx without sets needs the word of the request.
+    // A 2xx without sets needs `onEmpty: allow` in the request.
     let allowed = post(&body(json!({"source": "none", "onEmpty": "allow"})));
     assert_eq!(
         (allowed.status, allowed.body.as_str()),
@@ -169,7 +169,7 @@ fn tokens_and_configuration_change_without_a_restart() {
 }
 
 #[test]
-fn probes_and_figures() {
+fn probes_and_metrics_are_served() {
     let generator = start();
     assert_eq!(generator.ops("/livez").status, 200);
     assert_eq!(generator.ops("/readyz").status, 200);
@@ -198,7 +198,7 @@ fn probes_and_figures() {
 }
 
 #[test]
-fn the_log_tells_calls_but_no_secret() {
+fn the_log_has_calls_but_no_secrets() {
     let generator = start();
     generator.post(
         "",

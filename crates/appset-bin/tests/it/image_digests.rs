@@ -1,11 +1,10 @@
-//! Digests from a registry: what it is asked, and what becomes of everything it may say.
+//! The source `image-digests` with a fake registry, and the use of proxies.
 
 use std::sync::{Mutex, mpsc::channel};
 
 use serde_json::{Value, json};
 
-use crate::generator::{Call, Generator, Reply};
-use crate::registry::{Registry, Said};
+use crate::harness::{Call, FakeServer, Generator, Reply, Response};
 
 const MANIFEST: &str = r#"{"schemaVersion":2}"#;
 /// SHA-256 of [`MANIFEST`].
@@ -15,7 +14,7 @@ fn digest(c: char) -> String {
     format!("sha256:{}", String::from(c).repeat(64))
 }
 
-fn said(status: u16, body: &str) -> Option<Said> {
+fn said(status: u16, body: &str) -> Option<Response> {
     Some((status, Vec::new(), body.to_owned()))
 }
 
@@ -31,7 +30,7 @@ fn body(tag: &str, more: &Value) -> String {
     json!({"applicationSetName": "fb", "input": {"parameters": parameters}}).to_string()
 }
 
-/// A call that has been sent.
+/// Sends a call.
 fn begin(generator: &Generator) -> Call {
     let body = body("v1", &json!({}));
     let token = ("authorization", "Bearer t".to_owned());
@@ -45,14 +44,14 @@ fn ask(generator: &Generator, more: &Value) -> Reply {
     generator.post("", Some("t"), &body("v1", more))
 }
 
-/// What the generator answers while the registry says `answer` to `METHOD /path` below the repository.
+/// Checks the generator's response. `answer` is the registry, and gets `METHOD /path` below the repository.
 #[track_caller]
 fn check(
-    answer: impl Fn(&str) -> Option<Said> + Send + Sync + 'static,
+    answer: impl Fn(&str) -> Option<Response> + Send + Sync + 'static,
     more: Value,
     expect: (u16, &str),
 ) {
-    let registry = Registry::start(move |asked, _| answer(&asked.replace("/v2/myorg/front", "")));
+    let registry = FakeServer::start(move |asked, _| answer(&asked.replace("/v2/myorg/front", "")));
     let reply = ask(&generator(&registry.host, &[]), &more);
     assert_eq!(reply.status, expect.0, "{}", reply.body);
     assert!(reply.body.contains(expect.1), "{}", reply.body);
@@ -68,7 +67,7 @@ fn the_digest_is_the_manifests_hash() {
         let header = ("docker-content-digest", "sha256:x".to_owned());
         Some((200, vec![header], MANIFEST.to_owned()))
     };
-    let contradiction = "says that the digest is sha256:x";
+    let contradiction = "sent the digest sha256:x in a header";
     check(bad_header, json!({}), (502, contradiction));
     let page_of_a_proxy = |_: &str| said(200, "<html>Please log in</html>");
     check(
@@ -92,13 +91,13 @@ fn a_platform_is_looked_for_in_the_index() {
     check(
         index,
         json!({"platform": "linux/s390x"}),
-        (409, "is there for linux/arm64, not for linux/s390x"),
+        (409, "exists for linux/arm64, not for linux/s390x"),
     );
 }
 
-/// Only when the registry says so, and shows that it would show it.
+/// The registry must report it, and prove that the client may read the repository.
 #[test]
-fn an_image_is_missing() {
+fn an_image_is_missing_only_if_it_is_proven() {
     let unknown = |tags: u16| {
         move |asked: &str| match asked {
             "GET /tags/list?n=1" if tags == 404 => said(404, UNKNOWN),
@@ -127,9 +126,9 @@ fn an_image_is_missing() {
 }
 
 #[test]
-fn everything_else_is_a_failure() {
+fn every_other_response_is_a_failure() {
     for (status, words) in [
-        (301, "name the registry that it leads to"),
+        (301, "configure the registry to which it redirects"),
         (400, "status 400"),
         (401, "dockerConfig"),
         (403, "dockerConfig"),
@@ -143,12 +142,12 @@ fn everything_else_is_a_failure() {
             (502, words),
         );
     }
-    // The page of a proxy has a hash, too.
+    // A page of a proxy has a hash as well.
     for platform in [json!({}), json!({"platform": "linux/arm64"})] {
         let page = |_: &str| said(200, "<html>");
         check(page, platform, (502, "did not send an image manifest"));
     }
-    // A port that nobody listens on.
+    // A closed port.
     let reply = ask(&generator("127.0.0.1:1", &[]), &json!({}));
     assert_eq!(reply.status, 502, "{}", reply.body);
     assert!(reply.body.contains("cannot be reached"), "{}", reply.body);
@@ -156,7 +155,7 @@ fn everything_else_is_a_failure() {
 
 #[test]
 fn a_token_is_fetched_with_the_credentials() {
-    let tokens = Registry::start(|asked, authorization| match (asked, authorization) {
+    let tokens = FakeServer::start(|asked, authorization| match (asked, authorization) {
         ("GET /token?scope=repository%3Amyorg%2Ffront%3Apull&service=reg", "Basic dTpw") => {
             said(200, r#"{"token":"tok"}"#)
         }
@@ -166,7 +165,7 @@ fn a_token_is_fetched_with_the_credentials() {
         "Bearer realm=\"http://{}/token\",service=\"reg\"",
         tokens.host
     );
-    let registry = Registry::start(move |_, authorization| match authorization {
+    let registry = FakeServer::start(move |_, authorization| match authorization {
         "Bearer tok" => said(200, MANIFEST),
         _ => Some((
             401,
@@ -206,10 +205,10 @@ fn a_token_is_fetched_with_the_credentials() {
 }
 
 #[test]
-fn one_of_many_calls_asks() {
+fn concurrent_calls_for_one_image_share_a_lookup() {
     let (release, held) = channel();
     let held = Mutex::new(held);
-    let registry = Registry::start(move |_, _| {
+    let registry = FakeServer::start(move |_, _| {
         held.lock().unwrap().recv().ok()?;
         said(200, MANIFEST)
     });
@@ -227,8 +226,8 @@ fn one_of_many_calls_asks() {
 }
 
 #[test]
-fn a_registry_that_says_nothing() {
-    let registry = Registry::start(|_, _| None);
+fn a_registry_without_a_response_ends_at_the_deadline() {
+    let registry = FakeServer::start(|_, _| None);
     let hasty = generator(&registry.host, &["--deadline=0.2"]);
     let reply = ask(&hasty, &json!({}));
     assert_eq!(reply.status, 504, "{}", reply.body);
@@ -242,12 +241,12 @@ fn a_registry_that_says_nothing() {
     patient.wait_for("gloo_appset_cancelled_calls_total 1");
 }
 
-/// Longer than any manifest or error, and sent as fast as it is read.
+/// The body is larger than any manifest or error.
 #[test]
-fn a_body_without_end_is_left() {
+fn a_large_body_is_read_up_to_a_limit() {
     for (status, most) in [(200, 4 << 20), (404, 64 << 10)] {
         let endless = "x".repeat(5 << 20);
-        let registry = Registry::start(move |asked, _| match asked.starts_with("HEAD") {
+        let registry = FakeServer::start(move |asked, _| match asked.starts_with("HEAD") {
             true => said(200, ""),
             false => said(status, &endless),
         });
@@ -256,4 +255,98 @@ fn a_body_without_end_is_left() {
         let said = format!("sent more than {most} bytes");
         assert!(reply.body.contains(&said), "{}", reply.body);
     }
+}
+
+/// Checks the requests that the proxy gets for an image of `registry`. `PROXY` in the environment is its address.
+#[track_caller]
+fn check_proxy(registry: &str, environment: &[(&str, &str)], expect: &[&str], message: &str) {
+    // The proxy refuses every request.
+    let proxy = FakeServer::start(|_, _| Some((403, Vec::new(), String::new())));
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.replace("PROXY", &proxy.host)))
+        .collect();
+    let environment: Vec<_> = environment
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let config = format!("imageDigests: {{registries: {registry}}}");
+    let generator = Generator::start_in(&environment, &config, &[("argocd", "t")], &[]);
+    let body = r#"{"input":{"parameters":{"tag":"v1","images":{"front":"myorg/front"}}}}"#;
+    let reply = generator.post("", Some("t"), body);
+    assert_eq!(reply.status, 502, "{}", reply.body);
+    assert!(reply.body.contains(message), "{}", reply.body);
+    // A failed connection is retried.
+    let mut requests = proxy.requests();
+    requests.dedup();
+    assert_eq!(requests, expect);
+}
+
+const GHCR: &str = "{ghcr.io: {}}";
+const NOWHERE: &str = "{'127.0.0.1:1': {}}";
+const PLAIN: &str = "{'127.0.0.1:1': {plainHttp: true}}";
+
+#[test]
+fn https_uses_the_proxy() {
+    let connect: &[&str] = &["CONNECT ghcr.io:443"];
+    let refused = "tunnel error: unsuccessful";
+    check_proxy(GHCR, &[("HTTPS_PROXY", "http://PROXY")], connect, refused);
+    check_proxy(GHCR, &[("https_proxy", "PROXY")], connect, refused);
+    check_proxy(GHCR, &[("ALL_PROXY", "http://PROXY")], connect, refused);
+    let other_host = [("HTTPS_PROXY", "http://PROXY"), ("NO_PROXY", "quay.io")];
+    check_proxy(GHCR, &other_host, connect, refused);
+}
+
+#[test]
+fn no_proxy_and_plain_http_bypass_the_proxy() {
+    let refused = "Connection refused";
+    let proxy = ("HTTPS_PROXY", "http://PROXY");
+    check_proxy(NOWHERE, &[proxy, ("NO_PROXY", "127.0.0.0/8")], &[], refused);
+    let domain = [proxy, ("NO_PROXY", "quay.io, localhost")];
+    check_proxy("{'localhost:1': {}}", &domain, &[], refused);
+    let both = [proxy, ("HTTP_PROXY", "http://PROXY")];
+    check_proxy(PLAIN, &both, &[], refused);
+}
+
+#[test]
+fn a_proxy_over_https_is_refused() {
+    let proxy = [("HTTPS_PROXY", "https://PROXY")];
+    check_proxy(
+        GHCR,
+        &proxy,
+        &[],
+        "must be an address that begins with http://",
+    );
+}
+
+/// As in kubectl. The kube crate itself ignores `NO_PROXY` for the API server.
+#[test]
+fn an_api_server_uses_the_proxy_unless_it_is_in_no_proxy() {
+    let proxy = FakeServer::start(|_, _| Some((403, Vec::new(), String::new())));
+    let server = FakeServer::start(|_, _| Some((500, Vec::new(), String::new())));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("kubeconfig");
+    let text = format!(
+        "{{current-context: a, contexts: [{{name: a, context: {{cluster: a, user: a}}}}], \
+         clusters: [{{name: a, cluster: {{server: 'http://{}'}}}}], users: [{{name: a, user: {{}}}}]}}",
+        server.host
+    );
+    std::fs::write(&file, text).unwrap();
+    let flag = format!("--kubeconfig={}", file.display());
+    let start = |no_proxy| {
+        let proxy = format!("http://{}", proxy.host);
+        Generator::start_in(
+            &[("HTTPS_PROXY", &proxy), ("NO_PROXY", no_proxy)],
+            "glooRoutes: {namespaces: [shop]}",
+            &[("argocd", "t")],
+            &[&flag],
+        )
+    };
+    start("127.0.0.1").wait_until("/readyz", "500");
+    assert_ne!(server.requests().len(), 0);
+    assert_eq!(proxy.requests().len(), 0);
+    let direct_requests = server.requests().len();
+    start("localhost").wait_until("/readyz", "tunnel error: unsuccessful");
+    assert_eq!(proxy.requests()[0], format!("CONNECT {}", server.host));
+    assert_eq!(server.requests().len(), direct_requests);
 }

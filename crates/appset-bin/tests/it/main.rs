@@ -1,4 +1,4 @@
-//! The process as Argo CD, the kubelet and an administrator see it.
+//! Tests of the running process, as Argo CD, the kubelet and an administrator use it.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,17 +8,12 @@
     reason = "helpers of tests"
 )]
 
-mod bounds;
+mod argo_cd;
 mod commands;
+mod connections;
 mod docs;
-mod document;
-mod generator;
+mod harness;
 mod http;
 mod image_digests;
-mod informers;
 mod objects;
-mod proxies;
-mod recordings;
 mod refresh;
-mod registry;
-mod tls;

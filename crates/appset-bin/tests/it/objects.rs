@@ -1,11 +1,12 @@
-//! The sources that look at objects of a cluster, with the objects in a directory.
+//! The sources that read objects: from the files of a directory, and from API servers that do not answer.
 
 use std::fs;
+use std::net::TcpListener;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::generator::{Generator, Reply};
+use crate::harness::{Generator, Reply, kubeconfig};
 
 const TABLE: &str = "
 kind: RouteTable
@@ -49,7 +50,7 @@ rollouts: {namespaces: [shop]}
 glooWorkspaces: {clusterMap: {c1: in-cluster}}
 ";
 
-/// A generator over objects in files.
+/// A generator that reads objects from files.
 struct Files {
     dir: TempDir,
     generator: Generator,
@@ -74,7 +75,7 @@ impl Files {
 }
 
 #[test]
-fn tables_are_read_or_the_call_fails() {
+fn a_call_fails_if_a_file_cannot_be_read() {
     let files = Files::new();
     let ask = |selector: Value| files.ask("gloo-routes", json!({"routeTableSelector": selector}));
     let found = ask(json!({"labels": {"app": "demo"}}));
@@ -88,7 +89,7 @@ fn tables_are_read_or_the_call_fails() {
     let one_missing = ask(json!({"names": ["web", "other"]}));
     assert_eq!(one_missing.status, 409, "{}", one_missing.body);
 
-    // One file that cannot be read: the tables may be in it.
+    // An unreadable file may contain a table.
     let bad = TABLE.replace("[shop.example.com]", "{");
     fs::write(files.dir.path().join("bad.yaml"), bad).unwrap();
     let unread = ask(json!({"names": ["web"]}));
@@ -123,9 +124,9 @@ fn workspaces_are_read_with_their_clusters() {
     assert!(typo.body.contains("missing_workspace"), "{}", typo.body);
 }
 
-/// Each cluster has a directory of its own, with the same table, and the namespace shop has the label in west only.
+/// Each cluster has its own directory with the same table. The namespace shop has the label only in west.
 #[test]
-fn namespaces_with_a_label_are_looked_into_in_each_cluster() {
+fn namespaces_are_selected_by_label_in_each_cluster() {
     let dir = tempfile::tempdir().unwrap();
     let namespace = |labels: &str| {
         format!("{TABLE}---\nkind: Namespace\nmetadata: {{name: shop, labels: {{{labels}}}}}\n")
@@ -171,12 +172,12 @@ profiles:
     let asked = ask("/profiles/east", r#","namespace":"shop""#);
     assert!(
         asked.body.contains(
-            "namespace shop is not allowed: label it as glooRoutes.namespaceSelector says"
+            "namespace shop is not allowed: give it the labels of glooRoutes.namespaceSelector"
         ),
         "{}",
         asked.body
     );
-    // One cluster that cannot be read fails the call, and is named.
+    // A cluster that cannot be read fails the call, and the message names it.
     fs::remove_dir_all(dir.path().join("east")).unwrap();
     let unread = ask("", "");
     assert_eq!(unread.status, 503, "{}", unread.body);
@@ -185,4 +186,99 @@ profiles:
         "{}",
         unread.body
     );
+}
+
+const ROUTES_CONFIG: &str = "
+static: {hello: {sets: [{key1: val1}]}}
+glooRoutes: {namespaces: [shop]}
+";
+
+const ROUTES: &str =
+    r#"{"input":{"parameters":{"source":"gloo-routes","routeTableSelector":{"name":"web"}}}}"#;
+
+/// Returns the flag for an API server whose port is closed.
+fn unanswered(dir: &TempDir) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let file = kubeconfig(dir.path(), &address.to_string());
+    format!("--kubeconfig={}", file.display())
+}
+
+/// Neither the namespaces nor the objects of the clusters are known.
+#[test]
+fn the_failure_for_an_unreadable_cluster_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "
+clusters: {east: {context: any}, west: {context: none}}
+glooRoutes: {namespaceSelector: {labels: {team: shop}}}
+rollouts: {namespaces: '*', clusters: [west]}
+";
+    let generator = Generator::start_with(config, &[("argocd", "t")], &[&unanswered(&dir)]);
+    generator.wait_until("/readyz", "cluster east: Namespaces are not known: ");
+    generator
+        .wait_for(r#"gloo_appset_watch_synced{cluster="west",kind="Namespace",namespace="*"} 0"#);
+    let ask = |parameters: &str| {
+        let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
+        let reply = generator.post("", Some("t"), &body);
+        assert_eq!(reply.status, 503, "{}", reply.body);
+        reply.body
+    };
+    let routes = r#"{"source":"gloo-routes","routeTableSelector":{"name":"web"}}"#;
+    let said = r#"{"message":"cluster east: Namespaces are not known: "#;
+    assert!(ask(routes).starts_with(said), "{}", ask(routes));
+    let rollouts = r#"{"source":"rollouts"}"#;
+    let said = r#"{"message":"cluster west: Rollouts in namespace * are not known: "#;
+    assert!(ask(rollouts).starts_with(said), "{}", ask(rollouts));
+}
+
+/// An empty list for unknown objects would delete every Application.
+#[test]
+fn a_source_with_unknown_objects_is_not_ready_and_others_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let generator = Generator::start_with(ROUTES_CONFIG, &[("argocd", "t")], &[&unanswered(&dir)]);
+    generator.wait_until("/readyz", "cannot list routetables");
+    generator.wait_for(
+        r#"gloo_appset_watch_synced{cluster="in-cluster",kind="RouteTable",namespace="shop"} 0"#,
+    );
+
+    let unseen = generator.post("", Some("t"), ROUTES);
+    assert_eq!(unseen.status, 503, "{}", unseen.body);
+    let said = r#"{"message":"RouteTables in namespace shop are not known: "#;
+    assert!(unseen.body.starts_with(said), "{}", unseen.body);
+    assert!(unseen.body.contains(r#""code":"not_ready""#));
+    let hello = generator.post(
+        "",
+        Some("t"),
+        r#"{"input":{"parameters":{"source":"hello"}}}"#,
+    );
+    assert_eq!(hello.status, 200, "{}", hello.body);
+
+    let probe = generator.ops("/readyz");
+    assert_eq!(probe.status, 503);
+    assert!(
+        probe
+            .body
+            .starts_with("RouteTables in namespace shop are not known: ")
+    );
+
+    // A source that is removed from the configuration does not affect readiness.
+    let config = ROUTES_CONFIG
+        .lines()
+        .filter(|line| !line.starts_with("gloo"));
+    let config: Vec<_> = config.collect();
+    fs::write(generator.dir().join("config.yaml"), config.join("\n")).unwrap();
+    assert_eq!(generator.ops("/readyz").status, 200);
+    assert!(!generator.ops("/metrics").body.contains("watch_synced{"));
+
+    // A source that is added later does not either, since the other sources still answer.
+    fs::write(generator.dir().join("config.yaml"), ROUTES_CONFIG).unwrap();
+    assert_eq!(generator.ops("/readyz").status, 200);
+    assert_eq!(generator.post("", Some("t"), ROUTES).status, 503);
+
+    let log = generator.stop();
+    let failed = log.iter().any(|record| {
+        let problem = record["problem"].as_str().unwrap_or_default();
+        record["message"] == "a watch failed" && problem.contains("cannot list routetables")
+    });
+    assert!(failed, "{log:#?}");
 }

@@ -1,14 +1,14 @@
-//! Where a route is served: the hosts and the full paths that the tables above its own give it.
+//! Resolves delegation: the hosts and the full paths at which a route is served.
 //!
-//! A table that others delegate to has no hosts. A request meets the matchers of each delegating route and of the route itself,
-//! and Gloo joins their prefixes:
+//! A table to which others delegate has no hosts. A request must match each delegating route and the route itself, and Gloo joins
+//! their prefixes:
 //!
 //! ```text
 //! web  (a.example.com)  /product-1, /product-2 --delegate--> api  /foo, /bar
 //! served: a.example.com  /product-1/foo  /product-1/bar  /product-2/foo  /product-2/bar
 //! ```
 //!
-//! What cannot be told is marked as such, since an empty list of hosts would look like an answer.
+//! Unknown hosts and paths are marked, since an empty list of hosts would look like a result.
 
 use std::collections::BTreeSet;
 
@@ -16,48 +16,51 @@ use gloo_types::{
     HttpRequestMatcher, HttpRoute, ObjectSelector, RouteTableDoc, RouteTableSpec, StringMatch,
 };
 
-/// Most combinations of the matchers above a route and its own.
-const MOST_PATHS: usize = 256;
-/// Most ways that lead to a table.
-const MOST_WAYS: usize = 256;
+use crate::matching::has_all;
 
-/// All readable tables without those that contradict the API.
+/// The limit for the paths of one route: the combinations of its matchers with those of the delegating routes.
+const MOST_PATHS: usize = 256;
+/// The limit for the prefixes of one table.
+const MOST_PREFIXES: usize = 256;
+
+/// All tables that could be read, each with its spec.
 pub(super) struct Delegation<'t>(Vec<(&'t RouteTableDoc, RouteTableSpec)>);
 
-/// Where a table is served.
+/// The hosts at which a table is served, and the prefixes of its paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Hosts of each root above it, or its own.
+    /// The hosts of each root table that delegates to it, or its own hosts.
     pub(super) hosts: Vec<String>,
-    /// Whether those are all.
+    /// Whether `hosts` is complete.
     pub(super) hosts_known: bool,
-    /// Why not, or what contradicts the API.
+    /// Why `hosts` is incomplete, and violations of Gloo's API.
     pub(super) problems: BTreeSet<&'static str>,
-    /// What comes before the paths of its routes.
+    /// The prefixes of the delegating routes.
     prefixes: BTreeSet<Prefix>,
 }
 
-/// One way to a table.
+/// The joined prefixes of one chain of delegating routes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Prefix {
     text: String,
-    /// Whether every matcher on the way is a prefix.
+    /// Whether every matcher in the chain is a prefix, so that Gloo's result is documented.
     is_known: bool,
 }
 
-/// One path of a route.
+/// One path at which a route is served.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Path {
     pub(super) text: String,
-    /// `exact`, `prefix`, `regex` or `suffix`; empty where there is no matcher of paths.
+    /// `exact`, `prefix`, `regex` or `suffix`. Empty if no matcher has a path.
     pub(super) kind: &'static str,
-    /// Whether it is the whole path.
+    /// Whether `text` is the full path.
     pub(super) is_known: bool,
 }
 
 impl<'t> Delegation<'t> {
     pub(super) fn new(tables: impl Iterator<Item = &'t RouteTableDoc>) -> Self {
-        // It is unknown what an unreadable table delegates to; Gloo's status of the child shows that a parent is missing.
+        // The delegations of a table with an invalid spec are unknown. The number of parents in the child's status shows that
+        // one is missing.
         Self(
             tables
                 .filter_map(|table| Some((table, table.spec().ok()?)))
@@ -65,11 +68,12 @@ impl<'t> Delegation<'t> {
         )
     }
 
-    /// Where `table` is served.
+    /// Returns the place of `table`.
     pub(super) fn place(&self, table: &RouteTableDoc, spec: &RouteTableSpec) -> Place {
         self.place_below(table, spec, &mut Vec::new())
     }
 
+    /// Returns the place of `table`. `below` are the tables to which it delegates, which detects a cycle.
     fn place_below<'a>(
         &'a self,
         table: &'a RouteTableDoc,
@@ -82,7 +86,7 @@ impl<'t> Delegation<'t> {
         };
         if below.iter().any(|other| other.key() == table.key()) {
             place.hosts_known = false;
-            place.problems.insert("tables delegate in a circle");
+            place.problems.insert("the delegation has a cycle");
             return place;
         }
         below.push(table);
@@ -113,11 +117,11 @@ impl<'t> Delegation<'t> {
             }
         }
         below.pop();
-        if place.prefixes.len() > MOST_WAYS {
-            place.prefixes = place.prefixes.into_iter().take(MOST_WAYS).collect();
+        if place.prefixes.len() > MOST_PREFIXES {
+            place.prefixes = place.prefixes.into_iter().take(MOST_PREFIXES).collect();
             place
                 .problems
-                .insert("more than 256 ways lead to the table");
+                .insert("more than 256 combinations of matchers delegate to the table");
         }
         let status = table.status().unwrap_or_default();
         let expected = status.num_parent_route_tables;
@@ -125,13 +129,13 @@ impl<'t> Delegation<'t> {
             place.hosts_known = false;
             place
                 .problems
-                .insert("a table that delegates to it may not be read");
+                .insert("a table that delegates to it cannot be read");
         }
         if !spec.hosts.is_empty() {
             if parents > 0 {
                 place
                     .problems
-                    .insert("a table that others delegate to must not have hosts");
+                    .insert("a table to which others delegate must not have hosts");
             }
             place.hosts = spec.hosts.clone();
             place.hosts_known = true;
@@ -143,7 +147,7 @@ impl<'t> Delegation<'t> {
             place.hosts_known = false;
             place
                 .problems
-                .insert("it has no hosts, and no table that may be read delegates to it");
+                .insert("it has no hosts, and no readable table delegates to it");
             place.prefixes = BTreeSet::from([Prefix {
                 text: String::new(),
                 is_known: false,
@@ -154,7 +158,7 @@ impl<'t> Delegation<'t> {
 }
 
 impl Place {
-    /// The paths of a route in the table, and whether there are more.
+    /// Returns the paths of a route of the table, and whether there are more than the limit.
     pub(super) fn paths(&self, route: &HttpRoute) -> (Vec<Path>, bool) {
         let mut paths = Vec::new();
         for matcher in matchers(route) {
@@ -168,7 +172,7 @@ impl Place {
 }
 
 impl Prefix {
-    /// The way on through a delegating route's matcher.
+    /// Appends the matcher of a delegating route.
     fn then(&self, matcher: Option<&HttpRequestMatcher>) -> Self {
         let path = self.path(matcher);
         Self {
@@ -177,7 +181,7 @@ impl Prefix {
         }
     }
 
-    /// The path of a matcher below.
+    /// Returns the path of a matcher of a table with this prefix.
     fn path(&self, matcher: Option<&HttpRequestMatcher>) -> Path {
         let Some((kind, own)) = matcher.and_then(|matcher| text(matcher.uri.as_ref()?)) else {
             let kind = if self.text.is_empty() { "" } else { "prefix" };
@@ -189,7 +193,7 @@ impl Prefix {
         };
         let before = self.text.trim_end_matches('/');
         let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
-        // Whether Gloo repeats what a child repeats is not documented, and a pattern cannot be joined.
+        // Gloo does not document a child that repeats the prefix, and a pattern cannot be joined to a prefix.
         let is_repeated = !before.is_empty() && own.strip_prefix(before).is_some_and(is_below);
         let is_joined = before.is_empty() || matches!(kind, "exact" | "prefix");
         let text = match own.trim_start_matches('/') {
@@ -205,7 +209,7 @@ impl Prefix {
     }
 }
 
-/// The matchers of a route; none at all matches everything.
+/// Returns the matchers of a route. `None` stands for a route without matchers, which matches every request.
 fn matchers(route: &HttpRoute) -> Vec<Option<&HttpRequestMatcher>> {
     if route.matchers.is_empty() {
         return vec![None];
@@ -224,7 +228,7 @@ fn text(uri: &StringMatch) -> Option<(&'static str, &str)> {
     texts.find_map(|(kind, text)| Some((kind, text.as_deref()?)))
 }
 
-/// Whether a route delegates to `table`.
+/// Whether `route` delegates to `table`.
 fn delegates(route: &HttpRoute, table: &RouteTableDoc) -> bool {
     let mut selectors = route
         .delegate
@@ -233,16 +237,14 @@ fn delegates(route: &HttpRoute, table: &RouteTableDoc) -> bool {
     selectors.any(|selector| selects(selector, table))
 }
 
-/// The tables that are known are of one cluster, and the workspace of a table is not known here.
+/// Whether `selector` selects `table`. Its cluster and workspace are ignored: all tables are of one cluster, and their
+/// workspaces are unknown.
 fn selects(selector: &ObjectSelector, table: &RouteTableDoc) -> bool {
     let key = table.key();
     let is = |wanted: &str, name: &str| wanted.is_empty() || wanted == name;
     is(&selector.name, &key.name)
         && is(&selector.namespace, &key.namespace)
-        && selector
-            .labels
-            .iter()
-            .all(|(label, value)| table.labels().get(label) == Some(value))
+        && has_all(table.labels(), &selector.labels)
 }
 
 #[cfg(test)]
@@ -261,7 +263,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A route that delegates to a table, below these prefixes.
+    /// Returns a route that delegates to the table `child` for these prefixes.
     fn to(child: &str, prefixes: &[&str]) -> Value {
         let matchers = prefixes
             .iter()
@@ -279,7 +281,7 @@ mod tests {
         json!({"prefix": text})
     }
 
-    /// Hosts and paths of the only route of the first table; `?` where they are not known; problems in brackets.
+    /// Returns the hosts, the paths of the only route of the first table, and the problems. `?` marks unknown hosts and paths.
     fn shown(tables: &[RouteTableDoc]) -> String {
         let delegation = Delegation::new(tables.iter());
         let spec = tables[0].spec().unwrap();
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn each_prefix_of_the_parent_meets_each_of_the_child() {
+    fn each_prefix_of_the_parent_is_joined_with_each_of_the_child() {
         let parent = table(
             "web",
             &["a.io", "b.io"],
@@ -319,7 +321,7 @@ mod tests {
         let parent = table("web", &["a.io"], json!([to("api", &["/"])]));
         let child = table("api", &[], leaf(&[json!({"exact": "/productpage"})]));
         check(&[child, parent], "a.io | exact /productpage | ");
-        // Without matchers, above or below.
+        // Without matchers in the parent or in the child.
         let parent = table("web", &["a.io"], json!([to("api", &[])]));
         let child = table("api", &[], leaf(&[]));
         check(&[child.clone(), parent], "a.io |   | ");
@@ -328,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_joined_over_several_levels_and_from_several_roots() {
+    fn several_levels_and_several_roots_are_joined() {
         let root = table("web", &["a.io"], json!([to("mid", &["/v1"])]));
         let other = table("web2", &["b.io"], json!([to("mid", &["/v2"])]));
         let mid = table("mid", &[], json!([to("api", &["/m"])]));
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_select_by_labels_too() {
+    fn parents_may_select_by_labels() {
         let selector = json!({"labels": {"table": "api"}, "namespace": "shop"});
         let route = json!({"matchers": [{"uri": {"prefix": "/p"}}], "delegate": {"routeTables": [selector]}});
         let parent = table("web", &["a.io"], json!([route]));
@@ -349,12 +351,12 @@ mod tests {
         check(&[child, parent.clone()], "a.io | prefix /p/x | ");
         check(
             &[other, parent],
-            "? | prefix? /x | it has no hosts, and no table that may be read delegates to it",
+            "? | prefix? /x | it has no hosts, and no readable table delegates to it",
         );
     }
 
     #[test]
-    fn what_cannot_be_told_is_marked() {
+    fn unknown_paths_are_marked() {
         let child = || table("api", &[], leaf(&[prefix("/x")]));
         let below = |uri: Value| {
             let route =
@@ -369,7 +371,7 @@ mod tests {
             &[child(), below(json!({"regex": "/p.*"}))],
             "a.io | prefix? /p.*/x | ",
         );
-        // Whether Gloo adds the prefix again is not documented.
+        // Gloo does not document whether it adds the prefix again.
         check(&[child(), below(prefix("/x"))], "a.io | prefix? /x/x | ");
         let pattern = table("api", &[], leaf(&[json!({"regex": "/a.*"})]));
         check(
@@ -380,26 +382,26 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_contradicts_the_others_is_marked_and_they_are_not() {
+    fn a_table_that_violates_the_api_has_a_problem() {
         let one = table("a", &[], json!([to("b", &["/a"])]));
         let two = table("b", &[], json!([to("a", &["/b"])]));
-        let circle = shown(&[one, two]);
+        let cycle = shown(&[one, two]);
         assert!(
-            circle.starts_with('?') && circle.ends_with("tables delegate in a circle"),
-            "{circle}"
+            cycle.starts_with('?') && cycle.ends_with("the delegation has a cycle"),
+            "{cycle}"
         );
         let parent = table("web", &["a.io"], json!([to("api", &["/p"])]));
         let hosts = table("api", &["b.io"], leaf(&[prefix("/x")]));
         check(
             &[hosts, parent],
-            "b.io | prefix /x | a table that others delegate to must not have hosts",
+            "b.io | prefix /x | a table to which others delegate must not have hosts",
         );
         let root = table("web", &["a.io"], leaf(&[prefix("/x")]));
         check(&[root], "a.io | prefix /x | ");
     }
 
     #[test]
-    fn a_parent_that_may_not_be_read_is_told_by_gloos_status() {
+    fn the_status_of_a_table_reveals_an_unreadable_parent() {
         let mut child = table("api", &[], leaf(&[prefix("/x")])).raw().clone();
         child["status"] = json!({"numParentRouteTables": 2});
         let child = RouteTableDoc::from_value(child).unwrap();
@@ -407,12 +409,12 @@ mod tests {
         let parent = table("web", &["a.io"], json!([to("api", &["/p"])]));
         check(
             &[child, parent],
-            "a.io? | prefix /p/x | a table that delegates to it may not be read",
+            "a.io? | prefix /p/x | a table that delegates to it cannot be read",
         );
     }
 
     #[test]
-    fn there_is_an_end_to_combinations() {
+    fn the_number_of_paths_is_limited() {
         let many: Vec<_> = (0..100).map(|number| format!("/{number}")).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
         let parent = table("web", &["a.io"], json!([to("api", &many)]));

@@ -1,4 +1,4 @@
-//! From a request for routes to its answer, with tables at hand.
+//! Requests to the source `gloo-routes` and their answers.
 
 use gloo_types::ObjectKey;
 use route_planner::{Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair, WeightSplit};
@@ -44,7 +44,7 @@ fn tables() -> Vec<Arc<RouteTableDoc>> {
         .to_vec()
 }
 
-/// The answer to `parameters` with the tables of the namespaces that it is about.
+/// Returns the answer to `parameters`.
 fn answer(profile: &str, parameters: Value) -> Result<String, Failure> {
     let query = query(CONFIG, profile, &parameters)?;
     let SourceQuery::GlooRoutes(routes) = query.source else {
@@ -59,7 +59,7 @@ fn web() -> Value {
     json!({"name": "web", "namespace": "shop"})
 }
 
-/// Neither the weights nor the canary nor its header route are there: they change while it walks.
+/// Weights, the canary's destination and managed routes are absent, because they change during a canary.
 #[test]
 fn a_set_for_each_route() {
     let routes = answer("default", json!({"routeTableSelector": web()})).unwrap();
@@ -71,11 +71,11 @@ fn a_set_for_each_table() {
     let both = json!({"names": ["web", "api"]});
     let parameters =
         json!({"routeTableSelector": both, "granularity": "table", "outputKey": "table"});
-    insta::assert_snapshot!(answer("default", parameters).unwrap(), @r#"{"output":{"parameters":[{"table":{"cluster":"c1","configError":"it has no hosts, and no table that may be read delegates to it","delegated":true,"host":"","hosts":[],"hostsCsv":"","hostsKnown":false,"key":"c1/edge/api","routeTable":{"labels":{},"name":"api","namespace":"edge"},"slug":"c1-edge-api"}},{"table":{"cluster":"c1","configError":"","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","hostsKnown":true,"key":"c1/shop/web","routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web"}}]}}"#);
+    insta::assert_snapshot!(answer("default", parameters).unwrap(), @r#"{"output":{"parameters":[{"table":{"cluster":"c1","configError":"it has no hosts, and no readable table delegates to it","delegated":true,"host":"","hosts":[],"hostsCsv":"","hostsKnown":false,"key":"c1/edge/api","routeTable":{"labels":{},"name":"api","namespace":"edge"},"slug":"c1-edge-api"}},{"table":{"cluster":"c1","configError":"","delegated":false,"host":"a.example.com","hosts":["a.example.com","b.example.com"],"hostsCsv":"a.example.com,b.example.com","hostsKnown":true,"key":"c1/shop/web","routeTable":{"labels":{"app":"demo"},"name":"web","namespace":"shop"},"slug":"c1-shop-web"}}]}}"#);
 }
 
 #[test]
-fn what_is_selected() {
+fn tables_and_routes_are_selected_by_name_and_label() {
     let keys = |parameters: Value| {
         let answer: Value = serde_json::from_str(&answer("default", parameters).unwrap()).unwrap();
         let sets = answer["output"]["parameters"].as_array().unwrap().clone();
@@ -93,7 +93,7 @@ fn what_is_selected() {
     let by_label =
         json!({"routeTableSelector": all, "routeSelector": {"labels": {"route": "demo"}}});
     assert_eq!(keys(by_label), r#""c1/shop/web/demo""#);
-    // Unlike Gloo's own plugin for Argo Rollouts, the router takes no route for selected that lacks the label.
+    // A route without the label is not selected, as in the router. Gloo's own plugin for Argo Rollouts selects it.
     let by_other_label =
         json!({"routeTableSelector": all, "routeSelector": {"name": "v1", "labels": {"x": "y"}}});
     assert_eq!(keys(by_other_label), r#""c1/edge/api/v1""#);
@@ -113,7 +113,7 @@ fn what_is_selected() {
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_requests_are_refused() {
     let refused = |profile, parameters: Value, expect: &str| {
         refused(answer(profile, parameters), expect);
     };
@@ -144,8 +144,7 @@ fn what_is_refused() {
     );
 }
 
-/// A table whose owner sends all requests of route demo to stable, while a Rollout shop/demo gives `canary` percent of them to
-/// the canary.
+/// Returns a table whose route demo sends all requests to stable, after the Rollout shop/demo has set the weight `canary`.
 fn split(canary: i32) -> Arc<RouteTableDoc> {
     let table = json!({
         "kind": "RouteTable", "metadata": {"name": "split", "namespace": "shop"},
@@ -191,7 +190,7 @@ fn split(canary: i32) -> Arc<RouteTableDoc> {
     Arc::new(table)
 }
 
-/// The routes of that table, with what `more` parameters ask for.
+/// Returns the routes of that table in the sets for the parameters `more`.
 fn split_routes(canary: i32, more: Value) -> Vec<Value> {
     let mut parameters = json!({"routeTableSelector": {"name": "split", "namespace": "shop"}});
     parameters
@@ -211,7 +210,7 @@ fn split_routes(canary: i32, more: Value) -> Vec<Value> {
 }
 
 #[test]
-fn destinations_and_weights_have_to_be_asked_for() {
+fn destinations_and_weights_are_optional() {
     assert_eq!(split_routes(0, json!({})), split_routes(25, json!({})));
     let destinations = split_routes(
         25,
@@ -222,9 +221,9 @@ fn destinations_and_weights_have_to_be_asked_for() {
     insta::assert_snapshot!(json!(weights), @r#"[{"destinations":[{"cluster":"","kind":"SERVICE","name":"stable","namespace":"shop","port":"http","weight":"75"},{"cluster":"","kind":"SERVICE","name":"canary","namespace":"shop","port":"http","weight":"25"}],"labels":{},"name":"demo","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]},{"destinations":[{"cluster":"c2","kind":"SERVICE","name":"stable","namespace":"edge","port":"","weight":"80"},{"cluster":"","kind":"VIRTUAL_DESTINATION","name":"vd","namespace":"shop","port":"","weight":"15"}],"labels":{},"name":"far","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]},{"destinations":[{"cluster":"","kind":"SERVICE","name":"other","namespace":"shop","port":"8080","weight":"100"}],"labels":{},"name":"rest","path":"","pathKnown":false,"pathType":"","paths":[{"path":"","type":""}]}]"#);
 }
 
-/// The names of the routes that are found, whatever the canary gets.
+/// Checks the names of the selected routes, which must not depend on the weight of the canary.
 #[track_caller]
-fn leading(more: Value, expect: &str) {
+fn check_routes(more: Value, expect: &str) {
     for canary in [0, 25, 100] {
         let routes = split_routes(canary, more.clone());
         let names = routes.iter().map(|route| route["name"].as_str().unwrap());
@@ -237,25 +236,25 @@ fn leading(more: Value, expect: &str) {
 }
 
 #[test]
-fn routes_may_be_chosen_by_where_their_owner_leads_them() {
-    leading(json!({"stableService": {"name": "stable"}}), "demo");
-    leading(
+fn routes_are_selected_by_destinations_of_their_owner() {
+    check_routes(json!({"stableService": {"name": "stable"}}), "demo");
+    check_routes(
         json!({"stableService": {"name": "stable", "namespace": "edge"}}),
         "far",
     );
-    leading(json!({"stableService": {"name": "canary"}}), "");
-    leading(json!({"stableService": {"name": "other"}}), "rest");
-    leading(json!({"stableService": {"name": "vd"}}), "");
-    leading(json!({"destinationKinds": ["VIRTUAL_DESTINATION"]}), "far");
-    leading(
+    check_routes(json!({"stableService": {"name": "canary"}}), "");
+    check_routes(json!({"stableService": {"name": "other"}}), "rest");
+    check_routes(json!({"stableService": {"name": "vd"}}), "");
+    check_routes(json!({"destinationKinds": ["VIRTUAL_DESTINATION"]}), "far");
+    check_routes(
         json!({"destinationKinds": ["SERVICE", "EXTERNAL_SERVICE"]}),
         "demo far rest",
     );
-    leading(json!({"destinationKinds": ["EXTERNAL_SERVICE"]}), "");
+    check_routes(json!({"destinationKinds": ["EXTERNAL_SERVICE"]}), "");
 }
 
 #[test]
-fn what_is_refused_about_destinations() {
+fn invalid_parameters_about_destinations_are_refused() {
     let refused = |more: Value, expect: &str| {
         let mut parameters = json!({"routeTableSelector": web()});
         parameters
@@ -282,7 +281,7 @@ fn what_is_refused_about_destinations() {
     );
 }
 
-/// Key and `configError` of each row of a table with these routes.
+/// Returns key and `configError` of each set of a table with these routes.
 fn errors(http: &Value) -> Vec<(String, String)> {
     let table = json!({
         "kind": "RouteTable", "metadata": {"name": "web", "namespace": "shop"},
@@ -303,9 +302,9 @@ fn errors(http: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// One bad row is that row's error, and no reason to stop the set.
+/// An ambiguous route must not make the call fail.
 #[test]
-fn routes_that_no_name_tells_apart_are_rows_with_an_error() {
+fn routes_without_a_unique_name_have_a_config_error() {
     let shown = errors(&json!([
         {"name": "a", "forwardTo": {}},
         {"name": "b", "forwardTo": {}},
@@ -325,7 +324,7 @@ fn routes_that_no_name_tells_apart_are_rows_with_an_error() {
     );
 }
 
-/// Hosts come from a table in another namespace, if that may be read.
+/// The parent may be in another namespace, if the profile may read it.
 #[test]
 fn a_delegated_table_has_the_hosts_of_its_parent() {
     let parent = json!({
@@ -358,7 +357,7 @@ fn a_delegated_table_has_the_hosts_of_its_parent() {
 }
 
 #[test]
-fn a_star_is_all_namespaces() {
+fn a_star_means_all_namespaces() {
     let config = "glooRoutes: {namespaces: ['*']}";
     let query = query(
         config,
@@ -380,9 +379,9 @@ fn a_star_is_all_namespaces() {
     );
 }
 
-/// The same tables are in both clusters, but for `api`, which is in east only.
+/// Both clusters have the same tables, except `api`, which only east has.
 #[test]
-fn several_clusters_are_rows_of_one_answer() {
+fn one_answer_has_the_sets_of_several_clusters() {
     let config = "
 clusters: {east: {}, west: {}}
 glooRoutes: {namespaces: [edge, shop]}";

@@ -1,31 +1,31 @@
-//! How a registry wants to be asked: the challenges of a 401 (RFC 9110, 11.6.1), and the token that answers one.
+//! The challenges of a 401 (RFC 9110, 11.6.1), and the response of a token server.
 
 use serde_json::Value;
 
-/// How a registry wants to be asked.
+/// How a registry requires a client to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Challenge {
     /// With the credentials themselves.
     Basic,
-    /// With a token from somewhere else.
+    /// With a token from a token server.
     Bearer(Bearer),
 }
 
-/// Where the token comes from, and what for.
+/// The parameters of a Bearer challenge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer {
-    /// URL that has tokens.
+    /// The URL of the token server.
     pub realm: String,
-    /// Whom the token is for.
+    /// The service for which the token is.
     pub service: Option<String>,
-    /// What the token has to allow; if the registry does not say, it is the permission to pull.
+    /// The scope of the token. If the registry names none, it is the permission to pull.
     pub scope: Option<String>,
-    /// Why the token that was sent does not do.
+    /// Why the registry refused the token that was sent.
     pub error: Option<String>,
 }
 
 impl Challenge {
-    /// The best of all challenges in all `WWW-Authenticate` headers of an answer: a token before the credentials themselves.
+    /// Returns the preferred challenge of all `WWW-Authenticate` headers of a response: Bearer, or else Basic.
     pub fn best<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mut is_basic = false;
         for (scheme, parameters) in headers.flat_map(challenges) {
@@ -52,7 +52,7 @@ impl Challenge {
 /// A scheme and its parameters.
 type Parsed = (String, Vec<(String, String)>);
 
-/// All challenges of one header. A word that is not followed by `=` begins the next one.
+/// Parses all challenges of one header. A word without `=` after it begins the next challenge.
 fn challenges(header: &str) -> Vec<Parsed> {
     let mut all: Vec<Parsed> = Vec::new();
     let mut rest = header;
@@ -79,7 +79,7 @@ fn challenges(header: &str) -> Vec<Parsed> {
     }
 }
 
-/// A value, quoted or not, and what follows it.
+/// Parses a value, quoted or not. Returns the value and the rest of the text.
 fn value(text: &str) -> (String, &str) {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find([' ', '\t', ',']).unwrap_or(text.len());
@@ -98,17 +98,18 @@ fn value(text: &str) -> (String, &str) {
     (value, chars.as_str())
 }
 
-/// A token, and for how many seconds it may be used.
+/// A token and its lifetime.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What to send. It is in no message.
+    /// The token. It must not be in any message.
     pub text: String,
-    /// A tenth less than the registry says, so that it does not expire on its way; an hour at most.
+    /// The time for which the token may be used, in seconds: a tenth less than its lifetime, so that it does not expire during
+    /// a request, and at most an hour.
     pub seconds: u64,
 }
 
 impl Token {
-    /// Reads the answer of a token server. Without `expires_in` a token is good for a minute.
+    /// Reads the response of a token server. Without `expires_in` a token expires after a minute.
     #[must_use]
     pub fn from_body(body: &[u8]) -> Option<Self> {
         let body: Value = serde_json::from_slice(body).ok()?;
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn every_challenge_of_every_header_is_read() {
+    fn all_challenges_of_all_headers_are_read() {
         check(
             &[
                 r#"Bearer realm="https://auth.io/token",service="reg,istry",scope="repository:a:pull""#,
@@ -181,13 +182,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_header_makes_it_panic(header in "(\\PC|[\",= \\\\]){0,60}", more in "Bearer [a-z=\", \\\\]{0,40}") {
+        fn no_header_causes_a_panic(header in "(\\PC|[\",= \\\\]){0,60}", more in "Bearer [a-z=\", \\\\]{0,40}") {
             Challenge::best([header.as_str(), more.as_str()].into_iter());
         }
     }
 
     #[test]
-    fn a_token_is_used_for_less_than_it_is_good_for() {
+    fn a_token_is_used_for_less_than_its_lifetime() {
         let read = |body: &str| {
             let token = Token::from_body(body.as_bytes())?;
             Some((token.text, token.seconds))

@@ -1,4 +1,4 @@
-//! Credentials as `docker login`, podman and Kubernetes' image pull Secrets keep them, and which of them are for an image.
+//! Credentials from the files of `docker login`, podman and Kubernetes' image pull Secrets, and their lookup for an image.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,16 +8,16 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value};
 
-use crate::pattern::{is_pattern, matches};
+use crate::matching::{is_pattern, matches};
 
-/// The names by which files and images call Docker Hub.
+/// The names of Docker Hub in files and images.
 const DOCKER_HUB: [&str; 4] = [
     "docker.io",
     "index.docker.io",
     "registry-1.docker.io",
     "registry.hub.docker.com",
 ];
-/// The keys that tell `config.json` from the older `.dockercfg`, which has registries at its top.
+/// The keys that distinguish `config.json` from the older `.dockercfg`, which has registries at the top.
 const CONFIG_KEYS: [&str; 4] = ["auths", "credHelpers", "credsStore", "HttpHeaders"];
 
 /// The credentials of a client.
@@ -36,7 +36,7 @@ pub enum Credentials {
     Registry(String),
 }
 
-/// No secret is in any log.
+/// Prints no secret, so that none can be in a log.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials")
@@ -44,7 +44,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// User and password of the header `Authorization: Basic`.
+    /// Returns the value for the header `Authorization: Basic`: user and password in base64.
     #[must_use]
     pub fn basic(&self) -> String {
         let (user, password) = match self {
@@ -55,35 +55,35 @@ impl Credentials {
     }
 }
 
-/// Why a file's credentials cannot be used.
+/// The reason why credentials cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeychainError {
-    /// It is no such file.
+    /// The file has another format.
     #[error("it is neither a Docker configuration nor a .dockercfg")]
     Format,
-    /// An entry cannot be read. Its text is in no message.
+    /// An entry is invalid. The message does not have its text, which may be a secret.
     #[error("the entry for {0} is not base64 of user:password")]
     Auth(String),
-    /// The credentials are kept by a program on the machine where the file was written.
+    /// The credentials are in a credential helper, a program on the machine where the file was written.
     #[error(
-        "dockerConfig names a credential helper for {0}, and no program is started for a lookup: let External Secrets write a dockerconfigjson Secret, by its generator ECRAuthorizationToken, GCRAccessToken or ACRAccessToken"
+        "dockerConfig names a credential helper for {0}, which the generator does not run: let External Secrets write a dockerconfigjson Secret with its generator ECRAuthorizationToken, GCRAccessToken or ACRAccessToken"
     )]
     Helper(String),
 }
 
-/// The credentials of some files.
+/// The credentials of several files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keychain {
     entries: Vec<(String, Credentials)>,
-    /// Keys for which a helper is configured.
+    /// The keys for which a credential helper is configured.
     helpers: BTreeSet<String>,
 }
 
 impl Keychain {
-    /// Adds what is in a file. Of equal keys, the earlier file's come first.
+    /// Adds the entries of a file. For equal keys, entries of earlier files come first.
     ///
     /// # Errors
-    /// If it is none, or holds what cannot be read.
+    /// Returns `Err` if the file has another format, or has an invalid entry.
     pub fn add(&mut self, file: &[u8]) -> Result<(), KeychainError> {
         let Ok(Value::Object(file)) = serde_json::from_slice(file) else {
             return Err(KeychainError::Format);
@@ -102,7 +102,7 @@ impl Keychain {
             };
             match credentials(key, entry)? {
                 Some(credentials) => self.entries.push((key.clone(), credentials)),
-                // docker writes an empty entry for what its store has.
+                // docker writes an empty entry for credentials that are in its store.
                 None if has_store => drop(self.helpers.insert(key.clone())),
                 None => {}
             }
@@ -110,11 +110,13 @@ impl Keychain {
         Ok(())
     }
 
-    /// The credentials for a repository of a registry, the best first: those for the repository itself, then for what it is
-    /// below, then for the registry, then by pattern.
+    /// Returns the credentials for a repository of a registry, the most specific first.
+    ///
+    /// The order is: the repository itself, a path above it, the registry, a pattern. For `r.io/org/app` that is
+    /// `r.io/org/app`, `r.io/org`, `r.io`, `*.io`.
     ///
     /// # Errors
-    /// If there are none but those that a helper has.
+    /// Returns `Err` if only a credential helper has credentials for it.
     pub fn find(
         &self,
         registry: &str,
@@ -134,9 +136,10 @@ impl Keychain {
     }
 }
 
-/// How well a key fits, the lower the better: patterns after names, and then the longer the better.
+/// How specific a key is; the lowest is the most specific. Names come before patterns, then longer paths before shorter.
 type Rank = (bool, std::cmp::Reverse<usize>);
 
+/// Returns the rank of `key` for a repository, or `None` if it does not match.
 fn rank(key: &str, registry: &str, repository: &str) -> Option<Rank> {
     let key = key
         .strip_prefix("https://")
@@ -159,7 +162,7 @@ fn rank(key: &str, registry: &str, repository: &str) -> Option<Rank> {
     is_below.then_some((is_pattern, std::cmp::Reverse(path.len())))
 }
 
-/// Label by label, as the kubelet does: `*.example.com` is neither `example.com` nor `a.b.example.com`.
+/// Matches a host label by label, as the kubelet does: `*.example.com` matches neither `example.com` nor `a.b.example.com`.
 fn matches_host(pattern: &str, host: &str) -> bool {
     let (pattern, port) = pattern.split_once(':').unwrap_or((pattern, ""));
     let (host, own_port) = host.split_once(':').unwrap_or((host, ""));
@@ -171,7 +174,7 @@ fn matches_host(pattern: &str, host: &str) -> bool {
             .all(|(pattern, label)| matches(pattern, label))
 }
 
-/// What one entry holds, if it holds anything.
+/// Reads one entry. Returns `None` if it has no credentials.
 fn credentials(
     key: &str,
     entry: &Map<String, Value>,
@@ -203,7 +206,7 @@ fn credentials(
     }))
 }
 
-/// Base64, padded or not.
+/// Decodes base64 with or without padding.
 fn decode(text: &str) -> Option<String> {
     const LENIENT: GeneralPurposeConfig =
         GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
@@ -226,7 +229,7 @@ mod tests {
         }
     }
 
-    /// What files have for `registry/repository`.
+    /// Checks the credentials in `files` for `registry/repository`, or the error.
     #[track_caller]
     fn check(files: &[Value], registry: &str, repository: &str, expect: &[&str]) {
         let mut keychain = Keychain::default();
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_many_forms() {
+    fn all_forms_of_an_entry_are_read() {
         for (entry, expect) in [
             (json!({"auth": "dTpwOnE="}), &["u:p:q"][..]),
             (json!({"auth": "dTpwOnE"}), &["u:p:q"]),
@@ -284,7 +287,7 @@ mod tests {
         check(&[json!({"r.io": "x"})], "r.io", "a", &["it is neither"]);
     }
 
-    /// The first of the keys that is for the image.
+    /// Checks which of the keys is preferred for the image.
     #[track_caller]
     fn first(keys: &[&str], registry: &str, repository: &str, expect: Option<&str>) {
         let auths: Map<String, Value> = keys
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_nearest_to_the_image_wins() {
+    fn the_most_specific_key_is_preferred() {
         let keys = [
             "*.io",
             "r.io",
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn several_files_are_tried_in_turn() {
+    fn entries_of_several_files_are_in_their_order() {
         let of = |user: &str| json!({"auths": {"r.io": {"username": user, "password": "p"}}});
         check(&[of("a"), of("b")], "r.io", "x", &["a:p", "b:p"]);
         let old = json!({"r.io": {"username": "c", "password": "p"}});
@@ -348,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helper_is_named_and_never_run() {
+    fn a_credential_helper_is_reported() {
         let helper = json!({"credHelpers": {"r.io": "ecr-login"}});
         check(
             std::slice::from_ref(&helper),
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn no_secret_is_in_what_is_printed() {
+    fn debug_output_has_no_secret() {
         let mut keychain = Keychain::default();
         keychain
             .add(br#"{"auths": {"r.io": {"auth": "dTpodXNo"}}}"#)

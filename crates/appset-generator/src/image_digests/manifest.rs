@@ -1,21 +1,21 @@
-//! What a registry sends for a manifest: an index of several images, or one image; and the body of a 404.
+//! Manifests: an index of several images, or one image. Also the body of a 404 and lists of tags.
 
 use serde_json::Value;
 
 use super::Platform;
 
-/// What to accept: an index or a manifest, of OCI or of Docker. An image of a kind that is not accepted would be a 404.
+/// The `Accept` header: an index or a manifest, of OCI or Docker. A registry returns 404 for an image of another media type.
 pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// Media types of indexes, which may be in indexes themselves.
+/// The media types of indexes. An index may contain indexes.
 const INDEXES: [&str; 2] = [
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
-/// Media types of images.
+/// The media types of images.
 const IMAGES: [&str; 2] = [
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
@@ -26,7 +26,7 @@ const IMAGES: [&str; 2] = [
 pub struct Digest(String);
 
 impl Digest {
-    /// Reads one; other algorithms are none.
+    /// Parses a digest. Returns `None` for other algorithms.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.strip_prefix("sha256:")?;
@@ -34,63 +34,63 @@ impl Digest {
         (hex.len() == 64 && hex.chars().all(legal)).then(|| Self(text.to_owned()))
     }
 
-    /// That of a manifest with this hash.
+    /// Returns the digest with this SHA-256 hash.
     #[must_use]
     pub fn from_sha256(hash: &[u8]) -> Option<Self> {
         let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
         Self::parse(&format!("sha256:{hex}"))
     }
 
-    /// As it is written in a reference.
+    /// Returns the digest as it is written in a reference.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// Why an answer does not lead to a digest.
+/// The reason why a response has no digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistryError {
-    /// It is something else, such as the page of a proxy.
+    /// The body is not a manifest. It may be a page of a proxy.
     #[error("did not send an image manifest")]
     NoManifest,
-    /// It is no configuration of an image.
+    /// The body is not the configuration of an image.
     #[error("did not send an image configuration")]
     NoConfiguration,
 }
 
-/// What a manifest has for a platform.
+/// The image for a platform in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// It is one image, whose configuration tells its platform.
+    /// The manifest is one image. Its configuration has the platform.
     Image {
-        /// Digest of the configuration.
+        /// The digest of the configuration.
         configuration: Digest,
     },
-    /// An index with an image that runs.
+    /// The manifest is an index with this image for the platform.
     Child(Digest),
-    /// An index without one: the indexes in it may have one.
+    /// The manifest is an index without an image for the platform. A nested index may have one.
     None {
-        /// Indexes in the index.
+        /// The indexes in the index.
         nested: Vec<Digest>,
-        /// Platforms of the images in the index.
+        /// The platforms of the images in the index.
         there: Vec<Platform>,
     },
 }
 
-/// Whether `manifest` is one: all have a `schemaVersion` (OCI image specification).
+/// Checks that `manifest` is a manifest, which must have a `schemaVersion` (OCI image specification).
 ///
 /// # Errors
-/// If it is something else.
+/// Returns `Err` if it has none.
 pub fn check_manifest(manifest: &[u8]) -> Result<(), RegistryError> {
     parse(manifest).map(drop)
 }
 
-/// What `manifest` has for `platform`: the exact one, else the nearest lower variant, else the only image if it names no
-/// platform.
+/// Chooses the image for `platform` in `manifest`: the exact platform, else the nearest lower variant, else the only image if it
+/// has no platform.
 ///
 /// # Errors
-/// If it is no manifest.
+/// Returns `Err` if it is not a manifest.
 pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, RegistryError> {
     let manifest = parse(manifest)?;
     let Some(entries) = manifest.get("manifests").and_then(Value::as_array) else {
@@ -128,33 +128,33 @@ pub fn choose(manifest: &[u8], platform: &Platform) -> Result<Choice, RegistryEr
     })
 }
 
-/// The platform of an image, from its configuration.
+/// Reads the platform of an image from its configuration.
 ///
 /// # Errors
-/// If it is no such configuration.
+/// Returns `Err` if it is not a configuration.
 pub fn platform_of(configuration: &[u8]) -> Result<Platform, RegistryError> {
     let configuration: Value = serde_json::from_slice(configuration).unwrap_or_default();
     Platform::read(&configuration).ok_or(RegistryError::NoConfiguration)
 }
 
 impl Platform {
-    /// Whether an image for `other` runs here.
+    /// Whether an image for `other` runs on this platform.
     #[must_use]
     pub fn runs(&self, other: &Self) -> bool {
         self.distance(other).is_some()
     }
 }
 
-/// What a 404 says is not there.
+/// What is unknown to a registry according to a 404.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
-    /// The manifest, in a repository that may be there.
+    /// The manifest. The repository may exist.
     Manifest,
     /// The repository.
     Repository,
 }
 
-/// What the body of a 404 says is not there. Anything but these codes may be another fault, such as a proxy's.
+/// Reads the body of a 404. Returns `None` without a known code, since the 404 may then be of a proxy.
 #[must_use]
 pub fn unknown(body: &[u8]) -> Option<Unknown> {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -163,7 +163,7 @@ pub fn unknown(body: &[u8]) -> Option<Unknown> {
     for error in errors {
         match error.get("code").and_then(Value::as_str) {
             Some("NAME_UNKNOWN") => return Some(Unknown::Repository),
-            // Harbor says NOT_FOUND, and Quay TAG_EXPIRED for a tag that was deleted.
+            // Harbor sends NOT_FOUND. Quay sends TAG_EXPIRED for a deleted tag.
             Some("MANIFEST_UNKNOWN" | "NOT_FOUND" | "TAG_EXPIRED") => {
                 found = Some(Unknown::Manifest);
             }
@@ -173,7 +173,7 @@ pub fn unknown(body: &[u8]) -> Option<Unknown> {
     found
 }
 
-/// Whether the body of a 200 lists tags, if only none: GHCR says `null`, and GAR has more keys.
+/// Whether the body of a 200 is a list of tags, which may be empty. GHCR sends `null` for an empty list, and GAR sends more keys.
 #[must_use]
 pub fn is_tag_list(body: &[u8]) -> bool {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -193,7 +193,7 @@ fn digest(descriptor: &Value) -> Option<Digest> {
     Digest::parse(descriptor.get("digest")?.as_str()?)
 }
 
-/// What BuildKit adds beside the images.
+/// Whether `entry` is an attestation, which BuildKit adds to an index.
 fn is_attestation(entry: &Value) -> bool {
     let annotation = entry.get("annotations");
     let is_annotated = annotation.is_some_and(|it| it.get("vnd.docker.reference.type").is_some());
@@ -210,7 +210,7 @@ mod tests {
         Digest::parse(&format!("sha256:{}", String::from(c).repeat(64))).unwrap()
     }
 
-    /// An entry of an index: its digest's digit, platform and media type.
+    /// Returns an entry of an index. `c` is the digit of its digest.
     fn entry(c: char, platform: &str, media_type: &str) -> Value {
         let mut entry = json!({"digest": name(c).as_str(), "mediaType": media_type});
         let mut parts = platform.split('/');
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_image_of_an_index_is_chosen() {
+    fn the_nearest_platform_of_an_index_is_chosen() {
         let image = IMAGES[0];
         let arms = [
             entry('5', "linux/arm/v5", image),
@@ -266,9 +266,9 @@ mod tests {
         );
     }
 
-    /// BuildKit writes an index for one platform, too, with a provenance beside it.
+    /// BuildKit writes an index with a provenance attestation even for one platform.
     #[test]
-    fn what_is_no_image_is_never_chosen() {
+    fn only_images_are_chosen() {
         let image = IMAGES[0];
         let mut annotated = entry('b', "linux/amd64", image);
         annotated["annotations"] = json!({"vnd.docker.reference.type": "attestation-manifest"});
@@ -280,7 +280,7 @@ mod tests {
         check(&beside, "linux/amd64", "none: ");
         let with = |one: Value| [&beside[..], &[one]].concat();
         check(&with(entry('a', "linux/amd64", image)), "linux/amd64", "a");
-        // Without a platform, only if there is no other one.
+        // An image without a platform is chosen only if it is the only one.
         check(&with(entry('a', "", image)), "linux/amd64", "a");
         let two = [entry('a', "", image), entry('b', "linux/arm64", image)];
         check(&two, "linux/amd64", "none: linux/arm64");
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_image_tells_its_platform_in_its_configuration() {
+    fn the_configuration_of_a_single_image_has_its_platform() {
         let platform = Platform::parse("linux/arm64", "platform").unwrap();
         let image =
             json!({"schemaVersion": 2, "config": {"digest": name('c').as_str()}}).to_string();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_404_says_what_is_not_there() {
+    fn the_code_of_a_404_is_read() {
         let code = |code: &str| unknown(json!({"errors": [{"code": code}]}).to_string().as_bytes());
         for manifest in ["MANIFEST_UNKNOWN", "NOT_FOUND", "TAG_EXPIRED"] {
             assert_eq!(code(manifest), Some(Unknown::Manifest));
@@ -321,7 +321,7 @@ mod tests {
         for other in ["DENIED", "UNAUTHORIZED", "BLOB_UNKNOWN", ""] {
             assert_eq!(code(other), None);
         }
-        // zot answers without a list, proxies with a page.
+        // zot sends no list, and a proxy sends a page.
         for other in [
             r#"{"errors":null}"#,
             r#"{"code":"MANIFEST_UNKNOWN"}"#,
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_tags_may_be_empty_but_has_to_be_one() {
+    fn a_list_of_tags_may_be_empty() {
         for list in [
             r#"{"tags":null}"#,
             r#"{"tags":[]}"#,

@@ -1,46 +1,48 @@
-//! Names of images, checked before they go into a URL.
+//! References to images, checked before they become parts of a URL, and the platforms of images.
 
+use std::fmt;
+
+use serde_json::Value;
 use strict_json::Problem;
 
-use super::Platform;
-use crate::pattern::matches;
+use crate::matching::matches;
 
-/// One image to look up.
+/// An image to look up, and the settings of its registry.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reference {
-    /// Host, and port if there is one.
+    /// The host of the registry, with the port if it has one.
     pub registry: String,
-    /// Whether the registry speaks http, not https.
+    /// Whether the registry uses http instead of https.
     pub plain_http: bool,
-    /// Path of the repository, in the form of OCI's distribution specification.
+    /// The path of the repository, as the OCI distribution specification defines it.
     pub repository: String,
     /// The tag.
     pub tag: String,
-    /// Whose manifest in an index; the index itself without one.
+    /// The platform whose manifest in an index is looked up. Without one it is the index itself.
     pub platform: Option<Platform>,
-    /// What proves that the tag is not there.
+    /// What proves that the tag is missing.
     pub proof: Proof,
-    /// Whether a missing repository is treated as a missing image: nothing was pushed to it yet.
+    /// Whether a missing repository counts as a missing image, because nothing was pushed to it yet.
     pub may_lack_repository: bool,
-    /// Whether an image that is in no index is taken for any platform, without a look into its configuration.
+    /// Whether an image without an index is accepted for any platform, without reading its configuration.
     pub trusts_single: bool,
-    /// Whether the registry has to have what its index names.
+    /// Whether to check that the registry has the image that an index names.
     pub verifies_child: bool,
 }
 
-/// What proves that a tag is not there.
+/// What proves that a tag is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The 404: the registry checks the permission to read before it looks, and looks in its own storage only.
+    /// A 404. The registry checks the permission to read before it looks, and it looks only in its own storage.
     Authorized,
-    /// The 404, and a list of tags that can be read: a stranger may get the same 404.
+    /// A 404, and a list of tags that can be read. A client without permission may get the same 404.
     TagList,
-    /// Nothing: the registry fetches from another one, whose failures end as a 404.
+    /// Nothing. The registry fetches from another one, whose failures also become a 404.
     None,
 }
 
 impl Proof {
-    /// What does for a registry by its name, unless the configuration says otherwise.
+    /// Returns the default for the registry `host`.
     pub(super) fn of_host(host: &str) -> Self {
         const EXACTLY: [&str; 5] = [
             "docker.io",
@@ -66,14 +68,15 @@ impl Proof {
 }
 
 impl Reference {
-    /// Registry and repository.
+    /// Returns registry and repository.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 }
 
-/// A repository's path: parts that begin and end with a letter or digit (OCI distribution specification, "Pulling manifests").
+/// Checks the path of a repository: each part begins and ends with a letter or digit (OCI distribution specification, "Pulling
+/// manifests").
 pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
     let alphanumeric = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let legal = |c: char| alphanumeric(c) || matches!(c, '.' | '_' | '-');
@@ -90,25 +93,22 @@ pub(super) fn repository(text: &str, path: String) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// Whether `text` is a tag (OCI distribution specification, "Pulling manifests").
+/// Whether `text` is a legal tag (OCI distribution specification, "Pulling manifests").
 pub(crate) fn is_tag(text: &str) -> bool {
     let first = |c| is_tag_character(c) && !matches!(c, '.' | '-');
     text.len() <= 128 && text.starts_with(first) && text.chars().all(is_tag_character)
 }
 
-/// Whether a tag may have `c`, though not always as its first character.
+/// Whether a tag may contain `c`. Not all of these characters may be the first.
 pub(crate) const fn is_tag_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// Whether `text` can be a tag.
-///
-/// # Errors
-/// If it cannot.
+/// Checks that `text` is a legal tag.
 pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     if !is_tag(text) {
         let expected = if text.contains('/') {
-            "a tag, which has no '/': use branch_slug or head_short_sha_7, as the build does"
+            "a tag, which cannot contain '/': use branch_slug or head_short_sha_7, as the build does"
         } else {
             "a tag: letters, digits, '_', '.' and '-', at most 128"
         };
@@ -121,12 +121,113 @@ pub(super) fn check_tag(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
+/// An operating system, an architecture and an optional variant, by Go's names and in the normal form of
+/// `github.com/containerd/platforms`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Platform {
+    os: String,
+    architecture: String,
+    /// Empty if the architecture has no variant, or if it is the default one.
+    variant: String,
+}
+
+impl Platform {
+    /// Parses a platform such as `linux/arm64` or `linux/arm/v7`.
+    pub(super) fn parse(text: &str, path: &str) -> Result<Self, Problem> {
+        let parts: Vec<_> = text.split('/').collect();
+        let legal = !parts.iter().any(|part| part.is_empty());
+        match parts.as_slice() {
+            [os, architecture] if legal => Ok(Self::new(os, architecture, "")),
+            [os, architecture, variant] if legal => Ok(Self::new(os, architecture, variant)),
+            _ => Err(Problem::Value {
+                path: path.to_owned(),
+                found: text.to_owned(),
+                expected: "a system and an architecture, such as linux/amd64 or linux/arm/v7"
+                    .into(),
+            }),
+        }
+    }
+
+    /// Reads the platform of an entry of an index, or of the configuration of an image.
+    pub(super) fn read(object: &Value) -> Option<Self> {
+        let text = |key| object.get(key).and_then(Value::as_str);
+        let variant = text("variant").unwrap_or_default();
+        Some(Self::new(text("os")?, text("architecture")?, variant))
+    }
+
+    fn new(os: &str, architecture: &str, variant: &str) -> Self {
+        let [os, architecture, variant] = [os, architecture, variant].map(str::to_ascii_lowercase);
+        let os = if os == "macos" { "darwin" } else { &os };
+        let numbered = format!("v{variant}");
+        let variant = match variant.as_str() {
+            "5" | "6" | "7" | "8" => numbered.as_str(),
+            other => other,
+        };
+        let (architecture, variant) = match (architecture.as_str(), variant) {
+            ("aarch64" | "arm64", "" | "v8") => ("arm64", ""),
+            ("aarch64" | "arm64", variant) => ("arm64", variant),
+            ("x86_64" | "x86-64" | "amd64", "" | "v1") => ("amd64", ""),
+            ("x86_64" | "x86-64" | "amd64", variant) => ("amd64", variant),
+            ("i386", _) => ("386", ""),
+            ("armhf", _) | ("arm", "") => ("arm", "v7"),
+            ("armel", _) => ("arm", "v6"),
+            other => other,
+        };
+        Self {
+            os: os.to_owned(),
+            architecture: architecture.to_owned(),
+            variant: variant.to_owned(),
+        }
+    }
+
+    /// Returns how far `other` is from this platform, or `None` if an image for `other` does not run here.
+    ///
+    /// 0 is the same platform, and a lower variant is farther: for `arm/v7`, `arm/v6` is 1 and `arm/v5` is 2. On `arm64` an image
+    /// for 32-bit `arm` is farther than any for `arm64`. On `amd64` an image for 32 bits is never accepted.
+    pub(super) fn distance(&self, other: &Self) -> Option<u32> {
+        if self.os != other.os {
+            return None;
+        }
+        if self.architecture == other.architecture && self.variant == other.variant {
+            return Some(0);
+        }
+        let (mine, theirs) = (self.level()?, other.level()?);
+        let runs = match (self.architecture.as_str(), other.architecture.as_str()) {
+            // Farther than any image for 64-bit ARM.
+            ("arm64", "arm") => return Some(100 + 8_u32.checked_sub(theirs)?),
+            (mine, theirs) => mine == theirs,
+        };
+        let lower = mine.checked_sub(theirs).filter(|lower| *lower > 0);
+        lower.filter(|_| runs)
+    }
+
+    /// Returns the number of the variant, if the architecture has numbered variants.
+    fn level(&self) -> Option<u32> {
+        match (self.architecture.as_str(), self.variant.strip_prefix('v')) {
+            ("amd64", None) if self.variant.is_empty() => Some(1),
+            ("arm64", None) if self.variant.is_empty() => Some(8),
+            ("amd64" | "arm64" | "arm", Some(number)) => number.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.os, self.architecture)?;
+        if self.variant.is_empty() {
+            return Ok(());
+        }
+        write!(f, "/{}", self.variant)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn registries_that_judge_rights_first_are_known_by_name() {
+    fn registries_that_check_permissions_first_are_known_by_name() {
         for host in [
             "docker.io",
             "quay.io",
@@ -155,12 +256,87 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_what_the_specification_allows() {
+    fn tags_are_legal_by_the_specification() {
         for tag in ["v1", "_", "A.b-c_9", &"x".repeat(128)] {
             check_tag(tag).unwrap();
         }
         for tag in ["", "-a", ".a", "a/b", "a:b", "ä", &"x".repeat(129)] {
             check_tag(tag).unwrap_err();
         }
+    }
+
+    fn platform(text: &str) -> Platform {
+        Platform::parse(text, "platform").unwrap()
+    }
+
+    #[test]
+    fn a_platform_has_a_normal_form() {
+        for (text, normal) in [
+            ("linux/arm64", "linux/arm64"),
+            ("linux/arm64/v8", "linux/arm64"),
+            ("linux/aarch64", "linux/arm64"),
+            ("Linux/X86_64", "linux/amd64"),
+            ("linux/amd64/v1", "linux/amd64"),
+            ("linux/amd64/v3", "linux/amd64/v3"),
+            ("linux/arm", "linux/arm/v7"),
+            ("linux/arm/6", "linux/arm/v6"),
+            ("linux/armhf", "linux/arm/v7"),
+            ("linux/armel", "linux/arm/v6"),
+            ("linux/i386", "linux/386"),
+            ("macos/arm64", "darwin/arm64"),
+            ("linux/s390x", "linux/s390x"),
+        ] {
+            assert_eq!(platform(text).to_string(), normal, "{text}");
+        }
+        for text in ["linux", "linux/", "/amd64", "linux/arm/v7/x", ""] {
+            assert!(Platform::parse(text, "platform").is_err(), "{text}");
+        }
+    }
+
+    /// Checks the order of platforms by distance, and those that do not run.
+    #[track_caller]
+    fn check(wanted: &str, nearest_first: &[&str], never: &[&str]) {
+        let distance = |other: &&str| platform(wanted).distance(&platform(other));
+        let distances: Vec<_> = nearest_first.iter().map(distance).collect();
+        assert!(distances.iter().all(Option::is_some), "{distances:?}");
+        assert!(distances.is_sorted_by(|a, b| a < b), "{distances:?}");
+        for other in never {
+            assert_eq!(distance(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn lower_variants_run_and_higher_variants_do_not() {
+        check(
+            "linux/arm",
+            &["linux/arm/v7", "linux/arm/v6", "linux/arm/v5"],
+            &["linux/arm/v8", "linux/arm64"],
+        );
+        check(
+            "linux/arm64/v8",
+            &[
+                "linux/arm64",
+                "linux/arm/v8",
+                "linux/arm/v7",
+                "linux/arm/v6",
+            ],
+            &["linux/arm64/v9", "linux/amd64", "windows/arm64"],
+        );
+        check(
+            "linux/arm64/v9",
+            &["linux/arm64/v9", "linux/arm64", "linux/arm/v7"],
+            &[],
+        );
+        check(
+            "linux/amd64/v3",
+            &["linux/amd64/v3", "linux/amd64/v2", "linux/amd64"],
+            &["linux/386", "linux/amd64/v4"],
+        );
+        check(
+            "linux/amd64",
+            &["linux/amd64"],
+            &["linux/386", "linux/amd64/v2"],
+        );
+        check("linux/s390x", &["linux/s390x"], &["linux/ppc64le"]);
     }
 }

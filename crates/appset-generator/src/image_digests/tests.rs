@@ -1,4 +1,4 @@
-//! From a request for images to its answer, registries aside.
+//! Requests to the source `image-digests` and their answers, without registries.
 
 use proptest::prelude::*;
 use proptest::sample;
@@ -24,7 +24,7 @@ fn digest(c: char) -> Digest {
     Digest::parse(&format!("sha256:{}", String::from(c).repeat(64))).unwrap()
 }
 
-/// The answer when the images in `found` are there.
+/// Returns the answer if the images in `found` exist.
 fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<String, Failure> {
     let config = Config::from_yaml(CONFIG).unwrap();
     let body = format!(r#"{{"input":{{"parameters":{parameters}}}}}"#);
@@ -43,7 +43,7 @@ fn answer(profile: &str, parameters: &str, found: &[(&str, char)]) -> Result<Str
         .map(|(name, c)| ((*name).to_owned(), digest(*c).into()));
     let sets = images.sets(&found.collect())?;
     let body = String::from_utf8(query.output.answer(sets)?.to_body()?).unwrap();
-    // 64 digits are hard to read.
+    // Shortens the digests.
     Ok(body
         .replace(&"a".repeat(64), "A")
         .replace(&"b".repeat(64), "B"))
@@ -63,25 +63,25 @@ fn images(more: &str) -> String {
 }
 
 #[test]
-fn columns_are_one_set() {
+fn columns_is_one_set() {
     insta::assert_snapshot!(answer("default", &images(""), BOTH).unwrap(), @r#"{"output":{"parameters":[{"digestBackEnd":"sha256:B","digestFront":"sha256:A","image":{"back-end":{"digest":"sha256:B","ref":"ghcr.io/myorg/back@sha256:B","repository":"ghcr.io/myorg/back","tag":"v1"},"front":{"digest":"sha256:A","ref":"ghcr.io/myorg/front@sha256:A","repository":"ghcr.io/myorg/front","tag":"v1"},"tag":"v1"}}]}}"#);
 }
 
 #[test]
-fn rows_are_a_set_for_each_image() {
+fn rows_is_a_set_for_each_image() {
     let rows = images(r#","layout":"rows","outputKey":"built""#);
     insta::assert_snapshot!(answer("default", &rows, ONE).unwrap(), @r#"{"output":{"parameters":[{"app":"front","built":{"digest":"sha256:A","ref":"ghcr.io/myorg/front@sha256:A","repository":"ghcr.io/myorg/front","tag":"v1"},"digest":"sha256:A"}]}}"#);
 }
 
 #[test]
-fn digests_are_one_set_with_nothing_else() {
+fn digests_is_one_set_with_digests_only() {
     let digests = images(r#","layout":"digests""#);
     insta::assert_snapshot!(answer("default", &digests, BOTH).unwrap(), @r#"{"output":{"parameters":[{"digestBackEnd":"sha256:B","digestFront":"sha256:A"}]}}"#);
 }
 
-/// A pull request whose images are still to be built is no reason to fail, which would hold up all the others.
+/// An error for a pull request without images would also stop the updates of all others.
 #[test]
-fn images_that_are_not_built_yet() {
+fn missing_images_are_handled_as_requested() {
     let empty = r#"{"output":{"parameters":[]}}"#;
     assert_eq!(answer("default", &images(""), ONE).unwrap(), empty);
     let omit = answer("default", &images(r#","onMissing":"omit""#), ONE).unwrap();
@@ -100,7 +100,7 @@ fn images_that_are_not_built_yet() {
 }
 
 #[test]
-fn what_may_be_looked_up() {
+fn registries_and_repositories_must_be_allowed() {
     let image = |image: &str| format!(r#"{{"tag":"v1","images":{{"a":{image}}}}}"#);
     refused(
         "default",
@@ -138,7 +138,7 @@ fn what_may_be_looked_up() {
 }
 
 #[test]
-fn tags_and_names() {
+fn invalid_tags_and_names_are_refused() {
     let tag = |tag: &str| format!(r#"{{"tag":"{tag}","images":{{"a":"myorg/a"}}}}"#);
     refused(
         "default",
@@ -198,7 +198,7 @@ fn a_profile_makes_the_tag_from_a_parameter() {
 }
 
 #[test]
-fn an_impossible_tag_is_missing_if_the_request_says_so() {
+fn an_illegal_tag_may_count_as_missing() {
     let tag =
         |tag: &str, more: &str| format!(r#"{{"tag":"{tag}","images":{{"a":"myorg/a"}}{more}}}"#);
     let skip = r#","onInvalidTag":"skip""#;
@@ -207,13 +207,13 @@ fn an_impossible_tag_is_missing_if_the_request_says_so() {
         let answered = answer("default", &tag(bad, skip), &[]).unwrap();
         assert_eq!(answered, r#"{"output":{"parameters":[]}}"#);
         let error = tag(bad, &format!(r#"{skip},"onMissing":"error""#));
-        refused("default", &error, "is not there");
+        refused("default", &error, "not found");
         let asked = asked(CONFIG, &tag(bad, skip));
         assert_eq!(asked.references().count(), 0);
     }
 }
 
-/// The images that a request with `parameters`, JSON, is about.
+/// Returns the query of a request with `parameters`, which are JSON.
 #[track_caller]
 fn asked(config: &str, parameters: &str) -> ImageQuery {
     let config = Config::from_yaml(config).unwrap();
@@ -227,7 +227,7 @@ fn asked(config: &str, parameters: &str) -> ImageQuery {
     }
 }
 
-/// The settings of a registry that its images are looked up with.
+/// Returns the reference to an image of a registry with these settings.
 #[track_caller]
 fn settings(registry: &str, repository: &str) -> Reference {
     let config = format!("imageDigests: {{registries: {{{registry}}}}}");
@@ -238,7 +238,7 @@ fn settings(registry: &str, repository: &str) -> Reference {
 }
 
 #[test]
-fn a_registry_says_what_proves_that_a_tag_is_missing() {
+fn the_proof_depends_on_host_and_settings() {
     let proof = |registry, repository| settings(registry, repository).proof;
     assert_eq!(proof("quay.io: {}", "a"), Proof::Authorized);
     assert_eq!(proof("quay.io: {proof: tag-list}", "a"), Proof::TagList);
@@ -255,7 +255,7 @@ fn a_registry_says_what_proves_that_a_tag_is_missing() {
 }
 
 #[test]
-fn what_an_administrator_may_get_wrong() {
+fn invalid_settings_are_refused() {
     let refused = |config: &str, expect: &str| {
         let config = format!("imageDigests: {{{config}}}");
         let error = Config::from_yaml(&config).unwrap_err().to_string();
@@ -279,7 +279,7 @@ fn what_an_administrator_may_get_wrong() {
     assert_eq!(source.docker_config().len(), 2);
 }
 
-/// What Git allows in the name of a branch, and more.
+/// Names of branches that Git allows, and other strings.
 fn branches() -> impl Strategy<Value = String> {
     prop_oneof![
         "\\PC{1,200}",
@@ -305,10 +305,10 @@ fn branches() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Nobody who names a branch can stop the whole set: it has an image, or none yet. A text that is all one template is refused
-    /// by intent, as it cannot be told from one that was not filled in.
+    /// The author of a branch cannot make the whole ApplicationSet fail. A text that is one template is refused by intent, since it
+    /// looks like a template that Argo CD did not resolve.
     #[test]
-    fn no_name_of_a_branch_stops_the_set(
+    fn no_branch_name_makes_the_call_fail(
         branch in branches(),
         rule in sample::select(vec!["docker-metadata", "gitlab-ref-slug", "github-slug-action", "argo-branch-slug", "verbatim"]),
     ) {

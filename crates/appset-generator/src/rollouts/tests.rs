@@ -1,9 +1,9 @@
-//! From a request for Rollouts to its answer, with Rollouts and tables at hand.
+//! Requests to the source `rollouts` and their answers.
 
 use std::collections::BTreeSet;
 
 use proptest::{collection, option, prelude::*, sample};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::SourceQuery;
@@ -17,7 +17,7 @@ profiles:
   team-a: {namespaces: [shop]}
 ";
 
-/// A Rollout with the plugin's `block`, in namespace shop.
+/// Returns a Rollout in the namespace shop with the plugin's `block`.
 fn rollout(name: &str, block: &Value, status: &Value) -> Value {
     json!({
         "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout",
@@ -35,7 +35,8 @@ fn selecting(table: &str) -> Value {
     json!({"routeTableSelector": {"name": table}})
 }
 
-fn walking() -> Value {
+/// Returns the status of a Rollout during a canary.
+fn in_progress() -> Value {
     json!({
         "phase": "Paused", "observedGeneration": "7", "stableRS": "5f", "currentPodHash": "7c", "currentStepIndex": 1,
         "canary": {"weights": {"canary": {"weight": 10}, "stable": {"weight": 90}}}
@@ -64,7 +65,7 @@ fn tables() -> Vec<Arc<RouteTableDoc>> {
     ]
 }
 
-/// The sets for `parameters`, as JSON.
+/// Returns the sets for `parameters` as JSON.
 fn sets(profile: &str, parameters: &Value, rollouts: &[Value]) -> Result<Vec<Value>, Failure> {
     let SourceQuery::Rollouts(query) = query(CONFIG, profile, parameters)?.source else {
         panic!("another source");
@@ -81,8 +82,8 @@ fn sets(profile: &str, parameters: &Value, rollouts: &[Value]) -> Result<Vec<Val
 }
 
 #[test]
-fn a_set_for_a_canary_under_way() {
-    let rollouts = [rollout("demo", &selecting("web"), &walking())];
+fn a_set_during_a_canary() {
+    let rollouts = [rollout("demo", &selecting("web"), &in_progress())];
     let sets = sets(
         "default",
         &json!({"include": ["weights", "steps"]}),
@@ -93,15 +94,15 @@ fn a_set_for_a_canary_under_way() {
 }
 
 #[test]
-fn what_changes_with_every_step_has_to_be_asked_for() {
+fn weights_and_steps_are_optional() {
     let of = |status: &Value| {
         let rollouts = [rollout("demo", &selecting("web"), status)];
         sets("default", &json!({}), &rollouts).unwrap()
     };
-    let mut later = walking();
+    let mut later = in_progress();
     later["currentStepIndex"] = json!(2);
     later["canary"]["weights"]["canary"]["weight"] = json!(50);
-    assert_eq!(of(&walking()), of(&later));
+    assert_eq!(of(&in_progress()), of(&later));
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn a_set_without_status() {
 }
 
 #[test]
-fn with_ping_pong_the_status_says_which_service_is_stable() {
+fn with_ping_pong_the_status_decides_which_service_is_stable() {
     let services = |stable_ping_pong: &str| {
         let mut rollout = rollout(
             "demo",
@@ -137,7 +138,7 @@ fn with_ping_pong_the_status_says_which_service_is_stable() {
     assert_eq!(services(""), r#""pong" "ping""#);
 }
 
-/// What is said of the tables that a `block` selects, for `profile`.
+/// Checks the tables that a `block` selects for `profile`, or the `configError`.
 #[track_caller]
 fn joined(profile: &str, block: Value, expect: Result<&str, &str>) {
     let sets = sets(
@@ -163,7 +164,7 @@ fn joined(profile: &str, block: Value, expect: Result<&str, &str>) {
 }
 
 #[test]
-fn tables_are_those_that_the_router_would_take() {
+fn tables_are_selected_as_the_router_selects_them() {
     let both = json!({"routeTableSelector": {"names": ["web", "more"]}});
     joined(
         "default",
@@ -190,9 +191,7 @@ fn tables_are_those_that_the_router_would_take() {
     joined(
         "team-a",
         gate,
-        Err(
-            "RouteTables of namespace edge are not looked up: have it added to rollouts.namespaces",
-        ),
+        Err("RouteTables in namespace edge are not read: have it added to rollouts.namespaces"),
     );
     joined(
         "default",
@@ -218,7 +217,7 @@ fn tables_are_those_that_the_router_would_take() {
 }
 
 #[test]
-fn destinations_may_be_where_the_router_allows_them() {
+fn destination_namespaces_are_allowed_as_in_the_router() {
     let mut block = selecting("web");
     block["stableDestination"] = json!({"namespace": "backend"});
     joined(
@@ -240,7 +239,7 @@ fn destinations_may_be_where_the_router_allows_them() {
 }
 
 #[test]
-fn what_is_selected() {
+fn rollouts_are_selected_by_plugin_namespace_and_label() {
     let mut other = rollout("other", &selecting("web"), &Value::Null);
     other["spec"]["strategy"]["canary"]["trafficRouting"]["plugins"] = json!({"acme/router": {}});
     let mut second = rollout("second", &Value::Null, &Value::Null);
@@ -292,7 +291,7 @@ fn what_is_selected() {
 }
 
 #[test]
-fn nothing_is_looked_up_for_another_cluster() {
+fn an_unknown_cluster_has_no_places() {
     let looked_up = |parameters: Value| match query(CONFIG, "default", &parameters).unwrap().source
     {
         SourceQuery::Rollouts(query) => {
@@ -306,13 +305,13 @@ fn nothing_is_looked_up_for_another_cluster() {
     };
     let none = String::new();
     assert_eq!(looked_up(json!({"cluster": "c2"})), [none.clone(), none]);
-    // A Rollout may select tables of another namespace than its own.
+    // A Rollout may select tables in other namespaces.
     let one = looked_up(json!({"namespaces": ["shop"]}));
     assert_eq!(one, ["shop", "edge shop"]);
 }
 
 #[test]
-fn what_is_refused() {
+fn invalid_requests_are_refused() {
     let ask = |profile, parameters: Value| sets(profile, &parameters, &[]);
     refused(
         ask("team-a", json!({"namespaces": ["edge"]})),
@@ -334,7 +333,7 @@ fn what_is_refused() {
     );
 }
 
-/// Whatever a controller may have written.
+/// Any status that a controller could have written.
 fn statuses() -> impl Strategy<Value = Value> {
     let text = || {
         option::of(sample::select(vec![
@@ -377,7 +376,7 @@ fn statuses() -> impl Strategy<Value = Value> {
         })
 }
 
-/// Blocks that select something, nothing, or are none.
+/// Plugin blocks that select a table, select none, or are invalid.
 fn blocks() -> impl Strategy<Value = Value> {
     sample::select(vec![
         selecting("web"),
@@ -399,9 +398,9 @@ fn is_printable(value: &Value) -> bool {
 }
 
 proptest! {
-    /// What the source rests on: a set that is missing is an Application that is deleted.
+    /// A missing set would delete an Application.
     #[test]
-    fn whatever_its_state_a_rollout_has_its_own_set(
+    fn a_rollout_has_its_own_set_in_every_state(
         rollouts in collection::btree_map("[a-z0-9.-]{1,50}", (blocks(), statuses()), 0..5)
     ) {
         let objects: Vec<_> = rollouts

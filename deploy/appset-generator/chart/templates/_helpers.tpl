@@ -21,7 +21,7 @@ labels:
 {{ .Values.tokens.secret | default .Release.Name }}
 {{- end }}
 
-{{- /* Whether the Pods need the token of their account. */ -}}
+{{- /* Whether the Pods need a service account token. */ -}}
 {{- define "readsCluster" -}}
 {{ or (not (empty .Values.kubernetes.namespaces)) .Values.kubernetes.watchNamespaces (not (empty .Values.refresh.namespaces)) }}
 {{- end }}

@@ -1,5 +1,5 @@
-//! `tests/data/registries`: one file for each kind of registry, with what it is documented to say. A conversation has to go
-//! exactly as it is written.
+//! `tests/data/registries`: one file for each kind of registry, with its documented responses. The lookup must send exactly the
+//! requests in the file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -9,22 +9,22 @@ use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Says, World};
+use super::{Reply, TestClient};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// `imageDigests` of the configuration, but for the credentials.
+    /// `imageDigests` of the configuration without credentials.
     config: Value,
     /// A Docker configuration.
     #[serde(default)]
     docker: Option<Value>,
-    /// Parameters of the request, for one image called `app`.
+    /// The parameters of the request, for one image called `app`.
     request: Value,
-    /// What every conversation begins with.
+    /// The exchanges with which every conversation begins.
     #[serde(default)]
     login: Vec<Exchange>,
-    /// Bodies by name: a name in angle brackets is its digest, everywhere.
+    /// Bodies by name. The name in angle brackets stands for the digest of the body.
     #[serde(default)]
     bodies: Vec<(String, String)>,
     cases: BTreeMap<String, Case>,
@@ -33,18 +33,18 @@ struct File {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
-    /// Keys of `config`, `docker` and `request` that are others here.
+    /// Replacements for `config` and `docker`, and additional keys of `request`.
     #[serde(default)]
     config: Option<Value>,
     #[serde(default)]
     docker: Option<Value>,
     #[serde(default)]
     request: BTreeMap<String, Value>,
-    /// Whether it begins with the file's `login`.
+    /// Whether the conversation begins with the file's `login`.
     #[serde(default = "yes")]
     login: bool,
     talk: Vec<Exchange>,
-    /// A digest, `missing`, or a part of the failure.
+    /// A digest, `missing`, or a part of the message of the failure.
     answer: String,
 }
 
@@ -80,7 +80,7 @@ fn hash(body: &str) -> String {
     format!("sha256:{hex}")
 }
 
-/// Digests in place of the names of bodies, and of single digits.
+/// Replaces names of bodies in angle brackets with their digests, and `<1>` with the digest of 64 times `1`.
 fn with_digests(text: &str, bodies: &[(String, String)]) -> String {
     let mut text = text.to_owned();
     for (name, body) in bodies {
@@ -104,19 +104,21 @@ async fn run(file: &File, case: &Case, bodies: &[(String, String)]) -> Result<()
     let problem = Arc::new(Mutex::new(None::<String>));
     let (left, found) = (Arc::clone(&script), Arc::clone(&problem));
     let named = bodies.to_vec();
-    let world = World::new(move |heard| {
+    let client = TestClient::new(move |received| {
         let Some(expected) = left.lock().unwrap().pop_front() else {
             found
                 .lock()
                 .unwrap()
-                .get_or_insert(format!("{} was not expected", heard.asked));
+                .get_or_insert(format!("{} was not expected", received.asked));
             return None;
         };
         let ask = with_digests(&expected.ask, &named);
-        let same = heard.asked == ask && heard.with == expected.with && heard.form == expected.form;
-        if !same || heard.accept != ACCEPT {
+        let same = received.asked == ask
+            && received.with == expected.with
+            && received.form == expected.form;
+        if !same || received.accept != ACCEPT {
             let (with, form) = (&expected.with, &expected.form);
-            let text = format!("{heard:?} instead of {ask} with {with:?} and {form:?}");
+            let text = format!("{received:?} instead of {ask} with {with:?} and {form:?}");
             found.lock().unwrap().get_or_insert(text);
             return None;
         }
@@ -124,10 +126,10 @@ async fn run(file: &File, case: &Case, bodies: &[(String, String)]) -> Result<()
         let body = body.map_or(with_digests(&expected.body, &named), |(_, body)| {
             body.clone()
         });
-        let says = Says::new(expected.status, &body);
+        let reply = Reply::new(expected.status, &body);
         let headers = expected.headers.iter();
-        Some(headers.fold(says, |says, (name, value)| {
-            says.header(name, &with_digests(value, &named))
+        Some(headers.fold(reply, |reply, (name, value)| {
+            reply.header(name, &with_digests(value, &named))
         }))
     });
 
@@ -143,7 +145,7 @@ async fn run(file: &File, case: &Case, bodies: &[(String, String)]) -> Result<()
         .as_object_mut()
         .unwrap()
         .extend(case.request.clone());
-    let answer = world.look_up(&config, &request, 25).await;
+    let answer = client.look_up(&config, &request, 25).await;
     if let Some(problem) = problem.lock().unwrap().take() {
         return Err(problem);
     }

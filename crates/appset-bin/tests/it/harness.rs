@@ -1,10 +1,11 @@
-//! A running generator, and an HTTP client that can stop half-way.
+//! A running generator, an HTTP client that can stop in the middle of a request, and a fake HTTP server.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -12,8 +13,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// No measure of anything: a test that waits longer has found a fault.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeout after which a test fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Writes a kubeconfig, without a login, for the API server at `host`.
 pub(crate) fn kubeconfig(dir: &Path, host: &str) -> PathBuf {
@@ -31,12 +32,12 @@ users: [{{name: any, user: {{}}}}]
     file
 }
 
-/// A running generator; it ends with this value.
+/// A running generator. Dropping it ends the process.
 pub(crate) struct Generator {
     dir: TempDir,
     process: Child,
     records: Receiver<Value>,
-    /// Records that were read on the way.
+    /// Log records that were already read.
     seen: Vec<Value>,
     api: String,
     ops: String,
@@ -51,7 +52,7 @@ pub(crate) struct Reply {
 }
 
 impl Generator {
-    /// Starts it with a configuration and tokens, each a name and a text.
+    /// Starts the generator with a configuration and tokens, each a name and a value.
     pub(crate) fn start(config: &str, tokens: &[(&str, &str)]) -> Self {
         Self::start_with(config, tokens, &[])
     }
@@ -60,7 +61,7 @@ impl Generator {
         Self::start_in(&[], config, tokens, flags)
     }
 
-    /// Starts it with these variables set.
+    /// Starts the generator with environment variables.
     pub(crate) fn start_in(
         environment: &[(&str, &str)],
         config: &str,
@@ -82,7 +83,7 @@ impl Generator {
         )
     }
 
-    /// Starts it with the only token in the file `token`.
+    /// Starts the generator with one token in the file `token`.
     pub(crate) fn start_with_token_file(config: &str, token: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
@@ -127,17 +128,17 @@ impl Generator {
         generator
     }
 
-    /// Where Argo CD asks.
+    /// Returns the address of the port for Argo CD.
     pub(crate) fn api(&self) -> &str {
         &self.api
     }
 
-    /// Holds `config.yaml`, and `tokens` or `token`.
+    /// Returns the directory with `config.yaml`, and `tokens` or `token`.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Asks for parameters below `path`, with a bearer token.
+    /// Requests parameters below `path` with a bearer token.
     pub(crate) fn post(&self, path: &str, token: Option<&str>, body: &str) -> Reply {
         let token = token.map(|token| ("authorization", format!("Bearer {token}")));
         let path = format!("{path}/api/v1/getparams.execute");
@@ -152,12 +153,12 @@ impl Generator {
         body: &str,
     ) -> Reply {
         let mut call = self.begin(method, path, headers, body.len());
-        // A refusal may come before the body is read.
+        // The server may refuse the request before it reads the body.
         call.0.write_all(body.as_bytes()).ok();
         call.reply()
     }
 
-    /// Sends all of a request but its body, which is to have `length` bytes.
+    /// Sends the head of a request whose body has `length` bytes.
     pub(crate) fn begin(
         &self,
         method: &str,
@@ -177,17 +178,17 @@ impl Generator {
         call
     }
 
-    /// Connects, and asks for nothing yet.
+    /// Opens a connection to the port for Argo CD.
     pub(crate) fn connect(&self) -> Call {
         Call(TcpStream::connect(&self.api).unwrap())
     }
 
-    /// Connects to the other port, and asks for nothing yet.
+    /// Opens a connection to the port for the kubelet and Prometheus.
     pub(crate) fn connect_ops(&self) -> Call {
         Call(TcpStream::connect(&self.ops).unwrap())
     }
 
-    /// Resident memory of the process, in bytes.
+    /// Returns the resident memory of the process in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
         let line = status
@@ -198,14 +199,14 @@ impl Generator {
         kib << 10
     }
 
-    /// Sends the bytes of a request.
+    /// Sends the bytes of a whole request.
     pub(crate) fn replay(&self, request: &[u8]) -> Reply {
         let mut call = self.connect();
         call.0.write_all(request).unwrap();
         call.reply()
     }
 
-    /// Asks the other port.
+    /// Sends a GET to the port for the kubelet and Prometheus.
     pub(crate) fn ops(&self, path: &str) -> Reply {
         let mut call = Call(TcpStream::connect(&self.ops).unwrap());
         let head = format!("GET {path} HTTP/1.1\r\nhost: any\r\n\r\n");
@@ -213,18 +214,18 @@ impl Generator {
         call.reply()
     }
 
-    /// Waits for a line of the figures.
+    /// Waits until the metrics contain a line.
     #[track_caller]
     pub(crate) fn wait_for(&self, line: &str) {
         self.wait_until("/metrics", line);
     }
 
-    /// Waits until the other port says this.
+    /// Waits until the response at `path` contains `part`.
     #[track_caller]
     pub(crate) fn wait_until(&self, path: &str, part: &str) {
         let started = Instant::now();
         while !self.ops(path).body.contains(part) {
-            assert!(started.elapsed() < PATIENCE, "{part} never came");
+            assert!(started.elapsed() < TIMEOUT, "{path} never had {part}");
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -234,13 +235,13 @@ impl Generator {
         kill_process(pid, Signal::TERM).unwrap();
     }
 
-    /// Terminates it, and returns what it logged.
+    /// Terminates the process and returns its log.
     pub(crate) fn stop(mut self) -> Vec<Value> {
         self.terminate();
         self.end()
     }
 
-    /// Waits for its end, and returns what it logged.
+    /// Waits for the end of the process and returns its log.
     pub(crate) fn end(&mut self) -> Vec<Value> {
         assert!(self.process.wait().unwrap().success());
         let mut records = std::mem::take(&mut self.seen);
@@ -267,13 +268,13 @@ impl Drop for Generator {
     }
 }
 
-/// A request that has begun.
+/// A connection on which a request may have begun.
 pub(crate) struct Call(TcpStream);
 
 impl Call {
-    /// Waits for the other side to close, without an answer.
+    /// Waits until the server closes the connection without a response.
     pub(crate) fn closed(mut self) {
-        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.0.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(self.0.read(&mut [0]).unwrap(), 0);
     }
 
@@ -281,12 +282,12 @@ impl Call {
         self.0.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Sends as far as the other side takes it.
+    /// Sends text, and ignores an error.
     pub(crate) fn try_send(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).ok();
     }
 
-    /// Reads the response: its head, and as many bytes as the head announces.
+    /// Reads the response: the head, and a body of `content-length` bytes.
     pub(crate) fn reply(self) -> Reply {
         let mut stream = BufReader::new(self.0);
         let mut head = String::new();
@@ -312,5 +313,76 @@ impl Reply {
             let value = line.strip_prefix(name)?.strip_prefix(": ")?;
             Some(value.trim())
         })
+    }
+}
+
+/// A fake HTTP server on loopback for registries, API servers and proxies. It records its requests.
+pub(crate) struct FakeServer {
+    pub(crate) host: String,
+    requests: Arc<Mutex<Vec<String>>>,
+}
+
+/// A response: status, additional headers, body.
+pub(crate) type Response = (u16, Vec<(&'static str, String)>, String);
+
+impl FakeServer {
+    /// Starts the server. `answer` gets `METHOD /path` and the Authorization header. If it returns `None`, the request gets no
+    /// response.
+    pub(crate) fn start(
+        answer: impl Fn(&str, &str) -> Option<Response> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (seen, answer) = (Arc::clone(&requests), Arc::new(answer));
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (seen, answer) = (Arc::clone(&seen), Arc::clone(&answer));
+                thread::spawn(move || serve(stream, &seen, &*answer));
+            }
+        });
+        Self { host, requests }
+    }
+
+    /// Returns `METHOD /path` of every request so far.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+fn serve(
+    stream: TcpStream,
+    seen: &Mutex<Vec<String>>,
+    answer: &dyn Fn(&str, &str) -> Option<Response>,
+) {
+    let mut writer = stream.try_clone().unwrap();
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    while let Some(first) = lines.next() {
+        let mut authorization = String::new();
+        for line in lines.by_ref().take_while(|line| !line.is_empty()) {
+            if let Some((name, value)) = line.split_once(": ")
+                && name.eq_ignore_ascii_case("authorization")
+            {
+                value.clone_into(&mut authorization);
+            }
+        }
+        let asked = first.trim_end_matches(" HTTP/1.1").to_owned();
+        seen.lock().unwrap().push(asked.clone());
+        let Some((status, headers, body)) = answer(&asked, &authorization) else {
+            // Keeps the connection open.
+            lines.next();
+            return;
+        };
+        let headers: String = headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        let length = body.len();
+        let body = if asked.starts_with("HEAD") { "" } else { &body };
+        let response =
+            format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n{headers}\r\n{body}");
+        if writer.write_all(response.as_bytes()).is_err() {
+            return;
+        }
     }
 }

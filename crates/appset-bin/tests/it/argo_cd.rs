@@ -1,9 +1,50 @@
-//! The calls that Argo CD's page on plugin generators makes with `curl`, byte for byte, and what it says of them.
+//! Recorded requests of Argo CD's client (see `tests/go/argocd`), and the `curl` calls of Argo CD's page on plugin generators.
 
 use serde_json::{Value, json};
 
-use crate::generator::{Generator, Reply};
-use crate::registry::Registry;
+use crate::harness::{FakeServer, Generator, Reply};
+
+#[track_caller]
+fn check_recording(recording: &[u8], status: u16, body: &str) {
+    let hello = "
+static:
+  hello:
+    inputs: [key1, key2, list, boolean, map]
+    sets: [{key1: val1}, {key1: val2}]
+";
+    let generator = Generator::start(hello, &[("argocd", "a-token-of-the-tests\n")]);
+    let reply = generator.replay(recording);
+    assert_eq!(reply.status, status, "{}", reply.body);
+    assert!(reply.body.contains(body), "{}", reply.body);
+}
+
+#[test]
+fn the_request_of_a_set_without_parameters() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/no-parameters.http");
+    check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
+}
+
+#[test]
+fn the_request_of_a_set_that_names_its_source() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/static.http");
+    check_recording(recording, 200, r#"[{"key1":"val1"},{"key1":"val2"}]"#);
+}
+
+#[test]
+fn a_request_with_every_kind_of_input() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/every-kind.http");
+    check_recording(
+        recording,
+        200,
+        r#"{"input":{"boolean":true,"key1":"grün <b>&amp;</b>  ☸","key2":"8080","list":["a","b"],"map":{"nested":{"deep":"value"},"number":"1000000"}},"key1":"val1"}"#,
+    );
+}
+
+#[test]
+fn a_request_for_a_source_that_is_not_configured() {
+    let recording = include_bytes!("../data/argo-cd-3.5.7/image-digests.http");
+    check_recording(recording, 400, "unknown source image-digests");
+}
 
 const CONFIG: &str = include_str!("../../../../examples/appset/document.yaml");
 /// The digests that the page shows, by image and tag.
@@ -55,15 +96,15 @@ const BRANCH_2: &str = r#"{
   }
 }"#;
 
-/// The configuration as it is shipped, but for the registry, which has the digests of the page; the token is one file.
-fn start() -> (Generator, Registry) {
-    let registry = Registry::start(|asked, _| {
+/// Starts a generator with the shipped configuration and one token file. Its registry has the digests of the page.
+fn start() -> (Generator, FakeServer) {
+    let registry = FakeServer::start(|asked, _| {
         let found = DIGESTS.iter().find(|(image, tag, _)| {
             asked.ends_with(&format!(" /v2/myorg/{image}/manifests/{tag}"))
         });
         let missing = r#"{"errors":[{"code":"MANIFEST_UNKNOWN"}]}"#;
         Some(match found {
-            // Nobody has the manifests of the page.
+            // The manifests with these digests are unknown.
             Some(_) if asked.starts_with("GET") => (405, Vec::new(), String::new()),
             Some((_, _, digest)) => {
                 let header = ("docker-content-digest", (*digest).to_owned());
@@ -79,7 +120,7 @@ fn start() -> (Generator, Registry) {
     (generator, registry)
 }
 
-/// Sends what `curl -d` does.
+/// Sends a request as `curl -d` does.
 fn curl(generator: &Generator, token: Option<&str>, body: &str) -> Reply {
     let mut headers = vec![
         ("User-Agent", "curl/8.5.0".to_owned()),
@@ -102,9 +143,9 @@ fn check(generator: &Generator, body: &str, sets: &Value) {
 }
 
 #[test]
-fn the_three_calls_are_answered_as_the_page_shows() {
+fn the_three_calls_have_the_answers_of_the_page() {
     let (generator, registry) = start();
-    // The page's own server ignores the input, which templates need echoed.
+    // The server of the page does not echo the input, which templates need.
     let input = json!({"param1": "value1"});
     check(
         &generator,
@@ -131,7 +172,7 @@ fn the_three_calls_are_answered_as_the_page_shows() {
 }
 
 #[test]
-fn without_the_token_of_the_file_it_is_403() {
+fn without_the_token_the_status_is_403() {
     let (generator, registry) = start();
     for body in [HELLO, BRANCH_1, ""] {
         for token in [None, Some(""), Some("wrong"), Some("strong-password2")] {
@@ -146,10 +187,10 @@ fn without_the_token_of_the_file_it_is_403() {
 }
 
 #[test]
-fn any_branch_that_git_allows_has_a_tag() {
+fn any_legal_branch_has_a_tag() {
     let (generator, registry) = start();
     let branch = |branch: &str| HELLO.replace("param1", "branch").replace("value1", branch);
-    // Not built yet, so there is no set.
+    // The images are not built, so there is no set.
     for name in ["Feature/X", "fix-{{x}}", "größe"] {
         check(&generator, &branch(name), &json!([]));
     }

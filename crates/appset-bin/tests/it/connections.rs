@@ -1,19 +1,29 @@
-//! What one call may cost, and what becomes of it at the end.
+//! Connections: how many may be open, how long a request may take, https, and the end of the process.
 
-use crate::generator::{Call, Generator};
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::harness::{Call, Generator};
 
 const CONFIG: &str = "static: {hello: {sets: [{key1: val1}]}}";
 const TOKENS: &[(&str, &str)] = &[("argocd", "t")];
 const BODY: &str = r#"{"input":{}}"#;
 
-/// A call whose body is still to come.
+/// Begins a call without sending the body.
 fn begin(generator: &Generator) -> Call {
     let token = ("authorization", "Bearer t".to_owned());
     generator.begin("POST", "/api/v1/getparams.execute", &[token], BODY.len())
 }
 
 #[test]
-fn calls_beyond_the_room_are_turned_away() {
+fn calls_above_the_limit_are_refused() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1"]);
     let mut call = begin(&generator);
     generator.wait_for("gloo_appset_running_calls 1");
@@ -23,9 +33,9 @@ fn calls_beyond_the_room_are_turned_away() {
     assert_eq!(call.reply().status, 200);
 }
 
-/// There may be four connections for each call.
+/// The limit is four connections for each call.
 #[test]
-fn a_connection_too_many_closes_the_oldest_that_has_no_answer_to_come() {
+fn a_connection_above_the_limit_evicts_the_oldest_without_a_pending_answer() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1"]);
     let mut running = begin(&generator);
     generator.wait_for("gloo_appset_running_calls 1");
@@ -41,7 +51,7 @@ fn a_connection_too_many_closes_the_oldest_that_has_no_answer_to_come() {
 }
 
 #[test]
-fn a_head_is_short_or_refused() {
+fn a_large_or_invalid_head_is_refused() {
     let generator = Generator::start(CONFIG, TOKENS);
     let send = |headers: &[(&str, String)]| {
         let token = ("authorization", "Bearer t".to_owned());
@@ -49,7 +59,7 @@ fn a_head_is_short_or_refused() {
         generator.send("POST", "/api/v1/getparams.execute", &headers, BODY)
     };
     let many = |count| vec![("x", "1".to_owned()); count];
-    // `host`, `content-length` and `authorization` count, too.
+    // `host`, `content-length` and `authorization` count as well.
     assert_eq!(send(&many(61)).status, 200);
     assert_eq!(send(&[("x", "1".repeat(15 << 10))]).status, 200);
     let too_large = [send(&many(62)), send(&[("x", "1".repeat(17 << 10))])];
@@ -66,9 +76,9 @@ fn a_head_is_short_or_refused() {
     }
 }
 
-/// A hundred times as many as either port admits.
+/// The clients open many more connections than either port allows.
 #[test]
-fn probes_and_calls_are_answered_while_others_hold_connections_on_both_ports() {
+fn probes_and_calls_are_answered_while_clients_hold_connections_on_both_ports() {
     let generator = Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=8"]);
     assert_eq!(generator.post("", Some("t"), BODY).status, 200);
     let before = generator.memory();
@@ -79,7 +89,7 @@ fn probes_and_calls_are_answered_while_others_hold_connections_on_both_ports() {
                 0 => generator.connect(),
                 _ => generator.connect_ops(),
             };
-            // Those that were closed for others may say so.
+            // Sending fails if the connection was evicted.
             call.try_send(&head);
             call
         })
@@ -89,7 +99,7 @@ fn probes_and_calls_are_answered_while_others_hold_connections_on_both_ports() {
     }
     assert_eq!(generator.post("", Some("t"), BODY).status, 200);
     for port in ["api", "ops"] {
-        // 256 on each, of which the port keeps 32 or 16.
+        // Each port got 256 connections, and keeps 32 or 16 of them.
         let evicted = format!(r#"closed_connections_total{{port="{port}",reason="evicted"}} 2"#);
         generator.wait_for(&evicted);
     }
@@ -111,7 +121,7 @@ fn a_call_ends_at_the_deadline() {
 }
 
 #[test]
-fn what_was_asked_before_the_end_is_answered() {
+fn calls_that_run_at_sigterm_are_answered() {
     let mut generator =
         Generator::start_with(CONFIG, TOKENS, &["--max-concurrent=1", "--deadline=600"]);
     let mut call = begin(&generator);
@@ -126,4 +136,71 @@ fn what_was_asked_before_the_end_is_answered() {
     );
     let log = generator.end();
     assert!(log.iter().any(|record| record["message"] == "drained"));
+}
+
+/// Writes a new certificate for localhost to `dir`.
+fn write_certificate(dir: &Path) -> CertificateDer<'static> {
+    let CertifiedKey { cert, signing_key } =
+        generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(dir.join("tls.crt"), cert.pem()).unwrap();
+    fs::write(dir.join("tls.key"), signing_key.serialize_pem()).unwrap();
+    cert.into()
+}
+
+/// Returns the status line of an answer over https to a client that trusts only `root`.
+fn https_status(generator: &Generator, root: &CertificateDer<'static>) -> io::Result<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(root.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(generator.api())?);
+    let body = r#"{"input":{}}"#;
+    write!(
+        stream,
+        "POST /api/v1/getparams.execute HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer t\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )?;
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply)?;
+    Ok(reply.lines().next().unwrap_or_default().to_owned())
+}
+
+#[test]
+fn a_certificate_changes_without_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = write_certificate(dir.path());
+    let flag = |name: &str, file: &str| format!("--{name}={}", dir.path().join(file).display());
+    let flags = [flag("tls-cert", "tls.crt"), flag("tls-key", "tls.key")];
+    let flags = [flags[0].as_str(), flags[1].as_str()];
+    let generator = Generator::start_with(CONFIG, &[("argocd", "t")], &flags);
+    assert_eq!(https_status(&generator, &first).unwrap(), "HTTP/1.1 200 OK");
+
+    let second = write_certificate(dir.path());
+    assert_eq!(
+        https_status(&generator, &second).unwrap(),
+        "HTTP/1.1 200 OK"
+    );
+    https_status(&generator, &first).unwrap_err();
+
+    // With an invalid key the previous certificate stays in use.
+    fs::write(dir.path().join("tls.key"), "none").unwrap();
+    assert_eq!(
+        https_status(&generator, &second).unwrap(),
+        "HTTP/1.1 200 OK"
+    );
+    // A client without TLS does not affect others.
+    let mut plain = TcpStream::connect(generator.api()).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    plain.read_to_end(&mut Vec::new()).ok();
+    assert_eq!(
+        https_status(&generator, &second).unwrap(),
+        "HTTP/1.1 200 OK"
+    );
 }

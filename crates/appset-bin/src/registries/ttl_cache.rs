@@ -1,4 +1,4 @@
-//! What is remembered for a while, by tokio's clock, which a test can turn.
+//! A cache with an expiry for each entry. It uses the clock of tokio, which tests can advance.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -7,38 +7,38 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Most entries. More than there are images in a cluster; what is forgotten is asked again.
-const MOST: usize = 10_000;
+/// The maximum number of entries, which is more than the images of a cluster. If the cache is full, it is cleared.
+const CAPACITY: usize = 10_000;
 
-/// Values, each for some time.
-pub(super) struct Remembered<K, V>(Mutex<HashMap<K, (Instant, V)>>);
+/// Values with an expiry for each.
+pub(super) struct TtlCache<K, V>(Mutex<HashMap<K, (Instant, V)>>);
 
-impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
+impl<K: Eq + Hash, V: Clone> TtlCache<K, V> {
     pub(super) fn new() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
 
-    /// The value, if its time is not over.
+    /// Returns the value, unless it has expired.
     pub(super) fn get(&self, key: &K) -> Option<V> {
         let all = self.lock();
         let (until, value) = all.get(key)?;
         (*until > Instant::now()).then(|| value.clone())
     }
 
-    /// Remembers `value` for `time`.
+    /// Sets the value, which expires after `time`.
     pub(super) fn put(&self, key: K, value: V, time: Duration) {
         let now = Instant::now();
         let mut all = self.lock();
-        if all.len() >= MOST {
+        if all.len() >= CAPACITY {
             all.retain(|_, (until, _)| *until > now);
         }
-        if all.len() >= MOST {
+        if all.len() >= CAPACITY {
             all.clear();
         }
         all.insert(key, (now + time, value));
     }
 
-    /// The value, or a new one that is remembered for `time`.
+    /// Returns the value or a new one. Either expires after `time` from now.
     pub(super) fn get_or_put(&self, key: K, time: Duration, new: impl FnOnce() -> V) -> V {
         let mut all = self.lock();
         let now = Instant::now();
@@ -47,7 +47,7 @@ impl<K: Eq + Hash, V: Clone> Remembered<K, V> {
         entry.1.clone()
     }
 
-    pub(super) fn forget(&self, key: &K) {
+    pub(super) fn remove(&self, key: &K) {
         self.lock().remove(key);
     }
 
@@ -61,26 +61,26 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_value_is_there_for_its_time_and_no_longer() {
-        let remembered = Remembered::new();
-        remembered.put("a", 1, Duration::from_secs(60));
+    async fn a_value_expires() {
+        let cache = TtlCache::new();
+        cache.put("a", 1, Duration::from_secs(60));
         tokio::time::advance(Duration::from_secs(59)).await;
-        assert_eq!(remembered.get(&"a"), Some(1));
+        assert_eq!(cache.get(&"a"), Some(1));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert_eq!(remembered.get(&"a"), None);
-        let put = |new| remembered.get_or_put("b", Duration::from_secs(9), || new);
+        assert_eq!(cache.get(&"a"), None);
+        let put = |new| cache.get_or_put("b", Duration::from_secs(9), || new);
         assert_eq!((put(2), put(3)), (2, 2));
-        remembered.forget(&"b");
-        assert_eq!(remembered.get(&"b"), None);
+        cache.remove(&"b");
+        assert_eq!(cache.get(&"b"), None);
     }
 
     #[tokio::test]
-    async fn it_does_not_grow_without_end() {
-        let remembered = Remembered::new();
-        for key in 0..=MOST {
-            remembered.put(key, (), Duration::from_secs(9));
+    async fn the_size_is_bounded() {
+        let cache = TtlCache::new();
+        for key in 0..=CAPACITY {
+            cache.put(key, (), Duration::from_secs(9));
         }
-        assert!(remembered.lock().len() <= MOST);
-        assert_eq!(remembered.get(&MOST), Some(()));
+        assert!(cache.lock().len() <= CAPACITY);
+        assert_eq!(cache.get(&CAPACITY), Some(()));
     }
 }

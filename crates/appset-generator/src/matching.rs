@@ -1,0 +1,178 @@
+//! Selectors of objects: patterns of names with `*`, and label selectors.
+
+use std::collections::BTreeMap;
+
+use gloo_types::LabelRequirement;
+use strict_json::{Block, Problem};
+
+/// Whether `text` matches `pattern`, in which `*` stands for any characters.
+pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
+    let Some(text) = text.strip_prefix(start) else {
+        return false;
+    };
+    // Taking the first match of each part leaves the most text for the next part, so no backtracking is needed.
+    let after = middle.split('*').try_fold(text, |text, part| {
+        let (_, after) = text.split_once(part)?;
+        Some(after)
+    });
+    after.is_some_and(|text| text.ends_with(end))
+}
+
+/// Whether `text` is a pattern rather than a name.
+pub(crate) fn is_pattern(text: &str) -> bool {
+    text.contains('*')
+}
+
+/// A label selector with the keys of a Rollout's `routeTableSelector`. An empty one selects every object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LabelSelector {
+    /// Labels that must be present with these values.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// Requirements that must all be met.
+    pub(crate) match_expressions: Vec<LabelRequirement>,
+}
+
+impl LabelSelector {
+    pub(crate) const KEYS: [&'static str; 2] = ["labels", "matchExpressions"];
+
+    /// Reads the two keys of `selector`, which may have other keys.
+    pub(crate) fn read(selector: &Block<'_>) -> Result<Self, Problem> {
+        let expressions = selector.blocks("matchExpressions", &["key", "operator", "values"])?;
+        let expressions = expressions.iter().map(requirement);
+        Ok(Self {
+            labels: selector.labels("labels")?,
+            match_expressions: expressions.collect::<Result<_, _>>()?,
+        })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    pub(crate) fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
+        let mut expressions = self.match_expressions.iter();
+        has_all(labels, &self.labels) && expressions.all(|expression| expression.matches(labels))
+    }
+}
+
+/// Whether `labels` contain all labels in `needed`.
+pub(crate) fn has_all(
+    labels: &BTreeMap<String, String>,
+    needed: &BTreeMap<String, String>,
+) -> bool {
+    needed
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn requirement(expression: &Block<'_>) -> Result<LabelRequirement, Problem> {
+    let key = expression.label_text("key")?.unwrap_or_default();
+    let values = expression.label_texts("values")?;
+    let operators = ["In", "NotIn", "Exists", "DoesNotExist"];
+    let operator = expression
+        .one_of("operator", &operators)?
+        .unwrap_or_default();
+    LabelRequirement::new(key, operator, values).map_err(|invalid| Problem::Value {
+        path: expression.path(invalid.key),
+        found: invalid.found,
+        expected: invalid.expected.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[track_caller]
+    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+        for text in matching {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for text in others {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_star_matches_any_characters() {
+        check("web", &["web"], &["", "we", "webs"]);
+        check("", &[""], &["a"]);
+        check("*", &["", "web", "a/b"], &[]);
+        check("a/*", &["a/b", "a/"], &["b/a"]);
+        check("ns1*", &["ns1", "ns1-a"], &["ns2", "ans1"]);
+        check("*-a", &["-a", "x-a", "-a-a"], &["x-b", "a"]);
+        check(
+            "a*b*c",
+            &["abc", "a-b-c", "abbcc", "abcbc"],
+            &["ab", "acb", "ac"],
+        );
+        check("a*a", &["aa", "aba"], &["a", "ab"]);
+        check("**", &["", "x"], &[]);
+    }
+
+    #[track_caller]
+    fn read(selector: &Value) -> Result<LabelSelector, String> {
+        let block = Block::root(selector, "the selector", &LabelSelector::KEYS).unwrap();
+        LabelSelector::read(&block).map_err(|problem| problem.to_string())
+    }
+
+    #[track_caller]
+    fn check_selector(selector: Value, labels: Value, expect: bool) {
+        let labels = serde_json::from_value(labels).unwrap();
+        assert_eq!(read(&selector).unwrap().matches(&labels), expect);
+    }
+
+    #[test]
+    fn all_labels_and_expressions_must_match() {
+        let team = |operator: &str, values: Value| json!({"labels": {"env": "prod"}, "matchExpressions": [{"key": "team", "operator": operator, "values": values}]});
+        let shop = json!({"env": "prod", "team": "shop"});
+        check_selector(json!({}), json!({}), true);
+        check_selector(team("In", json!(["shop"])), shop.clone(), true);
+        check_selector(team("In", json!(["cart"])), shop.clone(), false);
+        check_selector(team("In", json!(["shop"])), json!({"team": "shop"}), false);
+        check_selector(team("NotIn", json!(["shop"])), shop.clone(), false);
+        check_selector(team("NotIn", json!(["cart"])), json!({"env": "prod"}), true);
+        check_selector(team("Exists", json!([])), shop.clone(), true);
+        check_selector(team("DoesNotExist", json!([])), shop, false);
+        check_selector(
+            team("DoesNotExist", json!([])),
+            json!({"env": "prod"}),
+            true,
+        );
+    }
+
+    #[test]
+    fn invalid_expressions_are_refused() {
+        for (expression, expect) in [
+            (
+                json!({"operator": "Exists"}),
+                r#"matchExpressions[0].key is "", it must be the key of a label"#,
+            ),
+            (
+                json!({"key": "a"}),
+                r#"matchExpressions[0].operator is "", it must be In, NotIn, Exists or DoesNotExist"#,
+            ),
+            (
+                json!({"key": "a", "operator": "In"}),
+                r#"matchExpressions[0].values is "", it must be a list of at least one label value"#,
+            ),
+            (
+                json!({"key": "a", "operator": "Exists", "values": ["b"]}),
+                r#"matchExpressions[0].values is "b", it must be absent with Exists and DoesNotExist"#,
+            ),
+            (
+                json!({"key": "a", "operator": "in"}),
+                "matchExpressions[0].operator is \"in\"",
+            ),
+        ] {
+            let error = read(&json!({ "matchExpressions": [expression] })).unwrap_err();
+            assert!(error.contains(expect), "{error}");
+        }
+    }
+}
