@@ -11,7 +11,7 @@ use gloo_types::{broken_weight_rule, weight_shares};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::edit::DestinationChange;
+use crate::plan::DestinationChange;
 
 /// What a destination leads to, with the table's defaults filled in. The record stores these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -23,29 +23,27 @@
 
 mod admissible;
 mod config;
-mod config_reader;
 mod destinations;
-mod edit;
 mod error;
 mod intent;
-mod json_patch;
 mod limits;
 mod managed_routes;
 mod matcher;
-mod matching;
 mod mirror_policy;
 mod observe;
-mod originals;
 mod ownership;
+mod plan;
 mod planning;
 pub mod promotion;
 mod re2;
 mod record;
+mod record_matching;
+mod recovery;
 mod restore;
 mod roles;
 mod route;
 mod set_weight;
-mod survey;
+mod table_state;
 mod weight;
 
 pub use admissible::{Admissible, Progress, Recorded};
@@ -53,7 +51,6 @@ pub use config::{
     DEFAULT_PLUGIN_NAMES, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector,
     TlsSelector, VerifyMode, keys,
 };
-pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
     AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
@@ -63,6 +60,7 @@ pub use intent::{
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, fnv1a, mark, marked};
+pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;
 pub use restore::{at_rest, involved, managed_by, restore};
 

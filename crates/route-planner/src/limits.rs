@@ -9,10 +9,10 @@ use std::io;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::edit::{Edit, Plan};
 use crate::error::Refusal;
 use crate::ownership::ANNOTATION;
-use crate::survey::{Finding, Leads, Survey};
+use crate::plan::{Edit, Plan};
+use crate::table_state::{Finding, Leads, Survey};
 
 /// All annotations of an object, keys and values (k8s.io/apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS: usize = 256 * 1024;

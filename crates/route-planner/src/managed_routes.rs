@@ -30,14 +30,14 @@ use serde_json::{Map, Value, json};
 use self::list::{Copy, List};
 use crate::config::HeaderRoutePlacement;
 use crate::destinations::{DestinationList, ListForm, Slot};
-use crate::edit::{Edit, Warning};
 use crate::error::Refusal;
 use crate::intent::{Intent, ManagedRoute};
 use crate::matcher::{header_conditions, mirror_conditions, narrowed};
 use crate::mirror_policy::{Mirror, Policies, mirror_label};
 use crate::ownership::{Decided, Owner, Ownership, label_value};
+use crate::plan::{Edit, Warning};
 use crate::route::{Protocol, Route, raw_routes};
-use crate::survey::{Finding, Leads, Survey};
+use crate::table_state::{Finding, Leads, Survey};
 
 /// What changes about the managed routes of a table.
 #[derive(Default)]

@@ -11,16 +11,16 @@ use gloo_types::RouteTableDoc;
 use serde_json::Value;
 
 use crate::config::PluginConfig;
-use crate::edit::{Edit, Plan};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind, ManagedRoute, WeightSplit};
 use crate::limits;
 use crate::managed_routes::{self, Managed};
 use crate::ownership::{Owner, Ownership};
+use crate::plan::{Edit, Plan};
 use crate::roles::Roles;
 use crate::route::{Protocol, raw_routes};
 use crate::set_weight::{Growth, Weights, weights};
-use crate::survey::{Finding, Memory, Survey};
+use crate::table_state::{Finding, Memory, Survey};
 
 /// Plans an intent.
 pub(crate) fn plan(

@@ -26,9 +26,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::destinations::{DestinationId, Distinction, ListForm, Slot};
-use crate::edit::{Edit, OtherAnnotations};
 use crate::error::Refusal;
 use crate::ownership::{ANNOTATION, Fnv};
+use crate::plan::{Edit, OtherAnnotations};
 use crate::route::{Protocol, Route};
 
 const FORMAT: u32 = 2;

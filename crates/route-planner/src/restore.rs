@@ -7,10 +7,10 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use serde_json::Value;
 
 use crate::config::PluginConfig;
-use crate::edit::Plan;
 use crate::error::PlanError;
 use crate::intent::{Intent, IntentKind, ManagedRoutes, ServicePair, WeightSplit};
 use crate::ownership::Ownership;
+use crate::plan::Plan;
 use crate::record::Records;
 
 /// Decides how `table` loses everything that a Rollout inserted, and gets back what its owner wrote. What other
@@ -47,14 +47,6 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
             crate::plan(&config, &intent, table)
         }
         planned => planned,
-    }
-}
-
-impl Plan {
-    /// The table after the edits; `None` if it is not the table that was planned on.
-    pub fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
-        let after = gloo_types::patched(table.raw().clone(), &self.to_json_patch()).ok()?;
-        RouteTableDoc::from_value(after).ok()
     }
 }
 

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::config::RouteSelector;
 use crate::destinations::Malformed;
-use crate::edit::SkipReason;
 use crate::ownership::Ownership;
+use crate::plan::SkipReason;
 
 /// The list of a table in which a route is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

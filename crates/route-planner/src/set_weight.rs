@@ -15,14 +15,14 @@ use std::collections::HashSet;
 use gloo_types::broken_weight_rule;
 
 use crate::destinations::{DestinationId, DestinationList, Distinction, ListForm, Slot};
-use crate::edit::Warning;
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, WeightSplit};
-use crate::originals::{share_of, taken_by_others, without_canary};
+use crate::plan::Warning;
 use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split, StableIs};
+use crate::recovery::{share_of, taken_by_others, without_canary};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
-use crate::survey::{Finding, Leads, Survey, Surveyed};
+use crate::table_state::{Finding, Leads, Survey, Surveyed};
 use crate::weight;
 
 /// Whether a route may get a larger canary share.

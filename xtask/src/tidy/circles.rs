@@ -20,7 +20,6 @@ const KNOWN: &[(&str, &[&str])] = &[
         &["call", "from_wire", "goplugin", "netrpc"],
     ),
     ("crates/rollouts-rpc", &["metric_provider", "to_wire"]),
-    ("crates/route-planner", &["config", "config_reader"]),
     (
         "crates/route-store",
         &["cached", "clusters", "kube_api", "rollout", "table"],

@@ -7,9 +7,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use crate::edit::Edit;
 use crate::mirror_policy::Mirror;
 use crate::ownership::{Owner, Ownership, label_value};
+use crate::plan::Edit;
 
 /// The routes of a table, without those managed routes that are replaced.
 pub(super) struct List<'a> {

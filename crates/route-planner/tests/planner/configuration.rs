@@ -1,9 +1,10 @@
-//! The plugin block: what is read, what is refused, and in which words.
+//! The plugin block: accepted and refused values, and the table of keys that the reference is generated from.
 
 use std::collections::BTreeMap;
 
 use gloo_types::ObjectKey;
 use insta::{assert_debug_snapshot, assert_snapshot};
+use route_planner::keys::{BLOCK, Key, Shape};
 use route_planner::{ConfigError, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, VerifyMode};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
 }
 
 /// Parses `more` beside a selector by name.
-pub(crate) fn with(more: Value) -> Result<PluginConfig, ConfigError> {
+fn with(more: Value) -> Result<PluginConfig, ConfigError> {
     let mut block = json!({"routeTableSelector": {"name": "shop"}});
     block
         .as_object_mut()
@@ -474,4 +475,42 @@ fn the_block_is_found_under_any_accepted_name() {
     let others = plugins(&["other/plugin", "solo-io/glooedge"]);
     assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
     assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
+}
+
+/// A switch is the value of no key, so a key that is read complains about it, and by its path.
+#[test]
+fn every_key_of_the_reference_is_read() {
+    fn visit(keys: &[Key], place: &dyn Fn(Value) -> Value, above: &str) {
+        for key in keys {
+            let path = format!("{above}{}", key.name);
+            let at = |value: Value| place(json!({ (key.name): value }));
+            let error = with(at(json!(true))).unwrap_err().to_string();
+            assert!(error.contains(&format!(" {path} must be ")), "{error}");
+            match key.value {
+                Shape::Object(keys) => visit(keys, &at, &format!("{path}.")),
+                Shape::Objects(keys) => {
+                    visit(keys, &|value| at(json!([value])), &format!("{path}[0]."));
+                }
+                _ => {}
+            }
+        }
+    }
+    visit(BLOCK, &|block| block, "");
+}
+
+#[test]
+fn every_choice_of_the_reference_is_accepted_and_the_first_is_the_default() {
+    let unset = format!("{:?}", with(json!({})).unwrap());
+    for key in BLOCK {
+        let Shape::OneOf(choices) = key.value else {
+            continue;
+        };
+        for (index, choice) in choices.iter().enumerate() {
+            let config = with(json!({ (key.name): choice })).unwrap();
+            if key.default == format!("`{choice}`") {
+                assert_eq!(format!("{config:?}"), unset, "{}", key.name);
+                assert_eq!(index, 0, "{}", key.name);
+            }
+        }
+    }
 }

@@ -9,13 +9,10 @@
 )]
 
 mod configuration;
-mod limits;
 mod mirror_policies;
 mod observations;
 mod patches;
-mod promotions;
 mod properties;
-mod reference;
 mod refusals;
 mod restore;
 mod table;

@@ -1,11 +1,15 @@
-//! What SetWeight refuses: one line that names table, Rollout and remedy.
+//! Requests that are refused: one line that names the table, the Rollout and the remedy. This includes the limits of the API
+//! server (T-22 and T-23): SetWeight refuses a rollout that would exceed one before its first weight, but never refuses to move
+//! traffic back to stable.
 
 use std::error::Error;
 
-use crate::table::{self, Table};
+use gloo_types::RouteTableDoc;
 use insta::assert_snapshot;
-use route_planner::{Intent, PodHashes, plan};
+use route_planner::{ANNOTATION, Intent, PodHashes, plan};
 use serde_json::{Value, json};
+
+use crate::table::{self, Table};
 
 /// The error and its causes, as the caller joins them.
 fn refusal(table: &Table, intent: &Intent) -> String {
@@ -228,5 +232,115 @@ fn what_another_rollout_remembers_is_not_read() {
     assert_eq!(
         table.annotation(),
         Some(r#"{"version":2,"rollouts":{"shop/ratings":"odd"}}"#)
+    );
+}
+
+fn weight(desired: i32) -> Intent {
+    table::intent("shop/reviews", desired, 100, vec![])
+}
+
+fn with_header_routes(names: usize) -> Intent {
+    let mut intent = weight(25);
+    intent.managed.order = (0..names).map(|name| format!("hdr-{name}")).collect();
+    intent
+}
+
+/// Routes that all lead to stable, each with `padding` bytes in its `forwardTo`.
+fn routes(count: usize, padding: usize) -> Vec<Value> {
+    let path = format!("/{}", "x".repeat(padding));
+    let route = |at: usize| {
+        json!({
+            "name": format!("r{at}"),
+            "matchers": [{"uri": {"prefix": format!("/{at}")}}],
+            "forwardTo": {"pathRewrite": path, "destinations": ["reviews"]},
+        })
+    };
+    (0..count).map(route).collect()
+}
+
+fn table_of(routes: &[Value]) -> Table {
+    Table::new("mesh/shop", table::expand(json!({ "http": routes })))
+}
+
+#[track_caller]
+fn check_limit(table: &Table, intent: &Intent, expect: Result<(), &str>) {
+    let planned = plan(&table.config("shop/reviews"), intent, &table.doc());
+    match (planned, expect) {
+        (Ok(plan), Ok(())) => assert!(plan.grows()),
+        (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+        (Ok(_), Err(expect)) => panic!("not refused: {expect}"),
+        (Err(error), Ok(())) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn t22_operations_of_one_patch() {
+    check_limit(&table_of(&routes(2_499, 0)), &weight(25), Ok(()));
+    let refused =
+        "2500 routes to split need 10004 operations of one patch, the API server takes 10000";
+    check_limit(&table_of(&routes(2_500, 0)), &weight(25), Err(refused));
+    // A header step later on brings a copy of each route.
+    check_limit(&table_of(&routes(1_666, 0)), &with_header_routes(2), Ok(()));
+    let refused = "operations of one patch";
+    check_limit(
+        &table_of(&routes(1_667, 0)),
+        &with_header_routes(2),
+        Err(refused),
+    );
+}
+
+#[test]
+fn t22_bytes_of_annotations() {
+    let mut table = table_of(&routes(10, 0));
+    table.annotate_other("notes", &"x".repeat(257_000));
+    check_limit(&table, &weight(25), Ok(()));
+    table.annotate_other("notes", &"x".repeat(258_048));
+    check_limit(
+        &table,
+        &weight(25),
+        Err("bytes of annotations, the API server takes 262144"),
+    );
+}
+
+#[test]
+fn t22_bytes_of_one_request() {
+    check_limit(&table_of(&routes(100, 9_000)), &weight(25), Ok(()));
+    let refused = "bytes of one request, the API server takes 3145728";
+    check_limit(&table_of(&routes(100, 11_000)), &weight(25), Err(refused));
+    check_limit(
+        &table_of(&routes(100, 9_000)),
+        &with_header_routes(2),
+        Err(refused),
+    );
+}
+
+#[test]
+fn t22_traffic_returns_to_stable_beyond_every_limit() {
+    let mut table = table_of(&routes(100, 0));
+    table.annotate_other("notes", &"x".repeat(250_000));
+    table.set_weight("shop/reviews", 50, 100, vec![]).unwrap();
+    let mut spec = table.document()["spec"].clone();
+    let more = table::expand(json!({"http": routes(3_000, 0)}));
+    let more = more["http"].as_array().unwrap()[100..].iter().cloned();
+    spec["http"].as_array_mut().unwrap().extend(more);
+    table.replace_spec(spec);
+    check_limit(&table, &weight(60), Err("the API server takes"));
+    let plan = table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert!(plan.hands_back);
+}
+
+#[test]
+fn t23_a_route_takes_80_bytes_of_the_record() {
+    let routes = routes(1_000, 0);
+    let mut table = table_of(&routes);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    let bytes = table.annotation().unwrap().len();
+    assert!(bytes < 80 * routes.len(), "{bytes}");
+    // What is left of it at rest is nothing.
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    let doc: RouteTableDoc = table.doc();
+    assert!(
+        doc.annotations()
+            .is_none_or(|all| !all.contains_key(ANNOTATION))
     );
 }

@@ -25,14 +25,14 @@ use crate::config::PluginConfig;
 use crate::destinations::{
     DestinationList, Distinction, Malformed, Reading, Slot, check_destination,
 };
-use crate::edit::{SkipReason, Warning};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind};
-use crate::matching::{Candidate, Copies, matched};
-use crate::originals::{
+use crate::plan::{SkipReason, Warning};
+use crate::record::{Hash, Record, Records, RouteRecord, Split};
+use crate::record_matching::{Candidate, Copies, matched};
+use crate::recovery::{
     Recovered, additional_roles, recover, stable_from_canary, without_applied, without_canary,
 };
-use crate::record::{Hash, Record, Records, RouteRecord, Split};
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
 
@@ -447,7 +447,7 @@ impl<'a> Survey<'a> {
     }
 
     /// Routes that are skipped, and why.
-    pub(crate) fn skipped(&self) -> impl Iterator<Item = crate::edit::Skip> {
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = crate::plan::Skip> {
         self.routes.iter().filter_map(|it| {
             let reason = match &it.finding {
                 Finding::Other(reason) => reason.clone(),
@@ -461,7 +461,7 @@ impl<'a> Survey<'a> {
                 } => SkipReason::SplitBy(rollout.clone()),
                 _ => return None,
             };
-            Some(crate::edit::Skip {
+            Some(crate::plan::Skip {
                 route: it.route.label(),
                 reason,
             })
