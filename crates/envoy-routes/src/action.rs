@@ -13,15 +13,6 @@ use crate::delegation::Leaf;
 use crate::matcher::{self, Path};
 use crate::{Reason, Refusal};
 
-/// The names of the API for the status of a redirect. Tables in use have the number, too.
-const REDIRECT_CODES: [(u64, &str); 5] = [
-    (301, "MOVED_PERMANENTLY"),
-    (302, "FOUND"),
-    (303, "SEE_OTHER"),
-    (307, "TEMPORARY_REDIRECT"),
-    (308, "PERMANENT_REDIRECT"),
-];
-
 /// The key and the value of the action of a route, for the requests of one of its matchers. Adds the clusters that it leads
 /// to.
 pub(crate) fn action(
@@ -178,21 +169,4 @@ fn direct_response(response: &DirectResponseAction) -> Result<Map<String, Value>
     let body = response.body.iter();
     let body = body.map(|body| ("body".to_owned(), json!({"inline_string": body})));
     Ok([status].into_iter().chain(body).collect())
-}
-
-/// The document with the name of each status of a redirect that is written as a number.
-pub(crate) fn with_named_redirect_codes(document: &Value) -> Value {
-    let mut document = document.clone();
-    let routes = document
-        .pointer_mut("/spec/http")
-        .and_then(Value::as_array_mut);
-    for route in routes.into_iter().flatten() {
-        if let Some(code) = route.pointer_mut("/redirect/responseCode")
-            && let Some(number) = code.as_u64()
-        {
-            let known = REDIRECT_CODES.iter().find(|(known, _)| *known == number);
-            *code = known.map_or_else(|| json!(number.to_string()), |(_, name)| json!(name));
-        }
-    }
-    document
 }

@@ -6,9 +6,18 @@ use gloo_types::{
     DelegateAction, HttpRequestMatcher, HttpRoute, ObjectKey, ObjectSelector, RouteTableDoc,
     RouteTableSpec, SortMethod,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::{Reason, Refusal, Untranslated, action, fields, matcher};
+use crate::{Reason, Refusal, Untranslated, fields, matcher};
+
+/// The names of the API for the status of a redirect. Tables in use have the number, too.
+const REDIRECT_CODES: [(u64, &str); 5] = [
+    (301, "MOVED_PERMANENTLY"),
+    (302, "FOUND"),
+    (303, "SEE_OTHER"),
+    (307, "TEMPORARY_REDIRECT"),
+    (308, "PERMANENT_REDIRECT"),
+];
 
 /// A table that can be read.
 pub(crate) struct Table {
@@ -47,7 +56,7 @@ impl Table {
         untranslated: &mut Vec<Untranslated>,
     ) -> Option<Self> {
         let name = format!("RouteTable {}", document.key());
-        let raw = action::with_named_redirect_codes(document.raw());
+        let raw = with_named_redirect_codes(document.raw());
         let spec = RouteTableDoc::from_value(raw.clone()).and_then(|table| table.spec());
         let found = fields::unknown_in_table(&raw).into_iter();
         untranslated.extend(found.map(|refusal| refusal.of(&name)));
@@ -257,4 +266,21 @@ fn chain(error: &dyn std::error::Error) -> String {
         Some(source) => format!("{error}: {}", chain(source)),
         None => error.to_string(),
     }
+}
+
+/// The document with the name of each status of a redirect that is written as a number.
+fn with_named_redirect_codes(document: &Value) -> Value {
+    let mut document = document.clone();
+    let routes = document
+        .pointer_mut("/spec/http")
+        .and_then(Value::as_array_mut);
+    for route in routes.into_iter().flatten() {
+        if let Some(code) = route.pointer_mut("/redirect/responseCode")
+            && let Some(number) = code.as_u64()
+        {
+            let known = REDIRECT_CODES.iter().find(|(known, _)| *known == number);
+            *code = known.map_or_else(|| json!(number.to_string()), |(_, name)| json!(name));
+        }
+    }
+    document
 }

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use json_patch::{Patch, PatchError, PatchOperation, RemoveOperation};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{
+    DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor,
+};
+use serde_json::{Map, Value};
 
 use crate::resource::{MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable};
-use crate::strict::Strict;
 
 /// Namespace and name of an object. Displays as `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,5 +238,148 @@ fn read<K: Resource, T: DeserializeOwned + Default>(
                 source: error.into_inner(),
             }
         }),
+    }
+}
+
+/// `document` with the changes of `patch`. The fields that stay keep their order.
+///
+/// The library moves the last field of an object to the place of one that it removes. That is the same object to JSON, but not
+/// to a person who reads the file.
+///
+/// # Errors
+/// Returns `Err` if an operation cannot be carried out, or a `test` fails.
+pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> {
+    for operation in &patch.0 {
+        let has_removed = match operation {
+            PatchOperation::Remove(operation) => remove_field(&mut document, operation).is_some(),
+            _ => false,
+        };
+        if !has_removed {
+            json_patch::patch(&mut document, std::slice::from_ref(operation))?;
+        }
+    }
+    Ok(document)
+}
+
+/// `None` if it is not a field of an object, or not there.
+fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Value> {
+    let (object, field) = operation.path.split_back()?;
+    let object: &mut Map<String, Value> = document.pointer_mut(object.as_str())?.as_object_mut()?;
+    object.shift_remove(field.decoded().as_ref())
+}
+
+/// A value whose structs, however deep, are objects.
+#[derive(Clone, Copy)]
+struct Strict<'de>(&'de Value);
+
+impl<'de> Deserializer<'de> for Strict<'de> {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Array(items) => {
+                let mut items = SeqDeserializer::new(items.iter().map(Strict));
+                let value = visitor.visit_seq(&mut items)?;
+                items.end().map(|()| value)
+            }
+            Value::Object(fields) => {
+                let fields = fields
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), Strict(value)));
+                visitor.visit_map(MapDeserializer::new(fields))
+            }
+            scalar => scalar.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Array(_) => Err(serde_json::Error::invalid_type(Unexpected::Seq, &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        self.0.deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, serde_json::Error> for Strict<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(patch: Value, expect: Option<&str>) {
+        let patch: Patch = serde_json::from_value(patch).unwrap();
+        let document = json!({"a/b": 1, "list": [1, 2, 3], "c": {"x": 1, "y": 2, "z": 3}, "d": 4});
+        let patched = patched(document, &patch).ok();
+        let patched = patched.map(|it| it.to_string());
+        assert_eq!(patched.as_deref(), expect, "{patch}");
+    }
+
+    #[test]
+    fn the_fields_that_stay_keep_their_order() {
+        check(
+            json!([{"op": "remove", "path": "/a~1b"}, {"op": "remove", "path": "/c/x"}]),
+            Some(r#"{"list":[1,2,3],"c":{"y":2,"z":3},"d":4}"#),
+        );
+        check(
+            json!([{"op": "remove", "path": "/list/0"}, {"op": "replace", "path": "/c/x", "value": 7}]),
+            Some(r#"{"a/b":1,"list":[2,3],"c":{"x":7,"y":2,"z":3},"d":4}"#),
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_an_error() {
+        for operation in [
+            json!({"op": "remove", "path": "/none"}),
+            json!({"op": "remove", "path": "/list/3"}),
+            json!({"op": "remove", "path": "/none/x"}),
+            json!({"op": "test", "path": "/d", "value": 5}),
+        ] {
+            check(json!([{"op": "remove", "path": "/a~1b"}, operation]), None);
+        }
     }
 }

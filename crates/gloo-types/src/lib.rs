@@ -14,16 +14,12 @@
 pub mod crd;
 mod destination;
 mod document;
-mod http_route;
-mod l4_route;
 mod open_enum;
-mod patch;
 mod policy;
 mod resource;
 mod route_table;
 mod selector;
 mod status;
-mod strict;
 mod validate;
 mod workspace;
 
@@ -34,14 +30,8 @@ pub use destination::{
 };
 pub use document::{
     Document, DocumentError, MirrorPolicyDoc, ObjectKey, RetryTimeoutPolicyDoc, RouteTableDoc,
+    patched,
 };
-pub use http_route::{
-    DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
-    GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute, QueryParameterMatcher,
-    RedirectAction, RedirectCode, RegexRewrite, RouteFilter, SortMethod, StringMatch,
-};
-pub use l4_route::{TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute};
-pub use patch::patched;
 pub use policy::{
     MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, Retries,
     RetryTimeoutConfig, RetryTimeoutPolicySpec, RouteLabelSelector,
@@ -49,7 +39,13 @@ pub use policy::{
 pub use resource::{
     KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
 };
-pub use route_table::{FailureMode, PortalMetadata, RouteTableSpec};
+pub use route_table::{
+    DelegateAction, DirectResponseAction, FailureMode, ForwardToAction, GraphqlAction,
+    GraphqlOptions, GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute,
+    PortalMetadata, QueryParameterMatcher, RedirectAction, RedirectCode, RegexRewrite, RouteFilter,
+    RouteTableSpec, SortMethod, StringMatch, TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher,
+    TlsRoute,
+};
 pub use selector::{LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector};
 pub use status::{Approval, CommonStatus, RouteTableStatus, State};
 pub use validate::{Rule, Violation, broken_weight_rule, violations, weight_rule};

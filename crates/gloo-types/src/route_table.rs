@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use crate::destination::{
-    DestinationReference, DestinationSelector, ObjectReference, WorkloadSelector,
+    DestinationReference, DestinationSelector, ObjectReference, ObjectSelector, WorkloadSelector,
 };
-use crate::http_route::HttpRoute;
-use crate::l4_route::{TcpRoute, TlsRoute};
 use crate::open_enum::open_enum;
 
 /// `spec` of a RouteTable; at least one of `http`, `tcp` and `tls` is set.
@@ -92,4 +90,286 @@ pub struct PortalMetadata {
     pub lifecycle: Option<String>,
     /// More properties.
     pub custom_metadata: BTreeMap<String, String>,
+}
+
+/// One entry of `spec.http`; the first that matches a request wins.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRoute {
+    /// Unique within the table, or empty.
+    #[serde(default)]
+    pub name: String,
+    /// Labels that Gloo policies select on.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Alternatives: one must match. Empty matches any request.
+    #[serde(default)]
+    pub matchers: Vec<HttpRequestMatcher>,
+    /// Send the request to destinations.
+    pub forward_to: Option<ForwardToAction>,
+    /// Let other tables decide.
+    pub delegate: Option<DelegateAction>,
+    /// Answer with a redirect.
+    pub redirect: Option<RedirectAction>,
+    /// Answer without a destination.
+    pub direct_response: Option<DirectResponseAction>,
+    /// Resolve as GraphQL.
+    pub graphql: Option<GraphqlAction>,
+}
+
+/// Conditions on a request; all that are set must hold.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestMatcher {
+    /// Listed in the API, not supported by Gloo.
+    pub name: Option<String>,
+    /// Path of the request.
+    pub uri: Option<StringMatch>,
+    /// All must match.
+    #[serde(default)]
+    pub headers: Vec<HeaderMatcher>,
+    /// All must match.
+    #[serde(default)]
+    pub query_parameters: Vec<QueryParameterMatcher>,
+    /// HTTP method.
+    pub method: Option<String>,
+    /// Port the request came in on, 0 to 65535.
+    pub port: Option<u32>,
+}
+
+/// Exactly one way to match a string.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StringMatch {
+    /// The whole string.
+    pub exact: Option<String>,
+    /// Its beginning.
+    pub prefix: Option<String>,
+    /// RE2 syntax; must match the whole string.
+    pub regex: Option<String>,
+    /// Its end; listed in the API, not supported by Gloo.
+    pub suffix: Option<String>,
+    /// Compare without regard to case.
+    pub ignore_case: Option<bool>,
+}
+
+/// A condition on one request header.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderMatcher {
+    /// Name of the header.
+    #[serde(default)]
+    pub name: String,
+    /// Value of the header; absent means that the header is present.
+    pub value: Option<String>,
+    /// Whether the value is a regular expression.
+    pub regex: Option<bool>,
+    /// Whether the condition is negated.
+    pub invert_match: Option<bool>,
+}
+
+/// A condition on one query parameter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct QueryParameterMatcher {
+    /// Name of the parameter.
+    #[serde(default)]
+    pub name: String,
+    /// Value of the parameter.
+    pub value: Option<String>,
+    /// Whether the value is a regular expression.
+    pub regex: Option<bool>,
+}
+
+/// Sends requests (HTTP) or connections (TCP) to destinations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ForwardToAction {
+    /// At most 100. Absent and empty are kept apart: both mean the table's `defaultDestination`.
+    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+    pub destinations: Option<Vec<DestinationReference>>,
+    /// Replaces the matched path; HTTP only, exclusive with `regexRewrite`.
+    pub path_rewrite: Option<String>,
+    /// Rewrites the path by pattern; HTTP only, exclusive with `pathRewrite`.
+    pub regex_rewrite: Option<RegexRewrite>,
+    /// Replaces the host; HTTP only, exclusive with `autoHostRewrite`.
+    pub host_rewrite: Option<String>,
+    /// Takes the host from the destination; HTTP only. An explicit `false` is meaningful.
+    pub auto_host_rewrite: Option<bool>,
+}
+
+/// A path rewrite by regular expression.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct RegexRewrite {
+    /// Envoy's pattern object (`googleRe2`, `regex`), as written.
+    pub pattern: Option<serde_json::Value>,
+    /// What replaces a match.
+    pub substitution: Option<String>,
+}
+
+/// Hands requests to other route tables.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct DelegateAction {
+    /// Which tables.
+    pub route_tables: Vec<ObjectSelector>,
+    /// Limits on what the tables may do.
+    pub allowed_routes: Vec<RouteFilter>,
+    /// How routes of several tables are ordered.
+    pub sort_method: SortMethod,
+}
+
+open_enum! {
+    /// Order of the routes that a delegation brings together.
+    pub enum SortMethod {
+        /// By table weight, then in table order.
+        default TableWeight = "TABLE_WEIGHT",
+        /// Most specific path first.
+        RouteSpecificity = "ROUTE_SPECIFICITY",
+    }
+}
+
+/// A limit on delegated routes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RouteFilter {
+    /// Cloud accounts, roles, regions and functions that are allowed, as written.
+    pub cloud_provider: Option<serde_json::Value>,
+}
+
+/// Answers with a redirect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RedirectAction {
+    /// Host to redirect to.
+    pub host_redirect: Option<String>,
+    /// Path to redirect to.
+    pub path_redirect: Option<String>,
+    /// HTTP status of the answer.
+    #[serde(default)]
+    pub response_code: RedirectCode,
+}
+
+open_enum! {
+    /// HTTP status of a redirect.
+    pub enum RedirectCode {
+        /// 301.
+        default MovedPermanently = "MOVED_PERMANENTLY",
+        /// 302.
+        Found = "FOUND",
+        /// 303.
+        SeeOther = "SEE_OTHER",
+        /// 307.
+        TemporaryRedirect = "TEMPORARY_REDIRECT",
+        /// 308.
+        PermanentRedirect = "PERMANENT_REDIRECT",
+    }
+}
+
+/// Answers without asking a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct DirectResponseAction {
+    /// HTTP status, 100 to 599.
+    #[serde(default)]
+    pub status: u32,
+    /// Body, at most 1 MiB.
+    pub body: Option<String>,
+}
+
+/// Resolves the request as GraphQL; exactly one of the two schemas.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GraphqlAction {
+    /// A GraphQLSchema object.
+    pub schema: Option<GraphqlSchemaReference>,
+    /// A GraphQLStitchedSchema object.
+    pub stitched_schema: Option<GraphqlSchemaReference>,
+    /// Options of the resolution.
+    pub options: Option<GraphqlOptions>,
+}
+
+/// Name of a GraphQL schema object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct GraphqlSchemaReference {
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Cluster of the object.
+    pub cluster_name: String,
+}
+
+/// Options of a GraphQL action.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GraphqlOptions {
+    /// Whether sensitive data may be logged.
+    pub log_sensitive_info: Option<bool>,
+}
+
+/// One entry of `spec.tcp`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TcpRoute {
+    /// Alternatives: one must match. Empty matches any connection.
+    #[serde(default)]
+    pub matchers: Vec<TcpMatcher>,
+    /// Where connections go; 1 to 100 destinations, no rewrites.
+    pub forward_to: Option<ForwardToAction>,
+}
+
+/// A condition on a TCP connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct TcpMatcher {
+    /// Port the connection came in on.
+    pub port: Option<u32>,
+}
+
+/// One entry of `spec.tls`: passthrough by SNI.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TlsRoute {
+    /// Alternatives: one must match.
+    #[serde(default)]
+    pub matchers: Vec<TlsMatcher>,
+    /// Where connections go.
+    pub forward_to: Option<TlsForwardToAction>,
+}
+
+/// A condition on a TLS connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TlsMatcher {
+    /// Server names; at least one, a leading `*.` is allowed.
+    #[serde(default)]
+    pub sni_hosts: Vec<String>,
+    /// Port the connection came in on.
+    pub port: Option<u32>,
+}
+
+/// Sends TLS connections to destinations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct TlsForwardToAction {
+    /// 1 to 100 destinations.
+    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+    pub destinations: Option<Vec<DestinationReference>>,
 }

@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::destination::{DestinationKind, DestinationReference};
-use crate::http_route::HttpRoute;
-use crate::route_table::RouteTableSpec;
+use crate::route_table::{HttpRoute, RouteTableSpec};
 
 /// A constraint that a table breaks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::problem::{Problem, type_name};
+use crate::{Problem, type_name};
 
 /// A JSON object whose keys are all known. `null` counts as absent.
 ///
