@@ -1,4 +1,4 @@
-//! An object as it was read, beside its typed view.
+//! An object as it was read, with its typed views, and JSON Patch on such objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::resource::{MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable};
 
-/// Namespace and name of an object. Displays as `namespace/name`.
+/// Namespace and name of an object. Its `Display` form is `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Namespace of the object; never empty for a RouteTable.
@@ -41,8 +41,8 @@ impl fmt::Display for ObjectKey {
 
 /// A whole object.
 ///
-/// Only the metadata is read at once. `spec` and `status` are read when asked for, so that one object with a wrong type
-/// inside does not hide its neighbours in a list.
+/// Only the metadata is decoded when the object is created. `spec` and `status` are decoded by the methods of the same name,
+/// so an object with a value of a wrong type does not prevent reading the other objects of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document<K> {
     raw: Value,
@@ -60,15 +60,15 @@ pub type MirrorPolicyDoc = Document<MirrorPolicy>;
 /// A whole RetryTimeoutPolicy.
 pub type RetryTimeoutPolicyDoc = Document<RetryTimeoutPolicy>;
 
-/// Why a document is not an object we can read.
+/// Why a document cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// An object of another kind.
+    /// The object has another kind.
     #[error("expected an object of kind {expected}, found kind {found}")]
     Kind {
-        /// The kind that was asked for.
+        /// The expected kind.
         expected: &'static str,
-        /// The kind that is there.
+        /// The kind of the object.
         found: String,
     },
     /// `metadata.name` or `metadata.namespace` is absent.
@@ -79,16 +79,16 @@ pub enum DocumentError {
         /// Path of the absent field.
         path: &'static str,
     },
-    /// A field has another type than the API says.
+    /// The type of a field contradicts the API.
     #[error("{kind} {key}: unexpected value at {path}")]
     Type {
         /// Kind of the object.
         kind: &'static str,
-        /// The object, `namespace/name` as far as known.
+        /// `namespace/name` of the object, or `(unnamed)` if that is not known.
         key: String,
         /// Dotted path of the field, for example `spec.http[2].name`.
         path: String,
-        /// What was expected there.
+        /// The error of the decoder.
         #[source]
         source: serde_json::Error,
     },
@@ -106,13 +106,13 @@ struct Metadata {
 }
 
 impl<K: Resource> Document<K> {
-    /// Takes an object as the API server returns it, or as a file holds it.
+    /// Creates a document from the JSON of an object.
     ///
     /// # Errors
-    /// Returns `Err` if `kind` is given and is another one, if name or namespace are absent, or if the metadata has a
+    /// Returns `Err` if `kind` is set and differs, if name or namespace are absent, or if a value of the metadata has a
     /// wrong type.
     pub fn from_value(raw: Value) -> Result<Self, DocumentError> {
-        // Items of a list may come without `kind`.
+        // The items of a list response have no `kind`.
         match raw.get("kind") {
             Some(kind) if kind != K::KIND => {
                 let found = kind
@@ -152,28 +152,28 @@ impl<K: Resource> Document<K> {
         &self.key
     }
 
-    /// `metadata.resourceVersion`; absent in a document that no store has seen.
+    /// `metadata.resourceVersion`; `None` in a document that was not read from a store.
     pub fn resource_version(&self) -> Option<&str> {
         self.metadata.resource_version.as_deref()
     }
 
-    /// `metadata.generation`: counts changes of `spec`.
+    /// `metadata.generation`, which increases with each change of `spec`.
     pub fn generation(&self) -> Option<i64> {
         self.metadata.generation
     }
 
-    /// `metadata.labels`; empty when the object has no such map.
+    /// `metadata.labels`; empty if the object has none.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.metadata.labels.as_ref().unwrap_or(&NONE)
     }
 
-    /// `metadata.annotations`; `None` when the object has no such map.
+    /// `metadata.annotations`; `None` if the object has no such map.
     pub fn annotations(&self) -> Option<&BTreeMap<String, String>> {
         self.metadata.annotations.as_ref()
     }
 
-    /// The typed view of `spec`.
+    /// Decodes the typed view of `spec`.
     ///
     /// # Errors
     /// Returns `Err` if a field has a type that contradicts the API.
@@ -181,7 +181,7 @@ impl<K: Resource> Document<K> {
         read::<K, _>(&self.raw, "spec", &self.key)
     }
 
-    /// The typed view of `status`; the default when there is none.
+    /// Decodes the typed view of `status`; the default if it is absent.
     ///
     /// # Errors
     /// Returns `Err` if a field has a type that contradicts the API.
@@ -189,12 +189,12 @@ impl<K: Resource> Document<K> {
         read::<K, _>(&self.raw, "status", &self.key)
     }
 
-    /// The whole object, untouched.
+    /// The JSON of the whole object, as it was read.
     pub fn raw(&self) -> &Value {
         &self.raw
     }
 
-    /// The object without `metadata.managedFields`, which may be longer than the rest; for readers only.
+    /// Removes `metadata.managedFields`, which may be larger than the rest. For documents that are only read.
     #[must_use]
     pub fn without_managed_fields(mut self) -> Self {
         let metadata = self.raw.get_mut("metadata");
@@ -204,7 +204,7 @@ impl<K: Resource> Document<K> {
         self
     }
 
-    /// The whole object, untouched.
+    /// Returns the JSON of the whole object, as it was read.
     pub fn into_raw(self) -> Value {
         self.raw
     }
@@ -241,13 +241,13 @@ fn read<K: Resource, T: DeserializeOwned + Default>(
     }
 }
 
-/// `document` with the changes of `patch`. The fields that stay keep their order.
+/// Applies `patch` to `document`, and keeps the order of the remaining fields.
 ///
-/// The library moves the last field of an object to the place of one that it removes. That is the same object to JSON, but not
-/// to a person who reads the file.
+/// `json_patch` moves the last field of an object to the place of a removed one. That does not change the JSON value, but it
+/// is confusing in a file that a person reads.
 ///
 /// # Errors
-/// Returns `Err` if an operation cannot be carried out, or a `test` fails.
+/// Returns `Err` if an operation cannot be applied, or if a `test` fails.
 pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> {
     for operation in &patch.0 {
         let has_removed = match operation {
@@ -261,14 +261,15 @@ pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> 
     Ok(document)
 }
 
-/// `None` if it is not a field of an object, or not there.
+/// Removes a field of an object; `None` if the path does not lead to one.
 fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Value> {
     let (object, field) = operation.path.split_back()?;
     let object: &mut Map<String, Value> = document.pointer_mut(object.as_str())?.as_object_mut()?;
     object.shift_remove(field.decoded().as_ref())
 }
 
-/// A value whose structs, however deep, are objects.
+/// Decodes structs from objects only. A derived `Deserialize` also accepts a list, with the fields in order; but in such a
+/// document the paths of edits would not exist.
 #[derive(Clone, Copy)]
 struct Strict<'de>(&'de Value);
 
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fields_that_stay_keep_their_order() {
+    fn remaining_fields_keep_their_order() {
         check(
             json!([{"op": "remove", "path": "/a~1b"}, {"op": "remove", "path": "/c/x"}]),
             Some(r#"{"list":[1,2,3],"c":{"y":2,"z":3},"d":4}"#),
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_carried_out_is_an_error() {
+    fn an_operation_that_cannot_be_applied_is_an_error() {
         for operation in [
             json!({"op": "remove", "path": "/none"}),
             json!({"op": "remove", "path": "/list/3"}),

@@ -1,14 +1,14 @@
 //! Solo.io Gloo Platform `RouteTable`, `MirrorPolicy`, `RetryTimeoutPolicy`, `Workspace` and `KubernetesCluster`: typed,
 //! read-only views over untouched JSON documents.
 //!
-//! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
-//! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
-//! JSON Patch operations against paths of the raw document, so nothing here can be written back.
+//! A document is edited by path and never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with
+//! unknown fields, explicit defaults and the order of keys. It returns typed copies of the parts that a traffic router
+//! reads. These copies cannot be serialised; changes are JSON Patch operations on the raw document.
 //!
-//! Reading is tolerant: unknown fields are ignored and enums are open. A value of the wrong type is an error that names
-//! its path. What Gloo itself would refuse is told by [`violations`].
+//! Decoding is tolerant: unknown fields are ignored, and enums accept unknown values. A value of the wrong type is an error
+//! that names its path. [`violations`] returns the constraints that Gloo would enforce.
 //!
-//! Field names and constraints follow the Gloo Platform API reference; each module names the API group.
+//! Field names and constraints follow the Gloo Platform API reference.
 
 #[cfg(feature = "crd")]
 pub mod crd;

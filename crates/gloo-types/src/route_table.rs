@@ -1,4 +1,6 @@
-//! The `spec` of a RouteTable.
+//! The `spec` of a RouteTable: HTTP, TCP and TLS routes with their matchers and actions.
+//!
+//! TCP and TLS routes have neither names nor labels. They are distinguished by a port or a server name (SNI).
 
 use std::collections::BTreeMap;
 
@@ -45,7 +47,7 @@ pub struct RouteTableSpec {
 }
 
 impl RouteTableSpec {
-    /// The destinations of an HTTP route that forwards: its own or, where it lists none, the table's default.
+    /// The destinations of an HTTP route that forwards: those it lists or, if it lists none, the table's default.
     pub fn destinations_of<'a>(&'a self, route: &'a HttpRoute) -> &'a [DestinationReference] {
         let action = route.forward_to.as_ref();
         match action.and_then(|action| action.destinations.as_deref()) {
@@ -58,9 +60,9 @@ impl RouteTableSpec {
 open_enum! {
     /// What Gloo does with an invalid route.
     pub enum FailureMode {
-        /// The route answers 500.
+        /// The route responds with status 500.
         default RouteReplacement = "ROUTE_REPLACEMENT",
-        /// The whole delegation tree keeps its last good configuration.
+        /// The whole delegation tree keeps its last valid configuration.
         FreezeConfig = "FREEZE_CONFIG",
     }
 }
@@ -82,48 +84,48 @@ pub struct PortalMetadata {
     pub description: Option<String>,
     /// Link to the terms of service.
     pub terms_of_service: Option<String>,
-    /// Who answers for the API.
+    /// Contact for the API.
     pub contact: Option<String>,
     /// License of the API.
     pub license: Option<String>,
     /// Stage of the API.
     pub lifecycle: Option<String>,
-    /// More properties.
+    /// Additional properties.
     pub custom_metadata: BTreeMap<String, String>,
 }
 
-/// One entry of `spec.http`; the first that matches a request wins.
+/// One entry of `spec.http`. The first entry that matches a request is used.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRoute {
-    /// Unique within the table, or empty.
+    /// Name, unique within the table; may be empty.
     #[serde(default)]
     pub name: String,
-    /// Labels that Gloo policies select on.
+    /// Labels by which policies select the route.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Alternatives: one must match. Empty matches any request.
     #[serde(default)]
     pub matchers: Vec<HttpRequestMatcher>,
-    /// Send the request to destinations.
+    /// Sends the request to destinations.
     pub forward_to: Option<ForwardToAction>,
-    /// Let other tables decide.
+    /// Delegates to other tables.
     pub delegate: Option<DelegateAction>,
-    /// Answer with a redirect.
+    /// Responds with a redirect.
     pub redirect: Option<RedirectAction>,
-    /// Answer without a destination.
+    /// Responds without a destination.
     pub direct_response: Option<DirectResponseAction>,
-    /// Resolve as GraphQL.
+    /// Resolves the request as GraphQL.
     pub graphql: Option<GraphqlAction>,
 }
 
-/// Conditions on a request; all that are set must hold.
+/// Conditions on a request. All that are set must match.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestMatcher {
-    /// Listed in the API, not supported by Gloo.
+    /// In the API, but not supported by Gloo.
     pub name: Option<String>,
     /// Path of the request.
     pub uri: Option<StringMatch>,
@@ -135,24 +137,24 @@ pub struct HttpRequestMatcher {
     pub query_parameters: Vec<QueryParameterMatcher>,
     /// HTTP method.
     pub method: Option<String>,
-    /// Port the request came in on, 0 to 65535.
+    /// Port on which the request arrived, 0 to 65535.
     pub port: Option<u32>,
 }
 
-/// Exactly one way to match a string.
+/// A match of a string. Exactly one of `exact`, `prefix`, `regex` and `suffix` is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct StringMatch {
     /// The whole string.
     pub exact: Option<String>,
-    /// Its beginning.
+    /// The start of the string.
     pub prefix: Option<String>,
-    /// RE2 syntax; must match the whole string.
+    /// A regular expression in RE2 syntax that matches the whole string.
     pub regex: Option<String>,
-    /// Its end; listed in the API, not supported by Gloo.
+    /// The end of the string. In the API, but not supported by Gloo.
     pub suffix: Option<String>,
-    /// Compare without regard to case.
+    /// Whether case is ignored.
     pub ignore_case: Option<bool>,
 }
 
@@ -164,7 +166,7 @@ pub struct HeaderMatcher {
     /// Name of the header.
     #[serde(default)]
     pub name: String,
-    /// Value of the header; absent means that the header is present.
+    /// Value of the header. If absent, the header only has to be present.
     pub value: Option<String>,
     /// Whether the value is a regular expression.
     pub regex: Option<bool>,
@@ -190,16 +192,16 @@ pub struct QueryParameterMatcher {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ForwardToAction {
-    /// At most 100. Absent and empty are kept apart: both mean the table's `defaultDestination`.
+    /// At most 100. Absent and empty both mean the table's `defaultDestination`, but are different values here.
     #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
     pub destinations: Option<Vec<DestinationReference>>,
-    /// Replaces the matched path; HTTP only, exclusive with `regexRewrite`.
+    /// Replaces the matched path. HTTP only; excludes `regexRewrite`.
     pub path_rewrite: Option<String>,
-    /// Rewrites the path by pattern; HTTP only, exclusive with `pathRewrite`.
+    /// Rewrites the path by a pattern. HTTP only; excludes `pathRewrite`.
     pub regex_rewrite: Option<RegexRewrite>,
-    /// Replaces the host; HTTP only, exclusive with `autoHostRewrite`.
+    /// Replaces the host. HTTP only; excludes `autoHostRewrite`.
     pub host_rewrite: Option<String>,
-    /// Takes the host from the destination; HTTP only. An explicit `false` is meaningful.
+    /// Uses the host name of the destination. HTTP only. An explicit `false` differs from an absent value.
     pub auto_host_rewrite: Option<bool>,
 }
 
@@ -207,45 +209,45 @@ pub struct ForwardToAction {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 pub struct RegexRewrite {
-    /// Envoy's pattern object (`googleRe2`, `regex`), as written.
+    /// Envoy's pattern object (`googleRe2`, `regex`), as JSON.
     pub pattern: Option<serde_json::Value>,
-    /// What replaces a match.
+    /// The replacement of a match.
     pub substitution: Option<String>,
 }
 
-/// Hands requests to other route tables.
+/// Delegates requests to other route tables.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct DelegateAction {
-    /// Which tables.
+    /// Selects the tables.
     pub route_tables: Vec<ObjectSelector>,
-    /// Limits on what the tables may do.
+    /// Restricts the routes of these tables.
     pub allowed_routes: Vec<RouteFilter>,
     /// How routes of several tables are ordered.
     pub sort_method: SortMethod,
 }
 
 open_enum! {
-    /// Order of the routes that a delegation brings together.
+    /// Order of the routes of several delegated tables.
     pub enum SortMethod {
-        /// By table weight, then in table order.
+        /// By the weight of the table, then in the order of the table.
         default TableWeight = "TABLE_WEIGHT",
         /// Most specific path first.
         RouteSpecificity = "ROUTE_SPECIFICITY",
     }
 }
 
-/// A limit on delegated routes.
+/// A restriction of delegated routes.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RouteFilter {
-    /// Cloud accounts, roles, regions and functions that are allowed, as written.
+    /// The allowed cloud accounts, roles, regions and functions, as JSON.
     pub cloud_provider: Option<serde_json::Value>,
 }
 
-/// Answers with a redirect.
+/// Responds with a redirect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -254,7 +256,7 @@ pub struct RedirectAction {
     pub host_redirect: Option<String>,
     /// Path to redirect to.
     pub path_redirect: Option<String>,
-    /// HTTP status of the answer.
+    /// HTTP status of the response.
     #[serde(default)]
     pub response_code: RedirectCode,
 }
@@ -275,7 +277,7 @@ open_enum! {
     }
 }
 
-/// Answers without asking a destination.
+/// Responds without a destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 pub struct DirectResponseAction {
@@ -286,7 +288,7 @@ pub struct DirectResponseAction {
     pub body: Option<String>,
 }
 
-/// Resolves the request as GraphQL; exactly one of the two schemas.
+/// Resolves the request as GraphQL. Exactly one of the two schemas is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -329,7 +331,7 @@ pub struct TcpRoute {
     /// Alternatives: one must match. Empty matches any connection.
     #[serde(default)]
     pub matchers: Vec<TcpMatcher>,
-    /// Where connections go; 1 to 100 destinations, no rewrites.
+    /// Destinations of the connections: 1 to 100, without rewrites.
     pub forward_to: Option<ForwardToAction>,
 }
 
@@ -337,11 +339,11 @@ pub struct TcpRoute {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 pub struct TcpMatcher {
-    /// Port the connection came in on.
+    /// Port on which the connection arrived.
     pub port: Option<u32>,
 }
 
-/// One entry of `spec.tls`: passthrough by SNI.
+/// One entry of `spec.tls`: TLS passthrough by server name (SNI).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -349,7 +351,7 @@ pub struct TlsRoute {
     /// Alternatives: one must match.
     #[serde(default)]
     pub matchers: Vec<TlsMatcher>,
-    /// Where connections go.
+    /// Destinations of the connections.
     pub forward_to: Option<TlsForwardToAction>,
 }
 
@@ -358,10 +360,10 @@ pub struct TlsRoute {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TlsMatcher {
-    /// Server names; at least one, a leading `*.` is allowed.
+    /// At least one server name. It may start with `*.`.
     #[serde(default)]
     pub sni_hosts: Vec<String>,
-    /// Port the connection came in on.
+    /// Port on which the connection arrived.
     pub port: Option<u32>,
 }
 
