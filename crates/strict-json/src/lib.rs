@@ -1,5 +1,5 @@
-//! Reads JSON that a person wrote, strictly. Every error names the path of the key; for an unknown key it also names the most
-//! similar known key.
+//! Reads JSON that a person wrote, and refuses everything that is not expected. Every error names the path of the key; the
+//! error for an unknown key also names the most similar known key.
 //!
 //! ```
 //! use serde_json::json;
@@ -23,46 +23,46 @@ pub use block::{Block, object_name, resembles};
 /// What is wrong with a document. Paths are dotted, from the top.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A key holds another type of value.
+    /// The value of a key has the wrong type.
     #[error("{path} must be {expected}, found {found}")]
     Type {
         /// Path of the key.
         path: String,
-        /// What is expected there.
+        /// The expected type.
         expected: &'static str,
-        /// What is there.
+        /// The type of the value.
         found: &'static str,
     },
-    /// A key that does not exist.
+    /// A key is not known.
     #[error("unknown key {path}, did you mean {nearest}?")]
     UnknownKey {
         /// Path of the key.
         path: String,
-        /// The known key that looks most like it.
+        /// The most similar known key.
         nearest: String,
     },
-    /// A value outside of its range.
+    /// A value is not allowed.
     #[error("{path} is {found:?}, it must be {expected}")]
     Value {
         /// Path of the key.
         path: String,
-        /// What is there.
+        /// The value.
         found: String,
-        /// What may be there.
+        /// The allowed values.
         expected: Cow<'static, str>,
     },
-    /// An object without any of the keys it needs.
+    /// An object has none of the keys of which it needs one.
     #[error("{path} is empty: set {needed} in it")]
     Empty {
         /// Path of the object.
         path: String,
-        /// The keys, one of which is needed.
+        /// The keys of which one is needed.
         needed: &'static str,
     },
     /// Two keys exclude each other.
     #[error("{path} contradicts {other}: remove one of them")]
     Conflict {
-        /// Path of the one key.
+        /// Path of one of the keys.
         path: String,
         /// The other key.
         other: &'static str,
@@ -70,7 +70,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Path of the key it is about.
+    /// Path of the key that the problem is in.
     #[must_use]
     pub fn path(&self) -> &str {
         match self {
@@ -83,7 +83,7 @@ impl Problem {
     }
 }
 
-/// The type of a value in messages.
+/// The name of a value's type in messages.
 #[must_use]
 pub const fn type_name(value: &Value) -> &'static str {
     match value {
