@@ -1,4 +1,4 @@
-//! What a route does: Envoy's `route`, `redirect` or `direct_response`.
+//! The action of a route: Envoy's `route`, `redirect` or `direct_response`.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::delegation::Leaf;
 use crate::matcher::{self, Path};
 use crate::{Reason, Refusal};
 
-/// The key and the value of the action of a route, for the requests of one of its matchers. Adds the clusters that it leads
-/// to.
+/// Translates the action of a route, for the requests of one of its matchers. Returns the key and the value in Envoy's
+/// route, and adds the clusters to which it leads to `clusters`.
 pub(crate) fn action(
     leaf: &Leaf<'_>,
     matcher: &HttpRequestMatcher,
@@ -75,7 +75,7 @@ fn forward_to(
             set("weighted_clusters", json!({"clusters": clusters}));
         }
     }
-    // Envoy's own default is 15 s, that of Istio is none.
+    // Envoy's default is 15 s; Istio sets no timeout.
     set("timeout", json!("0s"));
 
     match (&forward.path_rewrite, &forward.regex_rewrite) {
@@ -118,7 +118,7 @@ fn forward_to(
     Ok(action)
 }
 
-/// Adds a backend to the clusters and returns its name there.
+/// Adds a backend to the clusters, and returns the name of its cluster.
 pub(crate) fn add(clusters: &mut BTreeMap<String, Backend>, backend: Backend) -> String {
     let name = backend.to_string();
     clusters.insert(name.clone(), backend);
@@ -133,7 +133,7 @@ fn regex_rewrite(pattern: &str, substitution: &str) -> Value {
     json!({"pattern": {"regex": pattern}, "substitution": substitution})
 }
 
-/// `raw` also has the fields that Gloo takes and its API reference does not list.
+/// Translates a redirect. `raw` is its JSON, for the fields that Gloo accepts although its API reference does not list them.
 fn redirect(to: &RedirectAction, raw: Option<&Value>) -> Result<Map<String, Value>, Refusal> {
     let mut action = Map::new();
     let mut set = |key: &str, value: Value| drop(action.insert(key.to_owned(), value));
