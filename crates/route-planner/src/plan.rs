@@ -1,4 +1,5 @@
-//! The planner's answer as a value: the edits of a table, the routes that are skipped and why, and warnings.
+//! The result of planning: the edits of a table, the skipped routes with their reasons, and warnings. A [`Plan`] can be
+//! written as a JSON Patch that is guarded by the resource version and by a `test` before each change.
 
 use std::fmt;
 
@@ -13,37 +14,37 @@ use crate::error::{PlanError, Refusal};
 use crate::mirror_policy::{Policies, PolicyChange};
 use crate::ownership::ANNOTATION;
 
-/// The answer for one table. [`Plan::to_json_patch`] turns it into what a store can apply.
+/// The plan for one table. [`Plan::to_json_patch`] returns what a store can apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The table.
     pub table: ObjectKey,
-    /// `metadata.resourceVersion` the plan was made on; the patch applies to no other.
+    /// `metadata.resourceVersion` of the planned table. The patch does not apply to another version.
     pub resource_version: Option<String>,
-    /// The changes, in the order they are applied.
+    /// The changes, in the order in which they are applied.
     pub edits: Vec<Edit>,
     /// Routes that are skipped.
     pub skipped: Vec<Skip>,
-    /// What the owner of the table should know.
+    /// Warnings for the owner of the table.
     pub warnings: Vec<Warning>,
-    /// Whether nothing of any Rollout is left in the table after this plan, so that the table is its owner's again.
+    /// Whether this plan removes the last changes of all Rollouts, so that afterwards the table is as its owner wrote it.
     pub hands_back: bool,
-    /// Whether something of the plan's Rollout is in the table after it: a record, or a managed route.
+    /// Whether the table has a record or a managed route of the plan's Rollout after this plan.
     pub leaves_marks: bool,
     /// The Rollout that the plan is made for.
     pub(crate) rollout: ObjectKey,
-    /// Why some routes, records or managed routes stay as they are although the intent asks for a change.
+    /// The refusals of routes, records and managed routes that stay unchanged although the intent asks for a change.
     pub(crate) left: Vec<Refusal>,
-    /// Whether the canary or an experiment gets a larger share of any route.
+    /// Whether the share of the canary or of an experiment increases in a route.
     pub(crate) grows: bool,
-    /// Whether the canary gets a smaller share of a route that is split.
+    /// Whether the share of the canary decreases in a route that is split.
     pub(crate) shrinks: bool,
-    /// What the plan asks of MirrorPolicies.
+    /// The MirrorPolicies that the plan requires.
     pub(crate) policies: Option<Policies>,
 }
 
 impl Plan {
-    /// The plan that leaves `table` as it is.
+    /// A plan without edits.
     pub(crate) fn nothing(rollout: &ObjectKey, table: &RouteTableDoc) -> Self {
         Self {
             table: table.key().clone(),
@@ -61,18 +62,19 @@ impl Plan {
         }
     }
 
-    /// Whether the share of the canary, or of an experiment, grows on any route.
+    /// Whether the share of the canary, or of an experiment, increases in any route.
     pub fn grows(&self) -> bool {
         self.grows
     }
 
-    /// Whether the share of the canary shrinks on any route that is recorded as split.
+    /// Whether the share of the canary decreases in any route that is recorded as split.
     pub fn takes_from_canary(&self) -> bool {
         self.shrinks
     }
 
-    /// One error for each route, record or managed route that the plan leaves as it is although the intent asks for a
-    /// change. Report them after the plan is carried out, so that the controller asks again.
+    /// One error for each route, record or managed route that stays unchanged although the intent asks for a change.
+    ///
+    /// The caller should return them after it has applied the plan, so that the controller retries.
     pub fn left(&self) -> impl Iterator<Item = PlanError> {
         self.left.iter().map(|refusal| PlanError::Refused {
             table: self.table.clone(),
@@ -81,20 +83,21 @@ impl Plan {
         })
     }
 
-    /// Whether nothing has to be written.
+    /// Whether the plan has no edits, so that the table does not have to be written.
     pub fn is_noop(&self) -> bool {
         self.edits.is_empty()
     }
 
-    /// Whether MirrorPolicies have to be read, for [`Plan::policy_changes`].
+    /// Whether the caller has to read the MirrorPolicies and apply [`Plan::policy_changes`].
     pub fn needs_policies(&self) -> bool {
         self.policies.as_ref().is_some_and(Policies::is_needed)
     }
 
-    /// The changes of the MirrorPolicies behind this table's mirror routes. `live` are those that exist.
+    /// The changes of the MirrorPolicies of this table's mirror routes. `live` are the existing policies.
     ///
     /// # Errors
-    /// Returns `Err` if a policy that the plugin did not make may also apply to a mirror route, or cannot be read.
+    /// Returns `Err` if a policy that the plugin did not create may also apply to a mirror route, or if a policy cannot be
+    /// decoded.
     pub fn policy_changes(&self, live: &[MirrorPolicyDoc]) -> Result<Vec<PolicyChange>, PlanError> {
         match &self.policies {
             Some(policies) => policies.changes(live),
@@ -102,7 +105,7 @@ impl Plan {
         }
     }
 
-    /// Whether traffic moves. A plan may also change no more than our annotation.
+    /// Whether the plan changes where traffic goes. Some plans change only the annotation.
     pub fn moves_traffic(&self) -> bool {
         self.edits.iter().any(Edit::moves_traffic)
     }
@@ -125,7 +128,7 @@ impl Plan {
         Patch(operations.0)
     }
 
-    /// The table after the edits; `None` if it is not the table that was planned on.
+    /// Applies the edits to `table`; `None` if `table` is not the one for which the plan was made.
     pub fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
         let after = gloo_types::patched(table.raw().clone(), &self.to_json_patch()).ok()?;
         RouteTableDoc::from_value(after).ok()
@@ -133,29 +136,29 @@ impl Plan {
 }
 
 impl Edit {
-    /// Whether this changes where traffic goes.
+    /// Whether this edit changes where traffic goes.
     pub fn moves_traffic(&self) -> bool {
         !matches!(self, Self::Annotation { .. })
     }
 }
 
-/// One change of a table, with what it expects to find.
+/// One change of a table, with the value that it expects to find.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
     /// Changes the destinations of one route.
     Destinations {
         /// The route, for messages.
         route: String,
-        /// Path of the route's `forwardTo`, token by token.
+        /// Path of the route's `forwardTo`, as tokens of a JSON pointer.
         path: Vec<String>,
         /// The `forwardTo` that must be there.
         expect: Value,
-        /// The changes. Indices count after the changes before.
+        /// The changes. An index counts after the changes before it.
         changes: Vec<DestinationChange>,
     },
     /// Inserts a managed route.
     InsertRoute {
-        /// Position in `spec.http`, after the edits before.
+        /// Position in `spec.http`, after the edits before this one.
         index: usize,
         /// Its name.
         name: String,
@@ -164,7 +167,7 @@ pub enum Edit {
     },
     /// Replaces a managed route.
     ReplaceRoute {
-        /// Position in `spec.http`, after the edits before.
+        /// Position in `spec.http`, after the edits before this one.
         index: usize,
         /// Its name.
         name: String,
@@ -175,14 +178,14 @@ pub enum Edit {
     },
     /// Removes a managed route.
     RemoveRoute {
-        /// Position in `spec.http`, after the edits before.
+        /// Position in `spec.http`, after the edits before this one.
         index: usize,
         /// Its name.
         name: String,
         /// The route that must be there.
         expect: Value,
     },
-    /// Sets or removes our annotation.
+    /// Sets or removes the annotation with the record.
     Annotation {
         /// The value that must be there.
         expect: Option<String>,
@@ -193,32 +196,32 @@ pub enum Edit {
     },
 }
 
-/// What `metadata.annotations` holds beside our annotation.
+/// The content of `metadata.annotations` beside the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherAnnotations {
-    /// There is no such map.
+    /// The table has no annotations.
     NoMap,
-    /// Nothing: the map goes when our annotation goes.
+    /// None: the map is removed together with the record.
     None,
-    /// Annotations of others.
+    /// Other annotations.
     Some,
 }
 
 /// One change in a list of destinations.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DestinationChange {
-    /// Changes the weight in place. `None` is an absent key.
+    /// Changes a weight in place. `None` is an absent key.
     SetWeight {
         /// Position in the list.
         index: usize,
         /// The destination, for messages.
         destination: String,
-        /// Weight that is there.
+        /// The current weight.
         from: Option<Value>,
-        /// Weight that is to be there.
+        /// The new weight.
         to: Option<Value>,
     },
-    /// Replaces a destination that was inserted, after its owner changed the stable one.
+    /// Replaces a destination that was inserted, because the owner changed the stable one.
     Replace {
         /// Position in the list.
         index: usize,
@@ -243,7 +246,7 @@ pub enum DestinationChange {
         /// The whole destination.
         value: Value,
     },
-    /// Writes a list where there was none.
+    /// Adds a list to a route without one.
     CreateList(Vec<Value>),
     /// Removes the whole list.
     RemoveList,
@@ -261,9 +264,9 @@ pub struct Skip {
 /// Why a route is skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// This key of the configuration does not select it.
+    /// This key of the plugin block does not select it.
     NotSelected(&'static str),
-    /// It leads to these destinations, not to the stable Service.
+    /// It leads to these destinations, none of which is the stable one.
     LeadsTo(Vec<String>),
     /// It delegates to other tables, selected by name or labels.
     Delegates(Vec<String>),
@@ -273,10 +276,10 @@ pub enum SkipReason {
     SplitBy(String),
 }
 
-/// Something the owner of a table should know; the plan is carried out all the same.
+/// A warning for the owner of a table. It does not prevent the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Warning {
-    /// The owner's weights break a rule of Gloo.
+    /// The owner's weights violate a rule of Gloo.
     OwnerWeights {
         /// The route.
         route: String,
@@ -290,32 +293,32 @@ pub enum Warning {
         /// The canary Service.
         canary: String,
     },
-    /// A route sends everything to the canary, and it is unknown whether its owner wants that: the record of the table is
-    /// lost, and other routes lead to stable.
+    /// A route sends all traffic to the canary, and it is not known whether its owner wants that: the table has no record,
+    /// and other routes lead to stable.
     OnlyCanary {
         /// The route.
         route: String,
         /// The canary Service.
         canary: String,
     },
-    /// The owner pointed a route elsewhere while it was split: nothing is restored.
+    /// The owner led a route elsewhere while it was split, so nothing is restored.
     Repointed {
         /// The route.
         route: String,
     },
-    /// A split route is no longer there, or cannot be recognised.
+    /// A split route was removed, or is not recognised any more.
     RouteGone {
         /// The route.
         route: String,
     },
-    /// The record of a split route was lost; what it was before is taken from the weights that were set last.
+    /// The record of a split route was lost. The owner's destinations are rebuilt from the weights that were set last.
     Rebuilt {
         /// The route.
         route: String,
     },
-    /// An experiment's Service has no name, because its pods declare no port.
+    /// The Service of an experiment has no name, because the experiment's Pods declare no port.
     UnnamedService,
-    /// The table has no http route but managed ones, which stay: without them it would be invalid.
+    /// The table has no http routes except managed ones. They stay, because a table without routes is invalid.
     OnlyManagedRoutes,
 }
 
@@ -333,8 +336,8 @@ impl fmt::Display for Edit {
             Self::InsertRoute { name, .. } => write!(f, "managed route {name} inserted"),
             Self::ReplaceRoute { name, .. } => write!(f, "managed route {name} replaced"),
             Self::RemoveRoute { name, .. } => write!(f, "managed route {name} removed"),
-            Self::Annotation { value: None, .. } => f.write_str("forget the originals"),
-            Self::Annotation { .. } => f.write_str("remember the originals"),
+            Self::Annotation { value: None, .. } => f.write_str("remove the record"),
+            Self::Annotation { .. } => f.write_str("update the record"),
         }
     }
 }
@@ -368,9 +371,13 @@ impl fmt::Display for DestinationChange {
                 )
             }
             Self::CreateList(list) => {
-                write!(f, "{} destinations instead of the default", list.len())
+                write!(
+                    f,
+                    "{} destinations replace the default destination",
+                    list.len()
+                )
             }
-            Self::RemoveList => f.write_str("back to the default destination"),
+            Self::RemoveList => f.write_str("the default destination replaces the list"),
         }
     }
 }
@@ -381,7 +388,7 @@ impl fmt::Display for Skip {
         match reason {
             SkipReason::NotSelected(key) => write!(f, "{route} is not selected by {key}"),
             SkipReason::LeadsTo(nothing) if nothing.is_empty() => {
-                write!(f, "{route} leads nowhere")
+                write!(f, "{route} has no destinations")
             }
             SkipReason::LeadsTo(found) => write!(f, "{route} leads to {}", found.join(" and ")),
             SkipReason::Delegates(to) => write!(f, "{route} delegates to {}", to.join(" and ")),
@@ -397,36 +404,36 @@ impl fmt::Display for Warning {
             Self::OwnerWeights { route, rule } => {
                 write!(
                     f,
-                    "{route}: the owner's weights are invalid to Gloo: {rule}"
+                    "{route}: Gloo rejects the owner's weights: {rule}"
                 )
             }
             Self::OwnerCanaryShare { route, canary } => write!(
                 f,
-                "{route}: the table itself gives {canary} a share while nothing is rolled out; it is taken out until the next rollout"
+                "{route}: the owner's weights give {canary} a share while nothing is rolled out; it is removed until the next rollout"
             ),
             Self::OnlyCanary { route, canary } => write!(
                 f,
-                "{route}: all traffic goes to {canary}, and no record says that it was split; unless it is meant to, lead it to the stable Service"
+                "{route}: all traffic goes to {canary}, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
             ),
             Self::Repointed { route } => {
                 write!(
                     f,
-                    "{route} was pointed elsewhere during the rollout; what was there before is forgotten"
+                    "{route} was led elsewhere by its owner during the rollout; its record is removed, and nothing is restored in it"
                 )
             }
             Self::RouteGone { route } => write!(
                 f,
-                "{route} was split and is not found any more: its original is kept until the rollout ends; if it is in another table now, restore it there"
+                "{route} was split and is not found any more: its record is kept until the rollout ends; if the route is in another table now, restore its destinations there"
             ),
             Self::Rebuilt { route } => write!(
                 f,
-                "{route}: annotation {ANNOTATION} is gone; its original is rebuilt from the weights that were set last"
+                "{route}: annotation {ANNOTATION} is missing; the owner's destinations are rebuilt from the weights that were set last"
             ),
             Self::UnnamedService => f.write_str(
                 "an experiment's Service has no name and gets no traffic: declare a containerPort",
             ),
             Self::OnlyManagedRoutes => f.write_str(
-                "managed routes are the table's only http routes and stay, since it needs one: restore the owner's routes or delete the table",
+                "the table has no http routes except managed ones, which stay because a table needs at least one: restore the owner's routes or delete the table",
             ),
         }
     }
@@ -511,7 +518,7 @@ impl Operations {
             self.test(&key, json!(expect));
         }
         match (value, others) {
-            // The resource version guards what no `test` can express: that there is no such map or key.
+            // A `test` cannot express that the map or the key is absent; the resource version guards that.
             (Some(value), OtherAnnotations::NoMap) => self.add(&map, json!({ ANNOTATION: value })),
             (Some(value), _) => self.add(&key, json!(value)),
             (None, OtherAnnotations::None) => self.remove(&map),
@@ -519,7 +526,7 @@ impl Operations {
         }
     }
 
-    /// Tests for `value`, or for those parts of it that every API server finds equal to themselves.
+    /// Adds a `test` for `value`, or for those parts of it for which a `test` works in every API server.
     fn test(&mut self, path: &[&str], value: Value) {
         if is_equal_everywhere(&value) {
             self.0.push(PatchOperation::Test(TestOperation {
@@ -528,7 +535,7 @@ impl Operations {
             }));
             return;
         }
-        // The resource version, which is tested first, guards what is left out.
+        // The resource version, which is tested first, guards the parts that are not tested.
         if let Value::Object(fields) = value {
             for (key, part) in fields {
                 self.test(&[path, &[&key]].concat(), part);
@@ -557,10 +564,10 @@ impl Operations {
     }
 }
 
-/// Whether a `test` for `value` holds in an API server that has it.
+/// Whether a `test` for `value` succeeds in an API server that stores exactly this value.
 ///
-/// Kubernetes compares scalars as text (evanphx/json-patch v4, `lazyNode.equal`) with what Go's encoder writes, which
-/// escapes `<`, `>`, `&` and two line separators and has its own form of floats. On null in a list it panics.
+/// Kubernetes compares scalars as text (evanphx/json-patch v4, `lazyNode.equal`) with the output of Go's encoder, which
+/// escapes `<`, `>`, `&` and two line separators and writes floats in its own form. It panics on `null` in a list.
 fn is_equal_everywhere(value: &Value) -> bool {
     const ESCAPED_BY_GO: [char; 5] = ['<', '>', '&', '\u{2028}', '\u{2029}'];
     let is_plain = |text: &str| !text.contains(ESCAPED_BY_GO) && !text.contains(char::is_control);

@@ -1,21 +1,24 @@
-//! What a table holds for one Rollout. Each call reads it once, so that weights and managed routes are decided on the same
-//! facts.
+//! Reads a table once for one Rollout, and classifies every route that the table's owner wrote.
 //!
-//! For each route that its owner wrote, the survey says which record is about it, what its owner's list of destinations is,
-//! and whether that list leads to the Rollout. A route that cannot be understood carries the reason and stops no other route.
+//! [`TableState`] is the input of all decisions: `set_weight` computes the new list of each route from it, `managed_routes`
+//! the copies of routes. Neither reads the table or the record again. For each route it says whether the route forwards,
+//! which record entry belongs to it, what the owner's list of destinations is, and how the route is related to the Rollout.
+//! A route that cannot be decoded carries the reason, and the other routes are planned all the same.
+//!
+//! For Rollout `reviews` at 25 %, while the record says that `list` is split:
 //!
 //! ```text
-//! table, while the canary has 25 %               survey
-//! health  directResponse                         Other
-//! list    reviews 60, reviews-canary 20,         Forward, record 0, Here: owner's list is reviews 80, legacy 20,
-//!         legacy 20                              its anchor is reviews
-//! hdr     managed route                          not in the survey: its owner is the Rollout
-//! ratings ratings                                Forward, no record, Elsewhere
-//! odd     destinations: 5                        Unknown, with the path of the value
+//! route    live destinations          action         relation
+//! health   directResponse             NotForwarding
+//! list     reviews 60,                Forward        Managed: the owner's list is reviews 80, legacy 20;
+//!          reviews-canary 20,                        the anchor is reviews
+//!          legacy 20
+//! hdr      reviews-canary             not a RouteState: it is a managed route, which its labels show
+//! ratings  ratings                    Forward        Unrelated: it leads to ratings
+//! odd      destinations: 5            Unreadable: forwardTo.destinations is not a list
 //! ```
 //!
-//! [`matched`] finds the records, [`recover`] the owner's lists. From the survey, `set_weight` decides the list that each route
-//! gets and `managed_routes` decides the copies of routes; neither reads the table or the record again.
+//! [`match_records`] finds the record entry of a route, [`recover`] the owner's list.
 
 use std::collections::HashMap;
 
@@ -23,174 +26,139 @@ use gloo_types::{DocumentError, RouteTableDoc};
 
 use crate::config::PluginConfig;
 use crate::destinations::{
-    DestinationList, Distinction, Malformed, Reading, Slot, check_destination,
+    Destination, DestinationList, Distinction, Malformed, ReadContext, check_destination,
 };
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind};
-use crate::plan::{SkipReason, Warning};
-use crate::record::{Hash, Record, Records, RouteRecord, Split};
-use crate::record_matching::{Candidate, Copies, matched};
+use crate::plan::{Skip, SkipReason, Warning};
+use crate::record::{Hash, RecordSet, RouteEntry, Split};
+use crate::record_matching::{Candidate, Copies, match_records};
 use crate::recovery::{
     Recovered, additional_roles, recover, stable_from_canary, without_applied, without_canary,
 };
 use crate::roles::Roles;
 use crate::route::{Protocol, Route};
 
-/// The annotation of a table, as one Rollout reads it.
-pub(crate) struct Memory {
-    pub(crate) records: Records,
-    /// The Rollout's own record.
-    pub(crate) own: Record,
-    /// The records of other Rollouts, as far as they can be read.
-    others: Vec<(String, Record)>,
-    /// Why the Rollout's own record cannot be read. It is empty then.
-    pub(crate) problem: Option<Refusal>,
-}
-
 /// A table as one Rollout sees it.
-pub(crate) struct Survey<'a> {
+pub(crate) struct TableState<'a> {
     pub(crate) config: &'a PluginConfig,
     pub(crate) intent: &'a Intent,
     pub(crate) table: &'a RouteTableDoc,
-    pub(crate) memory: &'a Memory,
+    pub(crate) records: &'a RecordSet,
     pub(crate) roles: Roles<'a>,
-    /// The routes that their owner wrote: HTTP, TCP, TLS.
-    pub(crate) routes: Vec<Surveyed<'a>>,
-    /// Records whose route is not found.
-    pub(crate) lost: Vec<&'a RouteRecord>,
+    /// The routes that the owner wrote: HTTP, TCP, TLS.
+    pub(crate) routes: Vec<RouteState<'a>>,
+    /// Record entries whose route is not found.
+    pub(crate) lost: Vec<&'a RouteEntry>,
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// One route.
-pub(crate) struct Surveyed<'a> {
+/// A route that the owner wrote, and what is known about it.
+pub(crate) struct RouteState<'a> {
     pub(crate) route: Route<'a>,
     /// Hash of the matchers.
     pub(crate) matchers: Hash,
-    /// The record about it; a route that its owner copied from a split one has none.
-    pub(crate) record: Option<&'a RouteRecord>,
-    /// What was changed in it. Set with `record`, and for copies.
+    /// The record entry of the route. A copy of a split route, made by the owner, has none.
+    pub(crate) entry: Option<&'a RouteEntry>,
+    /// What was changed in the route, by its `entry` or by that of the route from which it was copied.
     pub(crate) split: Option<&'a Split>,
-    pub(crate) finding: Finding<'a>,
+    pub(crate) action: Action<'a>,
 }
 
-/// What a route means for the Rollout.
-pub(crate) enum Finding<'a> {
-    /// It does not forward.
-    Other(SkipReason),
-    /// It cannot be understood.
-    Unknown(Refusal),
-    /// It forwards.
+/// What a route does with requests.
+pub(crate) enum Action<'a> {
+    /// Something else than forward them.
+    NotForwarding(SkipReason),
+    /// Unknown: the route cannot be decoded.
+    Unreadable(Refusal),
+    /// It forwards them.
     Forward {
-        /// The destinations that are there.
+        /// The destinations in the table now.
         live: DestinationList<'a>,
-        leads: Leads<'a>,
+        relation: Relation<'a>,
     },
 }
 
-/// Where a route leads.
-pub(crate) enum Leads<'a> {
-    /// Not to the Rollout, or the configuration does not select it.
-    Elsewhere {
-        owners: DestinationList<'a>,
-        why: SkipReason,
+/// How a route that forwards is related to the Rollout. `owner_list` is the list as the owner wrote it.
+pub(crate) enum Relation<'a> {
+    /// The route does not lead to the Rollout, or the configuration does not select it.
+    Unrelated {
+        owner_list: DestinationList<'a>,
+        reason: SkipReason,
     },
-    /// To the Rollout, by the destination `anchor`.
-    Here {
-        owners: DestinationList<'a>,
-        anchor: Slot<'a>,
+    /// The route leads to the Rollout by the destination `anchor`, so its traffic is split.
+    Managed {
+        owner_list: DestinationList<'a>,
+        anchor: Destination<'a>,
     },
-    /// Its owner replaced the stable destination while it was split.
-    Replaced {
-        owners: DestinationList<'a>,
-        /// What replaced it.
-        by: Box<Slot<'a>>,
+    /// The owner replaced the stable destination while the route was split.
+    StableReplaced {
+        owner_list: DestinationList<'a>,
+        replacement: Box<Destination<'a>>,
         refusal: Refusal,
     },
-    /// Another Rollout with the same stable destination splits it.
-    SplitBy(String),
-    /// The record cannot be read, so the owner's list is not known.
-    Unrecorded,
+    /// Another Rollout with the same stable destination splits the route.
+    SplitByOther(String),
+    /// The record cannot be decoded, so the owner's list is not known.
+    RecordUnreadable,
 }
 
-impl Memory {
-    pub(crate) fn read(table: &RouteTableDoc, rollout: &str) -> Self {
-        let mut memory = Self {
-            records: Records::default(),
-            own: Record::default(),
-            others: Vec::new(),
-            problem: None,
-        };
-        let own = Records::read(table).and_then(|records| {
-            let others = records.rollouts().filter(|name| *name != rollout);
-            let others = others.filter_map(|name| Some((name.to_owned(), records.of(name).ok()?)));
-            memory.others = others.collect();
-            let own = records.of(rollout);
-            memory.records = records;
-            own
-        });
-        match own {
-            Ok(own) => memory.own = own,
-            Err(problem) => memory.problem = Some(problem),
-        }
-        memory
-    }
-}
-
-impl<'a> Survey<'a> {
+impl<'a> TableState<'a> {
     /// Reads a table.
     ///
     /// # Errors
-    /// Returns `Err` if the intent does not name two destinations, and if the lists of routes are not lists.
+    /// Returns `Err` if the intent does not name two destinations, or if a list of routes is not a list.
     pub(crate) fn new(
         config: &'a PluginConfig,
         intent: &'a Intent,
         table: &'a RouteTableDoc,
-        memory: &'a Memory,
+        records: &'a RecordSet,
     ) -> Result<Self, PlanError> {
         check_lists(table)?;
         let roles = Roles::new(config, intent).map_err(|refusal| intent.refused(table, refusal))?;
-        let by = roles.by;
+        let distinction = roles.distinction;
         let reader = Reader {
-            reading: Reading {
+            context: ReadContext {
                 namespace: &table.key().namespace,
-                by,
+                distinction,
             },
-            default: default_destination(table, by),
+            default: default_destination(table, distinction),
         };
-        let mut survey = Self {
+        let mut state = Self {
             config,
             intent,
             table,
-            memory,
+            records,
             roles,
             routes: Vec::new(),
             lost: Vec::new(),
             warnings: Vec::new(),
         };
         let read = reader.routes(table, config);
-        survey.fill(&reader, read);
-        Ok(survey)
+        state.classify(&reader, read);
+        Ok(state)
     }
 
-    fn fill(&mut self, reader: &Reader<'a>, read: Vec<Read<'a>>) {
-        let record = &self.memory.own;
-        let is_ours = |read: &&Read<'a>| {
-            !record
-                .owners
-                .contains(&read.matchers.with_name(read.route.name))
+    /// Fills `routes` and `lost`.
+    fn classify(&mut self, reader: &Reader<'a>, read: Vec<ReadRoute<'a>>) {
+        let record = &self.records.own;
+        let is_candidate = |it: &&ReadRoute<'a>| {
+            let route = it.matchers.with_name(it.route.name);
+            !record.owner_canary_routes.contains(&route)
         };
-        let own: Vec<Option<usize>> = {
-            let is_stable = |slot: &Slot<'_>| self.roles.is_or_was_stable(slot);
-            let candidates: Vec<_> = read.iter().filter(is_ours).map(Read::candidate).collect();
-            let found = matched(record, &candidates, reader.reading, &is_stable);
+        let entries: Vec<Option<usize>> = {
+            let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
+            let candidates = read.iter().filter(is_candidate);
+            let candidates: Vec<_> = candidates.map(ReadRoute::candidate).collect();
+            let found = match_records(record, &candidates, reader.context, &is_stable);
             let mut found = found.into_iter();
             let found = read
                 .iter()
-                .map(|it| is_ours(&it).then(|| found.next().flatten()));
+                .map(|it| is_candidate(&it).then(|| found.next().flatten()));
             found.map(Option::flatten).collect()
         };
         let mut is_lost = vec![true; record.routes.len()];
-        for index in own.iter().flatten() {
+        for index in entries.iter().flatten() {
             if let Some(is_lost) = is_lost.get_mut(*index) {
                 *is_lost = false;
             }
@@ -201,66 +169,66 @@ impl<'a> Survey<'a> {
             .collect();
         let claims = self.claims(&read, reader);
         let copies = {
-            let candidates: Vec<_> = read.iter().map(Read::candidate).collect();
-            Copies::of(record, &candidates, &own)
+            let candidates: Vec<_> = read.iter().map(ReadRoute::candidate).collect();
+            Copies::of(record, &candidates, &entries)
         };
 
         let mut routes = Vec::with_capacity(read.len());
-        for ((index, read), record_index) in read.into_iter().enumerate().zip(own) {
-            let found = record_index.and_then(|index| record.routes.get(index));
-            let mut split = found.and_then(|found| record.split_of(found));
+        for ((index, read), entry) in read.into_iter().enumerate().zip(entries) {
+            let entry = entry.and_then(|index| record.routes.get(index));
+            let mut split = entry.and_then(|entry| record.split_of(entry));
             let claim = claims.get(&index);
-            let is_ours = is_ours(&&read);
+            let is_candidate = is_candidate(&&read);
             if split.is_none()
                 && let Ok(Some(live)) = &read.list
-                && is_ours
+                && is_candidate
             {
-                let is_stable = |slot: &Slot<'_>| self.roles.is_or_was_stable(slot);
+                let is_stable = |it: &Destination<'_>| self.roles.is_or_was_stable(it);
                 split = copies.split_of(record, read.route.protocol, live, &is_stable);
             }
-            let finding = match (read.list, claim) {
-                (Err(refusal), _) => Finding::Unknown(refusal),
-                (Ok(None), _) => Finding::Other(read.route.other_action()),
-                (Ok(Some(live)), Some(rollout)) if split.is_none() => Finding::Forward {
+            let action = match (read.list, claim) {
+                (Err(refusal), _) => Action::Unreadable(refusal),
+                (Ok(None), _) => Action::NotForwarding(read.route.other_action()),
+                (Ok(Some(live)), Some(rollout)) if split.is_none() => Action::Forward {
                     live,
-                    leads: Leads::SplitBy(rollout.clone()),
+                    relation: Relation::SplitByOther(rollout.clone()),
                 },
                 (Ok(Some(live)), _) => {
-                    let leads = self.leads(&read.route, &live, split, is_ours, reader);
-                    Finding::Forward { live, leads }
+                    let relation = self.relation(&read.route, &live, split, is_candidate, reader);
+                    Action::Forward { live, relation }
                 }
             };
-            routes.push(Surveyed {
+            routes.push(RouteState {
                 route: read.route,
                 matchers: read.matchers,
-                record: found,
+                entry,
                 split,
-                finding,
+                action,
             });
         }
         self.routes = routes;
-        if record.routes.is_empty() && self.memory.problem.is_none() {
+        if record.routes.is_empty() && self.records.problem.is_none() {
             self.rebuild_full();
         }
     }
 
-    /// Routes that another Rollout with the same stable destination splits, by their position among all.
-    fn claims(&self, read: &[Read<'a>], reader: &Reader<'a>) -> HashMap<usize, String> {
+    /// The routes that another Rollout with the same stable destination splits: its name, by their position in `read`.
+    fn claims(&self, read: &[ReadRoute<'a>], reader: &Reader<'a>) -> HashMap<usize, String> {
         let mut claims = HashMap::new();
-        if self.memory.others.is_empty() {
+        if self.records.others.is_empty() {
             return claims;
         }
-        let is_rest = self.roles.are_at_rest(self.intent);
-        let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(Read::candidate).collect();
-        for (rollout, record) in &self.memory.others {
-            let is_stable = |slot: &Slot<'_>| self.roles.is_anchor(slot);
-            let found = matched(record, &candidates, reader.reading, &is_stable);
+        let is_rest = self.roles.is_rest(self.intent);
+        let candidates: Vec<Candidate<'_, 'a>> = read.iter().map(ReadRoute::candidate).collect();
+        for (rollout, record) in &self.records.others {
+            let is_stable = |it: &Destination<'_>| self.roles.is_anchor(it);
+            let found = match_records(record, &candidates, reader.context, &is_stable);
             let copies = Copies::of(record, &candidates, &found);
             for (index, (it, found)) in read.iter().zip(found).enumerate() {
                 let found = found.and_then(|found| record.routes.get(found));
                 let split = match (found, &it.list) {
                     (Some(found), Ok(Some(live))) => {
-                        // A route that Git restored, for example, may be brought to rest.
+                        // A route that the owner has restored, from Git for example, may be brought to rest.
                         let split = record.split_of(found);
                         split.filter(|split| !is_rest || !is_restored(live, split))
                     }
@@ -272,7 +240,7 @@ impl<'a> Survey<'a> {
                 };
                 let stable = split.and_then(|split| split.originals.first());
                 let is_same = stable.is_some_and(|stable| {
-                    let stable = Slot::new(&stable.1, reader.reading);
+                    let stable = Destination::new(&stable.destination, reader.context);
                     self.roles.is_anchor(&stable)
                 });
                 if is_same {
@@ -283,16 +251,19 @@ impl<'a> Survey<'a> {
         claims
     }
 
-    fn leads(
+    /// Determines the relation of a route that forwards.
+    ///
+    /// `is_candidate` is false for a route that the record says its owner led to the canary alone.
+    fn relation(
         &mut self,
         route: &Route<'a>,
         live: &DestinationList<'a>,
         split: Option<&'a Split>,
-        is_ours: bool,
+        is_candidate: bool,
         reader: &Reader<'a>,
-    ) -> Leads<'a> {
-        if self.memory.problem.is_some() {
-            return Leads::Unrecorded;
+    ) -> Relation<'a> {
+        if self.records.problem.is_some() {
+            return Relation::RecordUnreadable;
         }
         let default = match &reader.default {
             Ok(default) if route.protocol.is_http() => default.as_ref(),
@@ -300,18 +271,22 @@ impl<'a> Survey<'a> {
         };
         let mut is_split = split.is_some();
         let recovered =
-            split.map(|split| recover(live, split, &self.roles, default, reader.reading));
-        let owners = match recovered {
-            Some(Recovered::Owners(owners)) => self.without_experiment(owners),
-            Some(Recovered::Replaced { owners, stable, by }) => {
+            split.map(|split| recover(live, split, &self.roles, default, reader.context));
+        let owner_list = match recovered {
+            Some(Recovered::List(list)) => self.without_experiment(list),
+            Some(Recovered::StableReplaced {
+                list,
+                stable,
+                replacement,
+            }) => {
                 let refusal = Refusal::Replaced {
                     route: route.label(),
                     stable,
-                    by: by.label(),
+                    by: replacement.label(),
                 };
-                return Leads::Replaced {
-                    owners,
-                    by,
+                return Relation::StableReplaced {
+                    owner_list: list,
+                    replacement,
                     refusal,
                 };
             }
@@ -320,117 +295,125 @@ impl<'a> Survey<'a> {
                 self.warnings.push(Warning::Repointed {
                     route: route.label(),
                 });
-                live.clone().materialised(default)
+                live.clone().with_default(default)
             }
-            None if is_ours => self.unrecorded(route, live, default),
-            None => live.clone().materialised(default),
+            None if is_candidate => self.owner_list_without_record(route, live, default),
+            None => live.clone().with_default(default),
         };
-        match self.roles.anchors(&owners, is_split).first() {
-            None => Leads::Elsewhere {
-                why: SkipReason::LeadsTo(owners.slots.iter().map(Slot::label).collect()),
-                owners,
+        match self.roles.anchors(&owner_list, is_split).first() {
+            None => Relation::Unrelated {
+                reason: SkipReason::LeadsTo(owner_list.labels()),
+                owner_list,
             },
-            Some(_) if !route.is_selected => Leads::Elsewhere {
-                why: SkipReason::NotSelected(route.selector_key()),
-                owners,
+            Some(_) if !route.is_selected => Relation::Unrelated {
+                reason: SkipReason::NotSelected(route.selector_key()),
+                owner_list,
             },
-            Some(anchor) => Leads::Here {
+            Some(anchor) => Relation::Managed {
                 anchor: (*anchor).clone(),
-                owners,
+                owner_list,
             },
         }
     }
 
-    /// The owner's list without the experiment that runs, whose Service the controller made. It can be in the record when the
-    /// annotation was lost, and the first call after that went by a status from before the experiment.
-    fn without_experiment(&self, owners: DestinationList<'a>) -> DestinationList<'a> {
+    /// Removes the running experiment from the owner's list. The Service of an experiment belongs to the controller, but it
+    /// can get into the record: if the annotation was lost, and the next call had a status from before the experiment.
+    fn without_experiment(&self, list: DestinationList<'a>) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
         let Some(applied) = applied.filter(|applied| !applied.additional.is_empty()) else {
-            return owners;
+            return list;
         };
         let experiment = additional_roles(&self.roles, applied);
-        let is_experiment = |slot: &Slot<'a>| experiment.iter().any(|(role, _)| role.is(slot));
-        match owners.slots.iter().any(is_experiment) {
-            true => without_applied(&owners, &self.roles, applied, &[]).unwrap_or(owners),
-            false => owners,
+        let is_experiment = |it: &Destination<'a>| experiment.iter().any(|(role, _)| role.is(it));
+        match list.destinations.iter().any(is_experiment) {
+            true => without_applied(&list, &self.roles, applied, &[]).unwrap_or(list),
+            false => list,
         }
     }
 
-    /// The owner's list of a route without record: the live one, unless the list itself tells that it was split, or its
-    /// weights are those that were set last.
-    fn unrecorded(
+    /// The owner's list of a route that has no record entry.
+    ///
+    /// That is the live list, unless the list shows that planning split it: by a subset that selects Pods, or by the weights
+    /// that were set last. Then the list is rebuilt from the live one.
+    fn owner_list_without_record(
         &mut self,
         route: &Route<'a>,
         live: &DestinationList<'a>,
-        default: Option<&Slot<'a>>,
+        default: Option<&Destination<'a>>,
     ) -> DestinationList<'a> {
         let applied = self.intent.applied.as_ref();
         let asked = match &self.intent.kind {
             IntentKind::SetWeight(split) => &*split.additional,
             IntentKind::SetManagedRoute(_) | IntentKind::RemoveManagedRoutes => &[],
         };
-        let mut slots = live.slots.iter();
+        let mut destinations = live.destinations.iter();
         let rebuilt = if !route.is_selected {
             None
-        } else if slots.any(|slot| self.roles.stable.selects_pods(slot)) {
+        } else if destinations.any(|it| self.roles.stable.selects_pods(it)) {
             without_canary(live, &self.roles, applied, false)
         } else {
             applied.and_then(|applied| without_applied(live, &self.roles, applied, asked))
         };
-        if let Some(owners) = rebuilt {
+        if let Some(list) = rebuilt {
             self.warnings.push(Warning::Rebuilt {
                 route: route.label(),
             });
-            return owners;
+            return list;
         }
-        live.clone().materialised(default)
+        live.clone().with_default(default)
     }
 
-    /// Takes routes that send everything to the canary for routes of the Rollout if no other route leads to it: the annotation
-    /// was lost at full weight.
+    /// Handles an annotation that was lost at full weight: if no route leads to the Rollout, routes that send all traffic to
+    /// the canary are taken for split routes.
     fn rebuild_full(&mut self) {
         let is_full = match (&self.intent.applied, &self.intent.hashes) {
             (Some(applied), _) => i64::from(applied.canary) == applied.total(),
-            // Without recorded weights there has to be an update at least.
+            // Without recorded weights, at least an update has to be in progress.
             (None, Some(hashes)) => !hashes.stable.is_empty() && hashes.stable != hashes.canary,
             (None, None) => false,
         };
-        let is_led_to = self.routes.iter().any(|it| match &it.finding {
-            Finding::Forward { leads, .. } => !matches!(leads, Leads::Elsewhere { .. }),
-            _ => false,
-        });
         if !is_full {
             return;
         }
+        let is_led_to = self.routes.iter().any(|it| match &it.action {
+            Action::Forward { relation, .. } => !matches!(relation, Relation::Unrelated { .. }),
+            _ => false,
+        });
         for it in &mut self.routes {
-            let Finding::Forward { live, leads } = &mut it.finding else {
+            let Action::Forward { live, relation } = &mut it.action else {
                 continue;
             };
             if !it.route.is_selected {
                 continue;
             }
-            let Some(owners) = stable_from_canary(live, &self.roles) else {
+            let Some(owner_list) = stable_from_canary(live, &self.roles) else {
                 continue;
             };
-            let Some(anchor) = self.roles.anchors(&owners, false).first().copied().cloned() else {
+            let Some(anchor) = self
+                .roles
+                .anchors(&owner_list, false)
+                .first()
+                .copied()
+                .cloned()
+            else {
                 continue;
             };
             if is_led_to {
-                // The table was created from Git, for example: the owner wrote the weight.
+                // The owner wrote this weight: the table was created anew from Git, for example.
                 self.warnings.push(Warning::OnlyCanary {
                     route: it.route.label(),
                     canary: self.roles.canary.name().to_owned(),
                 });
                 continue;
             }
-            *leads = Leads::Here { owners, anchor };
+            *relation = Relation::Managed { owner_list, anchor };
             self.warnings.push(Warning::Rebuilt {
                 route: it.route.label(),
             });
         }
     }
 
-    /// Where the routes lead, for the refusal of a table in which none leads to the Rollout.
+    /// Describes where the routes lead, for the error that no route leads to the Rollout.
     pub(crate) fn found(&self) -> String {
         const SHOWN: usize = 5;
         let skipped: Vec<String> = self.skipped().map(|skip| skip.to_string()).collect();
@@ -446,22 +429,22 @@ impl<'a> Survey<'a> {
         }
     }
 
-    /// Routes that are skipped, and why.
-    pub(crate) fn skipped(&self) -> impl Iterator<Item = crate::plan::Skip> {
+    /// The routes that are skipped, and why.
+    pub(crate) fn skipped(&self) -> impl Iterator<Item = Skip> {
         self.routes.iter().filter_map(|it| {
-            let reason = match &it.finding {
-                Finding::Other(reason) => reason.clone(),
-                Finding::Forward {
-                    leads: Leads::Elsewhere { why, .. },
+            let reason = match &it.action {
+                Action::NotForwarding(reason) => reason.clone(),
+                Action::Forward {
+                    relation: Relation::Unrelated { reason, .. },
                     ..
-                } => why.clone(),
-                Finding::Forward {
-                    leads: Leads::SplitBy(rollout),
+                } => reason.clone(),
+                Action::Forward {
+                    relation: Relation::SplitByOther(rollout),
                     ..
                 } => SkipReason::SplitBy(rollout.clone()),
                 _ => return None,
             };
-            Some(crate::plan::Skip {
+            Some(Skip {
                 route: it.route.label(),
                 reason,
             })
@@ -469,14 +452,15 @@ impl<'a> Survey<'a> {
     }
 }
 
-/// A route and its live list, before anything is known of records.
-struct Read<'a> {
+/// A route before it is compared with the record.
+struct ReadRoute<'a> {
     route: Route<'a>,
     matchers: Hash,
+    /// The live list; `None` for a route that does not forward.
     list: Result<Option<DestinationList<'a>>, Refusal>,
 }
 
-impl<'a> Read<'a> {
+impl<'a> ReadRoute<'a> {
     fn candidate(&self) -> Candidate<'_, 'a> {
         Candidate {
             route: &self.route,
@@ -487,14 +471,15 @@ impl<'a> Read<'a> {
     }
 }
 
+/// Reads the lists of routes.
 struct Reader<'a> {
-    reading: Reading<'a>,
-    /// Where HTTP routes without destinations lead.
-    default: Result<Option<Slot<'a>>, Malformed>,
+    context: ReadContext<'a>,
+    /// `spec.defaultDestination`, to which HTTP routes without destinations lead.
+    default: Result<Option<Destination<'a>>, Malformed>,
 }
 
 impl<'a> Reader<'a> {
-    fn routes(&self, table: &'a RouteTableDoc, config: &PluginConfig) -> Vec<Read<'a>> {
+    fn routes(&self, table: &'a RouteTableDoc, config: &PluginConfig) -> Vec<ReadRoute<'a>> {
         let routes = Route::all(table, config.routes()).into_iter();
         routes
             .map(|(route, problem)| {
@@ -507,7 +492,7 @@ impl<'a> Reader<'a> {
                     path,
                     expected,
                 });
-                Read {
+                ReadRoute {
                     matchers: Hash::of_matchers(&route),
                     list,
                     route,
@@ -520,7 +505,7 @@ impl<'a> Reader<'a> {
         let Some(forward) = route.forward() else {
             return Ok(None);
         };
-        let list = DestinationList::live(forward, self.reading)?;
+        let list = DestinationList::live(forward, self.context)?;
         if let Err(problem) = &self.default
             && !list.form.is_listed()
             && route.protocol.is_http()
@@ -531,16 +516,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a route is as its owner wrote it, although it was split.
+/// Whether a route that was split has the owner's destinations again, unchanged.
 fn is_restored(list: &DestinationList<'_>, split: &Split) -> bool {
     let mut originals = split.originals.iter();
-    originals.all(|original| list.slots.iter().any(|slot| slot.is_value(&original.1)))
+    originals.all(|original| {
+        list.destinations
+            .iter()
+            .any(|it| it.equals_json(&original.destination))
+    })
 }
 
 fn default_destination(
     table: &RouteTableDoc,
-    by: Distinction,
-) -> Result<Option<Slot<'_>>, Malformed> {
+    distinction: Distinction,
+) -> Result<Option<Destination<'_>>, Malformed> {
     let Some(raw) = table.raw().pointer("/spec/defaultDestination") else {
         return Ok(None);
     };
@@ -550,14 +539,14 @@ fn default_destination(
     check_destination(raw).map_err(|Malformed { path, expected }| {
         Malformed::new(format!("spec.defaultDestination{path}"), expected)
     })?;
-    let reading = Reading {
+    let context = ReadContext {
         namespace: &table.key().namespace,
-        by,
+        distinction,
     };
-    Ok(Some(Slot::new(raw, reading).without_weight()))
+    Ok(Some(Destination::new(raw, context).without_weight()))
 }
 
-/// Checks that the lists of routes are lists; what is in them is checked route by route.
+/// Checks that the lists of routes are lists. The routes in them are checked one by one later.
 fn check_lists(table: &RouteTableDoc) -> Result<(), DocumentError> {
     let spec = table.raw().get("spec");
     let lists = [Protocol::Http, Protocol::Tcp, Protocol::Tls];
@@ -569,6 +558,6 @@ fn check_lists(table: &RouteTableDoc) -> Result<(), DocumentError> {
     if are_lists && is_object {
         return Ok(());
     }
-    // The typed view says which value has the wrong type.
+    // Decoding the typed view names the value that has the wrong type.
     table.spec().map(|_| ())
 }

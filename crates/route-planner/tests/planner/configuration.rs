@@ -16,7 +16,7 @@ fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
     )
 }
 
-/// Parses `more` beside a selector by name.
+/// Parses a block with a selector by name and the keys of `more`.
 fn with(more: Value) -> Result<PluginConfig, ConfigError> {
     let mut block = json!({"routeTableSelector": {"name": "shop"}});
     block
@@ -153,14 +153,14 @@ fn destinations_in_another_namespace_need_the_administrators_consent() {
         refused(
             with(block),
             &format!(
-                "{path} is other, which is not the Rollout's namespace: use that, or have other added to --allowed-destination-namespaces"
+                "{path} is other, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to add other to --allowed-destination-namespaces"
             ),
         );
     }
 }
 
 #[test]
-fn destinations_are_described_by_any_of_their_parts() {
+fn destinations_can_be_identified_by_any_of_their_fields() {
     for block in [
         json!({"stableDestination": {"kind": "EXTERNAL_SERVICE", "name": "a.b"}, "canaryDestination": {"name": "c"}}),
         json!({"stableDestination": {"port": {"number": 80}}, "canaryDestination": {"port": {"name": "http"}}}),
@@ -312,7 +312,7 @@ fn a_wrong_type_is_named_by_its_path() {
 
 /// B28
 #[test]
-fn a_selector_is_needed() {
+fn a_block_without_a_table_selector_is_refused() {
     for block in [
         json!(null),
         json!({}),
@@ -328,7 +328,7 @@ fn a_selector_is_needed() {
 }
 
 #[test]
-fn a_value_out_of_range_tells_the_range() {
+fn the_error_for_an_invalid_value_names_the_valid_ones() {
     refused(
         with(json!({"verify": "always"})),
         r#"verify is "always", it must be auto, weights or accepted"#,
@@ -375,7 +375,7 @@ fn a_value_out_of_range_tells_the_range() {
 }
 
 #[test]
-fn a_rollout_whose_name_leads_elsewhere_is_refused() {
+fn a_rollout_with_an_invalid_name_is_refused() {
     let block = json!({"routeTableSelector": {"name": "shop"}}).to_string();
     for (namespace, name, expect) in [
         ("shop/../other", "demo", "metadata.namespace"),
@@ -450,7 +450,7 @@ fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
 }
 
 #[test]
-fn text_that_is_not_json() {
+fn a_block_that_is_not_json_is_refused() {
     let rollout = ObjectKey::new("shop", "reviews");
     assert_snapshot!(PluginConfig::from_json(b"{a", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: key must be a string at line 1 column 2");
     assert_snapshot!(PluginConfig::from_json(b"", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
@@ -477,7 +477,7 @@ fn the_block_is_found_under_any_accepted_name() {
     assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
 }
 
-/// A switch is the value of no key, so a key that is read complains about it, and by its path.
+/// No key accepts a boolean, so each key that is read returns an error with its path for `true`.
 #[test]
 fn every_key_of_the_reference_is_read() {
     fn visit(keys: &[Key], place: &dyn Fn(Value) -> Value, above: &str) {

@@ -9,7 +9,7 @@ use crate::table::{self, Table};
 
 const ROLLOUT: &str = "shop/reviews";
 
-/// Observes a table that carries `weight`, with `status` written for its generation 2, as wanted by `verify`.
+/// Observes a table that has `weight`, at generation 2 and with `status`, in the mode `verify`.
 #[track_caller]
 fn check(verify: &str, weight: i32, status: Value, expect: &str) {
     let spec =
@@ -38,7 +38,7 @@ fn state(approval: &str, message: &str) -> Value {
 }
 
 #[test]
-fn auto_counts_acceptance_only_when_status_carries_it() {
+fn auto_requires_acceptance_only_if_gloo_writes_a_status() {
     for status in [
         Value::Null,
         json!({}),
@@ -65,7 +65,7 @@ fn accepted_for_this_generation_is_verified() {
 }
 
 #[test]
-fn anything_else_is_not_verified_and_says_why() {
+fn any_other_verdict_is_not_verified_with_a_reason() {
     let why = |text: &str| format!("not verified: RouteTable shop/shop: {text}");
     let refused = |text: &str| format!("refused: RouteTable shop/shop: {text}");
     for verify in ["auto", "accepted"] {
@@ -103,13 +103,13 @@ fn anything_else_is_not_verified_and_says_why() {
 }
 
 #[test]
-fn weights_mode_does_not_ask_gloo() {
+fn weights_mode_ignores_the_verdict_of_gloo() {
     check("weights", 25, state("INVALID", "bad route"), "verified");
     check("weights", 25, json!("odd"), "verified");
 }
 
 #[test]
-fn at_rest_gloos_verdict_is_not_waited_for() {
+fn at_rest_the_verdict_of_gloo_is_not_required() {
     check(
         "auto",
         0,
@@ -132,11 +132,11 @@ fn other_weights_are_not_verified() {
             other => panic!("{other:?}"),
         }
     };
-    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20");
+    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20");
     table.set_weight(ROLLOUT, 25, 100, vec![]).unwrap();
-    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
-    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed");
-    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary removed");
+    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
+    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed");
+    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary removed");
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     );
 }
 
-/// Sets the weights in turn, and tells whether the last one takes traffic from the canary.
+/// Sets the weights one after the other, and checks whether the last one decreases the canary's share.
 #[track_caller]
-fn check_taken(destinations: Value, weights: &[i32], expect: bool) {
+fn check_takes_from_canary(destinations: Value, weights: &[i32], expect: bool) {
     let spec = table::expand(
         json!({"http": [{"name": "r", "forwardTo": {"destinations": destinations}}]}),
     );
@@ -190,16 +190,16 @@ fn check_taken(destinations: Value, weights: &[i32], expect: bool) {
 #[test]
 fn traffic_is_taken_from_the_canary_of_a_split_route_only() {
     let destinations = || json!(["reviews"]);
-    check_taken(destinations(), &[0], false);
-    check_taken(destinations(), &[25], false);
-    check_taken(destinations(), &[25, 50], false);
-    check_taken(destinations(), &[25, 25], false);
-    check_taken(destinations(), &[25, 0], true);
-    check_taken(destinations(), &[100, 0], true);
-    check_taken(destinations(), &[100, 50], true);
-    check_taken(json!(["reviews 80", "legacy 20"]), &[1, 0], true);
-    // The owner's own share of the canary.
-    check_taken(json!(["reviews 80", "reviews-canary 20"]), &[0], false);
+    check_takes_from_canary(destinations(), &[0], false);
+    check_takes_from_canary(destinations(), &[25], false);
+    check_takes_from_canary(destinations(), &[25, 50], false);
+    check_takes_from_canary(destinations(), &[25, 25], false);
+    check_takes_from_canary(destinations(), &[25, 0], true);
+    check_takes_from_canary(destinations(), &[100, 0], true);
+    check_takes_from_canary(destinations(), &[100, 50], true);
+    check_takes_from_canary(json!(["reviews 80", "legacy 20"]), &[1, 0], true);
+    // The owner's list gives the canary a share, but the route is not split.
+    check_takes_from_canary(json!(["reviews 80", "reviews-canary 20"]), &[0], false);
 }
 
 #[track_caller]
@@ -219,7 +219,7 @@ fn check_guarded(plugin: Value, change: impl Fn(&mut Intent), expect: bool) {
 }
 
 #[test]
-fn a_promotion_is_held_only_between_the_two_services_that_the_controller_turns() {
+fn a_promotion_is_held_only_between_the_two_services_whose_selectors_change() {
     let same = |_: &mut Intent| {};
     check_guarded(json!({}), same, true);
     check_guarded(
