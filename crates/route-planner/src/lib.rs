@@ -24,12 +24,12 @@
 //! - A *managed route* is a copy of a route that was inserted for a header or mirror step.
 //! - A table is *at rest* if it has no record and no managed routes: it is as its owner wrote it.
 //!
-//! [`plan`] returns a [`Plan`], whose edits become a guarded JSON Patch, or a typed refusal. The same input gives the same
+//! [`plan()`] returns a [`Plan`], whose edits become a guarded JSON Patch, or a typed refusal. The same input gives the same
 //! plan, and planning on a patched table gives the empty plan. SetWeight 0 restores the owner's JSON byte for byte and
 //! removes the annotation.
 //!
-//! [`observe`] answers VerifyWeight: it compares a table with an intent, and reads whether Gloo has accepted the table.
-//! [`restore`] restores a table for a Rollout that was deleted, without its configuration. [`promotion`] decides how long a
+//! [`observe()`] answers VerifyWeight: it compares a table with an intent, and reads whether Gloo has accepted the table.
+//! [`restore()`] restores a table for a Rollout that was deleted, without its configuration. [`promotion`] decides how long a
 //! promotion is held.
 //!
 //! The crate uses no clock, file, network or Kubernetes client.
@@ -97,7 +97,7 @@ pub fn plan(
     planning::plan(config, intent, table, CanaryGrowth::Allowed)
 }
 
-/// Plans as [`plan`] does, but leaves routes unchanged in which the canary's share would increase.
+/// Plans as [`plan()`] does, but leaves routes unchanged in which the canary's share would increase.
 ///
 /// A caller uses this while another table of the same Rollout cannot be planned.
 ///

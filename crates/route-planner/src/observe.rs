@@ -33,7 +33,7 @@ pub enum Observation {
 /// Gloo must have accepted this generation of the table.
 ///
 /// # Errors
-/// Returns `Err` as [`crate::plan`] does, or if the status cannot be decoded. After an error of VerifyWeight the controller
+/// Returns `Err` as [`crate::plan()`] does, or if the status cannot be decoded. After an error of VerifyWeight the controller
 /// promotes without verification, so callers should answer "not verified" instead.
 pub fn observe(
     config: &PluginConfig,

@@ -24,7 +24,7 @@ use crate::route::{Protocol, raw_routes};
 use crate::set_weight::{CanaryGrowth, WeightPlan, plan_weights};
 use crate::table_state::{Action, TableState};
 
-/// Plans an intent. See [`crate::plan`] and [`crate::plan_toward_stable`].
+/// Plans an intent. See [`crate::plan()`] and [`crate::plan_toward_stable`].
 pub(crate) fn plan(
     config: &PluginConfig,
     intent: &Intent,
