@@ -1,4 +1,4 @@
-//! Helpers of the fuzz targets: a limit of memory, and a host that sends any bytes, in simulated time.
+//! Shared by the fuzz targets: a limit of memory, and a host that sends any bytes, in simulated time.
 
 pub mod tree;
 pub mod words;
