@@ -1,7 +1,7 @@
 //! Counts the allocations of the hot paths and compares them with `baseline.txt`.
 //!
-//! Counts of allocations and bytes do not depend on the speed of the machine, so this test can fail where a time could not.
-//! `BASELINE=overwrite cargo test -p benches` writes the file again; commit it with the change that explains it.
+//! Unlike times, counts of allocations and bytes do not depend on the machine, so a test can check them.
+//! `BASELINE=overwrite cargo test --all-features -p benches` rewrites the file. Commit it with the change that explains it.
 
 #![allow(
     clippy::expect_used,
@@ -20,14 +20,12 @@ use appset_generator::{ByCluster, Config, Namespaces, Request, SourceQuery};
 use gloo_types::{ObjectKey, RouteTableDoc};
 use rollouts_rpc::goplugin::handshake::PluginKind;
 use rollouts_rpc::testing::{CallStream, Recording, recordings};
-use route_planner::{
-    Intent, IntentKind, ManagedRoutes, PluginConfig, ServicePair, WeightSplit, plan,
-};
+use route_planner::{Intent, PluginConfig, WeightSplit, plan};
 use serde_json::{Value, json};
 
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baseline.txt");
 
-/// The first lines of the file.
+/// The first lines of the baseline file.
 const HEAD: &str = "\
 # What `cargo test -p benches` counted: allocations, bytes allocated, and most bytes held at once.
 # A count that differs from it by more than 5 % fails the test.
@@ -36,7 +34,7 @@ const HEAD: &str = "\
 /// Largest difference from the baseline, in percent of the baseline.
 const TOLERANCE: u64 = 5;
 
-/// Routes of the tables that are planned.
+/// Number of routes in the planned tables.
 const ROUTES: usize = 1_000;
 
 /// What one operation allocated.
@@ -58,7 +56,7 @@ impl From<AllocationInfo> for Counts {
 }
 
 #[test]
-fn hot_paths_allocate_as_the_baseline_says() {
+fn hot_paths_allocate_as_in_the_baseline() {
     let measured = measure();
     if env::var_os("BASELINE").is_some_and(|value| value == "overwrite") {
         fs::write(BASELINE, render(&measured)).expect("the baseline is writable");
@@ -73,7 +71,7 @@ fn hot_paths_allocate_as_the_baseline_says() {
     );
 }
 
-/// Counts each operation once, after one run that fills caches.
+/// Measures each operation once, after one run that fills caches.
 fn measure() -> Vec<(String, Counts)> {
     let mut measured = Vec::new();
     let mut add = |name: &str, work: &mut dyn FnMut()| {
@@ -194,22 +192,9 @@ fn config() -> PluginConfig {
 }
 
 fn weight(desired: i32) -> Intent {
-    Intent {
-        rollout: ObjectKey::new("shop", "reviews"),
-        services: ServicePair {
-            stable: "reviews".to_owned(),
-            canary: "reviews-canary".to_owned(),
-            ping_pong: false,
-        },
-        hashes: None,
-        applied: None,
-        kind: IntentKind::SetWeight(WeightSplit {
-            desired,
-            max: 100,
-            additional: Vec::new(),
-        }),
-        managed: ManagedRoutes::default(),
-    }
+    let rollout = ObjectKey::new("shop", "reviews");
+    let split = WeightSplit::percent(desired);
+    Intent::set_weight(rollout, "reviews", "reviews-canary", split)
 }
 
 fn render(measured: &[(String, Counts)]) -> String {
@@ -220,7 +205,8 @@ fn render(measured: &[(String, Counts)]) -> String {
             bytes,
             peak,
         } = counts;
-        writeln!(text, "{name}: {allocations} {bytes} {peak}").expect("a text takes all");
+        writeln!(text, "{name}: {allocations} {bytes} {peak}")
+            .expect("writing to a String cannot fail");
     }
     text
 }
@@ -244,7 +230,7 @@ fn parse(text: &str) -> Vec<(String, Counts)> {
     parsed.collect()
 }
 
-/// One line for each count beyond the tolerance, and for each operation that only one side has.
+/// Returns one line for each count beyond the tolerance, and for each operation that is missing on one side.
 fn compare(baseline: &[(String, Counts)], measured: &[(String, Counts)]) -> Vec<String> {
     let find = |all: &[(String, Counts)], name: &str| {
         let found = all.iter().find(|(other, _)| other == name);

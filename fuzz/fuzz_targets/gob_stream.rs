@@ -1,4 +1,4 @@
-//! A gob stream from anybody: decoded in one piece and in several, skipped and into types, and encoded again.
+//! Any gob stream: decoded in one piece and in several, skipped and decoded into types, and encoded again.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 
 use go_types::{Argument, Container, Kinds, Left, Nest, Opaque, Strings, Tree, Zeros};
 
-#[allow(dead_code, reason = "its values belong to the tests")]
+#[allow(dead_code, reason = "only the tests use its values")]
 #[path = "../../crates/gob/tests/it/go_types.rs"]
 mod go_types;
 
@@ -46,7 +46,7 @@ fuzz_target!(|input: &[u8]| {
     });
 });
 
-/// The values of a stream, `None` where one does not fit, and what ended it.
+/// The values of a stream (`None` for one that does not fit the type), and the error that ended the stream.
 type Decoded<T> = (Vec<Option<T>>, Option<DecodeError>);
 
 fn decode<T: DeserializeOwned>(input: &[u8], piece: usize) -> Decoded<T> {
@@ -68,8 +68,8 @@ fn decode<T: DeserializeOwned>(input: &[u8], piece: usize) -> Decoded<T> {
     (values, None)
 }
 
-/// Whatever a stream is decoded into, it has the same values and is corrupt at the same place. What was decoded encodes
-/// to bytes that decode to bytes that are the same again.
+/// Decodes the stream into `T`. The number of values and the error must not depend on the type. Encoding the values,
+/// decoding the result and encoding it again must give the same bytes.
 fn check<T>(input: &[u8], skipped: &Decoded<IgnoredAny>)
 where
     T: DeserializeOwned + Serialize + GobType + Debug,

@@ -1,4 +1,5 @@
-//! An environment, one `NAME=value` a line: a plugin either announces a line that a host can read, or says why not.
+//! The environment of a plugin, one `NAME=value` per line: the plugin either announces a line that a host can parse, or
+//! returns an error of one line.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The stream of a dispensed router: every call is decoded the same however it is cut, and answered exactly once.
+//! The stream of a dispensed router: the calls do not depend on how the bytes are split, and each is answered exactly once.
 
 #![no_main]
 
@@ -48,7 +48,7 @@ fuzz_target!(|input: &[u8]| {
     });
 });
 
-/// The calls of a stream that arrives in pieces of that length.
+/// The calls of a stream that arrives in pieces of this length.
 fn calls(input: &[u8], piece: usize) -> Result<Vec<RouterCall>, DecodeError> {
     let mut stream = CallStream::default();
     let mut calls = Vec::new();
@@ -58,7 +58,7 @@ fn calls(input: &[u8], piece: usize) -> Result<Vec<RouterCall>, DecodeError> {
     Ok(calls)
 }
 
-/// The headers whose bodies are there too, and what is wrong with the stream.
+/// The headers that have a body, and the error that ended the stream.
 fn pairs<H: DeserializeOwned>(stream: &[u8]) -> (Vec<H>, Option<DecodeError>) {
     let mut decoder = Decoder::new(LIMITS);
     decoder.handle_input(stream).expect("a new decoder");

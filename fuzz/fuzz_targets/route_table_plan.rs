@@ -1,8 +1,11 @@
-//! A RouteTable, a plugin block and the controller's calls, in the format of the scenarios of `plugin-bin`. The calls go to
-//! the planner without a plugin between. What a scenario expects is ignored; what holds for every table is checked.
+//! A RouteTable, a plugin block and the calls of a controller, in the format of the scenarios of `plugin-bin`. The calls go
+//! directly to the planner. The expectations of a scenario are ignored; the target checks what holds for every table.
 
 #![no_main]
 
+use std::sync::LazyLock;
+
+use fuzz::words::PLUGIN_BLOCK;
 use gloo_types::violations;
 use libfuzzer_sys::{fuzz_mutator, fuzz_target};
 use rollouts_rpc::error_chain;
@@ -14,14 +17,15 @@ use serde_json::{Map, Value, json};
 
 use table::{Table, header_route, mirror_route};
 
-#[allow(dead_code, reason = "the tests look at more")]
+#[allow(dead_code, reason = "the planner's tests use more of it")]
 #[path = "../../crates/route-planner/tests/planner/table.rs"]
 mod table;
 
-/// The Rollout that scenarios merge into.
+/// The Rollout into which a scenario merges its own.
 const BASE: &str = include_str!("../../crates/plugin-scenarios/src/base.yaml");
 
-const KEYS: &[&str] = &[
+/// The words of a scenario and of a RouteTable that are not words of a plugin block.
+const TABLE_AND_CALLS: &[&str] = &[
     "setWeight",
     "setHeaderRoute",
     "setMirrorRoute",
@@ -59,12 +63,8 @@ const KEYS: &[&str] = &[
     "tcp",
     "tls",
     "defaultDestination",
-    "name",
-    "labels",
     "matchers",
     "uri",
-    "port",
-    "sniHosts",
     "forwardTo",
     "destinations",
     "pathRewrite",
@@ -74,22 +74,6 @@ const KEYS: &[&str] = &[
     "directResponse",
     "status",
     "ref",
-    "namespace",
-    "cluster",
-    "kind",
-    "number",
-    "subset",
-    "routeTableSelector",
-    "routeSelector",
-    "tcpRoutes",
-    "tlsRoutes",
-    "stableDestination",
-    "canaryDestination",
-    "headerMatch",
-    "headerRoutePlacement",
-    "zeroWeight",
-    "verify",
-    "service",
     "shop",
     "reviews",
     "reviews-canary",
@@ -98,15 +82,16 @@ const KEYS: &[&str] = &[
     "reviews 50",
     "reviews-canary 20",
     "legacy 10",
-    "SERVICE",
-    "VIRTUAL_DESTINATION",
 ];
 
+static WORDS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| [TABLE_AND_CALLS, PLUGIN_BLOCK.as_slice()].concat());
+
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
-    fuzz::tree::mutate(data, size, max_size, seed, KEYS)
+    fuzz::tree::mutate(data, size, max_size, seed, &WORDS)
 });
 
-/// What is read of a scenario.
+/// The parts of a scenario that the target uses.
 #[derive(Deserialize)]
 struct Scenario {
     tables: Map<String, Value>,
@@ -149,7 +134,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Plays the calls on the first table, until something in the scenario makes no sense.
+/// Plays the calls on the first table. Ends early if a part of the scenario is invalid.
 fn play(scenario: Scenario) -> Option<()> {
     let (name, spec) = scenario.tables.into_iter().next()?;
     let (namespace, short) = name.split_once('/')?;
@@ -161,7 +146,7 @@ fn play(scenario: Scenario) -> Option<()> {
     let mut rollout: Value = serde_saphyr::from_str(BASE).ok()?;
     json_patch::merge(&mut rollout, &scenario.rollout.into());
     let mut hashes = None;
-    // Zero weights that are kept are against the rules too.
+    // With `zeroWeight: keep`, planning writes zero weights, which violate a rule of Gloo.
     let keeps_zeros = table.plugin.get("zeroWeight").is_some();
     let mut owner_is_valid = is_valid(&table) && !keeps_zeros;
     for call in scenario.calls {
@@ -241,7 +226,7 @@ fn intent(call: &Call, rollout: &Value, hashes: Option<PodHashes>) -> Option<Int
     Some(intent)
 }
 
-/// The content of a step: itself, or that of the step of that name.
+/// The step with the name `route`, or `route` if no step has that name.
 fn step(canary: &Value, kind: &str, route: &Value) -> Value {
     let steps = canary["steps"].as_array().into_iter().flatten();
     let mut named = steps.map(|step| &step[kind]);

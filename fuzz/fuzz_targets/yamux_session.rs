@@ -1,4 +1,4 @@
-//! A whole session with a host that breaks every rule: it ends, and nothing panics.
+//! A session with a host that violates the protocol: it ends, and nothing panics.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ struct Input {
     steps: Vec<Step>,
 }
 
-/// How far the host has kept to the protocol before.
+/// The part of the protocol that the host has followed before.
 #[derive(Arbitrary, Debug)]
 enum Begin {
     Connected,
@@ -26,7 +26,7 @@ enum Begin {
 
 #[derive(Arbitrary, Debug)]
 enum Step {
-    /// A frame, whose length may be another than that of its data.
+    /// A frame whose length field may differ from the length of its data.
     Frame {
         version: u8,
         kind: u8,
@@ -39,7 +39,7 @@ enum Step {
     Data { stream: u8, data: Vec<u8> },
     /// Opens a stream, as a host does.
     Open { stream: u8 },
-    /// Bytes that need not be frames.
+    /// Any bytes.
     Raw(Vec<u8>),
 }
 
@@ -87,7 +87,7 @@ fuzz_target!(|input: Input| {
     );
 });
 
-/// The call that asks for the router.
+/// The call that dispenses the router.
 fn dispense() -> Vec<u8> {
     gob::gob_struct! {
         struct Request as "Request" {
@@ -115,7 +115,7 @@ fn data(sent: &mut Vec<u8>, stream: u32, data: &[u8]) {
     sent.extend(data);
 }
 
-/// The twelve bytes that every frame begins with (hashicorp/yamux, `spec.md`).
+/// The header of a frame, twelve bytes (hashicorp/yamux, `spec.md`).
 fn frame(sent: &mut Vec<u8>, version_and_kind: [u8; 2], flags: u16, stream: u32, length: u32) {
     sent.extend(version_and_kind);
     sent.extend(flags.to_be_bytes());

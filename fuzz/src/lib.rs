@@ -1,6 +1,7 @@
-//! What the fuzz targets share: a bound on memory, and a host that only knows bytes, in simulated time.
+//! Shared by the fuzz targets: a limit of memory, and a host that sends any bytes, in simulated time.
 
 pub mod tree;
+pub mod words;
 
 use std::future::Future;
 use std::time::Duration;
@@ -10,17 +11,17 @@ use rollouts_rpc::{RouterCall, RouterError, TrafficRouter, Verification};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex, split};
 use tokio::time::timeout;
 
-/// What one input may make us hold. The whole process has a limit of its own (`-rss_limit_mb`), in which libFuzzer and
-/// its corpus are counted too.
+/// Most bytes that one input may make the code allocate at once. libFuzzer limits the whole process, including its corpus
+/// (`-rss_limit_mb`).
 const MEMORY: u64 = 64 << 20;
 
-/// Longer than all deadlines of the protocol together, by a clock that jumps ahead when nothing moves.
+/// Longer than the sum of all deadlines of the protocol. The clock is simulated: it jumps ahead when all tasks wait.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
 
-/// Bytes either side can be ahead of the other, as on a socket.
+/// Bytes that either side can send before the other reads, as on a socket.
 const PIPE: usize = 64 * 1024;
 
-/// Runs `work` and fails if it held more than 64 MiB at any moment.
+/// Runs `work`, and panics if it had more than 64 MiB allocated at any moment.
 pub fn within_memory<T>(work: impl FnOnce() -> T) -> T {
     let mut result = None;
     let allocated = allocation_counter::measure(|| result = Some(work()));
@@ -29,17 +30,17 @@ pub fn within_memory<T>(work: impl FnOnce() -> T) -> T {
     result.expect("the work was done")
 }
 
-/// What a host does with the connection while it sends.
+/// How a host reads while it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Host {
-    /// Reads what comes.
+    /// Reads everything.
     Reads,
     /// Never reads.
     Stuck,
 }
 
-/// Sends `input` to whatever `serve` does with the other end, hangs up, and returns how that ended and what it sent.
-/// Fails when it does not end.
+/// Sends `input` to `serve` and closes the connection. Returns the result of `serve` and the bytes that it sent. Panics if
+/// `serve` does not end.
 pub fn talk<T, F>(input: &[u8], host: Host, serve: impl FnOnce(DuplexStream) -> F) -> (T, Vec<u8>)
 where
     F: Future<Output = T>,
@@ -54,7 +55,7 @@ where
         let (mut reader, mut writer) = split(near);
         let mut received = Vec::new();
         let send = async {
-            // The other side may have hung up.
+            // The other side may have closed the connection.
             let _ = writer.write_all(input).await;
             let _ = writer.shutdown().await;
         };
@@ -72,7 +73,7 @@ where
     })
 }
 
-/// A router that refuses some calls.
+/// A router that returns an error for some calls.
 pub fn router() -> impl TrafficRouter {
     FnRouter(|call| async move {
         match call {

@@ -1,12 +1,12 @@
-//! Mutations that keep a document well-formed: bytes changed at random rarely stay JSON or YAML.
+//! Mutations of JSON and YAML documents as trees. A mutation of single bytes rarely leaves a valid document.
 
 use fastrand::Rng;
 use libfuzzer_sys::fuzzer_mutate;
 use serde_json::{Value, json};
 
-/// What a `fuzz_mutator!` does: mutates the document in the first `size` bytes of `data` as a tree, or as bytes where it
-/// is none, and from time to time where it is one. A new key is one of `keys` or of the document's own.
-pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32, keys: &[&str]) -> usize {
+/// The body of a `fuzz_mutator!`: mutates the document in the first `size` bytes of `data` as a tree. Data that is not a
+/// document is mutated as bytes, and sometimes a document is, too. A new key or text is one of `words`.
+pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32, words: &[&str]) -> usize {
     let mut rng = Rng::with_seed(seed.into());
     let document = str::from_utf8(&data[..size]).ok();
     let document = document.and_then(|text| serde_saphyr::from_str::<Value>(text).ok());
@@ -14,7 +14,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32, keys: &[
         return fuzzer_mutate(data, size, max_size);
     };
     for _ in 0..rng.usize(1..4) {
-        mutate_once(&mut document, &mut rng, keys);
+        mutate_once(&mut document, &mut rng, words);
     }
     let text = document.to_string();
     let size = text.len().min(max_size);
@@ -22,7 +22,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32, keys: &[
     size
 }
 
-fn mutate_once(document: &mut Value, rng: &mut Rng, keys: &[&str]) {
+fn mutate_once(document: &mut Value, rng: &mut Rng, words: &[&str]) {
     let count = count(document);
     let other = nth(document, &mut rng.usize(..count)).map_or(Value::Null, |node| node.clone());
     let Some(node) = nth(document, &mut rng.usize(..count)) else {
@@ -38,7 +38,7 @@ fn mutate_once(document: &mut Value, rng: &mut Rng, keys: &[&str]) {
             fields.shift_remove(&key.unwrap_or_default());
         }
         (Value::Object(fields), 1) => {
-            let key = keys.get(rng.usize(..keys.len().max(1))).copied();
+            let key = words.get(rng.usize(..words.len().max(1))).copied();
             fields.insert(key.unwrap_or_default().to_owned(), other);
         }
         (node, 2) => *node = other,
@@ -50,7 +50,7 @@ fn mutate_once(document: &mut Value, rng: &mut Rng, keys: &[&str]) {
             *number = near.into();
         }
         (node, 4) => {
-            let key = keys.get(rng.usize(..keys.len().max(1))).copied();
+            let key = words.get(rng.usize(..words.len().max(1))).copied();
             let scalars = [
                 Value::Null,
                 true.into(),
@@ -83,7 +83,7 @@ fn count(node: &mut Value) -> usize {
     1 + children(node).map(count).sum::<usize>()
 }
 
-/// The node before which there are that many.
+/// The node with index `before` in depth-first order. Decrements `before` by the number of nodes passed.
 fn nth<'v>(node: &'v mut Value, before: &mut usize) -> Option<&'v mut Value> {
     if *before == 0 {
         return Some(node);

@@ -1,4 +1,4 @@
-//! What a route does: Envoy's `route`, `redirect` or `direct_response`.
+//! The action of a route: Envoy's `route`, `redirect` or `direct_response`.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,8 @@ use crate::delegation::Leaf;
 use crate::matcher::{self, Path};
 use crate::{Reason, Refusal};
 
-/// The names of the API for the status of a redirect. Tables in use have the number, too.
-const REDIRECT_CODES: [(u64, &str); 5] = [
-    (301, "MOVED_PERMANENTLY"),
-    (302, "FOUND"),
-    (303, "SEE_OTHER"),
-    (307, "TEMPORARY_REDIRECT"),
-    (308, "PERMANENT_REDIRECT"),
-];
-
-/// The key and the value of the action of a route, for the requests of one of its matchers. Adds the clusters that it leads
-/// to.
+/// Translates the action of a route, for the requests of one of its matchers. Returns the key and the value in Envoy's
+/// route, and adds the clusters to which it leads to `clusters`.
 pub(crate) fn action(
     leaf: &Leaf<'_>,
     matcher: &HttpRequestMatcher,
@@ -84,7 +75,7 @@ fn forward_to(
             set("weighted_clusters", json!({"clusters": clusters}));
         }
     }
-    // Envoy's own default is 15 s, that of Istio is none.
+    // Envoy's default is 15 s; Istio sets no timeout.
     set("timeout", json!("0s"));
 
     match (&forward.path_rewrite, &forward.regex_rewrite) {
@@ -127,7 +118,7 @@ fn forward_to(
     Ok(action)
 }
 
-/// Adds a backend to the clusters and returns its name there.
+/// Adds a backend to the clusters, and returns the name of its cluster.
 pub(crate) fn add(clusters: &mut BTreeMap<String, Backend>, backend: Backend) -> String {
     let name = backend.to_string();
     clusters.insert(name.clone(), backend);
@@ -142,7 +133,7 @@ fn regex_rewrite(pattern: &str, substitution: &str) -> Value {
     json!({"pattern": {"regex": pattern}, "substitution": substitution})
 }
 
-/// `raw` also has the fields that Gloo takes and its API reference does not list.
+/// Translates a redirect. `raw` is its JSON, for the fields that Gloo accepts although its API reference does not list them.
 fn redirect(to: &RedirectAction, raw: Option<&Value>) -> Result<Map<String, Value>, Refusal> {
     let mut action = Map::new();
     let mut set = |key: &str, value: Value| drop(action.insert(key.to_owned(), value));
@@ -178,21 +169,4 @@ fn direct_response(response: &DirectResponseAction) -> Result<Map<String, Value>
     let body = response.body.iter();
     let body = body.map(|body| ("body".to_owned(), json!({"inline_string": body})));
     Ok([status].into_iter().chain(body).collect())
-}
-
-/// The document with the name of each status of a redirect that is written as a number.
-pub(crate) fn with_named_redirect_codes(document: &Value) -> Value {
-    let mut document = document.clone();
-    let routes = document
-        .pointer_mut("/spec/http")
-        .and_then(Value::as_array_mut);
-    for route in routes.into_iter().flatten() {
-        if let Some(code) = route.pointer_mut("/redirect/responseCode")
-            && let Some(number) = code.as_u64()
-        {
-            let known = REDIRECT_CODES.iter().find(|(known, _)| *known == number);
-            *code = known.map_or_else(|| json!(number.to_string()), |(_, name)| json!(name));
-        }
-    }
-    document
 }

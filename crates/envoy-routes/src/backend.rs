@@ -1,4 +1,4 @@
-//! What a destination stands for: an Envoy cluster and its name.
+//! The backend of a destination, which becomes an Envoy cluster, and the name of that cluster.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,20 @@ use gloo_types::{DestinationKind, DestinationReference, PortSelector};
 
 use crate::{Reason, Refusal};
 
-/// What a destination leads to. Two destinations with the same backend share a cluster.
+/// The endpoints to which a destination leads. Two destinations with the same backend share a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Backend {
     /// Kind of the object.
     pub kind: DestinationKind,
-    /// Cluster of the object; empty means that of the table.
+    /// Cluster of the object; empty means the cluster of the table.
     pub cluster: String,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// Port of the object; `None` means its only one.
+    /// Port of the object; `None` means its only port.
     pub port: Option<Port>,
-    /// Labels of the Pods; empty means all.
+    /// Labels of the Pods; empty means all Pods.
     pub subset: BTreeMap<String, String>,
 }
 
@@ -64,7 +64,7 @@ fn port(selector: &PortSelector) -> Option<Port> {
     number.or_else(|| selector.name.clone().map(Port::Name))
 }
 
-/// The name of the cluster: `shop/reviews:8080`, with a kind, a cluster and a subset where there is one:
+/// The name of the cluster: `shop/reviews:8080`. A kind other than Service, a cluster and a subset are included:
 /// `VIRTUAL_DESTINATION east/shop/reviews:http?track=canary`.
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

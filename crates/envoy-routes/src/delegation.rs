@@ -1,4 +1,10 @@
-//! Tables that delegate to others, down to the routes that act.
+//! Reads the tables, and resolves delegation: the routes of a root table and of all tables to which it delegates.
+//!
+//! ```text
+//! root table            child table               resolved routes
+//! - uri: {prefix: /a}   - uri: {prefix: /a/b}     matchers /a/b of the child, which the parent includes
+//!   delegate: child     - uri: {prefix: /c}       refused: no request meets /a and /c
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,48 +12,58 @@ use gloo_types::{
     DelegateAction, HttpRequestMatcher, HttpRoute, ObjectKey, ObjectSelector, RouteTableDoc,
     RouteTableSpec, SortMethod,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::{Reason, Refusal, Untranslated, action, fields, matcher};
+use crate::{Reason, Refusal, Untranslated, fields, matcher};
 
-/// A table that can be read.
+/// The names of redirect statuses in the API. Some tables in use have the number instead.
+const REDIRECT_CODES: [(u64, &str); 5] = [
+    (301, "MOVED_PERMANENTLY"),
+    (302, "FOUND"),
+    (303, "SEE_OTHER"),
+    (307, "TEMPORARY_REDIRECT"),
+    (308, "PERMANENT_REDIRECT"),
+];
+
+/// A table whose spec could be decoded.
 pub(crate) struct Table {
     pub(crate) key: ObjectKey,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) spec: RouteTableSpec,
-    /// The document, for what the typed view does not have.
+    /// The JSON of the table, for fields that the typed view does not have.
     pub(crate) raw: Value,
 }
 
-/// A route that acts, with all that it has from the tables that lead to it.
+/// A route with an action other than `delegate`, and what it inherits from the tables that delegate to it. A delegating
+/// route that cannot be resolved is a leaf, too.
 pub(crate) struct Leaf<'a> {
     pub(crate) table: &'a Table,
-    /// Place within the table.
+    /// Position in `spec.http` of the table.
     index: usize,
     pub(crate) route: &'a HttpRoute,
-    /// Alternatives, joined with those of the parents; never empty.
+    /// Its matchers, combined with those of the parents; never empty.
     pub(crate) matchers: Vec<HttpRequestMatcher>,
-    /// Labels of its table and of its parents, which it inherits.
+    /// Labels of its table and of the parents, which it inherits.
     pub(crate) inherited: BTreeMap<String, String>,
-    /// Why the route cannot be translated, where the delegation is the reason.
+    /// Why the delegation cannot be resolved.
     pub(crate) refused: Option<Refusal>,
 }
 
-/// What a child table has from the tables above it.
-struct Above<'a> {
+/// What the routes of a table inherit from the tables that delegate to it.
+struct Inherited<'a> {
     matchers: Vec<HttpRequestMatcher>,
     labels: BTreeMap<String, String>,
     path: Vec<&'a ObjectKey>,
 }
 
 impl Table {
-    /// The typed view; adds what is not understood to `untranslated`.
+    /// Decodes a table, and adds unknown fields to `untranslated`. Returns `None` if the spec cannot be decoded.
     pub(crate) fn read(
         document: &RouteTableDoc,
         untranslated: &mut Vec<Untranslated>,
     ) -> Option<Self> {
         let name = format!("RouteTable {}", document.key());
-        let raw = action::with_named_redirect_codes(document.raw());
+        let raw = with_named_redirect_codes(document.raw());
         let spec = RouteTableDoc::from_value(raw.clone()).and_then(|table| table.spec());
         let found = fields::unknown_in_table(&raw).into_iter();
         untranslated.extend(found.map(|refusal| refusal.of(&name)));
@@ -66,7 +82,7 @@ impl Table {
         }
     }
 
-    /// Whether requests reach it without another table.
+    /// Whether the table has hosts, so that requests reach it without a delegation.
     pub(crate) fn is_root(&self) -> bool {
         !self.spec.hosts.is_empty()
     }
@@ -77,7 +93,7 @@ impl Table {
 }
 
 impl Leaf<'_> {
-    /// `namespace/table/route`, with the place instead of a name that is empty.
+    /// `namespace/table/route`, with the position if the route has no name.
     pub(crate) fn name(&self) -> String {
         match self.route.name.as_str() {
             "" => format!("{}/{}", self.table.key, self.index),
@@ -85,12 +101,12 @@ impl Leaf<'_> {
         }
     }
 
-    /// Where it is in its table.
+    /// The path of the route in its table.
     pub(crate) fn path(&self) -> String {
         format!("spec.http[{}]", self.index)
     }
 
-    /// The route as it is written.
+    /// The JSON of the route.
     pub(crate) fn raw(&self) -> Option<&Value> {
         self.table
             .raw
@@ -98,24 +114,24 @@ impl Leaf<'_> {
     }
 }
 
-/// The routes of a root table, in order of precedence. Adds the tables that it passes to `reached`.
+/// Resolves the routes of a root table, in order of precedence. Adds the tables that it visits to `reached`.
 pub(crate) fn leaves<'a>(
     root: &'a Table,
     tables: &'a [Table],
     reached: &mut BTreeSet<ObjectKey>,
 ) -> Vec<Leaf<'a>> {
-    let above = Above {
+    let above = Inherited {
         matchers: vec![HttpRequestMatcher::default()],
         labels: BTreeMap::new(),
         path: Vec::new(),
     };
-    below(root, tables, &above, reached)
+    routes_below(root, tables, &above, reached)
 }
 
-fn below<'a>(
+fn routes_below<'a>(
     table: &'a Table,
     tables: &'a [Table],
-    above: &Above<'a>,
+    above: &Inherited<'a>,
     reached: &mut BTreeSet<ObjectKey>,
 ) -> Vec<Leaf<'a>> {
     reached.insert(table.key.clone());
@@ -166,23 +182,23 @@ fn delegated<'a>(
 ) -> Vec<Leaf<'a>> {
     let mut labels = leaf.inherited.clone();
     labels.extend(leaf.route.labels.clone());
-    let below_it = Above {
+    let below_it = Inherited {
         matchers: leaf.matchers.clone(),
         labels,
         path,
     };
     let routes = children
         .iter()
-        .flat_map(|child| below(child, tables, &below_it, reached));
+        .flat_map(|child| routes_below(child, tables, &below_it, reached));
     let mut routes: Vec<Leaf<'a>> = routes.collect();
     if delegate.sort_method == SortMethod::RouteSpecificity {
-        // The most specific matcher of a route counts, and equal ones keep their order.
+        // A route is as specific as its most specific matcher. The sort is stable.
         routes.sort_by_cached_key(|leaf| leaf.matchers.iter().map(matcher::specificity).min());
     }
     routes
 }
 
-/// The tables that a route of `table` delegates to, in the order of their weights.
+/// The tables to which a route of `table` delegates, in the order of their weights.
 fn children<'a>(
     table: &Table,
     delegate: &DelegateAction,
@@ -215,7 +231,7 @@ fn children<'a>(
     Ok(found)
 }
 
-/// Clusters and workspaces are taken to fit.
+/// Whether a selector selects a table. The cluster and the workspace are not compared.
 fn selects(selector: &ObjectSelector, table: &Table) -> bool {
     let fits = |wanted: &str, found: &str| wanted.is_empty() || wanted == found;
     let has = |(key, value): (&String, &String)| table.labels.get(key) == Some(value);
@@ -224,7 +240,7 @@ fn selects(selector: &ObjectSelector, table: &Table) -> bool {
         && selector.labels.iter().all(has)
 }
 
-/// The matchers under which a request comes through those of the parent and of its route.
+/// Combines each matcher of a route with each matcher that the route inherits.
 fn joined(
     parent: &[HttpRequestMatcher],
     own: &[HttpRequestMatcher],
@@ -237,7 +253,7 @@ fn joined(
         for above in parent {
             match matcher::both(above, child) {
                 Ok(both) => joined.push(both),
-                // An alternative that no request can meet is none; without any the route is invalid.
+                // Drop a combination that no request can meet. If none is left, the route is invalid.
                 Err(refusal) if refusal.reason == Reason::Conflict => {
                     conflict = Some(refusal.within(&format!("matchers[{index}]")));
                 }
@@ -257,4 +273,21 @@ fn chain(error: &dyn std::error::Error) -> String {
         Some(source) => format!("{error}: {}", chain(source)),
         None => error.to_string(),
     }
+}
+
+/// Replaces the status of each redirect that is written as a number by its name.
+fn with_named_redirect_codes(document: &Value) -> Value {
+    let mut document = document.clone();
+    let routes = document
+        .pointer_mut("/spec/http")
+        .and_then(Value::as_array_mut);
+    for route in routes.into_iter().flatten() {
+        if let Some(code) = route.pointer_mut("/redirect/responseCode")
+            && let Some(number) = code.as_u64()
+        {
+            let known = REDIRECT_CODES.iter().find(|(known, _)| *known == number);
+            *code = known.map_or_else(|| json!(number.to_string()), |(_, name)| json!(name));
+        }
+    }
+    document
 }

@@ -1,16 +1,16 @@
-//! The fields that this model knows: any other one is named, so that nothing is left out without a word.
+//! The fields that this model supports. All others are reported, so that no field is ignored silently.
 
 use serde_json::Value;
 
 use crate::{Reason, Refusal};
 
-/// What is known of a value.
+/// How the model treats a value.
 enum Shape {
-    /// Read elsewhere, or of any form.
+    /// Supported. The value is checked where it is used.
     Any,
-    /// Without effect on a request at a gateway. This is said of few, for a reason.
+    /// Ignored, because it has no effect on a request at a gateway. Each use has a comment with the reason.
     NoEffect,
-    /// Known to Gloo; the model has no counterpart.
+    /// A field of Gloo that the model does not support.
     NotModelled,
     Object(&'static [(&'static str, Self)]),
     List(&'static Self),
@@ -20,9 +20,9 @@ use Shape::{Any, List, NoEffect, NotModelled, Object};
 
 const TABLE: Shape = Object(&[
     ("hosts", Any),
-    // There is one gateway, which serves every table.
+    // The model has one gateway, which serves every table.
     ("virtualGateways", NoEffect),
-    // Requests between Pods of the mesh.
+    // These two select requests between Pods of the mesh.
     ("workloadSelectors", NotModelled),
     ("applyToDestinations", NotModelled),
     ("defaultDestination", DESTINATION),
@@ -33,7 +33,7 @@ const TABLE: Shape = Object(&[
     // Descriptions for people.
     ("portalMetadata", NoEffect),
     ("failureMode", NotModelled),
-    // Annotations of an object that is not made here.
+    // Annotations of an object that the model does not create.
     ("virtualServiceAnnotations", NoEffect),
 ]);
 
@@ -82,7 +82,7 @@ const FORWARD_TO: Shape = Object(&[
     (
         "regexRewrite",
         Object(&[
-            // The pattern's `googleRe2` bounds the size of its program.
+            // `googleRe2` limits the size of the pattern's program.
             (
                 "pattern",
                 Object(&[("regex", Any), ("googleRe2", NoEffect)]),
@@ -112,7 +112,7 @@ const DELEGATE: Shape = Object(&[
     ("sortMethod", Any),
 ]);
 
-/// The last two are not in the API reference; tables in use have them.
+/// The last two are not in the API reference, but tables in use have them.
 const REDIRECT: Shape = Object(&[
     ("hostRedirect", Any),
     ("pathRedirect", Any),
@@ -176,17 +176,17 @@ const RETRY_TIMEOUT_POLICY: Shape = Object(&[
     ),
 ]);
 
-/// What is not known in a RouteTable.
+/// Returns the fields of a RouteTable that the model does not support.
 pub(crate) fn unknown_in_table(document: &Value) -> Vec<Refusal> {
     unknown(document, &TABLE)
 }
 
-/// What is not known in a MirrorPolicy.
+/// Returns the fields of a MirrorPolicy that the model does not support.
 pub(crate) fn unknown_in_mirror_policy(document: &Value) -> Vec<Refusal> {
     unknown(document, &MIRROR_POLICY)
 }
 
-/// What is not known in a RetryTimeoutPolicy.
+/// Returns the fields of a RetryTimeoutPolicy that the model does not support.
 pub(crate) fn unknown_in_retry_timeout_policy(document: &Value) -> Vec<Refusal> {
     unknown(document, &RETRY_TIMEOUT_POLICY)
 }
@@ -218,12 +218,12 @@ fn walk(value: &Value, shape: &Shape, path: &str, found: &mut Vec<Refusal>) {
                 walk(item, shape, &format!("{path}[{index}]"), found);
             }
         }
-        // A value of another type is refused where it is read.
+        // A value of another type is an error where it is decoded.
         _ => {}
     }
 }
 
-/// An empty list, or the default of an enum, says nothing.
+/// Whether a value is the default: null, an empty list, or the default of `failureMode`.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,25 +1,26 @@
-//! Gloo's RouteTables and policies as Envoy's route configuration.
+//! Translates Gloo's RouteTables and policies to Envoy's route configuration.
 //!
-//! This is a **model** of what Gloo makes of its objects, for tests that send requests through a real Envoy. It is not Gloo:
-//! it knows neither workspaces nor gateways, and takes every object it is given to belong together. What it cannot translate
-//! it names, see [`Untranslated`]; a route of that kind answers 500, as an invalid route does in Gloo.
+//! This is a **model** of Gloo's translation, for tests that send requests through a real Envoy. It is not Gloo: it has no
+//! workspaces and no gateways, and treats all objects as parts of one workspace. It returns the parts that it cannot
+//! translate as [`Untranslated`]. A route that it cannot translate responds with status 500, as an invalid route does in
+//! Gloo.
 //!
 //! | object | Envoy |
 //! |---|---|
-//! | `hosts` | a virtual host each; tables with the same host share it |
-//! | `matchers` | alternatives: a route each |
-//! | `uri` | `path`, `prefix` (of the text, not of segments) or `safe_regex` (of the whole path) |
+//! | `hosts` | one virtual host per host; tables with the same host share it |
+//! | `matchers` | one route per matcher, since matchers are alternatives |
+//! | `uri` | `path`, `prefix` (of the text, not of path segments) or `safe_regex` (of the whole path) |
 //! | `headers`, `queryParameters`, `method` | `headers`, `query_parameters`, the header `:method` |
 //! | `forwardTo.destinations` | `cluster`, or `weighted_clusters` by [`gloo_types::effective_weights`] |
-//! | `subset` | a cluster of its own, see [`Backend`] |
+//! | `subset` | a separate cluster, see [`Backend`] |
 //! | `pathRewrite`, `regexRewrite`, `hostRewrite`, `autoHostRewrite` | `prefix_rewrite` or `regex_rewrite`, `host_rewrite_literal`, `auto_host_rewrite` |
 //! | `redirect`, `directResponse` | `redirect`, `direct_response` |
 //! | `delegate` | the routes of the child tables, with the matchers of both |
 //! | MirrorPolicy | `request_mirror_policies`, with the denominator `MILLION` |
 //! | RetryTimeoutPolicy | `timeout` and `retry_policy` |
 //!
-//! Envoy draws one random number for a request. With the denominator `HUNDRED` a mirror would use the same remainder of it as
-//! the split does, so that copies would come from one side of the split only.
+//! Envoy uses one random number per request. With the denominator `HUNDRED` a mirror would use the same remainder of this
+//! number as the weighted clusters do, so all copies would be of requests to one of the clusters.
 
 mod action;
 mod backend;
@@ -41,38 +42,38 @@ use crate::policies::Policies;
 /// The objects of one gateway.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Objects<'a> {
-    /// All tables, also those that others delegate to.
+    /// All tables, including those to which others delegate.
     pub tables: &'a [RouteTableDoc],
     /// All MirrorPolicies.
     pub mirror_policies: &'a [MirrorPolicyDoc],
     /// All RetryTimeoutPolicies.
     pub retry_timeout_policies: &'a [RetryTimeoutPolicyDoc],
-    /// Retries of a route without a policy.
+    /// Retries of a route without a RetryTimeoutPolicy.
     pub retries: DefaultRetries,
 }
 
-/// Retries of a route that no RetryTimeoutPolicy gives any.
+/// Retries of a route for which no RetryTimeoutPolicy sets retries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DefaultRetries {
-    /// As Istio: two, of requests that no Pod has taken on.
+    /// The default of Istio: two retries of requests that no Pod has processed.
     #[default]
     Istio,
-    /// None, so that a client sees each failure.
+    /// No retries, so that a client sees each failure.
     Off,
 }
 
-/// What [`translate`] returns.
+/// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
     /// Envoy's `RouteConfiguration`, without a name.
     pub route_configuration: Value,
-    /// The clusters that routes and mirrors lead to, by name.
+    /// The clusters of routes and mirrors, by name.
     pub clusters: BTreeMap<String, Backend>,
-    /// All that is not as its owner wrote it, in the order of the objects.
+    /// The parts that are not translated, in the order of the objects.
     pub untranslated: Vec<Untranslated>,
 }
 
-/// A part of an object that is not in the route configuration, or not as Gloo would have it.
+/// A part of an object that is missing in the route configuration, or translated in another way than Gloo does it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{object}: {path}: {reason}")]
 pub struct Untranslated {
@@ -80,52 +81,52 @@ pub struct Untranslated {
     pub object: String,
     /// Dotted path of the part, for example `spec.http[2].graphql`.
     pub path: String,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
 /// Why a part of an object cannot be translated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Reason {
-    /// The object cannot be read.
+    /// The object cannot be decoded.
     #[error("{0}")]
     Unreadable(String),
-    /// A field of a newer Gloo, or a mistyped one.
+    /// A field of a newer Gloo, or a misspelt one.
     #[error("is an unknown field")]
     Unknown,
-    /// A known field that this model has no counterpart for.
+    /// A field of Gloo that this model does not support.
     #[error("is not modelled")]
     NotModelled,
-    /// A value that the API does not allow, or that Envoy would refuse.
+    /// A value that the API or Envoy does not allow.
     #[error("{0} is not a valid value")]
     Invalid(String),
-    /// None, or several, of fields of which exactly one is needed.
+    /// None, or several, of fields of which exactly one must be set.
     #[error("needs exactly one of {0}")]
     NotOne(&'static str),
-    /// No destination, and the table has no default.
+    /// A `forwardTo` has no destination, and the table has no default.
     #[error("has no destination")]
     NoDestination,
-    /// A delegation that finds no table.
+    /// A delegation selects no table.
     #[error("selects no table")]
     NoTable,
-    /// A table that delegates to itself, perhaps by way of others.
+    /// A table delegates to itself, directly or through others.
     #[error("delegates in a circle through {0}")]
     Circle(String),
-    /// A matcher of a child table that its parent's excludes.
+    /// A matcher of a child table excludes those of its parent.
     #[error("no request meets the matchers of both tables")]
     Conflict,
-    /// Whether both paths match cannot be told from their patterns.
+    /// No single matcher is equivalent to the paths of both tables.
     #[error("the paths of both tables cannot be joined")]
     CannotJoin,
-    /// A table without a host that no other table delegates to.
+    /// A table has no host, and no other table delegates to it.
     #[error("has no host, and no table delegates to it")]
     Unreachable,
-    /// More than one policy of a kind for one route; only the first is applied.
+    /// More than one policy of a kind applies to a route. Only the first one is translated.
     #[error("also applies to route {0}, which has another policy of this kind")]
     SecondPolicy(String),
 }
 
-/// A part of a route or of a policy that cannot be translated, by its path within that.
+/// A part of a route or a policy that cannot be translated, by its path in the route or policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     path: String,
@@ -140,7 +141,7 @@ impl Refusal {
         }
     }
 
-    /// The same, seen from the object that `outer` is a part of.
+    /// Prefixes the path with `outer`, the path of the enclosing part.
     #[must_use]
     pub(crate) fn within(self, outer: &str) -> Self {
         Self {
@@ -153,6 +154,7 @@ impl Refusal {
         }
     }
 
+    /// The same for an object, given as kind and name.
     pub(crate) fn of(self, object: impl Into<String>) -> Untranslated {
         Untranslated {
             object: object.into(),
@@ -203,14 +205,14 @@ pub fn translate(objects: &Objects<'_>) -> Translation {
         .collect();
     translation.route_configuration = json!({
         "virtual_hosts": virtual_hosts,
-        // Clients that use another port than 80 and 443 send it.
+        // Clients that use another port than 80 and 443 send it in the host.
         "ignore_port_in_host_matching": true,
     });
     translation
 }
 
 impl Translation {
-    /// The Envoy routes of one route: one for each of its matchers.
+    /// Translates one route to Envoy routes, one for each of its matchers.
     fn routes(&mut self, leaf: &Leaf<'_>, policies: &Policies) -> Vec<Value> {
         let name = leaf.name();
         let mut translated = Vec::new();
@@ -222,7 +224,7 @@ impl Translation {
             translated = leaf
                 .matchers
                 .iter()
-                // What cannot be matched may not catch the requests of later routes.
+                // A matcher that cannot be translated is dropped: it must not match the requests of later routes.
                 .filter_map(|it| matcher::route_match(it).ok())
                 .map(|route_match| {
                     json!({

@@ -1,4 +1,4 @@
-//! Matchers: Gloo's to Envoy's, and those of a parent table joined with those of its child.
+//! Matchers: translates those of Gloo to those of Envoy, and combines those of a parent table with those of its child.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{Reason, Refusal};
 
-/// What kinds of path a matcher may have, most specific first.
+/// The path of a matcher. The variants are ordered, the most specific first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Path {
     Exact(String),
@@ -15,7 +15,7 @@ pub(crate) enum Path {
     Prefix(String),
 }
 
-/// Envoy's `RouteMatch`.
+/// Translates a matcher to Envoy's `RouteMatch`.
 pub(crate) fn route_match(matcher: &HttpRequestMatcher) -> Result<Value, Refusal> {
     if matcher.port.is_some() {
         return Err(Refusal::new("port", Reason::NotModelled));
@@ -51,7 +51,7 @@ pub(crate) fn route_match(matcher: &HttpRequestMatcher) -> Result<Value, Refusal
     Ok(Value::Object(result))
 }
 
-/// The path of a matcher; one without a path matches any.
+/// The path of a matcher; the prefix `/`, which matches any path, if it has none.
 pub(crate) fn path(matcher: &HttpRequestMatcher) -> Result<Path, Refusal> {
     let Some(uri) = &matcher.uri else {
         return Ok(Path::Prefix("/".to_owned()));
@@ -67,7 +67,7 @@ pub(crate) fn path(matcher: &HttpRequestMatcher) -> Result<Path, Refusal> {
     }
 }
 
-/// A matcher that holds where both do: that of a parent table and that of its child.
+/// Returns the matcher for requests that meet both: a matcher of a parent table and one of its child.
 pub(crate) fn both(
     parent: &HttpRequestMatcher,
     child: &HttpRequestMatcher,
@@ -127,8 +127,8 @@ fn both_paths(
     }
 }
 
-/// How specific a matcher is: less is more specific. Exact before pattern before prefix, longer before shorter, more
-/// conditions before fewer. The last is an assumption about Gloo.
+/// The sort key by which more specific matchers come first: exact before pattern before prefix, longer before shorter, more
+/// conditions before fewer. The last one is an assumption about Gloo.
 pub(crate) fn specificity(matcher: &HttpRequestMatcher) -> impl Ord + use<> {
     let (kind, length) = match path(matcher) {
         Ok(Path::Exact(text)) => (0, text.len()),
@@ -150,7 +150,7 @@ fn header(header: &HeaderMatcher) -> Value {
     if header.invert_match == Some(true) {
         result.insert("invert_match".to_owned(), json!(true));
         if header.value.is_some() {
-            // Envoy would not match a request without the header otherwise.
+            // Without this, Envoy would not match a request that lacks the header.
             result.insert("treat_missing_header_as_empty".to_owned(), json!(true));
         }
     }
@@ -165,7 +165,7 @@ fn query_parameter(parameter: &QueryParameterMatcher) -> Value {
     ))
 }
 
-/// Headers and query parameters are conditions of the same form in Envoy.
+/// A condition on a header or a query parameter, which have the same form in Envoy.
 fn condition(name: &str, value: Option<&str>, regex: Option<bool>) -> Map<String, Value> {
     let (key, condition) = match value {
         None => ("present_match", json!(true)),

@@ -1,4 +1,5 @@
-//! MirrorPolicies and RetryTimeoutPolicies: to which routes they apply, and what they add to them.
+//! MirrorPolicies and RetryTimeoutPolicies: finds the routes to which they apply, and adds mirrors, timeouts and retries to
+//! these.
 
 use std::collections::BTreeMap;
 
@@ -11,16 +12,16 @@ use crate::backend::{Backend, Port};
 use crate::delegation::Leaf;
 use crate::{DefaultRetries, Objects, Reason, Refusal, Untranslated, action, fields};
 
-/// Envoy's name for a fraction of a million, and how many of those a percent has.
+/// The denominator of Envoy's fractions, and its millionths per percent.
 const DENOMINATOR: &str = "MILLION";
 const PER_PERCENT: f64 = 10_000.0;
 
-/// When Istio sends a request again unless it is told otherwise, and how often.
+/// The default retry conditions of Istio, and its default number of retries.
 const ISTIO_RETRY_ON: &str =
     "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
 const ISTIO_RETRIES: u32 = 2;
 
-/// The policies that can be read.
+/// The policies whose spec could be decoded.
 pub(crate) struct Policies {
     mirrors: Vec<Policy<Mirror>>,
     timeouts: Vec<Policy<Map<String, Value>>>,
@@ -29,14 +30,14 @@ pub(crate) struct Policies {
 
 struct Policy<T> {
     name: String,
-    /// Any of them; empty means every route.
+    /// Alternatives. Empty selects every route.
     selectors: Vec<PolicyRouteSelector>,
     effect: T,
 }
 
 struct Mirror {
     to: Backend,
-    /// In millionths.
+    /// The fraction of copied requests, in millionths.
     numerator: u32,
 }
 
@@ -81,7 +82,7 @@ impl Policies {
         }
     }
 
-    /// Adds to Envoy's `route` action what the policies say about the route.
+    /// Adds the effects of the policies to Envoy's `route` action.
     pub(crate) fn apply(
         &self,
         leaf: &Leaf<'_>,
@@ -109,6 +110,7 @@ impl Policies {
     }
 }
 
+/// Adds a policy to `policies`, and what cannot be translated of it to `untranslated`.
 fn keep<T>(
     policy: Result<Policy<T>, Refusal>,
     unknown: Vec<Refusal>,
@@ -137,7 +139,7 @@ fn keep<T>(
     untranslated.extend(refused.into_iter().map(|refusal| refusal.of(name)));
 }
 
-/// The first policy that applies to the route; any further one is named.
+/// Returns the first policy that applies to the route, and adds others to `untranslated`.
 fn first<'p, T>(
     policies: &'p [Policy<T>],
     leaf: &Leaf<'_>,
@@ -149,7 +151,7 @@ fn first<'p, T>(
     for second in applied {
         let refusal = Refusal::new("spec.applyToRoutes", Reason::SecondPolicy(leaf.name()));
         let named = refusal.of(&second.name);
-        // A route has an Envoy route for each of its matchers.
+        // This is called for each matcher of a route.
         if !untranslated.contains(&named) {
             untranslated.push(named);
         }
@@ -173,7 +175,8 @@ impl<T> Policy<T> {
     }
 }
 
-/// Whether a route has a destination that is selected. The labels of a Service are not known here.
+/// Whether a route has a destination that `selector` selects. A selector by labels selects none, since the labels of
+/// Services are not known here.
 fn leads_to(
     leaf: &Leaf<'_>,
     selector: &DestinationSelector,
@@ -219,7 +222,7 @@ fn mirror(config: Option<&MirrorConfig>, namespace: &str) -> Result<Mirror, Refu
     Ok(Mirror { to, numerator })
 }
 
-/// What the policy changes in Envoy's `route` action.
+/// The fields that a policy sets in Envoy's `route` action.
 fn retry_timeout(config: Option<&RetryTimeoutConfig>) -> Result<Map<String, Value>, Refusal> {
     let config = config.cloned().unwrap_or_default();
     let mut action = Map::new();
@@ -242,7 +245,7 @@ fn retry_timeout(config: Option<&RetryTimeoutConfig>) -> Result<Map<String, Valu
     Ok(action)
 }
 
-/// A duration in Envoy's JSON, which knows seconds only: `500ms` becomes `0.5s`.
+/// A duration in Envoy's JSON, whose only unit is seconds: `500ms` becomes `0.5s`.
 fn duration(text: &str, path: &str) -> Result<Value, Refusal> {
     let units = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
     let seconds = units.iter().find_map(|(unit, seconds)| {

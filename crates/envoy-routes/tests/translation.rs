@@ -1,4 +1,4 @@
-//! What each field of a RouteTable and of a policy becomes, and what is named because it cannot be translated.
+//! The translation of each field of a RouteTable and of a policy, and the errors for parts that cannot be translated.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ fn object(name: &str, labels: &Value, spec: Value) -> Value {
     json!({"metadata": {"name": name, "namespace": "shop", "labels": labels}, "spec": spec})
 }
 
-/// Tables by name, as `name: spec`. A spec may have `tableLabels`.
+/// Reads tables from YAML, as `name: spec`. A spec may have `tableLabels`.
 fn tables(text: &str) -> Vec<RouteTableDoc> {
     let Value::Object(tables) = yaml(text) else {
         panic!("no tables")
@@ -51,12 +51,12 @@ fn translated(tables: &[RouteTableDoc], mirrors: &str, timeouts: &str) -> Transl
     })
 }
 
-fn named(translation: &Translation) -> Vec<String> {
+fn reported(translation: &Translation) -> Vec<String> {
     let untranslated = translation.untranslated.iter();
     untranslated.map(ToString::to_string).collect()
 }
 
-/// One route of the table `shop/web` and the Envoy routes that it becomes, without their names.
+/// Checks the Envoy routes, without their names, of a route of the table `shop/web`.
 #[track_caller]
 fn check(route: &str, expect: &str) {
     check_with(route, "", "", expect);
@@ -65,7 +65,7 @@ fn check(route: &str, expect: &str) {
 #[track_caller]
 fn check_with(route: &str, mirrors: &str, timeouts: &str, expect: &str) {
     let translation = translated(&one_route(route), mirrors, timeouts);
-    assert_eq!(named(&translation), [""; 0], "{route}");
+    assert_eq!(reported(&translation), [""; 0], "{route}");
     let found = &translation.route_configuration["virtual_hosts"][0]["routes"];
     let without_name = |route: &Value| {
         let mut route = route.clone();
@@ -77,12 +77,12 @@ fn check_with(route: &str, mirrors: &str, timeouts: &str, expect: &str) {
     assert_eq!(json!(found), yaml(expect), "{route}");
 }
 
-/// A route that cannot be translated: it is named and answers 500.
+/// Checks a route that cannot be translated: it is reported and responds with status 500.
 #[track_caller]
 fn check_refused(route: &str, expect: &str) {
     let translation = translated(&one_route(route), "", "");
     let expect = format!("RouteTable shop/web: {expect}");
-    assert_eq!(named(&translation), [expect], "{route}");
+    assert_eq!(reported(&translation), [expect], "{route}");
     let routes = &translation.route_configuration["virtual_hosts"][0]["routes"];
     for route in routes.as_array().unwrap() {
         assert_eq!(route["direct_response"]["status"], 500);
@@ -96,7 +96,7 @@ fn one_route(route: &str) -> Vec<RouteTableDoc> {
     vec![RouteTableDoc::from_value(object("web", &json!({"team": "a"}), spec)).unwrap()]
 }
 
-/// The same with a fixed destination: only the matchers differ.
+/// As `check`, for the matchers of a route with a fixed action.
 #[track_caller]
 fn check_matchers(matchers: &str, expect: &[&str]) {
     let route = format!("{{matchers: {matchers}, directResponse: {{status: 200}}}}");
@@ -107,7 +107,7 @@ fn check_matchers(matchers: &str, expect: &[&str]) {
     check(&route, &json!(expect).to_string());
 }
 
-/// The same for any request: only what is done with it differs.
+/// As `check`, for the `forwardTo` of a route without matchers.
 #[track_caller]
 fn check_forward(forward: &str, expect: &str) {
     let expect = format!("[{{match: {{prefix: /}}, route: {expect}}}]");
@@ -115,7 +115,7 @@ fn check_forward(forward: &str, expect: &str) {
 }
 
 #[test]
-fn matchers_are_alternatives_and_none_is_any_request() {
+fn matchers_are_alternatives_and_no_matcher_matches_any_request() {
     check_matchers("[]", &["{prefix: /}"]);
     check_matchers(
         "[{uri: {exact: /a}}, {uri: {prefix: /b}}]",
@@ -132,7 +132,7 @@ fn matchers_are_alternatives_and_none_is_any_request() {
 }
 
 #[test]
-fn case_is_ignored_where_the_matcher_says_so() {
+fn case_is_ignored_if_the_matcher_sets_ignore_case() {
     check_matchers(
         "[{uri: {prefix: /a, ignoreCase: true}}]",
         &["{prefix: /a, case_sensitive: false}"],
@@ -214,7 +214,7 @@ fn destinations_become_clusters_by_their_effective_weights() {
         [20, 60, 20],
     );
     weights([", weight: 20", "", ""], [20, 40, 40]);
-    // Gloo cannot tell 0 from absent, and gives each at least 1.
+    // Gloo cannot distinguish 0 from absent, and gives each destination at least 1.
     weights([", weight: 100", ", weight: 0", ""], [100, 1, 1]);
     weights(
         [", weight: 60", ", weight: 60", ", weight: 10"],
@@ -223,7 +223,7 @@ fn destinations_become_clusters_by_their_effective_weights() {
 }
 
 #[test]
-fn a_subset_a_port_a_kind_and_a_cluster_make_another_backend() {
+fn backends_differ_by_subset_port_kind_and_cluster() {
     check_forward(
         "{destinations: [{ref: {name: a}, subset: {hash: v1}, weight: 30}, {ref: {name: a}, subset: {hash: v2, b: c}, weight: 70}]}",
         "{weighted_clusters: {clusters: [{name: 'shop/a?hash=v1', weight: 30}, {name: 'shop/a?b=c&hash=v2', weight: 70}]}, timeout: 0s}",
@@ -310,7 +310,7 @@ fn redirects_and_direct_responses() {
 }
 
 #[test]
-fn what_cannot_be_translated_is_named() {
+fn parts_that_cannot_be_translated_are_reported() {
     let to = "forwardTo: {destinations: [{ref: {name: a}}]}";
     check_refused(
         "{graphql: {schema: {name: a}}}",
@@ -358,10 +358,10 @@ fn what_cannot_be_translated_is_named() {
     );
 }
 
-/// Fields without an effect here, and unknown ones.
+/// Fields without an effect, and unknown ones.
 #[test]
-fn fields_that_say_more_than_the_model_are_named_and_the_rest_is_translated() {
-    let named_in = |spec: &str, expect: &[&str]| {
+fn unsupported_fields_are_reported_and_the_rest_is_translated() {
+    let check_fields = |spec: &str, expect: &[&str]| {
         let spec = format!(
             "web: {{hosts: [a], http: [{{forwardTo: {{destinations: [{{ref: {{name: a}}, hint: 1}}]}}}}], {spec}}}"
         );
@@ -375,27 +375,27 @@ fn fields_that_say_more_than_the_model_are_named_and_the_rest_is_translated() {
             "RouteTable shop/web: spec.http[0].forwardTo.destinations[0].hint: is an unknown field"
                 .to_owned(),
         );
-        assert_eq!(named(&translation), expect);
+        assert_eq!(reported(&translation), expect);
         assert!(translation.clusters.contains_key("shop/a"));
     };
-    named_in(
+    check_fields(
         "virtualGateways: [{name: g}], workloadSelectors: [], failureMode: ROUTE_REPLACEMENT",
         &[],
     );
-    named_in("tcp: [{}]", &["spec.tcp: is not modelled"]);
-    named_in("tls: [{}]", &["spec.tls: is not modelled"]);
-    named_in(
+    check_fields("tcp: [{}]", &["spec.tcp: is not modelled"]);
+    check_fields("tls: [{}]", &["spec.tls: is not modelled"]);
+    check_fields(
         "workloadSelectors: [{}]",
         &["spec.workloadSelectors: is not modelled"],
     );
-    named_in(
+    check_fields(
         "failureMode: FREEZE_CONFIG",
         &["spec.failureMode: is not modelled"],
     );
-    named_in("future: 1", &["spec.future: is an unknown field"]);
+    check_fields("future: 1", &["spec.future: is an unknown field"]);
 
     let unreadable = tables("web: {hosts: [a], http: [{name: 7}]}");
-    let [problem] = &named(&translated(&unreadable, "", ""))[..] else {
+    let [problem] = &reported(&translated(&unreadable, "", ""))[..] else {
         panic!("one problem")
     };
     assert!(problem.starts_with(
@@ -403,7 +403,7 @@ fn fields_that_say_more_than_the_model_are_named_and_the_rest_is_translated() {
     ));
 }
 
-/// The virtual hosts as `host: route=match ...`.
+/// Checks the virtual hosts in the form `host: route=match ...`, and the reported problems.
 #[track_caller]
 fn check_tables(text: &str, expect: &[&str], problems: &[&str]) {
     let translation = translated(&tables(text), "", "");
@@ -435,7 +435,7 @@ fn check_tables(text: &str, expect: &[&str], problems: &[&str]) {
         })
         .collect();
     assert_eq!(found, expect);
-    assert_eq!(named(&translation), problems);
+    assert_eq!(reported(&translation), problems);
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn tables_with_the_same_host_share_a_virtual_host() {
 fn a_table_without_destinations_uses_its_default() {
     let default = "web: {hosts: [x], defaultDestination: {ref: {name: d}}, http: [{forwardTo: {destinations: []}}]}";
     let translation = translated(&tables(default), "", "");
-    assert_eq!(named(&translation), [""; 0]);
+    assert_eq!(reported(&translation), [""; 0]);
     assert_eq!(translation.clusters.keys().collect::<Vec<_>>(), ["shop/d"]);
 }
 
@@ -478,7 +478,7 @@ two: {tableLabels: {team: a}, weight: 5, http: [
 ";
 
 #[test]
-fn a_delegation_joins_matchers_and_orders_by_weight_or_by_specificity() {
+fn a_delegation_combines_matchers_and_sorts_by_weight_or_specificity() {
     let root = |sort: &str| {
         format!(
             "root: {{hosts: [x], http: [{{matchers: [{{uri: {{prefix: /shop}}}}], delegate: {{{sort}routeTables: [{{labels: {{team: a}}}}]}}}}, {{name: rest, directResponse: {{status: 200}}}}]}}{CHILDREN}"
@@ -497,7 +497,7 @@ fn a_delegation_joins_matchers_and_orders_by_weight_or_by_specificity() {
 }
 
 #[test]
-fn a_delegation_that_cannot_work_is_named() {
+fn an_invalid_delegation_is_reported() {
     let child = |path: &str, parent: &str| {
         format!(
             "{{root: {{hosts: [x], http: [{{matchers: [{{uri: {parent}}}], delegate: {{routeTables: [{{name: c}}]}}}}]}}, c: {{http: [{{name: r, matchers: [{{uri: {path}}}], directResponse: {{status: 200}}}}]}}}}"
@@ -540,7 +540,7 @@ fn a_delegation_that_cannot_work_is_named() {
 const ROUTE: &str = "{labels: {copy: 'yes'}, forwardTo: {destinations: [{ref: {name: a}}]}}";
 
 #[test]
-fn a_mirror_policy_counts_in_millionths() {
+fn the_percentage_of_a_mirror_policy_becomes_millionths() {
     let mirror = |policy: &str, expect: &str| {
         let policy = format!("m: {policy}");
         let expect =
@@ -564,7 +564,7 @@ fn a_mirror_policy_counts_in_millionths() {
         &copies(5_000),
     );
     mirror(&format!("{{{}}}", config("")), &copies(1_000_000));
-    // Routes inherit the labels of their table.
+    // A route inherits the labels of its table.
     mirror(
         &format!(
             "{{applyToRoutes: [{{route: {{labels: {{team: a}}}}}}], {}}}",
@@ -622,7 +622,7 @@ fn a_retry_timeout_policy_sets_timeout_and_retries() {
 }
 
 #[test]
-fn without_a_policy_a_request_is_tried_again_as_by_istio() {
+fn without_a_policy_requests_are_retried_as_by_istio() {
     let tables = one_route(ROUTE);
     let translation = translate(&Objects {
         tables: &tables,
@@ -633,10 +633,10 @@ fn without_a_policy_a_request_is_tried_again_as_by_istio() {
 }
 
 #[test]
-fn policies_that_cannot_be_translated_are_named() {
+fn policies_that_cannot_be_translated_are_reported() {
     let problem = |mirrors: &str, timeouts: &str, expect: &[&str]| {
         assert_eq!(
-            named(&translated(&one_route(ROUTE), mirrors, timeouts)),
+            reported(&translated(&one_route(ROUTE), mirrors, timeouts)),
             expect
         );
     };

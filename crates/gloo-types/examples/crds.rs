@@ -1,6 +1,6 @@
-//! Prints the CustomResourceDefinitions as YAML, for a cluster without Gloo: `kubectl apply -f` takes it.
+//! Prints the CustomResourceDefinitions as YAML, for `kubectl apply -f` in a cluster without Gloo.
 
-#![allow(clippy::print_stdout, reason = "it prints them")]
+#![allow(clippy::print_stdout, reason = "it prints the definitions")]
 
 use gloo_types::crd;
 

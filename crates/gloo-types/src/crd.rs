@@ -1,7 +1,7 @@
 //! CustomResourceDefinitions, generated from the types.
 //!
-//! They are what tests install into an API server; Gloo ships its own. Unknown fields are preserved at every level, so a
-//! document keeps what a newer Gloo would put there.
+//! Tests install them into an API server; Gloo has its own. Unknown fields are preserved at every level, so a document keeps
+//! the fields of a newer Gloo.
 
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::resource::{KubernetesCluster, MirrorPolicy, Resource, RouteTable, Workspace};
 
-/// The definition of RouteTable (`apiextensions.k8s.io/v1`), ready to be applied.
+/// The definition of RouteTable (`apiextensions.k8s.io/v1`), ready to apply.
 pub fn route_table() -> Value {
     let mut spec = structural_schema::<<RouteTable as Resource>::Spec>();
     spec.insert(
@@ -23,17 +23,17 @@ pub fn route_table() -> Value {
     definition::<RouteTable>(spec)
 }
 
-/// The definition of MirrorPolicy (`apiextensions.k8s.io/v1`), ready to be applied.
+/// The definition of MirrorPolicy (`apiextensions.k8s.io/v1`), ready to apply.
 pub fn mirror_policy() -> Value {
     definition::<MirrorPolicy>(structural_schema::<<MirrorPolicy as Resource>::Spec>())
 }
 
-/// The definition of Workspace (`apiextensions.k8s.io/v1`), ready to be applied.
+/// The definition of Workspace (`apiextensions.k8s.io/v1`), ready to apply.
 pub fn workspace() -> Value {
     definition::<Workspace>(structural_schema::<<Workspace as Resource>::Spec>())
 }
 
-/// The definition of KubernetesCluster (`apiextensions.k8s.io/v1`), ready to be applied.
+/// The definition of KubernetesCluster (`apiextensions.k8s.io/v1`), ready to apply.
 pub fn kubernetes_cluster() -> Value {
     let spec = structural_schema::<<KubernetesCluster as Resource>::Spec>();
     definition::<KubernetesCluster>(spec)
@@ -70,7 +70,8 @@ fn definition<K: Resource<Status: JsonSchema>>(spec: Schema) -> Value {
     })
 }
 
-/// The schema of `T` in the subset of OpenAPI v3 that Kubernetes calls structural: no references, one type per value.
+/// The schema of `T` in the subset of OpenAPI v3 that Kubernetes calls a structural schema: no references, one type per
+/// value.
 fn structural_schema<T: JsonSchema>() -> Schema {
     let mut settings = SchemaSettings::openapi3();
     settings.inline_subschemas = true;
@@ -80,7 +81,7 @@ fn structural_schema<T: JsonSchema>() -> Schema {
     schema
 }
 
-/// Keeps unknown fields, and leaves out what is about Rust: type names, serde's defaults, `Option`, `u32`.
+/// Preserves unknown fields, and removes what comes from Rust: type names, serde's defaults, `Option` and `u32`.
 fn tolerant(schema: &mut Schema) {
     for key in ["title", "default", "nullable"] {
         schema.remove(key);

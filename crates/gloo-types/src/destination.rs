@@ -1,4 +1,4 @@
-//! Where a route sends its traffic, how much each destination gets, and what selects destinations elsewhere in the API.
+//! Destinations of routes and their weights, and the selectors of objects that several parts of the API use.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +12,26 @@ use crate::open_enum::open_enum;
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DestinationReference {
-    /// The object traffic goes to; exclusive with `awsLambda`.
+    /// The object that gets the traffic. Excludes `awsLambda`.
     #[serde(rename = "ref")]
     pub reference: Option<ObjectReference>,
-    /// An AWS Lambda function; exclusive with `ref`.
+    /// An AWS Lambda function. Excludes `ref`.
     pub aws_lambda: Option<AwsLambdaReference>,
-    /// Kind of the object; `SERVICE` when absent.
+    /// Kind of the object; `SERVICE` if absent.
     #[serde(default)]
     pub kind: DestinationKind,
-    /// Port of the object; needed when it has several.
+    /// Port of the object; required if it has several.
     pub port: Option<PortSelector>,
-    /// Labels that narrow the endpoints; Kubernetes destinations only.
+    /// Labels of the endpoints that get the traffic. For Kubernetes destinations only.
     #[serde(default)]
     pub subset: BTreeMap<String, String>,
-    /// Share of the route's traffic in percent. Gloo cannot tell 0 from absent; a byte-equal restore must.
+    /// Share of the route's traffic in percent. Gloo treats 0 as absent; this crate distinguishes them, to restore a table
+    /// exactly.
     pub weight: Option<u32>,
 }
 
 impl DestinationReference {
-    /// The weight, if it is set as far as Gloo can tell: 0 and absent are both "unset".
+    /// The weight, unless it is absent or 0: Gloo treats both as unset.
     pub fn set_weight(&self) -> Option<u32> {
         self.weight.filter(|weight| *weight > 0)
     }
@@ -47,21 +48,21 @@ impl fmt::Display for DestinationReference {
     }
 }
 
-/// Name of an object that may live in another namespace or cluster.
+/// Reference to an object, which may be in another namespace or cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ObjectReference {
     /// Name of the object.
     pub name: String,
-    /// Namespace of the object; empty means that of the table.
+    /// Namespace of the object; empty means the namespace of the table.
     pub namespace: String,
-    /// Cluster of the object; empty means that of the table.
+    /// Cluster of the object; empty means the cluster of the table.
     pub cluster: String,
 }
 
 impl ObjectReference {
-    /// Namespace of the object, for a reference that stands in a table of `table_namespace`.
+    /// Namespace of the object, for a reference in a table of `table_namespace`.
     pub fn namespace_from<'a>(&'a self, table_namespace: &'a str) -> &'a str {
         match self.namespace.as_str() {
             "" => table_namespace,
@@ -70,7 +71,7 @@ impl ObjectReference {
     }
 }
 
-/// The parts that are set, joined with `/`.
+/// The parts that are set, separated by `/`.
 impl fmt::Display for ObjectReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.cluster.is_empty() {
@@ -84,7 +85,7 @@ impl fmt::Display for ObjectReference {
 }
 
 open_enum! {
-    /// Kind of object a destination refers to.
+    /// Kind of the object that a destination refers to.
     pub enum DestinationKind {
         /// A Kubernetes Service.
         default Service = "SERVICE",
@@ -95,7 +96,7 @@ open_enum! {
     }
 }
 
-/// Exactly one of a port's number and its name.
+/// Selects a port by number or by name; exactly one is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 pub struct PortSelector {
@@ -105,7 +106,7 @@ pub struct PortSelector {
     pub name: Option<String>,
 }
 
-/// Selects objects of a workspace; an empty field selects any.
+/// Selects objects of a workspace. An empty field selects any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -127,9 +128,9 @@ pub struct ObjectSelector {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct WorkloadSelector {
-    /// Which workloads.
+    /// Selects the workloads.
     pub selector: Option<ObjectSelector>,
-    /// `KUBE` or `VM`, as written.
+    /// `KUBE` or `VM`.
     pub kind: Option<String>,
     /// Port of the workload.
     pub port: Option<PortSelector>,
@@ -140,9 +141,9 @@ pub struct WorkloadSelector {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DestinationSelector {
-    /// Which objects.
+    /// Selects the objects.
     pub selector: Option<ObjectSelector>,
-    /// Kind of the objects, as written.
+    /// Kind of the objects.
     pub kind: Option<String>,
     /// Port of the objects.
     pub port: Option<PortSelector>,
@@ -163,7 +164,7 @@ pub struct AwsLambdaReference {
     pub options: Option<LambdaOptions>,
 }
 
-/// How Gloo calls a Lambda function. Values are passed on as written.
+/// Options of the call of a Lambda function. The values are not validated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -176,17 +177,17 @@ pub struct LambdaOptions {
     pub invocation_style: Option<String>,
 }
 
-/// The share of traffic, in percent, that each destination of a route gets.
+/// Computes the share of traffic, in percent, that each destination of a route gets.
 ///
-/// A set weight is taken as it is. Destinations without one, or with 0 (proto3 cannot tell them apart), share what is
-/// left of 100 equally, rounded down, and get at least 1 each (Gloo API reference, `DestinationReference.weight`).
-/// The sum is 100 for a table that Gloo calls valid and whose remainder divides evenly.
+/// A weight that is set is the share. Destinations without a weight, or with 0 (proto3 cannot distinguish the two), divide
+/// the remainder to 100 equally: rounded down, and at least 1 each (Gloo API reference, `DestinationReference.weight`). The
+/// sum is 100 if Gloo accepts the weights and the remainder divides evenly.
 pub fn effective_weights(destinations: &[DestinationReference]) -> Vec<u32> {
     let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
     weight_shares(&weights)
 }
 
-/// [`effective_weights`] of destinations of which only the weights are known.
+/// As [`effective_weights`], for weights without their destinations.
 pub fn weight_shares(weights: &[Option<u32>]) -> Vec<u32> {
     let set = |weight: &Option<u32>| weight.filter(|weight| *weight > 0);
     let sum: u64 = weights.iter().filter_map(set).map(u64::from).sum();

@@ -1,17 +1,20 @@
-//! An object as it was read, beside its typed view.
+//! An object as it was read, with its typed views, and JSON Patch on such objects.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
+use json_patch::{Patch, PatchError, PatchOperation, RemoveOperation};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde::de::value::{MapDeserializer, SeqDeserializer};
+use serde::de::{
+    DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Unexpected, Visitor,
+};
+use serde_json::{Map, Value};
 
 use crate::resource::{MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable};
-use crate::strict::Strict;
 
-/// Namespace and name of an object. Displays as `namespace/name`.
+/// Namespace and name of an object. Its `Display` form is `namespace/name`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Namespace of the object; never empty for a RouteTable.
@@ -38,8 +41,8 @@ impl fmt::Display for ObjectKey {
 
 /// A whole object.
 ///
-/// Only the metadata is read at once. `spec` and `status` are read when asked for, so that one object with a wrong type
-/// inside does not hide its neighbours in a list.
+/// Only the metadata is decoded when the object is created. `spec` and `status` are decoded by the methods of the same name,
+/// so an object with a value of a wrong type does not prevent reading the other objects of a list.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document<K> {
     raw: Value,
@@ -57,15 +60,15 @@ pub type MirrorPolicyDoc = Document<MirrorPolicy>;
 /// A whole RetryTimeoutPolicy.
 pub type RetryTimeoutPolicyDoc = Document<RetryTimeoutPolicy>;
 
-/// Why a document is not an object we can read.
+/// Why a document cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    /// An object of another kind.
+    /// The object has another kind.
     #[error("expected an object of kind {expected}, found kind {found}")]
     Kind {
-        /// The kind that was asked for.
+        /// The expected kind.
         expected: &'static str,
-        /// The kind that is there.
+        /// The kind of the object.
         found: String,
     },
     /// `metadata.name` or `metadata.namespace` is absent.
@@ -76,16 +79,16 @@ pub enum DocumentError {
         /// Path of the absent field.
         path: &'static str,
     },
-    /// A field has another type than the API says.
+    /// The type of a field contradicts the API.
     #[error("{kind} {key}: unexpected value at {path}")]
     Type {
         /// Kind of the object.
         kind: &'static str,
-        /// The object, `namespace/name` as far as known.
+        /// `namespace/name` of the object, or `(unnamed)` if that is not known.
         key: String,
         /// Dotted path of the field, for example `spec.http[2].name`.
         path: String,
-        /// What was expected there.
+        /// The error of the decoder.
         #[source]
         source: serde_json::Error,
     },
@@ -103,13 +106,13 @@ struct Metadata {
 }
 
 impl<K: Resource> Document<K> {
-    /// Takes an object as the API server returns it, or as a file holds it.
+    /// Creates a document from the JSON of an object.
     ///
     /// # Errors
-    /// Returns `Err` if `kind` is given and is another one, if name or namespace are absent, or if the metadata has a
+    /// Returns `Err` if `kind` is set and differs, if name or namespace are absent, or if a value of the metadata has a
     /// wrong type.
     pub fn from_value(raw: Value) -> Result<Self, DocumentError> {
-        // Items of a list may come without `kind`.
+        // The items of a list response have no `kind`.
         match raw.get("kind") {
             Some(kind) if kind != K::KIND => {
                 let found = kind
@@ -149,28 +152,28 @@ impl<K: Resource> Document<K> {
         &self.key
     }
 
-    /// `metadata.resourceVersion`; absent in a document that no store has seen.
+    /// `metadata.resourceVersion`; `None` in a document that was not read from a store.
     pub fn resource_version(&self) -> Option<&str> {
         self.metadata.resource_version.as_deref()
     }
 
-    /// `metadata.generation`: counts changes of `spec`.
+    /// `metadata.generation`, which increases with each change of `spec`.
     pub fn generation(&self) -> Option<i64> {
         self.metadata.generation
     }
 
-    /// `metadata.labels`; empty when the object has no such map.
+    /// `metadata.labels`; empty if the object has none.
     pub fn labels(&self) -> &BTreeMap<String, String> {
         static NONE: BTreeMap<String, String> = BTreeMap::new();
         self.metadata.labels.as_ref().unwrap_or(&NONE)
     }
 
-    /// `metadata.annotations`; `None` when the object has no such map.
+    /// `metadata.annotations`; `None` if the object has no such map.
     pub fn annotations(&self) -> Option<&BTreeMap<String, String>> {
         self.metadata.annotations.as_ref()
     }
 
-    /// The typed view of `spec`.
+    /// Decodes the typed view of `spec`.
     ///
     /// # Errors
     /// Returns `Err` if a field has a type that contradicts the API.
@@ -178,7 +181,7 @@ impl<K: Resource> Document<K> {
         read::<K, _>(&self.raw, "spec", &self.key)
     }
 
-    /// The typed view of `status`; the default when there is none.
+    /// Decodes the typed view of `status`; the default if it is absent.
     ///
     /// # Errors
     /// Returns `Err` if a field has a type that contradicts the API.
@@ -186,12 +189,12 @@ impl<K: Resource> Document<K> {
         read::<K, _>(&self.raw, "status", &self.key)
     }
 
-    /// The whole object, untouched.
+    /// The JSON of the whole object, as it was read.
     pub fn raw(&self) -> &Value {
         &self.raw
     }
 
-    /// The object without `metadata.managedFields`, which may be longer than the rest; for readers only.
+    /// Removes `metadata.managedFields`, which may be larger than the rest. For documents that are only read.
     #[must_use]
     pub fn without_managed_fields(mut self) -> Self {
         let metadata = self.raw.get_mut("metadata");
@@ -201,7 +204,7 @@ impl<K: Resource> Document<K> {
         self
     }
 
-    /// The whole object, untouched.
+    /// Returns the JSON of the whole object, as it was read.
     pub fn into_raw(self) -> Value {
         self.raw
     }
@@ -235,5 +238,149 @@ fn read<K: Resource, T: DeserializeOwned + Default>(
                 source: error.into_inner(),
             }
         }),
+    }
+}
+
+/// Applies `patch` to `document`, and keeps the order of the remaining fields.
+///
+/// `json_patch` moves the last field of an object to the place of a removed one. That does not change the JSON value, but it
+/// is confusing in a file that a person reads.
+///
+/// # Errors
+/// Returns `Err` if an operation cannot be applied, or if a `test` fails.
+pub fn patched(mut document: Value, patch: &Patch) -> Result<Value, PatchError> {
+    for operation in &patch.0 {
+        let has_removed = match operation {
+            PatchOperation::Remove(operation) => remove_field(&mut document, operation).is_some(),
+            _ => false,
+        };
+        if !has_removed {
+            json_patch::patch(&mut document, std::slice::from_ref(operation))?;
+        }
+    }
+    Ok(document)
+}
+
+/// Removes a field of an object; `None` if the path does not lead to one.
+fn remove_field(document: &mut Value, operation: &RemoveOperation) -> Option<Value> {
+    let (object, field) = operation.path.split_back()?;
+    let object: &mut Map<String, Value> = document.pointer_mut(object.as_str())?.as_object_mut()?;
+    object.shift_remove(field.decoded().as_ref())
+}
+
+/// Decodes structs from objects only. A derived `Deserialize` also accepts a list, with the fields in order; but in such a
+/// document the paths of edits would not exist.
+#[derive(Clone, Copy)]
+struct Strict<'de>(&'de Value);
+
+impl<'de> Deserializer<'de> for Strict<'de> {
+    type Error = serde_json::Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Array(items) => {
+                let mut items = SeqDeserializer::new(items.iter().map(Strict));
+                let value = visitor.visit_seq(&mut items)?;
+                items.end().map(|()| value)
+            }
+            Value::Object(fields) => {
+                let fields = fields
+                    .iter()
+                    .map(|(key, value)| (key.as_str(), Strict(value)));
+                visitor.visit_map(MapDeserializer::new(fields))
+            }
+            scalar => scalar.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(
+        self,
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Null => visitor.visit_none(),
+            _ => visitor.visit_some(self),
+        }
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        _fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        match self.0 {
+            Value::Array(_) => Err(serde_json::Error::invalid_type(Unexpected::Seq, &visitor)),
+            _ => self.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, serde_json::Error> {
+        self.0.deserialize_enum(name, variants, visitor)
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit
+        unit_struct seq tuple tuple_struct map identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, serde_json::Error> for Strict<'de> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn check(patch: Value, expect: Option<&str>) {
+        let patch: Patch = serde_json::from_value(patch).unwrap();
+        let document = json!({"a/b": 1, "list": [1, 2, 3], "c": {"x": 1, "y": 2, "z": 3}, "d": 4});
+        let patched = patched(document, &patch).ok();
+        let patched = patched.map(|it| it.to_string());
+        assert_eq!(patched.as_deref(), expect, "{patch}");
+    }
+
+    #[test]
+    fn remaining_fields_keep_their_order() {
+        check(
+            json!([{"op": "remove", "path": "/a~1b"}, {"op": "remove", "path": "/c/x"}]),
+            Some(r#"{"list":[1,2,3],"c":{"y":2,"z":3},"d":4}"#),
+        );
+        check(
+            json!([{"op": "remove", "path": "/list/0"}, {"op": "replace", "path": "/c/x", "value": 7}]),
+            Some(r#"{"a/b":1,"list":[2,3],"c":{"x":7,"y":2,"z":3},"d":4}"#),
+        );
+    }
+
+    #[test]
+    fn an_operation_that_cannot_be_applied_is_an_error() {
+        for operation in [
+            json!({"op": "remove", "path": "/none"}),
+            json!({"op": "remove", "path": "/list/3"}),
+            json!({"op": "remove", "path": "/none/x"}),
+            json!({"op": "test", "path": "/d", "value": 5}),
+        ] {
+            check(json!([{"op": "remove", "path": "/a~1b"}, operation]), None);
+        }
     }
 }

@@ -1,29 +1,25 @@
 //! Solo.io Gloo Platform `RouteTable`, `MirrorPolicy`, `RetryTimeoutPolicy`, `Workspace` and `KubernetesCluster`: typed,
 //! read-only views over untouched JSON documents.
 //!
-//! A document is edited, never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with unknown
-//! fields, explicit defaults and key order, and hands out typed copies of the parts a traffic router reads. Changes are
-//! JSON Patch operations against paths of the raw document, so nothing here can be written back.
+//! A document is edited by path and never re-serialised: [`RouteTableDoc`] keeps the object exactly as it was read, with
+//! unknown fields, explicit defaults and the order of keys. It returns typed copies of the parts that a traffic router
+//! reads. These copies cannot be serialised; changes are JSON Patch operations on the raw document.
 //!
-//! Reading is tolerant: unknown fields are ignored and enums are open. A value of the wrong type is an error that names
-//! its path. What Gloo itself would refuse is told by [`violations`].
+//! Decoding is tolerant: unknown fields are ignored, and enums accept unknown values. A value of the wrong type is an error
+//! that names its path. [`violations`] returns the constraints that Gloo would enforce.
 //!
-//! Field names and constraints follow the Gloo Platform API reference; each module names the API group.
+//! Field names and constraints follow the Gloo Platform API reference.
 
 #[cfg(feature = "crd")]
 pub mod crd;
 mod destination;
 mod document;
-mod http_route;
-mod l4_route;
 mod open_enum;
-mod patch;
 mod policy;
 mod resource;
 mod route_table;
 mod selector;
 mod status;
-mod strict;
 mod validate;
 mod workspace;
 
@@ -34,14 +30,8 @@ pub use destination::{
 };
 pub use document::{
     Document, DocumentError, MirrorPolicyDoc, ObjectKey, RetryTimeoutPolicyDoc, RouteTableDoc,
+    patched,
 };
-pub use http_route::{
-    DelegateAction, DirectResponseAction, ForwardToAction, GraphqlAction, GraphqlOptions,
-    GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute, QueryParameterMatcher,
-    RedirectAction, RedirectCode, RegexRewrite, RouteFilter, SortMethod, StringMatch,
-};
-pub use l4_route::{TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher, TlsRoute};
-pub use patch::patched;
 pub use policy::{
     MirrorConfig, MirrorPolicySpec, MirrorPolicyStatus, PolicyRouteSelector, Retries,
     RetryTimeoutConfig, RetryTimeoutPolicySpec, RouteLabelSelector,
@@ -49,7 +39,13 @@ pub use policy::{
 pub use resource::{
     KubernetesCluster, MirrorPolicy, Resource, RetryTimeoutPolicy, RouteTable, Workspace,
 };
-pub use route_table::{FailureMode, PortalMetadata, RouteTableSpec};
+pub use route_table::{
+    DelegateAction, DirectResponseAction, FailureMode, ForwardToAction, GraphqlAction,
+    GraphqlOptions, GraphqlSchemaReference, HeaderMatcher, HttpRequestMatcher, HttpRoute,
+    PortalMetadata, QueryParameterMatcher, RedirectAction, RedirectCode, RegexRewrite, RouteFilter,
+    RouteTableSpec, SortMethod, StringMatch, TcpMatcher, TcpRoute, TlsForwardToAction, TlsMatcher,
+    TlsRoute,
+};
 pub use selector::{
     InvalidRequirement, LabelOperator, LabelRequirement, NoSuchTable, RouteTableSelector,
 };

@@ -1,8 +1,8 @@
-//! Enums of the API that keep a value they do not know.
+//! String enums of the API that accept unknown values.
 
-/// Declares a string enum with an `Other` variant for values newer than this crate.
+/// Declares a string enum with an `Other` variant for unknown values.
 ///
-/// The variant marked `default` is what proto3 leaves out of the JSON.
+/// The variant marked `default` is the one that proto3 omits in JSON.
 macro_rules! open_enum {
     (
         $(#[$meta:meta])*
@@ -18,12 +18,12 @@ macro_rules! open_enum {
             #[default]
             $(#[$default_meta])* $default,
             $($(#[$variant_meta])* $variant,)*
-            /// A value this crate does not know, as written.
+            /// An unknown value.
             Other(String),
         }
 
         impl $name {
-            /// The value as the API writes it.
+            /// The value in JSON.
             pub fn as_str(&self) -> &str {
                 match self {
                     Self::$default => $default_text,
@@ -36,7 +36,7 @@ macro_rules! open_enum {
         impl From<String> for $name {
             fn from(text: String) -> Self {
                 match text.as_str() {
-                    // proto3 cannot tell the default from an empty string.
+                    // proto3 cannot distinguish the default from an empty string.
                     "" | $default_text => Self::$default,
                     $($text => Self::$variant,)*
                     _ => Self::Other(text),
@@ -60,7 +60,7 @@ macro_rules! open_enum {
                 stringify!($name).into()
             }
 
-            // No `enum` list: a newer Gloo may know more values than we do.
+            // No `enum` list, since a newer Gloo may have more values.
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
                 schemars::json_schema!({ "type": "string" })
             }

@@ -1,5 +1,5 @@
-//! `MirrorPolicy` and `RetryTimeoutPolicy`: a RouteTable has no mirrors, no timeouts and no retries. These objects select
-//! routes and add them.
+//! `MirrorPolicy` and `RetryTimeoutPolicy`: objects that select routes and add mirrors, timeouts and retries to them. A
+//! RouteTable has no fields for these.
 //!
 //! Field names follow the Gloo Platform API reference for `trafficcontrol.policy.gloo.solo.io/v2` and
 //! `resilience.policy.gloo.solo.io/v2`.
@@ -18,27 +18,27 @@ use crate::status::CommonStatus;
 pub struct MirrorPolicySpec {
     /// The routes whose requests are copied. Empty means every route of the workspace.
     pub apply_to_routes: Vec<PolicyRouteSelector>,
-    /// What is copied, and where to.
+    /// The destination and the percentage of the copies.
     pub config: Option<MirrorConfig>,
 }
 
-/// Selects routes, by their labels or by where they lead.
+/// Selects routes by their labels or by their destinations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRouteSelector {
-    /// By labels; exclusive with `withDestinations`.
+    /// Selects by labels. Excludes `withDestinations`.
     pub route: Option<RouteLabelSelector>,
-    /// By destination, whatever the labels; exclusive with `route`.
+    /// Selects by destination, with any labels. Excludes `route`.
     pub with_destinations: Option<DestinationSelector>,
 }
 
-/// Selects routes by labels and by where their table lives. An empty field selects any.
+/// Selects routes by labels and by the place of their table. An empty field selects any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RouteLabelSelector {
-    /// Labels that must all be on the route or, since routes inherit them, on its table.
+    /// Labels of the route. All must be equal. A route inherits the labels of its table.
     pub labels: BTreeMap<String, String>,
     /// Namespace of the table.
     pub namespace: String,
@@ -49,8 +49,8 @@ pub struct RouteLabelSelector {
 }
 
 impl RouteLabelSelector {
-    /// Whether a route with `route_labels` in a table with `table_labels` in `table_namespace` is selected, as far as these
-    /// tell: clusters and workspaces are taken to fit.
+    /// Whether a route with `route_labels`, in a table with `table_labels` in `table_namespace`, may be selected. The
+    /// cluster and the workspace are not compared.
     pub fn may_select(
         &self,
         route_labels: &BTreeMap<String, String>,
@@ -58,7 +58,7 @@ impl RouteLabelSelector {
         table_namespace: &str,
     ) -> bool {
         let has = |(key, value): (&String, &String)| {
-            // A route's own label wins over the one it would inherit.
+            // A label of the route overrides the label of its table.
             route_labels.get(key).or_else(|| table_labels.get(key)) == Some(value)
         };
         (self.namespace.is_empty() || self.namespace == table_namespace)
@@ -71,9 +71,9 @@ impl RouteLabelSelector {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MirrorConfig {
-    /// Where copies go.
+    /// The destination of the copies.
     pub destination: Option<DestinationReference>,
-    /// Percent of the requests that are copied, 0 to 100; 100 when absent.
+    /// Percent of the requests that are copied, 0 to 100; 100 if absent.
     pub percentage: Option<f64>,
 }
 
@@ -82,9 +82,9 @@ pub struct MirrorConfig {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct MirrorPolicyStatus {
-    /// What every Gloo object reports.
+    /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
-    /// How many routes the policy applies to; with 0 it has no effect.
+    /// Number of routes to which the policy applies. With 0 it has no effect.
     pub num_selected_routes: Option<u32>,
 }
 
@@ -92,7 +92,7 @@ pub struct MirrorPolicyStatus {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryTimeoutPolicySpec {
-    /// The routes that the policy is for. Empty means every route of the workspace.
+    /// The routes to which the policy applies. Empty means every route of the workspace.
     pub apply_to_routes: Vec<PolicyRouteSelector>,
     /// Timeout and retries.
     pub config: Option<RetryTimeoutConfig>,
@@ -102,9 +102,9 @@ pub struct RetryTimeoutPolicySpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetryTimeoutConfig {
-    /// How long a request may take, with all retries, as a duration such as `0.5s`.
+    /// Timeout of a request including all retries: a duration such as `0.5s`.
     pub request_timeout: Option<String>,
-    /// When a request is sent again.
+    /// Retries of a request.
     pub retries: Option<Retries>,
 }
 
@@ -112,11 +112,11 @@ pub struct RetryTimeoutConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Retries {
-    /// How often a request is sent again.
+    /// Maximum number of retries.
     pub attempts: Option<u32>,
-    /// How long each attempt may take, as a duration.
+    /// Timeout of each attempt, a duration.
     pub per_try_timeout: Option<String>,
-    /// Envoy's conditions, separated by commas.
+    /// Envoy's retry conditions, separated by commas.
     pub retry_on: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The kinds of Gloo objects: group, version, kind and typed views.
+//! The kinds of Gloo objects, with their API groups and typed views.
 
 use std::fmt::Debug;
 
@@ -19,7 +19,7 @@ pub trait Resource: Clone + Debug + PartialEq + Send + Sync + 'static {
     const VERSION: &'static str;
     /// Kind.
     const KIND: &'static str;
-    /// Plural resource name, as it stands in a URL.
+    /// Plural resource name, as in a URL.
     const PLURAL: &'static str;
 
     /// Typed view of `spec`.
@@ -42,7 +42,7 @@ impl Resource for RouteTable {
     type Status = RouteTableStatus;
 }
 
-/// Copies requests of the routes it applies to.
+/// Copies the requests of the routes to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MirrorPolicy {}
 
@@ -56,7 +56,7 @@ impl Resource for MirrorPolicy {
     type Status = MirrorPolicyStatus;
 }
 
-/// Timeouts and retries of the routes it applies to.
+/// Sets timeouts and retries of the routes to which it applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RetryTimeoutPolicy {}
 

@@ -1,14 +1,14 @@
-//! The `spec` of a RouteTable.
+//! The `spec` of a RouteTable: HTTP, TCP and TLS routes with their matchers and actions.
+//!
+//! TCP and TLS routes have neither names nor labels. They are distinguished by a port or a server name (SNI).
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
 use crate::destination::{
-    DestinationReference, DestinationSelector, ObjectReference, WorkloadSelector,
+    DestinationReference, DestinationSelector, ObjectReference, ObjectSelector, WorkloadSelector,
 };
-use crate::http_route::HttpRoute;
-use crate::l4_route::{TcpRoute, TlsRoute};
 use crate::open_enum::open_enum;
 
 /// `spec` of a RouteTable; at least one of `http`, `tcp` and `tls` is set.
@@ -47,7 +47,7 @@ pub struct RouteTableSpec {
 }
 
 impl RouteTableSpec {
-    /// The destinations of an HTTP route that forwards: its own or, where it lists none, the table's default.
+    /// The destinations of an HTTP route that forwards: those it lists or, if it lists none, the table's default.
     pub fn destinations_of<'a>(&'a self, route: &'a HttpRoute) -> &'a [DestinationReference] {
         let action = route.forward_to.as_ref();
         match action.and_then(|action| action.destinations.as_deref()) {
@@ -60,9 +60,9 @@ impl RouteTableSpec {
 open_enum! {
     /// What Gloo does with an invalid route.
     pub enum FailureMode {
-        /// The route answers 500.
+        /// The route responds with status 500.
         default RouteReplacement = "ROUTE_REPLACEMENT",
-        /// The whole delegation tree keeps its last good configuration.
+        /// The whole delegation tree keeps its last valid configuration.
         FreezeConfig = "FREEZE_CONFIG",
     }
 }
@@ -84,12 +84,294 @@ pub struct PortalMetadata {
     pub description: Option<String>,
     /// Link to the terms of service.
     pub terms_of_service: Option<String>,
-    /// Who answers for the API.
+    /// Contact for the API.
     pub contact: Option<String>,
     /// License of the API.
     pub license: Option<String>,
     /// Stage of the API.
     pub lifecycle: Option<String>,
-    /// More properties.
+    /// Additional properties.
     pub custom_metadata: BTreeMap<String, String>,
+}
+
+/// One entry of `spec.http`. The first entry that matches a request is used.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRoute {
+    /// Name, unique within the table; may be empty.
+    #[serde(default)]
+    pub name: String,
+    /// Labels by which policies select the route.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Alternatives: one must match. Empty matches any request.
+    #[serde(default)]
+    pub matchers: Vec<HttpRequestMatcher>,
+    /// Sends the request to destinations.
+    pub forward_to: Option<ForwardToAction>,
+    /// Delegates to other tables.
+    pub delegate: Option<DelegateAction>,
+    /// Responds with a redirect.
+    pub redirect: Option<RedirectAction>,
+    /// Responds without a destination.
+    pub direct_response: Option<DirectResponseAction>,
+    /// Resolves the request as GraphQL.
+    pub graphql: Option<GraphqlAction>,
+}
+
+/// Conditions on a request. All that are set must match.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestMatcher {
+    /// In the API, but not supported by Gloo.
+    pub name: Option<String>,
+    /// Path of the request.
+    pub uri: Option<StringMatch>,
+    /// All must match.
+    #[serde(default)]
+    pub headers: Vec<HeaderMatcher>,
+    /// All must match.
+    #[serde(default)]
+    pub query_parameters: Vec<QueryParameterMatcher>,
+    /// HTTP method.
+    pub method: Option<String>,
+    /// Port on which the request arrived, 0 to 65535.
+    pub port: Option<u32>,
+}
+
+/// A match of a string. Exactly one of `exact`, `prefix`, `regex` and `suffix` is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct StringMatch {
+    /// The whole string.
+    pub exact: Option<String>,
+    /// The start of the string.
+    pub prefix: Option<String>,
+    /// A regular expression in RE2 syntax that matches the whole string.
+    pub regex: Option<String>,
+    /// The end of the string. In the API, but not supported by Gloo.
+    pub suffix: Option<String>,
+    /// Whether case is ignored.
+    pub ignore_case: Option<bool>,
+}
+
+/// A condition on one request header.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HeaderMatcher {
+    /// Name of the header.
+    #[serde(default)]
+    pub name: String,
+    /// Value of the header. If absent, the header only has to be present.
+    pub value: Option<String>,
+    /// Whether the value is a regular expression.
+    pub regex: Option<bool>,
+    /// Whether the condition is negated.
+    pub invert_match: Option<bool>,
+}
+
+/// A condition on one query parameter.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct QueryParameterMatcher {
+    /// Name of the parameter.
+    #[serde(default)]
+    pub name: String,
+    /// Value of the parameter.
+    pub value: Option<String>,
+    /// Whether the value is a regular expression.
+    pub regex: Option<bool>,
+}
+
+/// Sends requests (HTTP) or connections (TCP) to destinations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct ForwardToAction {
+    /// At most 100. Absent and empty both mean the table's `defaultDestination`, but are different values here.
+    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+    pub destinations: Option<Vec<DestinationReference>>,
+    /// Replaces the matched path. HTTP only; excludes `regexRewrite`.
+    pub path_rewrite: Option<String>,
+    /// Rewrites the path by a pattern. HTTP only; excludes `pathRewrite`.
+    pub regex_rewrite: Option<RegexRewrite>,
+    /// Replaces the host. HTTP only; excludes `autoHostRewrite`.
+    pub host_rewrite: Option<String>,
+    /// Uses the host name of the destination. HTTP only. An explicit `false` differs from an absent value.
+    pub auto_host_rewrite: Option<bool>,
+}
+
+/// A path rewrite by regular expression.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct RegexRewrite {
+    /// Envoy's pattern object (`googleRe2`, `regex`), as JSON.
+    pub pattern: Option<serde_json::Value>,
+    /// The replacement of a match.
+    pub substitution: Option<String>,
+}
+
+/// Delegates requests to other route tables.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct DelegateAction {
+    /// Selects the tables.
+    pub route_tables: Vec<ObjectSelector>,
+    /// Restricts the routes of these tables.
+    pub allowed_routes: Vec<RouteFilter>,
+    /// How routes of several tables are ordered.
+    pub sort_method: SortMethod,
+}
+
+open_enum! {
+    /// Order of the routes of several delegated tables.
+    pub enum SortMethod {
+        /// By the weight of the table, then in the order of the table.
+        default TableWeight = "TABLE_WEIGHT",
+        /// Most specific path first.
+        RouteSpecificity = "ROUTE_SPECIFICITY",
+    }
+}
+
+/// A restriction of delegated routes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RouteFilter {
+    /// The allowed cloud accounts, roles, regions and functions, as JSON.
+    pub cloud_provider: Option<serde_json::Value>,
+}
+
+/// Responds with a redirect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct RedirectAction {
+    /// Host to redirect to.
+    pub host_redirect: Option<String>,
+    /// Path to redirect to.
+    pub path_redirect: Option<String>,
+    /// HTTP status of the response.
+    #[serde(default)]
+    pub response_code: RedirectCode,
+}
+
+open_enum! {
+    /// HTTP status of a redirect.
+    pub enum RedirectCode {
+        /// 301.
+        default MovedPermanently = "MOVED_PERMANENTLY",
+        /// 302.
+        Found = "FOUND",
+        /// 303.
+        SeeOther = "SEE_OTHER",
+        /// 307.
+        TemporaryRedirect = "TEMPORARY_REDIRECT",
+        /// 308.
+        PermanentRedirect = "PERMANENT_REDIRECT",
+    }
+}
+
+/// Responds without a destination.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct DirectResponseAction {
+    /// HTTP status, 100 to 599.
+    #[serde(default)]
+    pub status: u32,
+    /// Body, at most 1 MiB.
+    pub body: Option<String>,
+}
+
+/// Resolves the request as GraphQL. Exactly one of the two schemas is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GraphqlAction {
+    /// A GraphQLSchema object.
+    pub schema: Option<GraphqlSchemaReference>,
+    /// A GraphQLStitchedSchema object.
+    pub stitched_schema: Option<GraphqlSchemaReference>,
+    /// Options of the resolution.
+    pub options: Option<GraphqlOptions>,
+}
+
+/// Name of a GraphQL schema object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", default)]
+pub struct GraphqlSchemaReference {
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Cluster of the object.
+    pub cluster_name: String,
+}
+
+/// Options of a GraphQL action.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct GraphqlOptions {
+    /// Whether sensitive data may be logged.
+    pub log_sensitive_info: Option<bool>,
+}
+
+/// One entry of `spec.tcp`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TcpRoute {
+    /// Alternatives: one must match. Empty matches any connection.
+    #[serde(default)]
+    pub matchers: Vec<TcpMatcher>,
+    /// Destinations of the connections: 1 to 100, without rewrites.
+    pub forward_to: Option<ForwardToAction>,
+}
+
+/// A condition on a TCP connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct TcpMatcher {
+    /// Port on which the connection arrived.
+    pub port: Option<u32>,
+}
+
+/// One entry of `spec.tls`: TLS passthrough by server name (SNI).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TlsRoute {
+    /// Alternatives: one must match.
+    #[serde(default)]
+    pub matchers: Vec<TlsMatcher>,
+    /// Destinations of the connections.
+    pub forward_to: Option<TlsForwardToAction>,
+}
+
+/// A condition on a TLS connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct TlsMatcher {
+    /// At least one server name. It may start with `*.`.
+    #[serde(default)]
+    pub sni_hosts: Vec<String>,
+    /// Port on which the connection arrived.
+    pub port: Option<u32>,
+}
+
+/// Sends TLS connections to destinations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+pub struct TlsForwardToAction {
+    /// 1 to 100 destinations.
+    #[cfg_attr(feature = "crd", schemars(length(max = 100)))]
+    pub destinations: Option<Vec<DestinationReference>>,
 }

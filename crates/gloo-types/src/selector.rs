@@ -1,4 +1,4 @@
-//! Selects the RouteTables of a Rollout.
+//! The selector of a Rollout's RouteTables.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use crate::document::{ObjectKey, RouteTableDoc};
 
 /// Selects RouteTables by name, by label, or both.
 ///
-/// A table of one of `namespaces` is selected when its name is in `names`, or when labels or expressions are given and
-/// all of them hold. A named table is expected to exist; a label query may find any number.
+/// A table in one of `namespaces` is selected if its name is in `names`, or if labels or expressions are given and all of
+/// them match. A table in `names` must exist; labels may select any number of tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RouteTableSelector {
     /// Names of tables.
     pub names: Vec<String>,
     /// Labels that must all be present and equal.
     pub labels: BTreeMap<String, String>,
-    /// Requirements that must all hold.
+    /// Requirements that must all match.
     pub match_expressions: Vec<LabelRequirement>,
-    /// Namespaces to look in; never empty.
+    /// Namespaces of the tables; never empty.
     pub namespaces: Vec<String>,
 }
 
@@ -34,10 +34,11 @@ impl RouteTableSelector {
             && (self.names.contains(&key.name) || self.matches_labels(labels))
     }
 
-    /// Those of `tables` that are selected.
+    /// Returns the selected tables.
     ///
     /// # Errors
-    /// Returns `Err` if a table selected by name is none of them; labels that match nothing are no error.
+    /// Returns `Err` if `tables` does not contain a table that is selected by name. It is not an error if labels match no
+    /// table.
     pub fn pick<T: Borrow<RouteTableDoc>>(
         &self,
         tables: impl IntoIterator<Item = T>,
@@ -57,7 +58,7 @@ impl RouteTableSelector {
         }
     }
 
-    /// The error for a table `name` that is in none of the namespaces.
+    /// The error that no namespace has a table `name`.
     pub fn absent(&self, name: &str) -> NoSuchTable {
         let namespaces = self.namespaces.iter();
         let keys = namespaces.map(|namespace| format!("{namespace}/{name}"));
@@ -66,7 +67,7 @@ impl RouteTableSelector {
         }
     }
 
-    /// The label part as the Kubernetes API writes it (`labelSelector` of a list request); `None` without labels.
+    /// The labels in the form of the Kubernetes API (`labelSelector` of a list request); `None` without labels.
     pub fn label_selector_string(&self) -> Option<String> {
         let equalities = self
             .labels
@@ -90,7 +91,7 @@ impl RouteTableSelector {
     }
 }
 
-/// The criteria, for messages: `names shop, cart; labels app=shop; namespaces edge`.
+/// The form for messages: `names shop, cart; labels app=shop; namespaces edge`.
 impl fmt::Display for RouteTableSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.names.is_empty() {
@@ -103,20 +104,20 @@ impl fmt::Display for RouteTableSelector {
     }
 }
 
-/// A table that is selected by name is in none of the namespaces.
+/// No namespace has a table that is selected by name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} not found: create it or correct routeTableSelector")]
 pub struct NoSuchTable {
-    /// The places that were searched: `RouteTable edge/web or shop/web`.
+    /// The tables that were looked up: `RouteTable edge/web or shop/web`.
     pub what: String,
 }
 
 /// One requirement on a label, as in a Kubernetes label selector.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LabelRequirement {
-    /// The label.
+    /// Key of the label.
     pub key: String,
-    /// How it is compared.
+    /// Comparison of its value.
     pub operator: LabelOperator,
 }
 
@@ -173,7 +174,7 @@ impl LabelRequirement {
         Ok(Self { key, operator })
     }
 
-    /// Whether `labels` meet the requirement. As in Kubernetes, an absent label meets `NotIn`.
+    /// Whether `labels` match. As in Kubernetes, an absent label matches `NotIn`.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let value = labels.get(&self.key);
         match &self.operator {
@@ -185,7 +186,7 @@ impl LabelRequirement {
     }
 }
 
-/// As the Kubernetes API writes it: `tier in (edge,mesh)`.
+/// The form of the Kubernetes API: `tier in (edge,mesh)`.
 impl fmt::Display for LabelRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = &self.key;
@@ -205,7 +206,7 @@ pub enum LabelOperator {
     In(Vec<String>),
     /// The label is absent or has none of the values.
     NotIn(Vec<String>),
-    /// The label is there.
+    /// The label is present.
     Exists,
     /// The label is absent.
     DoesNotExist,

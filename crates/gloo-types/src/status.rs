@@ -1,4 +1,4 @@
-//! The `status` Gloo writes: whether it accepted a table, and for which generation.
+//! The `status` that Gloo writes: whether it accepted an object, and which generation of it.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::open_enum::open_enum;
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteTableStatus {
-    /// What every Gloo object reports.
+    /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
-    /// How many policies of each kind apply.
+    /// Number of policies that apply, by kind.
     pub num_applied_route_policies: BTreeMap<String, u32>,
-    /// How many tables delegate to this one.
+    /// Number of tables that delegate to this one.
     pub num_parent_route_tables: Option<u32>,
-    /// How many gateways may serve this table.
+    /// Number of gateways that may serve this table.
     pub num_allowed_virtual_gateways: Option<u32>,
     /// Workspace that owns the table.
     pub owned_by_workspace: Option<String>,
 }
 
 impl RouteTableStatus {
-    /// Gloo's verdict, if it gave one.
+    /// Gloo's verdict; `None` if Gloo has not written one.
     pub fn state(&self) -> Option<&State> {
         self.common.as_ref()?.state.as_ref()
     }
@@ -35,7 +35,7 @@ impl RouteTableStatus {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct CommonStatus {
-    /// The verdict. The proto field is named `State` with a capital; the usual spelling is read too.
+    /// The verdict. The field of the API is `State` with a capital letter; `state` is accepted, too.
     #[serde(rename = "State", alias = "state")]
     pub state: Option<State>,
     /// Conditions per workspace.
@@ -47,13 +47,13 @@ pub struct CommonStatus {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct State {
-    /// `metadata.generation` the verdict is about; a number or a string of digits in JSON.
+    /// The `metadata.generation` that the verdict is for: a number or a string of digits in JSON.
     #[serde(deserialize_with = "number_or_string")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "int_or_string"))]
     pub observed_generation: i64,
     /// The verdict.
     pub approval: Approval,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 
@@ -62,11 +62,11 @@ open_enum! {
     pub enum Approval {
         /// Not processed yet.
         default Pending = "PENDING",
-        /// In force.
+        /// Accepted.
         Accepted = "ACCEPTED",
-        /// Refused: the object contradicts the API.
+        /// Rejected: the object is invalid.
         Invalid = "INVALID",
-        /// In force, with remarks.
+        /// Accepted, with warnings.
         Warning = "WARNING",
         /// Gloo could not process it.
         Failed = "FAILED",
@@ -90,7 +90,7 @@ fn number_or_string<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D
     }
 }
 
-/// A number or a string of digits, as Kubernetes says it in a CustomResourceDefinition.
+/// The schema of a number or a string of digits in a CustomResourceDefinition.
 #[cfg(feature = "crd")]
 fn int_or_string(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({ "x-kubernetes-int-or-string": true })

@@ -1,16 +1,15 @@
-//! What Gloo, or its CRD, would refuse: the constraints of the API reference as code.
+//! Validates a RouteTable against the constraints of the Gloo API reference, which Gloo or its CRD enforces.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::destination::{DestinationKind, DestinationReference};
-use crate::http_route::HttpRoute;
-use crate::route_table::RouteTableSpec;
+use crate::route_table::{HttpRoute, RouteTableSpec};
 
-/// A constraint that a table breaks.
+/// A constraint that a table violates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Dotted path of the offending value, for example `spec.http[0].forwardTo.destinations`.
+    /// Dotted path of the invalid value, for example `spec.http[0].forwardTo.destinations`.
     pub path: String,
     /// The constraint.
     pub rule: Rule,
@@ -28,7 +27,7 @@ pub enum Rule {
     /// None of `http`, `tcp` and `tls` has a route.
     #[error("a RouteTable needs at least one http, tcp or tls route")]
     NoRoutes,
-    /// Two http routes share a name; Gloo renames them.
+    /// Two http routes have the same name. Gloo renames them.
     #[error("route name {0} is used more than once")]
     DuplicateName(String),
     /// A route has no action, or several.
@@ -37,27 +36,27 @@ pub enum Rule {
     /// The weights of a route do not sum to 100.
     #[error("weights of a route must sum to 100, found {0}")]
     WeightSum(u64),
-    /// The other weights leave too little of 100 for at least 1 for each destination without weight or with 0.
+    /// The sum of the weights that are set leaves less than 1 for each destination whose weight is absent or 0.
     #[error("{unset} destinations without weight share {remainder}, at least 1 each is needed")]
     NoRemainder {
-        /// How many have no weight.
+        /// Number of destinations without a weight.
         unset: usize,
-        /// What the others leave of 100.
+        /// 100 minus the sum of the weights that are set.
         remainder: u64,
     },
-    /// A route forwards to nothing.
+    /// A `forwardTo` has no destination.
     #[error("a forwardTo without destinations needs a defaultDestination")]
     NoDestination,
     /// More destinations than the API allows.
     #[error("a route has at most 100 destinations, found {0}")]
     TooManyDestinations(usize),
-    /// A destination has not exactly one of `ref` and `awsLambda`.
+    /// A destination has neither or both of `ref` and `awsLambda`.
     #[error("a destination needs exactly one of ref and awsLambda")]
     Target,
     /// TCP routes cannot lead to an ExternalService.
     #[error("a tcp route cannot lead to an EXTERNAL_SERVICE")]
     KindForTcp,
-    /// A TLS matcher names no host.
+    /// A TLS matcher has no server name.
     #[error("a tls matcher needs at least one sniHost")]
     NoSniHost,
     /// A direct response has a status outside 100 to 599.
@@ -65,7 +64,7 @@ pub enum Rule {
     ResponseStatus(u32),
 }
 
-/// Every constraint the table breaks, in document order. Empty for a table Gloo calls valid.
+/// Returns the constraints that the table violates, in the order of the document. Empty for a valid table.
 pub fn violations(spec: &RouteTableSpec) -> Vec<Violation> {
     let mut found = Found(Vec::new());
     if spec.http.is_empty() && spec.tcp.is_empty() && spec.tls.is_empty() {
@@ -174,13 +173,13 @@ impl Found {
     }
 }
 
-/// The rule that the weights of one route break, if any. An empty list breaks no rule.
+/// Returns the rule that the weights of one route violate; `None` if they are valid. An empty list is valid.
 pub fn weight_rule(destinations: &[DestinationReference]) -> Option<Rule> {
     let weights: Vec<Option<u32>> = destinations.iter().map(|to| to.weight).collect();
     broken_weight_rule(&weights)
 }
 
-/// [`weight_rule`] for destinations of which only the weights are known.
+/// As [`weight_rule`], for weights without their destinations.
 pub fn broken_weight_rule(weights: &[Option<u32>]) -> Option<Rule> {
     let set = weights.iter().flatten().filter(|weight| **weight > 0);
     let sum: u64 = set.clone().map(|weight| u64::from(*weight)).sum();
@@ -190,7 +189,7 @@ pub fn broken_weight_rule(weights: &[Option<u32>]) -> Option<Rule> {
         0 if weights.is_empty() || sum == 100 => None,
         0 => Some(Rule::WeightSum(sum)),
         _ if sum > 100 => Some(Rule::WeightSum(sum)),
-        // The remainder cannot be shared: each destination without weight needs at least 1 of it.
+        // The remainder is too small: each destination without a weight needs at least 1.
         _ if remainder < u64::try_from(unset).unwrap_or(u64::MAX) => {
             Some(Rule::NoRemainder { unset, remainder })
         }

@@ -1,4 +1,4 @@
-//! `Workspace` and `KubernetesCluster`: which namespaces of which registered clusters belong to a team.
+//! `Workspace` and `KubernetesCluster`: the namespaces of registered clusters that belong to a team.
 //!
 //! Field names and their meaning follow the Gloo Platform API reference for `admin.gloo.solo.io/v2` (`workspace.proto`,
 //! `kubernetes_cluster.proto`) and, for the selectors, for `common.gloo.solo.io` (`selectors.proto`).
@@ -14,36 +14,36 @@ use crate::status::CommonStatus;
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkspaceSpec {
-    /// The namespaces, by cluster. Without any the workspace has no workloads.
+    /// The namespaces, by cluster. If empty, the workspace has no workloads.
     pub workload_clusters: Vec<ClusterSelector>,
 }
 
-/// Selects namespaces of registered clusters. What is set must hold; a selector with neither name nor labels means every
+/// Selects namespaces of registered clusters. All fields that are set must match. Without name and labels it selects every
 /// cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterSelector {
-    /// Name of the KubernetesCluster; `*` stands for anything.
+    /// Name of the KubernetesCluster; `*` matches any text.
     pub name: String,
     /// Labels that the KubernetesCluster must have.
     pub selector: BTreeMap<String, String>,
-    /// The namespaces of those clusters.
+    /// The namespaces in these clusters.
     pub namespaces: Vec<NamespaceSelector>,
-    /// Whether Gloo reads configuration from those clusters; yes when absent.
+    /// Whether Gloo reads configuration from these clusters; `true` if absent.
     pub config_enabled: Option<bool>,
 }
 
-/// Selects namespaces of a cluster. What is set must hold.
+/// Selects namespaces of a cluster. All fields that are set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct NamespaceSelector {
-    /// Name of the namespace; `*` stands for anything.
+    /// Name of the namespace; `*` matches any text.
     pub name: String,
     /// Labels that the namespace must have.
     pub labels: BTreeMap<String, String>,
-    /// Whether Gloo reads configuration from those namespaces; yes when absent.
+    /// Whether Gloo reads configuration from these namespaces; `true` if absent.
     pub config_enabled: Option<bool>,
 }
 
@@ -52,7 +52,7 @@ pub struct NamespaceSelector {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct WorkspaceStatus {
-    /// What every Gloo object reports.
+    /// The status that all Gloo objects have.
     pub common: Option<CommonStatus>,
 }
 
@@ -61,7 +61,7 @@ pub struct WorkspaceStatus {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct KubernetesClusterSpec {
-    /// Domain of the cluster's Services; `cluster.local` when absent.
+    /// Domain of the cluster's Services; `cluster.local` if absent.
     pub cluster_domain: Option<String>,
 }
 
@@ -70,6 +70,6 @@ pub struct KubernetesClusterSpec {
 #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct KubernetesClusterStatus {
-    /// How the cluster's agent is connected, as written.
+    /// State of the connection to the cluster's agent, as JSON.
     pub generic: Option<serde_json::Value>,
 }

@@ -1,4 +1,4 @@
-//! Selectors, weights and the rules of the API.
+//! Selectors, weights and the constraints of the API.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -14,7 +14,7 @@ use gloo_types::{
 };
 use serde_json::{Value, json};
 
-/// What Gloo would refuse in a spec, one violation per entry.
+/// Checks the constraints that a spec violates.
 #[track_caller]
 fn check(spec: Value, expect: &[&str]) {
     let document = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": spec});
@@ -33,7 +33,7 @@ fn weighted(weights: &[Value]) -> Value {
 }
 
 #[test]
-fn weights_that_gloo_takes() {
+fn weights_that_gloo_accepts() {
     for weights in [
         vec![json!(null)],
         vec![json!(0)],
@@ -47,7 +47,7 @@ fn weights_that_gloo_takes() {
 }
 
 #[test]
-fn weights_that_gloo_refuses() {
+fn weights_that_gloo_rejects() {
     let at = "spec.http[0].forwardTo.destinations";
     let sum = |found: &str| format!("{at}: weights of a route must sum to 100, found {found}");
     check(weighted(&[json!(75), json!(20)]), &[&sum("95")]);
@@ -72,7 +72,7 @@ fn weights_that_gloo_refuses() {
 }
 
 #[test]
-fn routes_that_gloo_refuses() {
+fn routes_that_gloo_rejects() {
     check(
         json!({}),
         &["spec: a RouteTable needs at least one http, tcp or tls route"],
@@ -116,7 +116,7 @@ fn routes_that_gloo_refuses() {
 }
 
 #[test]
-fn tcp_and_tls_routes_that_gloo_refuses() {
+fn tcp_and_tls_routes_that_gloo_rejects() {
     check(
         json!({"tcp": [{"forwardTo": {"destinations": [{"ref": {"name": "x"}, "kind": "EXTERNAL_SERVICE"}]}}, {}]}),
         &[
@@ -178,7 +178,7 @@ fn selector() -> RouteTableSelector {
 }
 
 #[test]
-fn a_selector_is_written_as_the_api_wants_it() {
+fn a_selector_has_the_form_of_the_kubernetes_api() {
     assert_eq!(
         selector().label_selector_string().as_deref(),
         Some("app=shop,tier in (edge,mesh),old notin (yes),team,!paused")

@@ -1,4 +1,4 @@
-//! The generated CustomResourceDefinition.
+//! The generated CustomResourceDefinitions.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -18,7 +18,7 @@ fn schema_of(crd: &Value) -> Value {
 }
 
 #[test]
-fn it_names_the_resource() {
+fn the_definition_names_the_resource() {
     let crd = crd::route_table();
     assert_eq!(
         crd["metadata"]["name"],
@@ -33,7 +33,7 @@ fn it_names_the_resource() {
 }
 
 #[test]
-fn every_part_of_the_api_is_in_it() {
+fn the_schema_has_every_part_of_the_api() {
     let schema = schema();
     let property = |path: &[&str]| {
         path.iter().fold(&schema, |schema, key| match *key {
@@ -46,7 +46,7 @@ fn every_part_of_the_api_is_in_it() {
     assert_eq!(destination["properties"]["weight"]["minimum"], 0);
     assert_eq!(
         destination["properties"]["kind"],
-        json!({"type": "string", "description": "Kind of the object; `SERVICE` when absent."})
+        json!({"type": "string", "description": "Kind of the object; `SERVICE` if absent."})
     );
     assert_eq!(property(&["spec", "http"])["maxItems"], 10000);
     assert_eq!(
@@ -61,7 +61,7 @@ fn every_part_of_the_api_is_in_it() {
 
 /// The rules for structural schemas (Kubernetes documentation, "Specifying a structural schema").
 #[test]
-fn it_is_structural_and_keeps_unknown_fields() {
+fn schemas_are_structural_and_preserve_unknown_fields() {
     fn walk(path: &str, schema: &Map<String, Value>) {
         let allowed = [
             "type",

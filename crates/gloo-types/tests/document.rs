@@ -1,4 +1,4 @@
-//! Documents: what is read, what survives, and what is refused.
+//! Documents: typed views, unchanged raw JSON, and errors.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -12,7 +12,7 @@ use gloo_types::{
 };
 use serde_json::{Value, json};
 
-/// Every field of the API reference, and a few it does not have.
+/// Every field of the API reference, and some unknown fields.
 const FULL: &str = r#"
 apiVersion: networking.gloo.solo.io/v2
 kind: RouteTable
@@ -73,7 +73,7 @@ fn full() -> Value {
 }
 
 #[test]
-fn metadata_is_read_at_once() {
+fn metadata_is_decoded_at_once() {
     let table = RouteTableDoc::from_value(full()).unwrap();
     assert_eq!(table.key(), &ObjectKey::new("mesh", "shop"));
     assert_eq!(table.key().to_string(), "mesh/shop");
@@ -141,7 +141,7 @@ fn the_view_covers_the_api() {
 }
 
 #[test]
-fn absent_and_empty_destinations_are_kept_apart() {
+fn absent_and_empty_destinations_differ() {
     let spec = json!({"http": [{"forwardTo": {}}, {"forwardTo": {"destinations": []}}]});
     let spec = RouteTableDoc::from_value(
         json!({"metadata": {"name": "a", "namespace": "b"}, "spec": spec}),
@@ -158,7 +158,7 @@ fn absent_and_empty_destinations_are_kept_apart() {
 }
 
 #[test]
-fn status_is_read_in_every_form_gloo_may_write() {
+fn status_is_decoded_in_every_form_that_gloo_may_write() {
     let approval = |status: Value| {
         let document = json!({"metadata": {"name": "a", "namespace": "b"}, "status": status});
         let status = RouteTableDoc::from_value(document)
@@ -177,7 +177,7 @@ fn status_is_read_in_every_form_gloo_may_write() {
         approval(json!({"common": {"state": {"observedGeneration": 7, "approval": "INVALID"}}})),
         Some((7, Approval::Invalid))
     );
-    // proto3 leaves out what is zero.
+    // proto3 omits zero values.
     assert_eq!(
         approval(json!({"common": {"State": {}}})),
         Some((0, Approval::Pending))
@@ -226,7 +226,7 @@ fn a_wrong_type_is_named_by_its_path() {
         ),
         "RouteTable b/a: unexpected value at spec.http[0].forwardTo.destinations[0].weight",
     );
-    // Not the reference whose first field is `reviews`.
+    // A list is not decoded as the fields of a reference in order.
     refused(
         with(
             "spec",
@@ -249,7 +249,7 @@ fn a_wrong_type_is_named_by_its_path() {
 }
 
 #[test]
-fn what_is_not_a_route_table() {
+fn other_documents_are_refused() {
     refused(
         json!({"kind": "Gateway"}),
         "expected an object of kind RouteTable, found kind Gateway",

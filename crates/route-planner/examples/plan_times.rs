@@ -1,21 +1,21 @@
-//! Measures planning: milliseconds of CPU time, bytes of record per route and peak memory for tables of several sizes.
+//! Measures planning on tables of several sizes: CPU time in milliseconds, bytes of record per route, and peak memory.
 //!
-//! `cargo run --release --package route-planner --example plan_times [rounds]`; numbers are medians. Memory is the peak of
-//! the process so far, before and after planning, so the largest table comes last.
+//! Run it with `cargo run --release --package route-planner --example plan_times [rounds]`. Times are medians of the rounds.
+//! Memory is the peak of the process so far, before and after planning, so the largest table comes last.
 
-#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+#![allow(clippy::print_stdout, reason = "it prints its measurements")]
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "it reads only what it made itself"
+    reason = "it reads only JSON that it built itself"
 )]
 
 use std::hint::black_box;
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
-    ANNOTATION, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute, ManagedRoutes,
-    PluginConfig, ServicePair, TextMatch, WeightSplit, plan,
+    ANNOTATION, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute, PluginConfig,
+    TextMatch, WeightSplit, plan,
 };
 use serde_json::{Value, json};
 
@@ -51,13 +51,13 @@ fn main() {
 fn median(rounds: usize, intent: &Intent, table: &RouteTableDoc) -> f64 {
     let config = config();
     let routes = table.raw().pointer("/spec/http").and_then(Value::as_array);
-    // The kernel counts CPU time in steps of milliseconds, so a small table is planned many times in a row.
+    // The kernel counts CPU time in milliseconds, so a small table is planned many times in a row.
     let times_in_a_row = (SIZES[3] / routes.map_or(1, Vec::len).max(1)).max(1);
     let mut times: Vec<f64> = (0..rounds.max(1))
         .map(|_| {
             let start = cpu_time();
             for _ in 0..times_in_a_row {
-                // A table beyond the limits of the API server is refused, after all of it has been planned.
+                // A table beyond the limits of the API server is refused, but only after it has been planned.
                 let _ = black_box(plan(&config, intent, table));
             }
             (cpu_time() - start) / times_in_a_row as f64
@@ -67,7 +67,7 @@ fn median(rounds: usize, intent: &Intent, table: &RouteTableDoc) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// What SetWeight 25 makes of a table, written out: planning refuses to let the largest grow.
+/// A table after SetWeight 25, built by hand: planning refuses this weight for the largest table.
 fn split_table(size: usize) -> Value {
     let small = RouteTableDoc::from_value(table(1)).expect("a RouteTable");
     let planned = plan(&config(), &weight(25), &small).expect("a plan");
@@ -93,7 +93,7 @@ fn split_table(size: usize) -> Value {
     table
 }
 
-/// The hash that planning writes for the route at `at`, from a table with that route alone.
+/// The hash in the record for the route at `at`. It is read from the plan for a table with only that route.
 fn hash_of(at: usize) -> Value {
     let mut one = table(0);
     one["spec"]["http"] = json!([route(at)]);
@@ -133,22 +133,9 @@ fn config() -> PluginConfig {
 }
 
 fn weight(desired: i32) -> Intent {
-    Intent {
-        rollout: ObjectKey::new("shop", "reviews"),
-        services: ServicePair {
-            stable: "reviews".to_owned(),
-            canary: "reviews-canary".to_owned(),
-            ping_pong: false,
-        },
-        hashes: None,
-        applied: None,
-        kind: IntentKind::SetWeight(WeightSplit {
-            desired,
-            max: 100,
-            additional: Vec::new(),
-        }),
-        managed: ManagedRoutes::default(),
-    }
+    let rollout = ObjectKey::new("shop", "reviews");
+    let split = WeightSplit::percent(desired);
+    Intent::set_weight(rollout, "reviews", "reviews-canary", split)
 }
 
 fn header() -> Intent {
@@ -167,7 +154,7 @@ fn header() -> Intent {
     }
 }
 
-/// CPU time of this process in milliseconds, which other processes on the machine do not change.
+/// CPU time of this process in milliseconds. Unlike wall time, it does not depend on other processes.
 fn cpu_time() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let nanoseconds = text

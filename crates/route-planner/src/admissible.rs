@@ -1,12 +1,15 @@
-//! Which weights the controller may ask for, judged by a Rollout's spec and status alone.
+//! The set of weights that the controller may ask for, computed from the spec and the status of a Rollout only.
 //!
-//! The controller computes a weight from facts that are not in the Rollout, such as which Pods are available, and the
-//! computation differs between its releases. What the Rollout does say is a set that contains every weight that it may ask
-//! for. An earlier weight that is not in the set is out of date: the Rollout was promoted, aborted or rolled back in between.
+//! The controller computes a weight from data that is not in the Rollout, such as the available Pods, and its releases
+//! compute it in different ways. The Rollout determines a set that contains every weight that the controller may ask for. An
+//! earlier weight that is not in this set is stale: the Rollout was promoted, aborted or rolled back since then.
+//!
+//! For example, with the steps `setWeight: 20`, `pause`, `setWeight: 40` and the current step `pause` the set is 0 and 20.
+//! If the Rollout is aborted, it is 0.
 //!
 //! Source: argo-rollouts `rollout/trafficrouting.go`, branches of `reconcileTrafficRouting`.
 
-/// What a Rollout says about the weights to come.
+/// The fields of a Rollout that determine the next weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress<'a> {
     /// `status.stableRS`; empty before the first version is stable.
@@ -19,9 +22,9 @@ pub struct Progress<'a> {
     pub is_promoted_fully: bool,
     /// `dynamicStableScale`.
     pub is_dynamic: bool,
-    /// The weight that means all traffic.
+    /// The weight that means all traffic (`maxTrafficWeight`).
     pub max: i32,
-    /// What `status.canary.weights` says was set last.
+    /// The weight that was set last (`status.canary.weights`).
     pub recorded: Option<Recorded<'a>>,
     /// `setWeight` of each step.
     pub steps: &'a [Option<i32>],
@@ -29,12 +32,12 @@ pub struct Progress<'a> {
     pub step: usize,
 }
 
-/// The canary's weight that the controller recorded after its last complete pass.
+/// The canary's weight that the controller recorded after its last complete reconcile.
 #[derive(Clone, Copy, Debug)]
 pub struct Recorded<'a> {
     /// Weight of the canary.
     pub weight: i32,
-    /// Pod hash of the canary that had it.
+    /// Pod hash of the canary that had this weight.
     pub hash: &'a str,
 }
 
@@ -49,7 +52,7 @@ pub struct Admissible {
 }
 
 impl Admissible {
-    /// The weights that the controller may ask for while a Rollout says `progress`.
+    /// The weights that the controller may ask for while a Rollout has this `progress`.
     #[must_use]
     pub fn new(progress: &Progress<'_>) -> Self {
         let Progress { max, recorded, .. } = *progress;
@@ -100,8 +103,8 @@ impl Admissible {
         }
     }
 
-    /// Whether the controller may ask for `weight`. A weight above the maximum means the maximum: with `dynamicStableScale`
-    /// the controller does not limit the weight of a full promotion.
+    /// Whether the controller may ask for `weight`. A weight above the maximum means the maximum, since with
+    /// `dynamicStableScale` the controller does not limit the weight of a full promotion.
     #[must_use]
     pub fn contains(&self, weight: i32) -> bool {
         let weight = weight.clamp(0, self.max);
@@ -115,7 +118,7 @@ mod tests {
 
     const STEPS: [Option<i32>; 5] = [Some(20), None, Some(40), None, Some(60)];
 
-    /// In an update, before step `step`, with nothing unusual.
+    /// An update before step `step`.
     fn updating(step: usize) -> Progress<'static> {
         Progress {
             stable_hash: "s1",
@@ -132,7 +135,7 @@ mod tests {
         Some(Recorded { weight, hash })
     }
 
-    /// Of the weights 0, 10, 20 and so on up to 100, those that are admissible.
+    /// Checks which of the weights 0, 10, 20 and so on up to 100 are admissible.
     #[track_caller]
     fn check(progress: &Progress<'_>, expect: &[i32]) {
         let admissible = Admissible::new(progress);
@@ -148,14 +151,14 @@ mod tests {
             ..updating(5)
         };
         check(&promoted, &[0]);
-        // The recorded weight lags behind: it still says what the version that is stable now had.
+        // The recorded weight is stale: it is that of the version that is stable now.
         let dynamic = Progress {
             is_dynamic: true,
             recorded: recorded(40, "s1"),
             ..promoted
         };
         check(&dynamic, &[0]);
-        // A rollback, until stable has its Pods again.
+        // A rollback, until the stable version has all its Pods.
         let goes_back = Progress {
             recorded: recorded(40, "c1"),
             ..dynamic

@@ -1,6 +1,5 @@
-//! The plugin block of a Rollout: parsed once, checked strictly.
+//! The plugin block of a Rollout: decoded and validated once, so that planning needs no further checks.
 
-mod destinations;
 pub mod keys;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,14 +8,14 @@ use std::time::Duration;
 use gloo_types::{LabelRequirement, ObjectKey, RouteTableSelector, TcpRoute, TlsRoute};
 use strict_json::{Problem, object_name};
 
-pub(crate) use self::destinations::{DestinationConfig, RoleConfig};
-use crate::config_reader::{Block, root};
+use self::keys::{Block, root};
+use crate::destinations::Port;
 use crate::error::{ConfigError, ConfigProblem};
 
-/// Names under which the plugin is registered, unless an administrator adds others.
+/// The names under which the plugin is registered. An administrator may add others.
 pub const DEFAULT_PLUGIN_NAMES: [&str; 2] = ["solo-io/glooplatform", "solo-io/glooplatformAPI"];
 
-/// What a user wrote under `trafficRouting.plugins.<name>`, with defaults filled in.
+/// The decoded block `trafficRouting.plugins.<name>`, with defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginConfig {
     route_tables: RouteTableSelector,
@@ -33,11 +32,12 @@ pub struct PluginConfig {
 /// `promotionGuard` of the plugin block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromotionGuard {
-    /// How long a promotion stays held after the endpoints are complete: the gateway hears of them later than the API.
+    /// How long a promotion is held after the endpoints are complete, because the gateway receives endpoints later than the
+    /// API server.
     pub settle: Duration,
-    /// How long a promotion is held at most if half of the canary's Pods are ready behind the stable Service.
+    /// How long a promotion is held at most, provided that half of the canary's Pods are ready behind the stable Service.
     pub timeout: Duration,
-    /// How long the canary has all traffic before the controller may promote it.
+    /// How long the canary must have all traffic before the controller may promote it.
     pub before: Duration,
 }
 
@@ -51,32 +51,32 @@ impl Default for PromotionGuard {
     }
 }
 
-/// Which routes of a selected table take part.
+/// Selects routes of the selected tables.
 ///
-/// HTTP routes take part if they have one of the names or all of the labels; without names and labels, all take part. TCP and
-/// TLS routes have neither: only those that are listed take part.
+/// An HTTP route is selected if it has one of the names or all of the labels. Without names and labels, all HTTP routes are
+/// selected. TCP and TLS routes have neither, and are selected by their matchers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSelector {
     /// Names of HTTP routes.
     pub names: Vec<String>,
-    /// Labels that must all be present and equal.
+    /// Labels of HTTP routes. All of them must be equal.
     pub labels: BTreeMap<String, String>,
     /// Ports of TCP routes.
     pub tcp_ports: Vec<u32>,
-    /// TLS routes.
+    /// Selectors of TLS routes.
     pub tls: Vec<TlsSelector>,
 }
 
-/// Selects TLS routes; all that is set must match.
+/// Selects TLS routes. All fields that are set must match the same matcher of the route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsSelector {
-    /// All server names of one matcher, in any order; empty selects any.
+    /// All server names of the matcher, in any order. Empty selects any.
     pub sni_hosts: BTreeSet<String>,
-    /// Port of that matcher.
+    /// Port of the matcher.
     pub port: Option<u32>,
 }
 
-/// Which of the entries in a header route's `match` a request must meet.
+/// `headerMatch`: how many of the entries in a header route's `match` a request must meet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderMatchMode {
     /// One of them, as Argo Rollouts documents.
@@ -86,20 +86,20 @@ pub enum HeaderMatchMode {
     All,
 }
 
-/// Where header routes are inserted.
+/// `headerRoutePlacement`: where header routes are inserted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderRoutePlacement {
-    /// Each right before its source, so that the owner's precedence stays.
+    /// Each right before its source, so that the precedence of the owner's routes does not change.
     #[default]
     BeforeSource,
-    /// In front of all routes.
+    /// Before all routes.
     Top,
 }
 
-/// What VerifyWeight looks at.
+/// `verify`: what VerifyWeight checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerifyMode {
-    /// The weights, and Gloo's verdict when the table's status carries one.
+    /// The weights, and Gloo's verdict if the status of the table has one.
     #[default]
     Auto,
     /// The weights only.
@@ -109,7 +109,7 @@ pub enum VerifyMode {
 }
 
 impl PluginConfig {
-    /// A configuration in which nothing is set.
+    /// A configuration without any key, to restore tables of deleted Rollouts.
     pub(crate) fn unset() -> Self {
         Self {
             route_tables: RouteTableSelector::default(),
@@ -124,10 +124,10 @@ impl PluginConfig {
         }
     }
 
-    /// Finds the block of the first of the `accepted` plugin names in `plugins` (name to raw JSON) and parses it.
+    /// Finds the block of the first of the `accepted` plugin names in `plugins` (raw JSON by name), and decodes it.
     ///
     /// # Errors
-    /// Returns `Err` if no accepted name is there, and for everything that [`PluginConfig::from_json`] refuses.
+    /// Returns `Err` if `plugins` has no accepted name, or if [`PluginConfig::from_json`] does.
     pub fn for_rollout<N: AsRef<str>, B: AsRef<[u8]>>(
         plugins: &BTreeMap<String, B>,
         accepted: &[N],
@@ -148,11 +148,11 @@ impl PluginConfig {
         Self::from_json(raw.as_ref(), rollout, allowed_namespaces)
     }
 
-    /// Parses a plugin block. Namespaces default to that of `rollout`; `null` counts as absent. Destinations may be in
-    /// another namespace only if it is one of `allowed_namespaces`.
+    /// Decodes a plugin block. Namespaces default to that of `rollout`; `null` counts as absent. Destinations may be in
+    /// another namespace only if that is one of `allowed_namespaces`.
     ///
     /// # Errors
-    /// Returns `Err` if a key is unknown, has the wrong type or a value that is not allowed, and if no table is selected.
+    /// Returns `Err` if a key is unknown, if a value has the wrong type or is not allowed, or if no table is selected.
     pub fn from_json(
         raw: &[u8],
         rollout: &ObjectKey,
@@ -164,17 +164,17 @@ impl PluginConfig {
         })
     }
 
-    /// Which tables are edited.
+    /// The selector of the tables to edit.
     pub fn route_tables(&self) -> &RouteTableSelector {
         &self.route_tables
     }
 
-    /// Which of their routes are edited.
+    /// The selector of the routes to edit in these tables.
     pub fn routes(&self) -> &RouteSelector {
         &self.routes
     }
 
-    /// Which entries of a header route's `match` must be met.
+    /// How many of the entries in a header route's `match` a request must meet.
     pub fn header_match(&self) -> HeaderMatchMode {
         self.header_match
     }
@@ -184,8 +184,8 @@ impl PluginConfig {
         self.header_route_placement
     }
 
-    /// Whether the administrator allows `headerRoutePlacement: top`, which can take requests from earlier routes of other
-    /// owners. Not allowed unless this says so.
+    /// Sets whether the administrator allows `headerRoutePlacement: top`, with which header routes can take requests from
+    /// routes of other owners. The default is `false`.
     #[must_use]
     pub fn allow_top_placement(self, allowed: bool) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl PluginConfig {
         }
     }
 
-    /// Whether header routes are to be in front of all routes, which the administrator does not allow.
+    /// Whether the block sets `headerRoutePlacement: top` although the administrator does not allow it.
     pub(crate) fn is_top_refused(&self) -> bool {
         self.header_route_placement == HeaderRoutePlacement::Top && !self.allow_top_placement
     }
@@ -203,12 +203,12 @@ impl PluginConfig {
         &self.destinations
     }
 
-    /// Whether the owner's destinations stay in the list with weight 0 while they get no traffic.
+    /// Whether the owner's destinations stay in the list with weight 0 while they get no traffic (`zeroWeight: keep`).
     pub(crate) fn keeps_zero_weights(&self) -> bool {
         self.keep_zero_weights
     }
 
-    /// What VerifyWeight looks at.
+    /// What VerifyWeight checks.
     pub fn verify(&self) -> VerifyMode {
         self.verify
     }
@@ -220,7 +220,7 @@ impl PluginConfig {
 }
 
 impl RouteSelector {
-    /// Whether an HTTP route takes part.
+    /// Whether an HTTP route is selected.
     pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
         let by_label = !self.labels.is_empty();
         (self.names.is_empty() && !by_label)
@@ -232,7 +232,7 @@ impl RouteSelector {
                     .all(|(key, value)| labels.get(key) == Some(value)))
     }
 
-    /// Whether a TCP route takes part: one that takes connections of a selected port.
+    /// Whether a TCP route is selected: it accepts connections on one of the ports.
     pub fn matches_tcp(&self, route: &TcpRoute) -> bool {
         self.tcp_ports.iter().any(|selected| {
             let takes = |port: Option<u32>| port.is_none_or(|port| port == *selected);
@@ -240,7 +240,7 @@ impl RouteSelector {
         })
     }
 
-    /// Whether a TLS route takes part: one with a matcher for exactly the selected server names, on the selected port.
+    /// Whether a TLS route is selected: it has a matcher with exactly the selected server names, on the selected port.
     pub fn matches_tls(&self, route: &TlsRoute) -> bool {
         self.tls.iter().any(|selected| {
             route.matchers.iter().any(|matcher| {
@@ -262,7 +262,7 @@ fn parse(
     rollout: &ObjectKey,
     allowed: &[String],
 ) -> Result<PluginConfig, ConfigProblem> {
-    // The API server has checked them, but not every peer gets its Rollouts from there.
+    // The API server validates both, but a plugin host may send a Rollout that never was in an API server.
     object_name(&rollout.namespace, "metadata.namespace".to_owned())?;
     object_name(&rollout.name, "metadata.name".to_owned())?;
     let document = root(raw)?;
@@ -379,4 +379,176 @@ fn tls_selector(block: &Block<'_>) -> Result<TlsSelector, Problem> {
         return Err(block.empty("sniHosts or port"));
     }
     Ok(selector)
+}
+
+/// The configuration of the destinations in both roles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DestinationConfig {
+    pub(crate) stable: RoleConfig,
+    /// Unset fields inherit from `stable`, except for name and subset.
+    pub(crate) canary: RoleConfig,
+    pub(crate) pods: Option<PodSubset>,
+}
+
+/// The configuration of the destination in one role. An unset field is not compared, and keeps the owner's value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RoleConfig {
+    /// `SERVICE` if absent.
+    pub(crate) kind: Option<String>,
+    /// The Service of that role if absent.
+    pub(crate) name: Option<String>,
+    /// The Rollout's namespace if absent.
+    pub(crate) namespace: Option<String>,
+    pub(crate) cluster: Option<String>,
+    pub(crate) port: Option<Port>,
+    pub(crate) subset: Option<BTreeMap<String, String>>,
+}
+
+/// The key `subset`: one Service for both roles, which are distinguished by a subset with the hash of their Pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodSubset {
+    pub(crate) service: String,
+    /// The label of the Pods that contains the hash.
+    pub(crate) label: String,
+}
+
+const SERVICE: &str = "SERVICE";
+
+impl DestinationConfig {
+    /// Reads the keys. Namespaces other than the Rollout's must be `allowed`.
+    fn read(
+        block: &Block<'_>,
+        rollout: &ObjectKey,
+        allowed: &[String],
+    ) -> Result<Self, ConfigProblem> {
+        let check = |path: String, namespace: Option<&String>| match namespace {
+            Some(namespace) if *namespace != rollout.namespace && !allowed.contains(namespace) => {
+                Err(ConfigProblem::NamespaceNotAllowed {
+                    path,
+                    namespace: namespace.clone(),
+                })
+            }
+            _ => Ok(()),
+        };
+        let legacy = RoleConfig {
+            kind: kind(block, "destinationKind")?,
+            namespace: block.object_name("destinationNamespace")?,
+            ..RoleConfig::default()
+        };
+        check("destinationNamespace".to_owned(), legacy.namespace.as_ref())?;
+        let mut roles = Vec::new();
+        for key in ["stableDestination", "canaryDestination"] {
+            let block = block.block(key)?;
+            let role = RoleConfig::read(&block)?;
+            check(block.path("namespace"), role.namespace.as_ref())?;
+            roles.push(role);
+        }
+        let canary = roles.pop().unwrap_or_default();
+        let stable = roles.pop().unwrap_or_default();
+
+        let pods = PodSubset::read(block)?;
+        if pods.is_some() {
+            let fixed = [
+                (
+                    "destinationKind",
+                    legacy.kind.as_deref() != Some(SERVICE) && legacy.kind.is_some(),
+                ),
+                (
+                    "stableDestination.kind",
+                    stable.kind.as_deref() != Some(SERVICE) && stable.kind.is_some(),
+                ),
+                ("stableDestination.name", stable.name.is_some()),
+                ("stableDestination.subset", stable.subset.is_some()),
+                ("canaryDestination", canary != RoleConfig::default()),
+            ];
+            if let Some((path, _)) = fixed.into_iter().find(|(_, set)| *set) {
+                return Err(Problem::Conflict {
+                    path: path.to_owned(),
+                    other: "subset",
+                }
+                .into());
+            }
+        }
+        let stable = stable.or(&legacy);
+        let canary = canary.or(&stable);
+        for (path, role) in [
+            ("stableDestination", &stable),
+            ("canaryDestination", &canary),
+        ] {
+            let kind = role.kind.as_deref().unwrap_or(SERVICE);
+            if role.subset.is_some() && kind != SERVICE {
+                return Err(Problem::Value {
+                    path: format!("{path}.kind"),
+                    found: kind.to_owned(),
+                    expected: "SERVICE beside a subset".into(),
+                }
+                .into());
+            }
+        }
+        Ok(Self {
+            stable,
+            canary,
+            pods,
+        })
+    }
+}
+
+impl RoleConfig {
+    fn read(block: &Block<'_>) -> Result<Self, Problem> {
+        let port = block.block("port")?;
+        let port = match (port.port("number")?, port.string("name")?) {
+            (Some(_), Some(_)) => {
+                return Err(Problem::Conflict {
+                    path: port.path("number"),
+                    other: "name",
+                });
+            }
+            (Some(number), None) => Some(Port::Number(number)),
+            (None, Some("") | None) => None,
+            (None, Some(name)) => Some(Port::Name(name.to_owned())),
+        };
+        let subset = block.labels("subset")?;
+        Ok(Self {
+            kind: kind(block, "kind")?,
+            name: block.object_name("name")?,
+            namespace: block.object_name("namespace")?,
+            cluster: block.object_name("cluster")?,
+            port,
+            subset: (!subset.is_empty()).then_some(subset),
+        })
+    }
+
+    /// Unset fields inherit from `other`, except for name and subset.
+    fn or(self, other: &Self) -> Self {
+        Self {
+            kind: self.kind.or_else(|| other.kind.clone()),
+            namespace: self.namespace.or_else(|| other.namespace.clone()),
+            cluster: self.cluster.or_else(|| other.cluster.clone()),
+            port: self.port.or_else(|| other.port.clone()),
+            ..self
+        }
+    }
+}
+
+impl PodSubset {
+    fn read(block: &Block<'_>) -> Result<Option<Self>, Problem> {
+        let subset = block.block("subset")?;
+        let label = subset
+            .label_text("label")?
+            .filter(|label| !label.is_empty());
+        match (subset.object_name("service")?, label) {
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(subset.empty("service")),
+            (Some(service), label) => Ok(Some(Self {
+                service,
+                // The label that Argo Rollouts sets on every Pod.
+                label: label.unwrap_or_else(|| "rollouts-pod-template-hash".to_owned()),
+            })),
+        }
+    }
+}
+
+fn kind(block: &Block<'_>, key: &str) -> Result<Option<String>, Problem> {
+    let kind = block.one_of(key)?;
+    Ok(kind.map(str::to_owned))
 }

@@ -1,7 +1,16 @@
-//! Destinations of a route: how they are read, what distinguishes them, and the changes from one list to another.
+//! The destinations of a route: how they are decoded and compared, and the changes that turn one list into another.
 //!
-//! A list is read without copying: each [`Slot`] borrows the JSON that is in the table, or owns what planning made. Weights
-//! are kept beside the JSON, since they are what changes most.
+//! A list is read without copying: a [`Destination`] borrows the JSON of the table, or owns JSON that planning made. The
+//! weight is stored beside the JSON, since it changes most often.
+//!
+//! Two destinations are the same if they lead to the same object, whatever their weights are. Ports and subsets are compared
+//! only if the configuration names one ([`Distinction`]). These two are the same unless the plugin block sets
+//! `stableDestination.port`:
+//!
+//! ```text
+//! {ref: {name: reviews}, weight: 80}
+//! {ref: {name: reviews}, port: {number: 9080}}
+//! ```
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,9 +20,9 @@ use gloo_types::{broken_weight_rule, weight_shares};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::edit::DestinationChange;
+use crate::plan::DestinationChange;
 
-/// What a destination leads to, with the table's defaults filled in. The record stores these.
+/// Identifies a destination: what it leads to, with the table's defaults filled in. The record stores these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DestinationId {
@@ -23,17 +32,17 @@ pub(crate) struct DestinationId {
     pub(crate) name: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) cluster: String,
-    /// Absent when it does not distinguish destinations, or when there is none.
+    /// Absent if ports do not distinguish destinations, or if the destination has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) port: Option<Port>,
-    /// Absent when it does not distinguish destinations.
+    /// Absent if subsets do not distinguish destinations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) subset: Option<BTreeMap<String, String>>,
 }
 
 /// Which parts of a destination, beside the object it leads to, distinguish it from others.
 ///
-/// An owner may change the port of a destination in the middle of a rollout, so these count only where they have to.
+/// An owner may change the port of a destination during a rollout, so a part is compared only if the configuration names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Distinction {
@@ -43,12 +52,12 @@ pub(crate) struct Distinction {
     pub(crate) subset: bool,
 }
 
-/// How the destinations of a table are read.
+/// What is needed to interpret a destination: the defaults, and the parts to compare.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct ReadContext<'a> {
     /// The table's namespace.
     pub(crate) namespace: &'a str,
-    pub(crate) by: Distinction,
+    pub(crate) distinction: Distinction,
 }
 
 /// The port of a destination.
@@ -59,7 +68,7 @@ pub(crate) enum Port {
     Name(String),
 }
 
-/// The object that a destination leads to.
+/// The object that a destination leads to, with defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'s> {
     pub(crate) name: &'s str,
@@ -70,21 +79,22 @@ pub(crate) struct Object<'s> {
 
 /// One destination of a route.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot<'a> {
-    /// Position in the live list; `None` for a destination to be inserted.
+pub(crate) struct Destination<'a> {
+    /// Position in the live list; `None` for a destination that is to be inserted.
     live: Option<usize>,
-    /// Whether planning made it. Its content follows the stable destination; of the others only the weight is ours.
+    /// Whether planning made it: then its content follows the stable destination. Of a destination that the owner wrote,
+    /// planning changes only the weight.
     made: bool,
-    reading: Reading<'a>,
-    /// The destination as written. Its weight does not count, `weight` does.
+    context: ReadContext<'a>,
+    /// The destination as JSON. Its weight is ignored: `weight` is used instead.
     raw: Raw<'a>,
-    /// `None` for a destination that is not an object of a cluster.
+    /// `None` for a destination that is not an object of a cluster, such as a Lambda function.
     object: Option<Object<'a>>,
-    /// The weight as JSON; `None` is an absent key, which a byte-equal restore distinguishes from 0 and null.
+    /// The weight as JSON. `None` is an absent key, which differs from 0 and `null` when the owner's JSON is restored.
     weight: Option<Value>,
 }
 
-/// The JSON of a destination, which many routes share once it is made.
+/// The JSON of a destination. What planning made is shared by many routes.
 #[derive(Clone, Debug)]
 enum Raw<'a> {
     Written(&'a Value),
@@ -102,7 +112,7 @@ impl Deref for Raw<'_> {
     }
 }
 
-/// How a route says where it leads. All but `Listed` mean the table's `defaultDestination`.
+/// The form of a route's `destinations`. All forms but `Listed` mean the table's `defaultDestination`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ListForm {
@@ -115,15 +125,16 @@ pub(crate) enum ListForm {
     Empty,
 }
 
-/// The destinations of a route: the live ones, those the owner wrote, or those planned.
+/// The destinations of a route: those in the table now (live), those that the owner wrote, or those planned.
 #[derive(Clone, Debug)]
 pub(crate) struct DestinationList<'a> {
-    pub(crate) slots: Vec<Slot<'a>>,
-    /// Unless `Listed`, the first slot represents what the owner did not write out.
+    pub(crate) destinations: Vec<Destination<'a>>,
+    /// Unless `Listed`, the first destination represents the default destination, which the owner did not write into the
+    /// list.
     pub(crate) form: ListForm,
 }
 
-/// A value of a type that contradicts the API.
+/// A value whose type contradicts the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed {
     /// Path from the route, for example `forwardTo.destinations[1].weight`.
@@ -214,20 +225,20 @@ impl DestinationId {
     }
 }
 
-impl<'a> Slot<'a> {
-    /// A destination that is not in the live list, with the weight it has as written.
-    pub(crate) fn new(raw: &'a Value, reading: Reading<'a>) -> Self {
+impl<'a> Destination<'a> {
+    /// Decodes a destination that is not in the live list.
+    pub(crate) fn new(raw: &'a Value, context: ReadContext<'a>) -> Self {
         Self {
             live: None,
             made: false,
-            reading,
+            context,
             weight: raw.get("weight").cloned(),
-            object: Object::of(raw, reading.namespace),
+            object: Object::of(raw, context.namespace),
             raw: Raw::Written(raw),
         }
     }
 
-    /// The same destination as if its owner had written no weight.
+    /// The same destination without a weight, as if its owner had not written one.
     #[must_use]
     pub(crate) fn without_weight(mut self) -> Self {
         if self.weight.take().is_some() {
@@ -242,14 +253,14 @@ impl<'a> Slot<'a> {
 
     /// The same destination with another weight; `None` removes the key.
     #[must_use]
-    pub(crate) fn weighing(self, weight: Option<u32>) -> Self {
+    pub(crate) fn with_weight(self, weight: Option<u32>) -> Self {
         let weight = weight.map(Value::from);
         Self { weight, ..self }
     }
 
-    /// The same destination with the weight of another one, as that is written.
+    /// The same destination with the weight of `other`, in the JSON form that it has there.
     #[must_use]
-    pub(crate) fn weighing_as(self, other: &Self) -> Self {
+    pub(crate) fn with_weight_of(self, other: &Self) -> Self {
         let weight = other.weight.clone();
         Self { weight, ..self }
     }
@@ -259,17 +270,17 @@ impl<'a> Slot<'a> {
         u32::try_from(self.weight.as_ref()?.as_u64()?).ok()
     }
 
-    /// The weight, if it is set as far as Gloo can distinguish.
-    pub(crate) fn set_weight(&self) -> Option<u32> {
+    /// The weight, unless it is absent or 0, which Gloo cannot distinguish.
+    pub(crate) fn nonzero_weight(&self) -> Option<u32> {
         self.weight().filter(|weight| *weight > 0)
     }
 
-    /// Whether the weight is written as 0, which Gloo's reference and its published examples read differently.
+    /// Whether the weight is written as 0. Gloo's API reference and its published examples differ in what that means.
     pub(crate) fn is_explicit_zero(&self) -> bool {
         self.weight() == Some(0)
     }
 
-    /// The JSON to write.
+    /// The destination as JSON, with its weight.
     pub(crate) fn value(&self) -> Value {
         let mut value = Value::clone(&self.raw);
         if value.get("weight") != self.weight.as_ref()
@@ -283,7 +294,7 @@ impl<'a> Slot<'a> {
         value
     }
 
-    /// A copy that leads to `object`, made by planning. What is the same, or is not said, stays as written.
+    /// A copy that leads to `object`, and to `port` and `subset` if these are given. All other fields are copied.
     pub(crate) fn leading_to(
         &self,
         object: Object<'a>,
@@ -323,14 +334,14 @@ impl<'a> Slot<'a> {
         Self {
             live: None,
             made: true,
-            reading: self.reading,
+            context: self.context,
             raw: Raw::Made(Rc::new(raw)),
             object: Some(object).filter(|_| old.is_some()),
             weight: self.weight.clone(),
         }
     }
 
-    /// What this leads to; `None` for a destination that is not an object of a cluster.
+    /// The object that this leads to; `None` for a destination that is not an object of a cluster.
     pub(crate) fn object(&self) -> Option<Object<'a>> {
         self.object
     }
@@ -356,59 +367,59 @@ impl<'a> Slot<'a> {
         self.raw.get("subset")?.get(label)?.as_str()
     }
 
-    /// What the record stores of this; `by` says which parts distinguish destinations.
-    pub(crate) fn id(&self, by: Distinction) -> Option<DestinationId> {
+    /// The identity that the record stores.
+    pub(crate) fn id(&self, distinction: Distinction) -> Option<DestinationId> {
         let object = self.object()?;
         Some(DestinationId {
             kind: object.kind.to_owned(),
             namespace: object.namespace.to_owned(),
             name: object.name.to_owned(),
             cluster: object.cluster.to_owned(),
-            port: self.port().filter(|_| by.port),
-            subset: by.subset.then(|| self.subset()),
+            port: self.port().filter(|_| distinction.port),
+            subset: distinction.subset.then(|| self.subset()),
         })
     }
 
-    /// Whether this leads where `id` says, as far as that says it.
+    /// Whether this leads to the place that `id` identifies. A port or subset that `id` does not have is not compared.
     pub(crate) fn is(&self, id: &DestinationId) -> bool {
         self.object == Some(id.object())
             && (id.port.is_none() || id.port == self.port())
             && id.subset.as_ref().is_none_or(|it| self.has_subset(it))
     }
 
-    /// Whether both lead to the same place, by what distinguishes destinations now.
-    pub(crate) fn is_same(&self, other: &Slot<'_>) -> bool {
-        let by = other.reading.by;
+    /// Whether both lead to the same place, compared as the configuration says now.
+    pub(crate) fn is_same(&self, other: &Destination<'_>) -> bool {
+        let distinction = other.context.distinction;
         other.object.is_some()
             && self.object == other.object
-            && (!by.port || self.port() == other.port())
-            && (!by.subset || self.subset() == other.subset())
+            && (!distinction.port || self.port() == other.port())
+            && (!distinction.subset || self.subset() == other.subset())
     }
 
     /// Whether this leads to an object of the same name and namespace, in the same cluster or another.
-    pub(crate) fn is_named_as(&self, other: &Slot<'_>) -> bool {
+    pub(crate) fn is_named_as(&self, other: &Destination<'_>) -> bool {
         match (self.object, other.object) {
             (Some(one), Some(other)) => (one.name, one.namespace) == (other.name, other.namespace),
             _ => false,
         }
     }
 
-    /// The same for a recorded destination.
+    /// As [`Self::is_named_as`], for a destination of the record.
     pub(crate) fn has_name_of(&self, recorded: &Value) -> bool {
-        self.is_named_as(&Slot::new(recorded, self.reading))
+        self.is_named_as(&Destination::new(recorded, self.context))
     }
 
-    /// Whether this leads where a recorded destination does, by what distinguished destinations then.
-    pub(crate) fn is_recorded_as(&self, recorded: &Value, by: Distinction) -> bool {
-        let reading = Reading {
-            namespace: self.reading.namespace,
-            by,
+    /// Whether this leads to the same place as a destination of the record, compared with the `distinction` of the record.
+    pub(crate) fn is_recorded_as(&self, recorded: &Value, distinction: Distinction) -> bool {
+        let context = ReadContext {
+            namespace: self.context.namespace,
+            distinction,
         };
-        self.is_same(&Slot::new(recorded, reading))
+        self.is_same(&Destination::new(recorded, context))
     }
 
-    /// Whether both are the same JSON but for the weight.
-    pub(crate) fn has_content_of(&self, other: &Slot<'_>) -> bool {
+    /// Whether both are the same JSON, apart from the weight.
+    pub(crate) fn has_content_of(&self, other: &Destination<'_>) -> bool {
         if let (Raw::Made(one), Raw::Made(two)) = (&self.raw, &other.raw)
             && Rc::ptr_eq(one, two)
         {
@@ -426,13 +437,13 @@ impl<'a> Slot<'a> {
                 .all(|(key, value)| two.get(key) == Some(value))
     }
 
-    /// Whether this is `value` as JSON.
-    pub(crate) fn is_value(&self, value: &Value) -> bool {
+    /// Whether this and `value` are the same JSON.
+    pub(crate) fn equals_json(&self, value: &Value) -> bool {
         value.get("weight") == self.weight.as_ref()
-            && self.has_content_of(&Slot::new(value, self.reading))
+            && self.has_content_of(&Destination::new(value, self.context))
     }
 
-    /// The destination in messages.
+    /// The destination in messages, without its port.
     pub(crate) fn label(&self) -> String {
         if let Some(object) = self.object() {
             return object.to_string();
@@ -454,8 +465,11 @@ impl<'a> Slot<'a> {
 }
 
 impl<'a> DestinationList<'a> {
-    /// The destinations of a `forwardTo` as written.
-    pub(crate) fn live(forward: &'a Value, reading: Reading<'a>) -> Result<Self, Malformed> {
+    /// Decodes the destinations of a `forwardTo` of the table.
+    ///
+    /// # Errors
+    /// Returns `Err` if a value that planning reads has the wrong type.
+    pub(crate) fn live(forward: &'a Value, context: ReadContext<'a>) -> Result<Self, Malformed> {
         let at = |path: String| format!("forwardTo.{path}");
         let fields = forward.as_object();
         let fields = fields.ok_or_else(|| Malformed::new("forwardTo", "an object"))?;
@@ -469,32 +483,33 @@ impl<'a> DestinationList<'a> {
             Some(0) => ListForm::Empty,
             Some(_) => ListForm::Listed,
         };
-        let mut slots = Vec::with_capacity(list.map_or(0, Vec::len));
+        let mut destinations = Vec::with_capacity(list.map_or(0, Vec::len));
         for (index, raw) in list.into_iter().flatten().enumerate() {
             check_destination(raw).map_err(|Malformed { path, expected }| {
                 Malformed::new(at(format!("destinations[{index}]{path}")), expected)
             })?;
-            slots.push(Slot {
+            destinations.push(Destination {
                 live: Some(index),
-                ..Slot::new(raw, reading)
+                ..Destination::new(raw, context)
             });
         }
-        Ok(Self { slots, form })
+        Ok(Self { destinations, form })
     }
 
-    /// Writes out the table's default destination, in front of what the owner may have added to a list of ours.
+    /// Inserts the table's default destination at the front of a list that the owner did not write. The owner may have added
+    /// destinations to such a list after planning had written it.
     #[must_use]
-    pub(crate) fn materialised(mut self, default: Option<&Slot<'a>>) -> Self {
+    pub(crate) fn with_default(mut self, default: Option<&Destination<'a>>) -> Self {
         if !self.form.is_listed() {
-            self.slots.splice(..0, default.cloned());
+            self.destinations.splice(..0, default.cloned());
         }
         self
     }
 
-    /// The list to leave at rest: as the owner wrote it, unless the default now has company.
+    /// The list for a table at rest: in the owner's form, unless it has more than the default destination.
     #[must_use]
-    pub(crate) fn resting(self) -> Self {
-        let form = if self.slots.len() > 1 {
+    pub(crate) fn at_rest(self) -> Self {
+        let form = if self.destinations.len() > 1 {
             ListForm::Listed
         } else {
             self.form
@@ -502,45 +517,54 @@ impl<'a> DestinationList<'a> {
         Self { form, ..self }
     }
 
-    pub(crate) fn holds(&self, slot: &Slot<'_>) -> bool {
-        self.slots.iter().any(|here| here.is_same(slot))
+    /// Whether a destination of the list leads to the same place.
+    pub(crate) fn contains(&self, destination: &Destination<'_>) -> bool {
+        self.destinations
+            .iter()
+            .any(|here| here.is_same(destination))
     }
 
     /// Whether both lists are the same JSON.
     pub(crate) fn equals(&self, other: &Self) -> bool {
         self.form == other.form
-            && self.slots.len() == other.slots.len()
+            && self.destinations.len() == other.destinations.len()
             && self
-                .slots
+                .destinations
                 .iter()
-                .zip(&other.slots)
+                .zip(&other.destinations)
                 .all(|(one, two)| one.weight == two.weight && one.has_content_of(two))
     }
 
-    /// Effective weight of each slot, as Gloo reads the list.
+    /// The effective weight of each destination, in percent, as Gloo computes it.
     pub(crate) fn effective_weights(&self) -> Vec<u32> {
         weight_shares(&self.weights())
     }
 
-    /// The rule of Gloo that the weights break, if any.
+    /// The rule of Gloo that the weights violate, if any.
     pub(crate) fn broken_rule(&self) -> Option<gloo_types::Rule> {
         broken_weight_rule(&self.weights())
     }
 
     fn weights(&self) -> Vec<Option<u32>> {
-        self.slots.iter().map(Slot::weight).collect()
+        self.destinations.iter().map(Destination::weight).collect()
+    }
+
+    /// The labels of all destinations.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        self.destinations.iter().map(Destination::label).collect()
     }
 
     /// The list as JSON.
     pub(crate) fn value(&self) -> Value {
-        self.slots.iter().map(Slot::value).collect()
+        self.destinations.iter().map(Destination::value).collect()
     }
 
-    /// The changes that turn this list, which is live, into `target`.
+    /// The changes that turn this list, the live one, into `target`: weights in place, then removals from the end, then
+    /// insertions from the start.
     pub(crate) fn changes_to(&self, target: &Self) -> Vec<DestinationChange> {
         match (self.form, target.form) {
             (ListForm::Absent, ListForm::Listed) => {
-                let list = target.slots.iter().map(Slot::value).collect();
+                let list = target.destinations.iter().map(Destination::value).collect();
                 return vec![DestinationChange::CreateList(list)];
             }
             (ListForm::Listed, ListForm::Absent) => return vec![DestinationChange::RemoveList],
@@ -548,76 +572,80 @@ impl<'a> DestinationList<'a> {
             (_, _) => return Vec::new(),
         }
         let target = if target.form.is_listed() {
-            self.linked(&target.slots)
+            self.paired_with_live(&target.destinations)
         } else {
             Vec::new()
         };
 
         let mut changes = Vec::new();
-        for (index, here) in self.slots.iter().enumerate() {
-            let Some(slot) = target.iter().find(|slot| slot.live == Some(index)) else {
+        for (index, here) in self.destinations.iter().enumerate() {
+            let Some(destination) = target.iter().find(|it| it.live == Some(index)) else {
                 continue;
             };
-            if slot.made && !slot.has_content_of(here) {
+            if destination.made && !destination.has_content_of(here) {
                 changes.push(DestinationChange::Replace {
                     index,
-                    destination: slot.label(),
-                    value: slot.value(),
+                    destination: destination.label(),
+                    value: destination.value(),
                 });
-            } else if slot.weight != here.weight {
+            } else if destination.weight != here.weight {
                 changes.push(DestinationChange::SetWeight {
                     index,
-                    destination: slot.label(),
+                    destination: destination.label(),
                     from: here.weight.clone(),
-                    to: slot.weight.clone(),
+                    to: destination.weight.clone(),
                 });
             }
         }
-        for (index, slot) in self.slots.iter().enumerate().rev() {
+        for (index, destination) in self.destinations.iter().enumerate().rev() {
             if !target.iter().any(|kept| kept.live == Some(index)) {
                 changes.push(DestinationChange::Remove {
                     index,
-                    destination: slot.label(),
+                    destination: destination.label(),
                 });
             }
         }
         let missing = target
             .iter()
             .enumerate()
-            .filter(|(_, slot)| slot.live.is_none());
-        for (index, slot) in missing {
+            .filter(|(_, destination)| destination.live.is_none());
+        for (index, destination) in missing {
             changes.push(DestinationChange::Insert {
                 index,
-                destination: slot.label(),
-                value: slot.value(),
+                destination: destination.label(),
+                value: destination.value(),
             });
         }
         changes
     }
 
-    /// Finds for each target slot the live one, as long as that keeps the order of both lists.
-    fn linked(&self, target: &[Slot<'a>]) -> Vec<Slot<'a>> {
+    /// Pairs each destination of `target` with the live one for the same place, as long as both lists keep their order.
+    fn paired_with_live(&self, target: &[Destination<'a>]) -> Vec<Destination<'a>> {
         let mut next = 0;
-        let is_free = |here: &Slot<'a>| target.iter().all(|slot| slot.live != here.live);
-        let link = |slot: &Slot<'a>| {
-            let same = |here: &&Slot<'a>| here.is_same(slot) && is_free(here);
-            let index = slot
-                .live
-                .or_else(|| self.slots.iter().find(same).and_then(|here| here.live));
-            let here = index.and_then(|index| self.slots.get(index));
+        let is_free = |here: &Destination<'a>| target.iter().all(|it| it.live != here.live);
+        let link = |it: &Destination<'a>| {
+            let same = |here: &&Destination<'a>| here.is_same(it) && is_free(here);
+            let index = it.live.or_else(|| {
+                self.destinations
+                    .iter()
+                    .find(same)
+                    .and_then(|here| here.live)
+            });
+            let here = index.and_then(|index| self.destinations.get(index));
             match here.filter(|here| here.live >= Some(next)) {
                 Some(here) => {
                     next = here.live.map_or(next, |index| index + 1);
-                    Slot {
+                    Destination {
                         live: here.live,
-                        // What the owner changed in a destination stays; a destination of ours follows its source.
-                        made: slot.live.is_none(),
-                        ..slot.clone()
+                        // A destination that the owner wrote keeps the owner's edits; one that planning made follows its
+                        // source.
+                        made: it.live.is_none(),
+                        ..it.clone()
                     }
                 }
-                None => Slot {
+                None => Destination {
                     live: None,
-                    ..slot.clone()
+                    ..it.clone()
                 },
             }
         };
@@ -625,7 +653,10 @@ impl<'a> DestinationList<'a> {
     }
 }
 
-/// Checks the types of what is read of a destination.
+/// Checks the types of the fields that planning reads in a destination.
+///
+/// # Errors
+/// Returns `Err` with the path of the first value of a wrong type, relative to the destination.
 pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
     let wrong = |path: &str, expected| Err(Malformed::new(path, expected));
     let Some(fields) = raw.as_object() else {
@@ -641,14 +672,14 @@ pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
                 ("cluster", ".ref.cluster"),
             ] {
                 if !is_text(reference.get(key)) {
-                    return wrong(path, "a text");
+                    return wrong(path, "a string");
                 }
             }
         }
         Some(_) => return wrong(".ref", "an object"),
     }
     if !is_text(fields.get("kind")) {
-        return wrong(".kind", "a text");
+        return wrong(".kind", "a string");
     }
     match fields.get("port") {
         None | Some(Value::Null) => {}
@@ -659,7 +690,7 @@ pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
             }
             let name = port.get("name").filter(|name| !name.is_null());
             if !is_text(name) {
-                return wrong(".port.name", "a text");
+                return wrong(".port.name", "a string");
             }
         }
         Some(_) => return wrong(".port", "an object"),
@@ -667,7 +698,7 @@ pub(crate) fn check_destination(raw: &Value) -> Result<(), Malformed> {
     match fields.get("subset") {
         None => {}
         Some(Value::Object(labels)) if labels.values().all(Value::is_string) => {}
-        Some(_) => return wrong(".subset", "an object of texts"),
+        Some(_) => return wrong(".subset", "an object of strings"),
     }
     match fields.get("weight") {
         None | Some(Value::Null) => Ok(()),
@@ -685,7 +716,7 @@ fn kind_of(destination: &Value) -> &str {
 }
 
 fn kind_in(destination: &Map<String, Value>) -> &str {
-    // proto3 cannot distinguish the default from an empty text.
+    // proto3 cannot distinguish an absent text from an empty one.
     match destination.get("kind").and_then(Value::as_str) {
         None | Some("") => "SERVICE",
         Some(kind) => kind,

@@ -1,4 +1,4 @@
-//! Why a configuration is refused, and why a table cannot be planned.
+//! Errors: why a plugin block is refused, and why a table cannot be planned.
 
 use gloo_types::{DocumentError, ObjectKey};
 
@@ -26,12 +26,12 @@ pub enum ConfigProblem {
     /// The block is not JSON.
     #[error("the plugin block is not JSON: {0}")]
     Json(String),
-    /// A key is unknown, or holds what it must not.
+    /// A key is unknown, or its value is not allowed.
     #[error(transparent)]
     Key(#[from] strict_json::Problem),
-    /// Destinations in another namespace than the Rollout's are the administrator's decision.
+    /// A destination is in another namespace than the Rollout's, which the administrator does not allow.
     #[error(
-        "{path} is {namespace}, which is not the Rollout's namespace: use that, or have {namespace} added to --allowed-destination-namespaces"
+        "{path} is {namespace}, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to add {namespace} to --allowed-destination-namespaces"
     )]
     NamespaceNotAllowed {
         /// Path of the key.
@@ -46,7 +46,7 @@ pub enum ConfigProblem {
     NoSelector,
 }
 
-/// A table cannot be planned. It has not been changed.
+/// A table cannot be planned.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// The document contradicts the API.
@@ -59,19 +59,20 @@ pub enum PlanError {
         table: ObjectKey,
         /// The Rollout.
         rollout: ObjectKey,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         refusal: Box<Refusal>,
     },
 }
 
 impl PlanError {
-    /// Whether no route of the table leads to the Rollout. With several tables that may be intended.
+    /// Whether the reason is that no route of the table leads to the Rollout. If the Rollout has several tables, that may be
+    /// intended.
     pub fn is_without_route(&self) -> bool {
         matches!(self, Self::Refused { refusal, .. } if matches!(**refusal, Refusal::NoStableRoute { .. } | Refusal::NoHttpRoutes | Refusal::NoRequest(_)))
     }
 }
 
-/// Why a request is refused, and what to do.
+/// Why a request is refused. The text contains the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The Rollout does not name a Service.
@@ -82,12 +83,13 @@ pub enum Refusal {
     },
     /// Stable and canary are the same destination.
     #[error(
-        "stable and canary are both {0}: name two different Services, or tell them apart with canaryDestination or subset"
+        "stable and canary are both {0}: name two different Services, or distinguish them with canaryDestination or subset"
     )]
     SameDestination(String),
-    /// The Service of both versions is also that of one role, so that the controller narrows its selector to one version.
+    /// The Service of `subset` is also the stable or the canary Service, so the controller changes its selector to one
+    /// version.
     #[error(
-        "Service {service} is to lead to both versions by subset, but as the Rollout's {role} Service it selects one only: remove it from spec.strategy.canary, or take another in subset.service"
+        "Service {service} is set in subset.service, but the controller makes the Rollout's {role} Service select one version only: remove it from spec.strategy.canary, or set another Service in subset.service"
     )]
     SwitchedService {
         /// `stable` or `canary`.
@@ -95,9 +97,9 @@ pub enum Refusal {
         /// The Service.
         service: String,
     },
-    /// The hash of the pods in a role is not known, so no subset selects them.
+    /// The hash of the Pods in a role is not known, so no subset can select them.
     #[error(
-        "the hash of the {role} pods is not known yet: wait for the controller to tell it, it does so before every weight"
+        "the hash of the {role} pods is not known yet: wait, the controller sends it before each setWeight"
     )]
     NoHash {
         /// `stable` or `canary`.
@@ -111,7 +113,7 @@ pub enum Refusal {
         /// Its weight.
         weight: i32,
     },
-    /// The total is not positive.
+    /// The total of the weights is not positive.
     #[error("maxTrafficWeight is {0}: it must be at least 1")]
     MaxWeight(i32),
     /// No selected route leads to the stable Service.
@@ -119,24 +121,24 @@ pub enum Refusal {
         "no selected route leads to {stable}: check stableService, routeTableSelector and routeSelector; found {found}"
     )]
     NoStableRoute {
-        /// Kind, namespace and name that were looked for.
+        /// Kind, namespace and name of the stable destination.
         stable: String,
-        /// What the routes of the table lead to.
+        /// Where the routes of the table lead.
         found: String,
     },
-    /// A route lists a managed destination more than once.
+    /// A route lists the destination of a role more than once.
     #[error(
-        "{route} lists {destination} more than once ({found}): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector"
+        "{route} lists {destination} more than once ({found}): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector"
     )]
     Ambiguous {
         /// The route.
         route: String,
-        /// What was looked for.
+        /// The destination of the role.
         destination: String,
-        /// The destinations.
+        /// The destinations that match.
         found: String,
     },
-    /// Other destinations take all the traffic.
+    /// Foreign destinations get all the traffic.
     #[error(
         "{route}: destinations other than {stable} take {taken} of 100, nothing is left to split: lower their weights"
     )]
@@ -145,10 +147,10 @@ pub enum Refusal {
         route: String,
         /// The stable Service.
         stable: String,
-        /// Sum of the others.
+        /// Sum of the weights of the foreign destinations.
         taken: u32,
     },
-    /// The owner's destination is narrowed to a subset that selects no pod of the other version.
+    /// The owner's destination has a subset, which selects no Pod of the other version.
     #[error(
         "{route}: the destination {from} has a subset, which a copy of it would inherit: list the destination of the other version in the route too, or set canaryDestination.subset"
     )]
@@ -160,20 +162,20 @@ pub enum Refusal {
     },
     /// The table has no HTTP routes at all.
     #[error(
-        "header routes need http routes, as do mirror routes, and the table has none: leave the table out of routeTableSelector, or the step out of the Rollout"
+        "header and mirror routes need http routes, and the table has none: remove the table from routeTableSelector, or the step from the Rollout"
     )]
     NoHttpRoutes,
     /// A managed route has no name.
     #[error("a managed route has no name: name it in the step and in managedRoutes")]
     UnnamedManagedRoute,
-    /// What a step asks a request to be cannot be written as a matcher.
+    /// The match of a step cannot be written as a matcher.
     #[error("managed route {managed}: {part}: {problem}; correct the match of the step")]
     Match {
         /// The managed route.
         managed: String,
         /// The part of the match.
         part: String,
-        /// What is wrong with it, or what to do.
+        /// What is wrong with it, or the remedy.
         problem: String,
     },
     /// TCP routes cannot lead to an ExternalService.
@@ -183,37 +185,37 @@ pub enum Refusal {
     ExternalForTcp {
         /// The route.
         route: String,
-        /// The destination it would get.
+        /// The destination that would be inserted.
         destination: String,
     },
-    /// What a step asks a request to be cannot be combined with what a route asks.
+    /// The match of a step cannot be combined with the matchers of a route.
     #[error(
-        "managed route {managed} on {route}: {problem}, or leave the route out with routeSelector"
+        "managed route {managed} on {route}: {problem}, or exclude the route with routeSelector"
     )]
     Combination {
         /// The managed route.
         managed: String,
-        /// The source.
+        /// The route.
         route: String,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         problem: &'static str,
     },
-    /// No request of a source route is meant by the step.
+    /// No request of a source route meets the match of the step.
     #[error(
         "managed route {0} matches no request of the routes that lead to the stable Service: correct the match of the step"
     )]
     NoRequest(String),
-    /// A percentage that copies nothing.
+    /// A percentage at which no request is copied.
     #[error("managed route {managed}: percentage is {percentage}, it must be within 1 and 100")]
     Percentage {
         /// The managed route.
         managed: String,
-        /// What it is.
+        /// The percentage.
         percentage: i32,
     },
-    /// A MirrorPolicy that the plugin did not make may also apply to a mirror route.
+    /// A MirrorPolicy that the plugin did not create may also apply to a mirror route.
     #[error(
-        "route {route} would be mirrored by MirrorPolicy {policy} too: let that policy select other routes, or remove the step"
+        "route {route} would be mirrored by MirrorPolicy {policy} too: change the selector of that policy, or remove the step"
     )]
     OtherMirrorPolicy {
         /// The mirror route.
@@ -228,7 +230,7 @@ pub enum Refusal {
         route: String,
         /// Path of the value, from the route.
         path: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
     /// The stable destination was replaced while the route was split.
@@ -240,7 +242,7 @@ pub enum Refusal {
         route: String,
         /// The stable destination.
         stable: String,
-        /// What replaced it.
+        /// The destination that replaced it.
         by: String,
     },
     /// Another Rollout with the same stable destination splits the route.
@@ -255,9 +257,9 @@ pub enum Refusal {
         /// The other Rollout.
         rollout: String,
     },
-    /// The administrator does not allow header routes in front of all routes.
+    /// The administrator does not allow header routes before all routes.
     #[error(
-        "headerRoutePlacement: top can take requests from other routes of the table: remove it, or have --allow-top-placement set"
+        "headerRoutePlacement: top can take requests from other routes of the table: remove it, or ask your administrator to set --allow-top-placement"
     )]
     TopPlacement,
     /// The table would exceed a limit of the API server.
@@ -269,12 +271,12 @@ pub enum Refusal {
         routes: usize,
         /// What is limited.
         what: &'static str,
-        /// How much of it the rollout needs.
+        /// How many the rollout needs.
         needed: usize,
         /// The limit.
         limit: usize,
     },
-    /// The annotation that holds the originals cannot be read.
+    /// The annotation with the record cannot be decoded.
     #[error(
         "annotation {annotation} is unreadable ({reason}): restore the table from its source, then remove the annotation"
     )]

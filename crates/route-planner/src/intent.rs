@@ -1,4 +1,4 @@
-//! What the controller asks for.
+//! The requests of the controller, as values.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,48 @@ use crate::error::{PlanError, Refusal};
 /// One request for one Rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intent {
-    /// The Rollout under the name that it [`mark`](crate::mark)s tables with; Services are looked for in its namespace.
+    /// The [`mark`](crate::mark) of the Rollout. The Services are in its namespace.
     pub rollout: ObjectKey,
-    /// The Services traffic is split between.
+    /// The Services between which traffic is split.
     pub services: ServicePair,
-    /// Hashes of the Pods, as far as known. Needed only where subsets distinguish stable from canary.
+    /// Hashes of the Pods, if known. They are needed only if subsets distinguish stable from canary.
     pub hashes: Option<PodHashes>,
-    /// The weights that the controller recorded as set last (`status.canary.weights`); `None` before the first.
+    /// The weights that the controller recorded as set last (`status.canary.weights`); `None` before the first ones.
     pub applied: Option<AppliedWeights>,
     /// The request.
     pub kind: IntentKind,
-    /// The routes the Rollout manages.
+    /// The managed routes of the Rollout.
     pub managed: ManagedRoutes,
 }
 
 impl Intent {
-    /// The error for a table on which this intent is refused.
+    /// SetWeight for a Rollout without managed routes and ping-pong, whose Pod hashes and applied weights are not known.
+    pub fn set_weight(
+        rollout: ObjectKey,
+        stable: impl Into<String>,
+        canary: impl Into<String>,
+        split: WeightSplit,
+    ) -> Self {
+        Self {
+            rollout,
+            services: ServicePair {
+                stable: stable.into(),
+                canary: canary.into(),
+                ping_pong: false,
+            },
+            hashes: None,
+            applied: None,
+            kind: IntentKind::SetWeight(split),
+            managed: ManagedRoutes::default(),
+        }
+    }
+
+    /// Whether the request is SetWeight with no traffic for the canary or an experiment.
+    pub(crate) fn sends_all_to_stable(&self) -> bool {
+        matches!(&self.kind, IntentKind::SetWeight(split) if split.is_rest())
+    }
+
+    /// The error that this intent is refused for `table`.
     pub(crate) fn refused(&self, table: &RouteTableDoc, refusal: Refusal) -> PlanError {
         PlanError::Refused {
             table: table.key().clone(),
@@ -34,19 +60,19 @@ impl Intent {
     }
 }
 
-/// Pod template hashes of both versions; empty when not known. Equal hashes mean that there is only one version.
+/// Pod template hashes of both versions; empty if not known. Equal hashes mean that there is only one version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHashes {
-    /// Hash of the version that is in use.
+    /// Hash of the stable version.
     pub stable: String,
-    /// Hash of the version that is being tried.
+    /// Hash of the version that is rolled out.
     pub canary: String,
-    /// Whether Pods of another version than `stable` may still be behind the Service although both hashes are equal: right
-    /// after a promotion or rollback. Then the stable subset stays.
+    /// Whether the Service may still select Pods of another version than `stable` although both hashes are equal. This is so
+    /// right after a promotion or rollback; then the stable subset stays.
     pub others: bool,
 }
 
-/// The weights that the controller recorded as set, in units of `trafficRouting.maxTrafficWeight`.
+/// The weights that the controller recorded as set, out of `trafficRouting.maxTrafficWeight`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AppliedWeights {
     /// Weight of the stable Service.
@@ -58,7 +84,7 @@ pub struct AppliedWeights {
 }
 
 impl AppliedWeights {
-    /// The total that the weights are a share of.
+    /// The sum of all weights, which is the total of which they are a share.
     pub(crate) fn total(&self) -> i64 {
         let additional = self.additional.values().copied();
         additional
@@ -68,14 +94,15 @@ impl AppliedWeights {
     }
 }
 
-/// Names of the Services in their current roles. With ping-pong the roles change places at each promotion.
+/// Names of the Services in their current roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePair {
-    /// Service of the version that is in use.
+    /// Service of the stable version.
     pub stable: String,
-    /// Service of the version that is being tried.
+    /// Service of the version that is rolled out.
     pub canary: String,
-    /// Whether the two exchange their roles at each promotion (`pingPong`), so that tables may name either as stable.
+    /// Whether the two Services exchange their roles at each promotion (`pingPong`). The owner's table names one of the two,
+    /// which may be in either role. So with ping-pong a route leads to the Rollout if it leads to either of them.
     pub ping_pong: bool,
 }
 
@@ -84,20 +111,20 @@ pub struct ServicePair {
 pub enum IntentKind {
     /// Split the traffic that goes to the stable Service, and bring the managed routes into force.
     SetWeight(WeightSplit),
-    /// Treat certain requests in another way: send them to the canary, or copy them to it.
+    /// Send the requests that match to the canary, or copy them to it.
     SetManagedRoute(ManagedRoute),
     /// Remove every route that was inserted for the Rollout.
     RemoveManagedRoutes,
 }
 
-/// What a Rollout says about its managed routes as a whole.
+/// All managed routes of a Rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ManagedRoutes {
-    /// The names, the first takes precedence: `managedRoutes`, then names that only steps have.
+    /// Their names; the first takes precedence. These are the names of `managedRoutes`, then those that only steps have.
     pub order: Vec<String>,
-    /// Those that the steps so far ask for. SetWeight inserts those that are missing, and removes others.
+    /// The managed routes that the steps so far ask for. SetWeight inserts missing ones and removes others.
     pub in_force: Vec<ManagedRoute>,
-    /// Whether the controller removes the routes in this pass: then SetWeight removes those that are left.
+    /// Whether the controller removes all managed routes in this reconcile. Then SetWeight removes those that are left.
     pub is_ending: bool,
 }
 
@@ -119,7 +146,7 @@ impl ManagedRoute {
         }
     }
 
-    /// Whether the route is to be removed: it matches nothing.
+    /// Whether the request removes the route: it has no match.
     pub fn is_removal(&self) -> bool {
         match self {
             Self::Header(route) => route.matches.is_empty(),
@@ -133,11 +160,12 @@ impl ManagedRoute {
 pub struct HeaderRoute {
     /// Name of the managed route.
     pub name: String,
-    /// Headers a request may have; which of them it must have is `headerMatch`. Empty asks for the removal of the route.
+    /// Headers of a request. `headerMatch` in the plugin block says whether one or all of them must match. If empty, the
+    /// route is removed.
     pub matches: Vec<HeaderMatch>,
 }
 
-/// A header and what its value must be.
+/// A header and the match of its value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HeaderMatch {
     /// Name of the header.
@@ -146,18 +174,18 @@ pub struct HeaderMatch {
     pub value: TextMatch,
 }
 
-/// A managed route whose requests are served as usual and copied to the canary.
+/// A managed route whose requests are served as before and copied to the canary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirrorRoute {
     /// Name of the managed route.
     pub name: String,
-    /// What a request may be, one of them. Empty asks for the removal of the route.
+    /// Matches, one of which a request must meet. If empty, the route is removed.
     pub matches: Vec<RequestMatch>,
-    /// Percent of the requests that are copied; `None` counts as 100, and so does more than 100.
+    /// Percent of the requests that are copied. `None` and values above 100 mean 100.
     pub percentage: Option<i32>,
 }
 
-/// What a request must be; all that is set must hold.
+/// A match of requests. All fields that are set must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestMatch {
     /// Its method.
@@ -168,21 +196,21 @@ pub struct RequestMatch {
     pub headers: BTreeMap<String, TextMatch>,
 }
 
-/// How a text is matched, as sent: exactly one of the three should be set.
+/// A match of a text, as the controller sent it. Exactly one of the three should be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TextMatch {
     /// The whole text.
     pub exact: String,
-    /// Its beginning.
+    /// The start of the text.
     pub prefix: String,
     /// A regular expression (RE2) for the whole text.
     pub regex: String,
 }
 
-/// How traffic is to be split. Numbers are as the controller sent them: any `i32`.
+/// The requested weights. The numbers are as the controller sent them, so any `i32` is possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightSplit {
-    /// Share of the canary, out of `max`. Above `max` counts as `max`; negative is refused.
+    /// Weight of the canary, out of `max`. A larger value means `max`; a negative one is refused.
     pub desired: i32,
     /// `trafficRouting.maxTrafficWeight`, 100 unless set.
     pub max: i32,
@@ -191,7 +219,16 @@ pub struct WeightSplit {
 }
 
 impl WeightSplit {
-    /// Whether nothing is rolled out: neither canary nor experiment is to get traffic.
+    /// A weight of the canary out of 100, without an experiment.
+    pub fn percent(desired: i32) -> Self {
+        Self {
+            desired,
+            max: 100,
+            additional: Vec::new(),
+        }
+    }
+
+    /// Whether neither the canary nor an experiment gets traffic.
     pub fn is_rest(&self) -> bool {
         self.desired == 0
             && self
@@ -201,13 +238,13 @@ impl WeightSplit {
     }
 }
 
-/// A Service of a running experiment and its share.
+/// A Service of a running experiment and its weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdditionalDestination {
-    /// Name of the Service; empty when the experiment's pods declare no port, and then left out.
+    /// Name of the Service. It is empty if the experiment's Pods declare no port; then the destination is skipped.
     pub service: String,
-    /// Share out of the same total as the canary's.
+    /// Weight, out of the same total as the canary's.
     pub weight: i32,
-    /// Port of that Service; `None` takes the port of the stable destination.
+    /// Port of that Service. `None` means the port of the stable destination.
     pub port: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Decides how a Gloo RouteTable changes for a canary: a pure function from configuration, intent and document to edits.
+//! Plans how a Gloo RouteTable changes for a canary: pure functions from configuration, intent and document to edits.
 //!
 //! ```text
 //! before                                SetWeight 25 of 100
@@ -12,40 +12,51 @@
 //!       weight: 20
 //! ```
 //!
-//! [`plan`] answers with a [`Plan`], whose edits become a guarded JSON Patch, or with a typed refusal. The same input
-//! gives the same plan, and planning on a patched table gives the empty plan. What the owner wrote is remembered in one
-//! annotation of the table itself ([`ANNOTATION`]); SetWeight 0 restores it byte for byte and removes the annotation.
-//! [`observe`] is the question behind VerifyWeight: is the intent in force, and has Gloo accepted it? [`restore`] restores the
-//! table of a Rollout that was deleted, and needs no configuration. [`promotion`] decides when the stable Service of a promoted
-//! Rollout may get its traffic back.
+//! The words for this, which the modules use:
 //!
-//! The crate knows no clock, no file, no network and no Kubernetes client.
+//! - The *owner* of a table is the person or tool, such as Argo CD, that writes it besides this plugin. The *owner's list* of a route is
+//!   the list of destinations as the owner wrote it; the *live list* is the one in the table now.
+//! - The *anchor* is the owner's destination by which a route leads to the Rollout: `reviews`.
+//! - *Foreign* destinations do not belong to the Rollout: `legacy`. They keep their weights.
+//! - The *share* is the part of a route's traffic that stable, canary and experiments divide: 80 %.
+//! - A *split* is the change of one route. The *record* contains the splits of a table and the owner's JSON that they
+//!   replaced. It is stored in one annotation of the table ([`ANNOTATION`]).
+//! - A *managed route* is a copy of a route that was inserted for a header or mirror step.
+//! - A table is *at rest* if it has no record and no managed routes: it is as its owner wrote it.
+//!
+//! [`plan()`] returns a [`Plan`], whose edits become a guarded JSON Patch, or a typed refusal. The same input gives the same
+//! plan, and planning on a patched table gives the empty plan. SetWeight 0 restores the owner's JSON byte for byte and
+//! removes the annotation.
+//!
+//! [`observe()`] answers VerifyWeight: it compares a table with an intent, and reads whether Gloo has accepted the table.
+//! [`restore()`] restores a table for a Rollout that was deleted, without its configuration. [`promotion`] decides how long a
+//! promotion is held.
+//!
+//! The crate uses no clock, file, network or Kubernetes client.
 
 mod admissible;
 mod config;
-mod config_reader;
 mod destinations;
-mod edit;
 mod error;
 mod intent;
-mod json_patch;
 mod limits;
 mod managed_routes;
 mod matcher;
-mod matching;
 mod mirror_policy;
 mod observe;
-mod originals;
 mod ownership;
+mod plan;
 mod planning;
 pub mod promotion;
 mod re2;
 mod record;
+mod record_matching;
+mod recovery;
 mod restore;
 mod roles;
 mod route;
 mod set_weight;
-mod survey;
+mod table_state;
 mod weight;
 
 pub use admissible::{Admissible, Progress, Recorded};
@@ -53,7 +64,6 @@ pub use config::{
     DEFAULT_PLUGIN_NAMES, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, RouteSelector,
     TlsSelector, VerifyMode, keys,
 };
-pub use edit::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use error::{ConfigError, ConfigProblem, PlanError, Refusal};
 pub use intent::{
     AdditionalDestination, AppliedWeights, HeaderMatch, HeaderRoute, Intent, IntentKind,
@@ -63,40 +73,40 @@ pub use intent::{
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
 pub use ownership::{ANNOTATION, fnv1a, mark, marked};
+pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;
 pub use restore::{at_rest, involved, managed_by, restore};
 
 use gloo_types::RouteTableDoc;
 
-use crate::set_weight::Growth;
+use crate::set_weight::CanaryGrowth;
 
-/// Decides what has to change in `table` so that `intent` is in force.
+/// Plans the changes of `table` that put `intent` into force.
 ///
-/// When no route would send more traffic to the canary, routes that cannot be planned do not stop the others:
-/// [`Plan::left`] names them.
+/// If the canary's share increases in no route, routes that cannot be planned do not stop the others: [`Plan::left`] returns
+/// their errors.
 ///
 /// # Errors
-/// Returns `Err` if the table cannot be read, if it leads no traffic to the stable Service, or if the canary share of a
-/// route would grow while another route cannot be planned.
+/// Returns `Err` if the table cannot be decoded, if no route leads to the stable destination, or if the canary's share of a
+/// route would increase while another route cannot be planned.
 pub fn plan(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
-    planning::plan(config, intent, table, Growth::Allowed)
+    planning::plan(config, intent, table, CanaryGrowth::Allowed)
 }
 
-/// Decides the part of [`plan`] that sends no more traffic to the canary: routes whose canary share would grow stay as
-/// they are.
+/// Plans as [`plan()`] does, but leaves routes unchanged in which the canary's share would increase.
 ///
-/// This is what a caller carries out while it cannot plan another table of the same Rollout.
+/// A caller uses this while another table of the same Rollout cannot be planned.
 ///
 /// # Errors
-/// Returns `Err` if the table as a whole cannot be read, and if it leads no traffic to the stable Service.
+/// Returns `Err` if the table as a whole cannot be decoded, or if no route leads to the stable destination.
 pub fn plan_toward_stable(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
 ) -> Result<Plan, PlanError> {
-    planning::plan(config, intent, table, Growth::Withheld)
+    planning::plan(config, intent, table, CanaryGrowth::Withheld)
 }

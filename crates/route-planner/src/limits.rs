@@ -1,31 +1,34 @@
-//! The limits of the API server, checked before the first request is moved.
+//! The size limits of the API server, checked before a canary gets more traffic.
 //!
-//! A rollout that cannot be finished must not start: a plan that makes a canary grow is refused if the table would exceed a
-//! limit at this step or, as far as that can be foreseen, at a later one. A plan that moves traffic back to stable is never
-//! refused here.
+//! A rollout that cannot be completed must not start. So a plan that increases a canary's share is refused if the table
+//! exceeds a limit with it, or would exceed one at a later step as far as that can be computed now. A plan that moves
+//! traffic back to stable is never refused.
 
 use std::io;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::edit::{Edit, Plan};
 use crate::error::Refusal;
 use crate::ownership::ANNOTATION;
-use crate::survey::{Finding, Leads, Survey};
+use crate::plan::{Edit, Plan};
+use crate::table_state::{Action, Relation, TableState};
 
-/// All annotations of an object, keys and values (k8s.io/apimachinery `TotalAnnotationSizeLimitB`).
+/// Most bytes of all annotations of an object, keys and values (k8s.io/apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS: usize = 256 * 1024;
-/// Operations of a JSON Patch (k8s.io/apiserver `maxJSONPatchOperations`).
+/// Most operations of a JSON Patch (k8s.io/apiserver `maxJSONPatchOperations`).
 const OPERATIONS: usize = 10_000;
-/// Bytes of a request body (k8s.io/apiserver `MaxRequestBodyBytes`).
+/// Most bytes of a request body (k8s.io/apiserver `MaxRequestBodyBytes`).
 const REQUEST: usize = 3 * 1024 * 1024;
-/// Bytes that the record of a later step may need beyond that of the first: a split for full weight, and one for an experiment.
+/// Bytes by which the record may grow after the first step: a split for full weight, and one for an experiment.
 const MARGIN: usize = 4 * 1024;
 
-/// Checks a plan that makes the canary grow.
-pub(crate) fn check(survey: &Survey<'_>, plan: &Plan) -> Result<(), Refusal> {
-    let others = survey.table.annotations().into_iter().flatten();
+/// Checks a plan that increases the canary's share.
+///
+/// # Errors
+/// Returns `Err` if the table exceeds a limit.
+pub(crate) fn check(state: &TableState<'_>, plan: &Plan) -> Result<(), Refusal> {
+    let others = state.table.annotations().into_iter().flatten();
     let others: usize = others
         .filter(|(key, _)| *key != ANNOTATION)
         .map(|(key, value)| key.len() + value.len())
@@ -34,16 +37,16 @@ pub(crate) fn check(survey: &Survey<'_>, plan: &Plan) -> Result<(), Refusal> {
         Edit::Annotation { value, .. } => value.as_ref().map(String::len),
         _ => None,
     });
-    let old = survey.table.annotations();
+    let old = state.table.annotations();
     let old = old.and_then(|annotations| annotations.get(ANNOTATION));
     let record = own.or(old.map(String::len)).unwrap_or(0) + ANNOTATION.len();
     let split = || {
-        let routes = survey.routes.iter();
+        let routes = state.routes.iter();
         routes.filter(|it| {
             matches!(
-                &it.finding,
-                Finding::Forward {
-                    leads: Leads::Here { .. },
+                &it.action,
+                Action::Forward {
+                    relation: Relation::Managed { .. },
                     ..
                 }
             )
@@ -57,14 +60,14 @@ pub(crate) fn check(survey: &Survey<'_>, plan: &Plan) -> Result<(), Refusal> {
         count,
     )?;
 
-    // The largest patch tests and changes each split route, and brings back each managed route in front of each. Per split
-    // route that is one test and at most a weight, a removal and insertions.
-    let managed = survey
+    // The largest patch tests and changes each split route, and inserts each managed route before each of them. For a split
+    // route these are one test and at most a weight, a removal and an insertion.
+    let managed = state
         .intent
         .managed
         .order
         .len()
-        .max(survey.intent.managed.in_force.len());
+        .max(state.intent.managed.in_force.len());
     let changes = 4;
     let http = || split().filter(|it| it.route.protocol.is_http());
     let operations = 4 + count * changes + http().count() * managed;
@@ -88,9 +91,11 @@ pub(crate) fn check(survey: &Survey<'_>, plan: &Plan) -> Result<(), Refusal> {
     refuse("bytes of one request", request, REQUEST, count)
 }
 
-/// With fewer split routes the bytes are not counted: each `forwardTo` would need about 16 KiB to reach the limit.
+/// With fewer split routes the bytes of a request are not counted: to reach the limit, each `forwardTo` would need about 16
+/// KiB.
 const SMALL: usize = 64;
-/// Bytes of an operation beside its value: `{"op":"replace","path":"/spec/http/1234/forwardTo/destinations/0/weight","value":}`.
+/// Bytes of an operation without its value:
+/// `{"op":"replace","path":"/spec/http/1234/forwardTo/destinations/0/weight","value":}`.
 const PER_OPERATION: usize = 96;
 
 fn refuse(what: &'static str, needed: usize, limit: usize, routes: usize) -> Result<(), Refusal> {

@@ -1,11 +1,11 @@
-//! The routes a Rollout manages: copies of the routes that lead to it, each narrowed to the requests of a step.
+//! Managed routes: copies of the routes that lead to the Rollout, each narrowed to the requests that a step selects.
 //!
-//! A header route sends its requests to the canary alone; a mirror route sends them where its source does, and a MirrorPolicy
-//! copies them to the canary ([`crate::mirror_policy`]). If two Rollouts split one source, a new weight of the first one
-//! reaches the mirror route of the second one with the next SetWeight of the second one.
+//! A header route sends its requests to the canary only. A mirror route sends them to the destinations of its source, and a
+//! MirrorPolicy copies them to the canary ([`crate::mirror_policy`]). If two Rollouts split one source, the mirror route of
+//! one follows a new weight of the other with its own next SetWeight.
 //!
-//! As with weights, every call starts from what the owner wrote: the copies are computed from their sources, and the
-//! difference to the live routes becomes the edits. Labels alone mark what is ours ([`crate::ownership`]).
+//! As for weights, every call starts from what the owner wrote: it computes the copies from their sources, and the
+//! difference to the live routes becomes the edits. Labels mark the managed routes of a Rollout ([`crate::ownership`]).
 //!
 //! ```text
 //! before                                SetHeaderRoute hdr
@@ -27,112 +27,119 @@ use std::collections::{BTreeSet, HashMap};
 use gloo_types::RouteTableDoc;
 use serde_json::{Map, Value, json};
 
-use self::list::{Copy, List};
+use self::list::{RouteCopy, RouteList};
 use crate::config::HeaderRoutePlacement;
-use crate::destinations::{DestinationList, ListForm, Slot};
-use crate::edit::{Edit, Warning};
+use crate::destinations::{Destination, DestinationList, ListForm};
 use crate::error::Refusal;
 use crate::intent::{Intent, ManagedRoute};
 use crate::matcher::{header_conditions, mirror_conditions, narrowed};
 use crate::mirror_policy::{Mirror, Policies, mirror_label};
-use crate::ownership::{Decided, Owner, Ownership, label_value};
+use crate::ownership::{Owner, Ownership, Scope, label_value};
+use crate::plan::{Edit, Warning};
 use crate::route::{Protocol, Route, raw_routes};
-use crate::survey::{Finding, Leads, Survey};
+use crate::table_state::{Action, Relation, TableState};
 
-/// What changes about the managed routes of a table.
+/// The changes of a table's managed routes.
 #[derive(Default)]
-pub(crate) struct Managed {
+pub(crate) struct ManagedRoutePlan {
     pub(crate) edits: Vec<Edit>,
     pub(crate) policies: Option<Policies>,
     pub(crate) warnings: Vec<Warning>,
-    /// Whether routes of the Rollout are in the table afterwards.
-    pub(crate) is_left: bool,
+    /// Whether the table has managed routes of the Rollout afterwards.
+    pub(crate) has_routes: bool,
 }
 
-impl Managed {
-    /// The managed routes stay as they are.
+impl ManagedRoutePlan {
+    /// Leaves the managed routes unchanged.
     pub(crate) fn untouched(intent: &Intent, table: &RouteTableDoc) -> Self {
         Self {
-            is_left: !live(intent, table).is_empty(),
+            has_routes: !live(intent, table).is_empty(),
             ..Self::default()
         }
     }
 }
 
-/// Decides one managed route; the Rollout's others stay as they are.
+/// Plans one managed route. The Rollout's other managed routes stay unchanged.
 ///
 /// # Errors
-/// Returns `Err` if the step cannot be expressed on a route, and if no route leads to the Rollout.
-pub(crate) fn set(survey: &Survey<'_>, route: &ManagedRoute) -> Result<Managed, Refusal> {
-    let decided = Decided::Named(vec![label_value(route.name())]);
-    let sources = sources(survey)?;
+/// Returns `Err` if the step cannot be combined with a route, or if no route leads to the Rollout.
+pub(crate) fn set_one(
+    state: &TableState<'_>,
+    route: &ManagedRoute,
+) -> Result<ManagedRoutePlan, Refusal> {
+    let scope = Scope::Named(vec![label_value(route.name())]);
+    let sources = sources(state)?;
     if sources.is_empty() {
-        return Err(match raw_routes(survey.table, Protocol::Http) {
+        return Err(match raw_routes(state.table, Protocol::Http) {
             [] => Refusal::NoHttpRoutes,
             _ => Refusal::NoStableRoute {
-                stable: survey.roles.stable.label(),
-                found: survey.found(),
+                stable: state.roles.stable.label(),
+                found: state.found(),
             },
         });
     }
-    let copies = copies(survey, &[route], &sources, &HashMap::new())?;
+    let copies = copies(state, &[route], &sources, &HashMap::new())?;
     if copies.is_empty() {
         return Err(Refusal::NoRequest(route.name().to_owned()));
     }
-    Ok(decide(
-        survey.intent,
-        survey.table,
-        decided,
+    Ok(replace(
+        state.intent,
+        state.table,
+        scope,
         copies,
-        is_top(survey),
+        is_top(state),
     ))
 }
 
-/// Decides the removal of the managed routes of the Rollout, or of one of them.
-pub(crate) fn remove(intent: &Intent, table: &RouteTableDoc, route: Option<&str>) -> Managed {
-    let decided = match route {
-        Some(name) => Decided::Named(vec![label_value(name)]),
-        None => Decided::All,
+/// Plans the removal of all managed routes of the Rollout, or of `route`.
+pub(crate) fn remove(
+    intent: &Intent,
+    table: &RouteTableDoc,
+    route: Option<&str>,
+) -> ManagedRoutePlan {
+    let scope = match route {
+        Some(name) => Scope::Named(vec![label_value(name)]),
+        None => Scope::All,
     };
-    decide(intent, table, decided, Vec::new(), false)
+    replace(intent, table, scope, Vec::new(), false)
 }
 
-/// Decides how the Rollout's managed routes follow the table and the steps so far. `targets` are the lists that the routes of
-/// the survey get.
+/// Plans the managed routes that the steps so far ask for, and removes others. `targets` are the new lists of
+/// [`TableState::routes`].
 ///
 /// # Errors
-/// Returns `Err` if a step cannot be expressed on a route.
-pub(crate) fn keep(
-    survey: &Survey<'_>,
+/// Returns `Err` if a step cannot be combined with a route.
+pub(crate) fn reconcile(
+    state: &TableState<'_>,
     targets: &[Option<DestinationList<'_>>],
-) -> Result<Managed, Refusal> {
-    let live = live(survey.intent, survey.table);
-    let managed = &survey.intent.managed;
-    // The controller has removed them in this pass, or has tried to.
+) -> Result<ManagedRoutePlan, Refusal> {
+    let live = live(state.intent, state.table);
+    let managed = &state.intent.managed;
+    // In its last pass the controller asks to remove them; that call may have failed.
     let wanted: Vec<&ManagedRoute> = match managed.is_ending {
         true => Vec::new(),
         false => managed.in_force.iter().collect(),
     };
     if wanted.is_empty() && live.is_empty() {
-        return Ok(Managed::default());
+        return Ok(ManagedRoutePlan::default());
     }
     let mut made = Vec::new();
     if !wanted.is_empty() {
-        let forwards = survey.routes.iter().zip(targets);
+        let forwards = state.routes.iter().zip(targets);
         let forwards = forwards.filter(|(it, _)| it.route.protocol.is_http());
         let forwards = forwards.filter_map(|(it, target)| Some((it.route.index, target.as_ref()?)));
-        made = copies(survey, &wanted, &sources(survey)?, &forwards.collect())?;
+        made = copies(state, &wanted, &sources(state)?, &forwards.collect())?;
     }
-    Ok(decide(
-        survey.intent,
-        survey.table,
-        Decided::All,
+    Ok(replace(
+        state.intent,
+        state.table,
+        Scope::All,
         made,
-        is_top(survey),
+        is_top(state),
     ))
 }
 
-/// The managed routes of the Rollout that are in the table, by their label values.
+/// The label values of the Rollout's managed routes in the table.
 fn live(intent: &Intent, table: &RouteTableDoc) -> BTreeSet<String> {
     let owner = Owner::new(&intent.rollout);
     let routes = raw_routes(table, Protocol::Http).iter();
@@ -146,50 +153,51 @@ fn live(intent: &Intent, table: &RouteTableDoc) -> BTreeSet<String> {
 /// An HTTP route that leads to the Rollout.
 struct Source<'s, 'a> {
     route: &'s Route<'a>,
-    /// The canary's destination in it, without weight.
+    /// The JSON of the canary's destination in this route, without a weight.
     canary: Value,
 }
 
-fn sources<'s, 'a>(survey: &'s Survey<'a>) -> Result<Vec<Source<'s, 'a>>, Refusal> {
-    if let Some(problem) = &survey.memory.problem {
+/// The HTTP routes that lead to the Rollout.
+fn sources<'s, 'a>(state: &'s TableState<'a>) -> Result<Vec<Source<'s, 'a>>, Refusal> {
+    if let Some(problem) = &state.records.problem {
         return Err(problem.clone());
     }
     let mut sources = Vec::new();
-    for surveyed in &survey.routes {
-        let route = &surveyed.route;
-        let Finding::Forward {
-            leads: Leads::Here { owners, anchor },
+    for route_state in &state.routes {
+        let route = &route_state.route;
+        let Action::Forward {
+            relation: Relation::Managed { owner_list, anchor },
             ..
-        } = &surveyed.finding
+        } = &route_state.action
         else {
             continue;
         };
         if !route.protocol.is_http() {
             continue;
         }
-        let roles = &survey.roles;
-        roles.check_anchor(route, owners, surveyed.split.is_some())?;
-        let canary: Slot<'a> = match roles.canary.find_only(route, owners)? {
+        let roles = &state.roles;
+        roles.check_anchor(route, owner_list, route_state.split.is_some())?;
+        let canary: Destination<'a> = match roles.canary.find_only(route, owner_list)? {
             Some(canary) => canary.clone(),
             None => roles.canary.made_from(anchor, route)?,
         };
         sources.push(Source {
             route,
-            canary: canary.weighing(None).value(),
+            canary: canary.with_weight(None).value(),
         });
     }
     Ok(sources)
 }
 
-/// A copy of each source for each of the `wanted` routes. `targets` are the lists that sources get, by their position.
+/// Copies each source for each of the `wanted` managed routes. `targets` are the new lists of sources, by their position.
 fn copies(
-    survey: &Survey<'_>,
+    state: &TableState<'_>,
     wanted: &[&ManagedRoute],
     sources: &[Source<'_, '_>],
     targets: &HashMap<usize, &DestinationList<'_>>,
-) -> Result<Vec<Copy>, Refusal> {
-    let rollout = &survey.intent.rollout;
-    if survey.config.is_top_refused() {
+) -> Result<Vec<RouteCopy>, Refusal> {
+    let rollout = &state.intent.rollout;
+    if state.config.is_top_refused() {
         return Err(Refusal::TopPlacement);
     }
     let mut copies = Vec::new();
@@ -198,7 +206,7 @@ fn copies(
             return Err(Refusal::UnnamedManagedRoute);
         }
         let conditions = match managed {
-            ManagedRoute::Header(route) => header_conditions(route, survey.config.header_match())?,
+            ManagedRoute::Header(route) => header_conditions(route, state.config.header_match())?,
             ManagedRoute::Mirror(route) => mirror_conditions(route)?,
         };
         let labels = Owner::new(rollout).labels(managed.name());
@@ -229,7 +237,7 @@ fn copies(
                     if let Some(target) = targets.get(&source.route.index) {
                         set_destinations(&mut route, target);
                     }
-                    let mirror = Mirror::new(rollout, survey.table.key(), step, &source.canary)?;
+                    let mirror = Mirror::new(rollout, state.table.key(), step, &source.canary)?;
                     labels.extend([mirror.route_label()]);
                     Some(mirror)
                 }
@@ -238,7 +246,7 @@ fn copies(
             if let Value::Object(own) = own {
                 own.extend(labels);
             }
-            copies.push(Copy {
+            copies.push(RouteCopy {
                 managed: managed.name().to_owned(),
                 source: source.route.index,
                 route,
@@ -249,7 +257,7 @@ fn copies(
     Ok(copies)
 }
 
-/// Gives a route the destinations that its source gets.
+/// Sets the destinations of a mirror route to the new list of its source.
 fn set_destinations(route: &mut Map<String, Value>, target: &DestinationList<'_>) {
     let Some(Value::Object(forward)) = route.get_mut("forwardTo") else {
         return;
@@ -261,42 +269,42 @@ fn set_destinations(route: &mut Map<String, Value>, target: &DestinationList<'_>
     };
 }
 
-fn is_top(survey: &Survey<'_>) -> bool {
-    survey.config.header_route_placement() == HeaderRoutePlacement::Top
+fn is_top(state: &TableState<'_>) -> bool {
+    state.config.header_route_placement() == HeaderRoutePlacement::Top
 }
 
-/// Replaces the `decided` managed routes by `copies`.
-fn decide(
+/// Replaces the managed routes in `scope` by `copies`.
+fn replace(
     intent: &Intent,
     table: &RouteTableDoc,
-    decided: Decided,
-    copies: Vec<Copy>,
+    scope: Scope,
+    copies: Vec<RouteCopy>,
     is_top: bool,
-) -> Managed {
+) -> ManagedRoutePlan {
     let http = raw_routes(table, Protocol::Http);
     let owner = Owner::new(&intent.rollout);
-    let mut policies = Policies::new(&intent.rollout, table, decided.clone());
+    let mut policies = Policies::new(&intent.rollout, table, scope.clone());
     policies.has_mirrors = http.iter().any(|route| {
         let is_mirror = route
             .get("labels")
             .is_some_and(|labels| labels.get(mirror_label()).is_some());
         let ownership = Ownership::of(route).filter(|at| is_mirror && at.owner == owner);
-        ownership.is_some_and(|at| decided.includes(&at.managed))
+        ownership.is_some_and(|at| scope.includes(&at.managed))
     });
-    let is_decided = |managed: &str| decided.includes(managed);
-    let mut list = List::read(http, &owner, &intent.managed.order, is_decided);
+    let is_in_scope = |managed: &str| scope.includes(managed);
+    let mut list = RouteList::read(http, &owner, &intent.managed.order, is_in_scope);
     for (mirror, route) in list.insert(copies, is_top) {
         policies.want(&mirror, &route);
     }
-    let mut managed = Managed {
+    let mut managed = ManagedRoutePlan {
         policies: Some(policies),
-        is_left: list.has_ours(),
-        ..Managed::default()
+        has_routes: list.has_own_routes(),
+        ..ManagedRoutePlan::default()
     };
     match list.edits() {
         Some(edits) => managed.edits = edits,
         None => {
-            managed.is_left = true;
+            managed.has_routes = true;
             managed.warnings.push(Warning::OnlyManagedRoutes);
         }
     }

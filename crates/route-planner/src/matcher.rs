@@ -1,4 +1,10 @@
-//! Matchers of managed routes: those of the source route, narrowed to what a step asks of a request.
+//! Matchers of managed routes: the matchers of the source route, each combined with the match of a step.
+//!
+//! ```text
+//! source: matchers             step: match                     managed route: matchers
+//! - uri: {prefix: /api}        - header x-user exact a         - uri: {prefix: /api}, headers: [x-user a]
+//! - uri: {exact: /health}                                      - uri: {exact: /health}, headers: [x-user a]
+//! ```
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +13,7 @@ use crate::error::Refusal;
 use crate::intent::{HeaderRoute, MirrorRoute, TextMatch};
 use crate::re2;
 
-/// What a request must be; all that is set must hold.
+/// A condition on requests. All fields that are set must match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Condition {
     method: Option<String>,
@@ -24,11 +30,14 @@ enum Text {
     Regex(String),
 }
 
-/// Two conditions on a path of which nothing but a request can show whether both hold.
+/// Why two matches of a path cannot be combined into one.
 const PATHS: &str = "the path of the step cannot be combined with the one of the route: match both by exact or prefix";
 const REWRITTEN: &str = "a path matched by regex cannot be rewritten with pathRewrite: match the path by exact or prefix";
 
-/// The conditions of a header route, of which a request must meet one.
+/// The conditions of a header route. A request must meet one of them.
+///
+/// # Errors
+/// Returns `Err` if a header has no name, or if the match of its value is invalid.
 pub(crate) fn header_conditions(
     route: &HeaderRoute,
     mode: HeaderMatchMode,
@@ -49,7 +58,10 @@ pub(crate) fn header_conditions(
     })
 }
 
-/// The conditions of a mirror route, of which a request must meet one.
+/// The conditions of a mirror route. A request must meet one of them.
+///
+/// # Errors
+/// Returns `Err` if a match is empty or invalid, or if the method is not matched by `exact`.
 pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, Refusal> {
     let conditions = route.matches.iter().map(|entry| {
         let text = |part: &str, value: &Option<TextMatch>| {
@@ -80,7 +92,7 @@ pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, R
             return Err(refused(
                 &route.name,
                 "match",
-                "an entry asks for nothing, for any request set path prefix /",
+                "an entry is empty; to match any request, set path prefix /",
             ));
         }
         Ok(condition)
@@ -88,10 +100,14 @@ pub(crate) fn mirror_conditions(route: &MirrorRoute) -> Result<Vec<Condition>, R
     conditions.collect()
 }
 
-/// The matchers of a source route, each narrowed to each of the `conditions`; pairs that no request can meet are dropped.
+/// Combines each matcher of a source route with each of the `conditions`. Pairs that no request can meet are dropped.
 ///
-/// A request must meet one matcher of a route, and all of the conditions in that matcher. So the requests that meet both the
-/// route and the conditions are those of the product of the two lists. A source without matchers takes any request.
+/// A request matches a route if it meets one matcher with all its conditions. So the requests that match the route and meet
+/// one of the `conditions` are those that meet one element of the product of both lists. A source without matchers matches
+/// any request.
+///
+/// # Errors
+/// Returns `Err` if the paths of a matcher and of a condition cannot be combined.
 pub(crate) fn narrowed(
     source: &Map<String, Value>,
     conditions: &[Condition],
@@ -117,12 +133,12 @@ pub(crate) fn narrowed(
 }
 
 impl Condition {
-    /// The matcher for requests that meet both; `None` when there are none.
+    /// The matcher for requests that meet both; `None` if no request can.
     fn and(
         &self,
         mut matcher: Map<String, Value>,
     ) -> Result<Option<Map<String, Value>>, &'static str> {
-        // Listed in the API, not supported by Gloo.
+        // The API lists `name`, but Gloo does not support it.
         matcher.shift_remove("name");
         if let Some(method) = &self.method {
             match matcher.get("method").and_then(Value::as_str) {
@@ -147,7 +163,7 @@ impl Condition {
 }
 
 impl Text {
-    /// The `uri` for paths that meet both this and `uri`; `None` when there are none.
+    /// The `uri` for paths that meet both this and `uri`; `None` if no path can.
     fn and(&self, uri: Option<&Value>) -> Result<Option<Value>, &'static str> {
         let wanted = match self {
             Self::Exact(text) => json!({"exact": text}),
@@ -206,7 +222,7 @@ fn checked(managed: &str, part: &str, value: &TextMatch) -> Result<Text, Refusal
         (exact, "", "") if !exact.is_empty() => Ok(Text::Exact(exact.to_owned())),
         ("", prefix, "") if !prefix.is_empty() => Ok(Text::Prefix(prefix.to_owned())),
         ("", "", regex) if !regex.is_empty() => {
-            let problem = |problem| format!("its regex is not what RE2 takes: {problem}");
+            let problem = |problem| format!("RE2 does not accept its regex: {problem}");
             re2::check(regex).map_err(|error| refused(managed, part, &problem(error)))?;
             Ok(Text::Regex(regex.to_owned()))
         }
@@ -236,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_source_and_step_are_both_met() {
+    fn a_path_must_meet_the_source_and_the_step() {
         let exact = |path: &str| Text::Exact(path.to_owned());
         let prefix = |path: &str| Text::Prefix(path.to_owned());
         let regex = |path: &str| Text::Regex(path.to_owned());
@@ -278,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_only_a_request_could_tell_are_refused() {
+    fn paths_that_cannot_be_combined_are_refused() {
         for uri in [
             json!({"regex": "/a.*"}),
             json!({"suffix": "/a"}),

@@ -1,4 +1,5 @@
-//! The MirrorPolicies behind mirror routes: a route with our label is mirrored by a policy that selects only this label.
+//! The MirrorPolicies of mirror routes. A mirror route has a label with a unique value, and its policy selects only that
+//! label.
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,23 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{PlanError, Refusal};
 use crate::intent::MirrorRoute;
-use crate::ownership::{Decided, Owner, PREFIX, fnv1a, label_value};
+use crate::ownership::{Owner, PREFIX, Scope, fnv1a, label_value};
 
-/// The MirrorPolicies that a plan asks for.
+/// The MirrorPolicies that a plan requires.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policies {
     rollout: ObjectKey,
     table: ObjectKey,
     /// Labels of the table, which policies may select.
     table_labels: BTreeMap<String, String>,
-    /// The managed routes that the plan is about.
-    decided: Decided,
+    /// The managed routes that the plan may change.
+    scope: Scope,
     wanted: Vec<Wanted>,
-    /// Whether the table has mirror routes that the plan is about.
+    /// Whether the table has mirror routes in the scope of the plan.
     pub(crate) has_mirrors: bool,
 }
 
-/// A policy that must exist, and the route that it is about.
+/// A policy that must exist, and the route that it selects.
 #[derive(Clone, Debug, PartialEq)]
 struct Wanted {
     policy: Value,
@@ -42,11 +43,11 @@ pub enum PolicyChange {
     Create(Value),
     /// Patches the policy of that name.
     Patch(ObjectKey, Patch),
-    /// Deletes this policy. Goes before the change of the table; the others go after it.
+    /// Deletes this policy. It is deleted before the table is changed; the other changes are made after that.
     Delete(MirrorPolicyDoc),
 }
 
-/// The policy of one mirror route, and the label by which it selects it.
+/// The policy of one mirror route, and the label by which the policy selects the route.
 pub(crate) struct Mirror {
     name: String,
     spec: Value,
@@ -61,8 +62,11 @@ pub(crate) fn mirror_label() -> String {
 impl Mirror {
     /// The policy that copies requests of `route` in `table` to `canary`.
     ///
-    /// On the wire an absent percentage looks like 0. Both mean what Argo Rollouts documents for an absent one: all requests.
-    /// A step that mirrors no request would be of no use.
+    /// An absent percentage mirrors all requests, as Argo Rollouts documents. Gob does not send 0, so a percentage of 0
+    /// arrives as an absent one, too.
+    ///
+    /// # Errors
+    /// Returns `Err` if the percentage is 0 or negative.
     pub(crate) fn new(
         rollout: &ObjectKey,
         table: &ObjectKey,
@@ -96,7 +100,7 @@ impl Mirror {
         })
     }
 
-    /// The label of the mirror route.
+    /// The label that the mirror route needs.
     pub(crate) fn route_label(&self) -> (String, Value) {
         (mirror_label(), json!(self.name))
     }
@@ -116,12 +120,12 @@ impl Mirror {
 }
 
 impl Policies {
-    pub(crate) fn new(rollout: &ObjectKey, table: &RouteTableDoc, decided: Decided) -> Self {
+    pub(crate) fn new(rollout: &ObjectKey, table: &RouteTableDoc, scope: Scope) -> Self {
         Self {
             rollout: rollout.clone(),
             table: table.key().clone(),
             table_labels: table.labels().clone(),
-            decided,
+            scope,
             wanted: Vec::new(),
             has_mirrors: false,
         }
@@ -173,17 +177,17 @@ impl Policies {
         Ok(changes)
     }
 
-    /// Whether a policy belongs to a mirror route that the plan is about.
+    /// Whether a policy belongs to a mirror route in the scope of the plan.
     fn is_ours(&self, policy: &MirrorPolicyDoc) -> bool {
         let label = |key: &str| policy.labels().get(&format!("{PREFIX}/{key}"));
         let managed = label("managed-route");
         belongs_to(policy, &self.rollout)
             && policy.key().namespace == self.table.namespace
             && label("route-table") == Some(&label_value(&self.table.name))
-            && managed.is_some_and(|managed| self.decided.includes(managed))
+            && managed.is_some_and(|managed| self.scope.includes(managed))
     }
 
-    /// A policy that the plugin did not make and that may also apply to a route.
+    /// Finds a policy that the plugin did not create and that may also apply to `route`.
     fn other<'p>(
         &self,
         route: &HttpRoute,
@@ -220,7 +224,7 @@ impl Policies {
                 let reference = to.reference.as_ref();
                 reference.is_some_and(|reference| reference.name == name)
             };
-            // Labels of Services are not known here, nor what an unwritten default leads to.
+            // The labels of Services and the default destination are not known here.
             name.is_empty() || listed.is_none_or(|listed| listed.iter().any(leads_there))
         });
         match (by_label, by_destination) {
@@ -230,7 +234,7 @@ impl Policies {
     }
 }
 
-/// Whether a policy was made for a Rollout: such a policy is deleted with the managed routes of the Rollout.
+/// Whether a policy was created for a Rollout. Such a policy is deleted with the managed routes of the Rollout.
 pub fn belongs_to(policy: &MirrorPolicyDoc, rollout: &ObjectKey) -> bool {
     let labels = Owner::new(rollout).own_labels();
     labels
@@ -245,7 +249,7 @@ fn is_named(policy: &MirrorPolicyDoc, object: &Value) -> bool {
     text("namespace") == Some(&key.namespace) && text("name") == Some(&key.name)
 }
 
-/// The patch that turns a policy into the wanted one; `None` if both mean the same.
+/// The patch that turns a policy into the wanted one; `None` if their specs are equal after decoding.
 fn correction(live: &MirrorPolicyDoc, wanted: &Value) -> Result<Option<PolicyChange>, PlanError> {
     let wanted_spec = MirrorPolicyDoc::from_value(wanted.clone())?.spec()?;
     if live.spec()? == wanted_spec {

@@ -1,39 +1,40 @@
-//! The question behind VerifyWeight: is an intent in force on a table?
+//! VerifyWeight: compares a table with an intent, and reads the status that Gloo wrote.
 
 use gloo_types::{Approval, RouteTableDoc, State};
 
 use crate::config::{PluginConfig, VerifyMode};
 use crate::error::PlanError;
-use crate::intent::{Intent, IntentKind};
+use crate::intent::Intent;
 
-/// The answer for one table.
+/// The result for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// The intent is in force.
+    /// The table is as the intent asks and, if the configuration requires it, Gloo has accepted it.
     Verified,
-    /// Not yet; worth asking again.
+    /// Not yet. The caller should ask again.
     NotVerified {
         /// What is missing, in one line.
         reason: String,
     },
-    /// Gloo has refused this generation of the table. Asking again helps only after the table is corrected.
+    /// Gloo has rejected this generation of the table. The result changes only after the table is corrected.
     Refused {
-        /// Gloo's own words, in one line.
+        /// The message of Gloo, in one line.
         reason: String,
     },
-    /// Nothing is rolled out, and only Gloo's verdict is missing. Nothing depends on the answer, and the controller would ask
-    /// again every ten seconds without an end.
+    /// Nothing is rolled out, and Gloo has not accepted the table. Nothing depends on this result, and with "not verified"
+    /// the controller would ask again every ten seconds forever.
     NotApplicable {
         /// What is missing, in one line.
         reason: String,
     },
 }
 
-/// Compares `table` with `intent`: nothing may be left to plan and, as far as the configuration asks for it, Gloo must have
-/// accepted this generation of the table.
+/// Compares `table` with `intent`: the plan for them must not move traffic and, depending on `verify` in the plugin block,
+/// Gloo must have accepted this generation of the table.
 ///
 /// # Errors
-/// As [`crate::plan`]. The controller promotes unverified after an error, so callers should answer "not verified" instead.
+/// Returns `Err` as [`crate::plan()`] does, or if the status cannot be decoded. After an error of VerifyWeight the controller
+/// promotes without verification, so callers should answer "not verified" instead.
 pub fn observe(
     config: &PluginConfig,
     intent: &Intent,
@@ -41,7 +42,7 @@ pub fn observe(
 ) -> Result<Observation, PlanError> {
     let plan = crate::plan(config, intent, table)?;
     if let Some(edit) = plan.edits.iter().find(|edit| edit.moves_traffic()) {
-        let reason = format!("RouteTable {}: still to be done: {edit}", table.key());
+        let reason = format!("RouteTable {}: not yet applied: {edit}", table.key());
         return Ok(Observation::NotVerified { reason });
     }
     if config.verify() == VerifyMode::Weights {
@@ -53,7 +54,7 @@ pub fn observe(
         None if config.verify() == VerifyMode::Auto => Verdict::Accepted,
         None => Verdict::Awaited("Gloo has not written a status".to_owned()),
     };
-    let is_rest = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
+    let is_rest = intent.sends_all_to_stable();
     let of_table = |text: String| format!("RouteTable {}: {text}", table.key());
     Ok(match verdict {
         Verdict::Accepted => Observation::Verified,
@@ -69,12 +70,12 @@ pub fn observe(
     })
 }
 
-/// What Gloo says about the generation of a table that is there.
+/// The verdict of Gloo about the current generation of a table.
 enum Verdict {
     Accepted,
-    /// Gloo may still accept it.
+    /// Gloo has not decided yet.
     Awaited(String),
-    /// Gloo has decided.
+    /// Gloo has rejected it.
     Refused(String),
 }
 
@@ -92,7 +93,7 @@ impl Verdict {
             words => format!("Gloo says {}: {}", state.approval, words.join(" ")),
         };
         match state.approval {
-            // Gloo serves a table with a warning.
+            // Gloo serves a table that has warnings.
             Approval::Accepted | Approval::Warning => Self::Accepted,
             Approval::Invalid | Approval::Failed | Approval::Unlicensed => Self::Refused(text),
             Approval::Pending | Approval::Other(_) => Self::Awaited(text),

@@ -1,26 +1,26 @@
-//! Which routes of a table are ours: three labels name the Rollout for which a route was inserted, and the managed route.
+//! The labels that identify managed routes: they name the Rollout for which a route was inserted, and the managed route.
 //!
-//! In a management cluster the Rollouts of several clusters share the tables, and may have the same names. There a Rollout is
-//! marked with its cluster too: `shop/reviews@east` in records and messages, `reviews_east` in the label of its name. Neither
-//! character can be in a name of Kubernetes, so a plugin that knows nothing of clusters takes it for another Rollout, whose
-//! parts of a table it leaves alone.
+//! In a management cluster the Rollouts of several clusters share the tables, and may have equal names. There the mark of a
+//! Rollout contains its cluster: `shop/reviews@east` in records and messages, `reviews_east` in the label with its name.
+//! Kubernetes names contain neither character, so a plugin that is not configured for several clusters sees another Rollout,
+//! and does not change its routes and records.
 
 use gloo_types::ObjectKey;
 use serde_json::{Map, Value, json};
 
-/// Key of the annotation that holds what was changed. A table at rest has no such annotation.
+/// Key of the annotation with the record of all changes. A table at rest does not have it.
 pub const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// What starts the keys of our labels.
+/// Prefix of the keys of all labels that the plugin sets.
 pub(crate) const PREFIX: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const NAMESPACE: &str = "namespace";
 const ROLLOUT: &str = "rollout";
 const MANAGED_ROUTE: &str = "managed-route";
 
-/// The longest value of a label.
+/// Most characters of a label value.
 const LABEL_LENGTH: usize = 63;
 
-/// The name under which a Rollout marks tables: its own, or with the cluster that it is in.
+/// The name under which a Rollout is recorded in tables: `namespace/name`, or `namespace/name@cluster`.
 #[must_use]
 pub fn mark(rollout: &ObjectKey, cluster: Option<&str>) -> ObjectKey {
     let ObjectKey { namespace, name } = rollout;
@@ -30,7 +30,7 @@ pub fn mark(rollout: &ObjectKey, cluster: Option<&str>) -> ObjectKey {
     }
 }
 
-/// The Rollout that a mark names, and its cluster.
+/// Splits a mark into the Rollout and its cluster.
 #[must_use]
 pub fn marked(mark: &ObjectKey) -> (ObjectKey, Option<&str>) {
     match mark.name.split_once('@') {
@@ -39,29 +39,30 @@ pub fn marked(mark: &ObjectKey) -> (ObjectKey, Option<&str>) {
     }
 }
 
-/// The Rollout for which a route was inserted, by its labels. Orders the routes of several Rollouts before one source.
+/// The Rollout for which a route was inserted, by its labels. The order of owners is the order of their routes before one
+/// source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Owner {
     namespace: String,
     rollout: String,
 }
 
-/// What the labels of an inserted route say.
+/// The content of the labels of a managed route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ownership {
     pub(crate) owner: Owner,
-    /// The label value for the name of the managed route.
+    /// The label value with the name of the managed route.
     pub(crate) managed: String,
 }
 
-/// Which managed routes of the Rollout a plan is about, by their label values.
+/// The managed routes of the Rollout that a plan may change, by their label values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Decided {
+pub(crate) enum Scope {
     All,
     Named(Vec<String>),
 }
 
-impl Decided {
+impl Scope {
     pub(crate) fn includes(&self, managed: &str) -> bool {
         match self {
             Self::All => true,
@@ -71,7 +72,7 @@ impl Decided {
 }
 
 impl Owner {
-    /// The owner by the name under which it [`mark`]s tables.
+    /// Creates the owner from its [`mark`].
     pub(crate) fn new(rollout: &ObjectKey) -> Self {
         Self {
             namespace: label_value(&rollout.namespace),
@@ -79,18 +80,18 @@ impl Owner {
         }
     }
 
-    /// The name by which it [`mark`]s tables, as far as its labels hold it: of a long name they hold a hash.
+    /// The [`mark`], as the labels contain it: a name that is too long for a label is shortened and ends with a hash.
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey::new(&self.namespace, self.rollout.replacen('_', "@", 1))
     }
 
-    /// The labels that name the Rollout.
+    /// The labels with the Rollout.
     pub(crate) fn own_labels(&self) -> [(String, String); 2] {
         [(NAMESPACE, &self.namespace), (ROLLOUT, &self.rollout)]
             .map(|(key, value)| (format!("{PREFIX}/{key}"), value.clone()))
     }
 
-    /// The labels of a managed route `name` of this Rollout.
+    /// The labels of the managed route `name` of this Rollout.
     pub(crate) fn labels(&self, name: &str) -> Map<String, Value> {
         let managed = (format!("{PREFIX}/{MANAGED_ROUTE}"), label_value(name));
         let labels = self.own_labels().into_iter().chain([managed]);
@@ -99,7 +100,8 @@ impl Owner {
 }
 
 impl Ownership {
-    /// `None` for a route that its owner wrote. A label value that no name can have, such as an empty one, is the owner's too.
+    /// Reads the labels of a route; `None` for a route that the table's owner wrote. So is a route with a label value that
+    /// the plugin never writes, such as an empty one.
     pub(crate) fn of(route: &Value) -> Option<Self> {
         let labels = route.get("labels")?;
         let label = |key| {
@@ -116,7 +118,7 @@ impl Ownership {
     }
 }
 
-/// `text`, or a shorter text with its hash if `text` cannot be the value of a label.
+/// Returns `text` if it is a valid label value, and a shortened text with a hash otherwise.
 pub(crate) fn label_value(text: &str) -> String {
     let alphanumeric = |c: char| c.is_ascii_alphanumeric();
     let legal = |c: char| alphanumeric(c) || matches!(c, '-' | '_' | '.');
@@ -131,14 +133,14 @@ pub(crate) fn label_value(text: &str) -> String {
     format!("x{start}-{:016x}", fnv1a(text))
 }
 
-/// FNV-1a of a text, 64 bits. It must never change, since labels in tables hold it.
+/// The 64-bit FNV-1a hash of a text. It must never change, since labels in tables contain it.
 pub fn fnv1a(text: &str) -> u64 {
     let mut hash = Fnv::default();
     hash.bytes(text.as_bytes());
     hash.finish()
 }
 
-/// FNV-1a, 64 bits. Records in tables hold hashes of it too.
+/// The state of a 64-bit FNV-1a hash. Records in tables contain such hashes, too.
 pub(crate) struct Fnv(u64);
 
 impl Default for Fnv {
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_their_own_label_values_where_they_can_be() {
+    fn valid_names_are_used_as_label_values() {
         for name in ["hdr", "a.b_c-d", &"x".repeat(63)] {
             assert_eq!(label_value(name), name);
         }
@@ -173,20 +175,20 @@ mod tests {
             assert_eq!(label_value(&value), value, "{name}");
             assert!(value.len() <= LABEL_LENGTH);
         }
-        // The vector of the hash's authors for "a", and one of ours.
+        // The first hash is a test vector of the hash's authors.
         assert_eq!(fnv1a("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(label_value("a b"), "xab-e63f991904833892");
     }
 
     #[test]
-    fn a_mark_tells_the_cluster_and_without_one_is_the_rollout() {
+    fn a_mark_contains_the_cluster_if_there_is_one() {
         let reviews = ObjectKey::new("shop", "reviews");
         let east = mark(&reviews, Some("east"));
         assert_eq!(east.to_string(), "shop/reviews@east");
         assert_eq!(marked(&east), (reviews.clone(), Some("east")));
         assert_eq!(mark(&reviews, None), reviews);
         assert_eq!(marked(&reviews), (reviews.clone(), None));
-        // Its labels say the same.
+        // The labels contain the same.
         for mark in [&east, &reviews] {
             assert_eq!(Owner::new(mark).key(), *mark);
         }
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_the_owner_and_nothing_less_does() {
+    fn all_three_labels_are_needed_to_identify_the_owner() {
         let owner = Owner::new(&ObjectKey::new("shop", "reviews"));
         let mut labels = owner.labels("hdr");
         labels.insert("route".to_owned(), json!("api"));
@@ -208,8 +210,8 @@ mod tests {
         let ownership = Ownership::of(&route).unwrap();
         assert_eq!((ownership.owner, &*ownership.managed), (owner, "hdr"));
         let rollout = format!("{PREFIX}/{ROLLOUT}");
-        for nobody in ["", "-a", "a b"] {
-            labels.insert(rollout.clone(), json!(nobody));
+        for invalid in ["", "-a", "a b"] {
+            labels.insert(rollout.clone(), json!(invalid));
             assert_eq!(Ownership::of(&json!({ "labels": labels })), None);
         }
         labels.shift_remove(&rollout);

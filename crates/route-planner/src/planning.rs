@@ -1,73 +1,75 @@
-//! One call from its beginning to its end: survey the table once, decide weights and managed routes, assemble the plan.
+//! Plans one request for one table: reads the table once, decides weights and managed routes, and assembles the plan.
 //!
 //! ```text
-//! annotation --\
-//! table --------> survey --> weights ---------\
-//! configuration    |                           >--> plan: edits, policies, what is left
-//! intent ---------/ \------> managed routes --/
+//! annotation --> RecordSet --\
+//! table ----------------------\
+//! configuration --------------->  TableState --> WeightPlan --------\
+//! intent --------------------/            \                         >--> Plan
+//!                                          \--> ManagedRoutePlan ---/
 //! ```
 
 use gloo_types::RouteTableDoc;
 use serde_json::Value;
 
 use crate::config::PluginConfig;
-use crate::edit::{Edit, Plan};
 use crate::error::{PlanError, Refusal};
 use crate::intent::{Intent, IntentKind, ManagedRoute, WeightSplit};
 use crate::limits;
-use crate::managed_routes::{self, Managed};
+use crate::managed_routes::{self, ManagedRoutePlan};
 use crate::ownership::{Owner, Ownership};
+use crate::plan::{Edit, Plan};
+use crate::record::RecordSet;
 use crate::roles::Roles;
 use crate::route::{Protocol, raw_routes};
-use crate::set_weight::{Growth, Weights, weights};
-use crate::survey::{Finding, Memory, Survey};
+use crate::set_weight::{CanaryGrowth, WeightPlan, plan_weights};
+use crate::table_state::{Action, TableState};
 
-/// Plans an intent.
+/// Plans an intent. See [`crate::plan()`] and [`crate::plan_toward_stable`].
 pub(crate) fn plan(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
-    growth: Growth,
+    growth: CanaryGrowth,
 ) -> Result<Plan, PlanError> {
-    let memory = Memory::read(table, &intent.rollout.to_string());
+    let records = RecordSet::read(table, &intent.rollout.to_string());
     match &intent.kind {
         IntentKind::RemoveManagedRoutes => {
             let managed = managed_routes::remove(intent, table, None);
-            Ok(Assembly::new(intent, table, &memory)
+            Ok(Assembly::new(intent, table, &records)
                 .with_managed(managed)
                 .finish())
         }
         IntentKind::SetManagedRoute(route) if route.is_removal() => {
             let managed = managed_routes::remove(intent, table, Some(route.name()));
-            Ok(Assembly::new(intent, table, &memory)
+            Ok(Assembly::new(intent, table, &records)
                 .with_managed(managed)
                 .finish())
         }
         IntentKind::SetManagedRoute(route) => {
-            set_managed_route(config, intent, table, &memory, route)
+            set_managed_route(config, intent, table, &records, route)
         }
-        IntentKind::SetWeight(split) => set_weight(config, intent, table, &memory, split, growth),
+        IntentKind::SetWeight(split) => set_weight(config, intent, table, &records, split, growth),
     }
 }
 
-/// Whether nothing is rolled out, so that tables become what their owners wrote. Where subsets distinguish the versions, they
-/// are kept as long as there may be Pods of two.
+/// Whether `intent` asks that nothing is rolled out, so that tables become what their owners wrote. If subsets by Pods
+/// distinguish the versions, that is not so as long as Pods of two versions may exist.
 pub fn is_rest(config: &PluginConfig, intent: &Intent) -> bool {
-    Roles::new(config, intent).is_ok_and(|roles| roles.are_at_rest(intent))
+    Roles::new(config, intent).is_ok_and(|roles| roles.is_rest(intent))
 }
 
 fn set_managed_route(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
-    memory: &Memory,
+    records: &RecordSet,
     route: &ManagedRoute,
 ) -> Result<Plan, PlanError> {
-    let survey = Survey::new(config, intent, table, memory)?;
-    let managed = managed_routes::set(&survey, route);
+    let state = TableState::new(config, intent, table, records)?;
+    let managed = managed_routes::set_one(&state, route);
     let managed = managed.map_err(|refusal| intent.refused(table, refusal))?;
-    let mut plan = Assembly::new(intent, table, memory).with_managed(managed);
-    plan.plan.skipped = survey.skipped().collect();
+    let mut plan = Assembly::new(intent, table, records).with_managed(managed);
+    plan.plan.skipped = state.skipped().collect();
     Ok(plan.finish())
 }
 
@@ -75,43 +77,45 @@ fn set_weight(
     config: &PluginConfig,
     intent: &Intent,
     table: &RouteTableDoc,
-    memory: &Memory,
+    records: &RecordSet,
     split: &WeightSplit,
-    growth: Growth,
+    growth: CanaryGrowth,
 ) -> Result<Plan, PlanError> {
     let refused = |refusal| intent.refused(table, refusal);
-    let survey = Survey::new(config, intent, table, memory)?;
-    let mut weights = weights(&survey, split, growth).map_err(refused)?;
-    let is_withheld = growth == Growth::Withheld && !intent.managed.in_force.is_empty();
-    let managed = match managed_routes::keep(&survey, &weights.targets) {
-        // Managed routes that are missing would lead requests to the canary.
-        Ok(_) if is_withheld && !intent.managed.is_ending => Managed::untouched(intent, table),
+    let state = TableState::new(config, intent, table, records)?;
+    let mut weights = plan_weights(&state, split, growth).map_err(refused)?;
+    let is_withheld = growth == CanaryGrowth::Withheld && !intent.managed.in_force.is_empty();
+    let managed = match managed_routes::reconcile(&state, &weights.targets) {
+        // Inserting a managed route would send more requests to the canary.
+        Ok(_) if is_withheld && !intent.managed.is_ending => {
+            ManagedRoutePlan::untouched(intent, table)
+        }
         Ok(managed) => managed,
         Err(refusal) => {
             if !weights.left.contains(&refusal) {
                 weights.left.push(refusal);
             }
-            Managed::untouched(intent, table)
+            ManagedRoutePlan::untouched(intent, table)
         }
     };
-    let is_refused = !weights.left.is_empty() && weights.grows && growth == Growth::Allowed;
+    let is_refused = !weights.left.is_empty() && weights.grows && growth == CanaryGrowth::Allowed;
     if is_refused && let Some(refusal) = weights.left.first() {
         return Err(refused(refusal.clone()));
     }
-    let grows = weights.grows && growth == Growth::Allowed;
+    let grows = weights.grows && growth == CanaryGrowth::Allowed;
     let shrinks = weights.shrinks;
-    let is_led_to = weights.is_led_to;
+    let leads_to_rollout = weights.leads_to_rollout;
     let is_rest = weights.is_rest;
     let is_left = !weights.left.is_empty();
-    let mut assembly = Assembly::new(intent, table, memory)
-        .with_weights(&survey, weights)
+    let mut assembly = Assembly::new(intent, table, records)
+        .with_weights(&state, weights)
         .map_err(refused)?;
-    // Restoring what the owner wrote needs no route to stable, as long as there is something to restore.
+    // Restoring the owner's routes is possible without a route to stable, if there is something to restore.
     let cleans_up = is_rest && (!assembly.plan.is_noop() || is_left);
-    if !is_led_to && !cleans_up {
+    if !leads_to_rollout && !cleans_up {
         let nothing = || Refusal::NoStableRoute {
-            stable: survey.roles.stable.label(),
-            found: survey.found(),
+            stable: state.roles.stable.label(),
+            found: state.found(),
         };
         let left = assembly.plan.left.first().cloned();
         return Err(refused(left.unwrap_or_else(nothing)));
@@ -120,7 +124,7 @@ fn set_weight(
     assembly.plan.grows = grows;
     assembly.plan.shrinks = shrinks;
     if grows {
-        limits::check(&survey, &assembly.plan).map_err(refused)?;
+        limits::check(&state, &assembly.plan).map_err(refused)?;
     }
     Ok(assembly.finish())
 }
@@ -130,34 +134,38 @@ struct Assembly<'a> {
     plan: Plan,
     intent: &'a Intent,
     table: &'a RouteTableDoc,
-    /// Whether a record of any Rollout is left.
+    /// Whether the table has a record of any Rollout afterwards.
     has_record: bool,
-    /// Whether a record of this Rollout is left.
+    /// Whether the table has a record of this Rollout afterwards.
     has_own_record: bool,
-    /// Whether managed routes of this Rollout are left.
+    /// Whether the table has managed routes of this Rollout afterwards.
     has_routes: bool,
 }
 
 impl<'a> Assembly<'a> {
-    fn new(intent: &'a Intent, table: &'a RouteTableDoc, memory: &Memory) -> Self {
+    fn new(intent: &'a Intent, table: &'a RouteTableDoc, records: &RecordSet) -> Self {
         Self {
             plan: Plan::nothing(&intent.rollout, table),
             intent,
             table,
-            has_record: memory.problem.is_some() || memory.records.rollouts().next().is_some(),
-            has_own_record: !memory.own.routes.is_empty(),
+            has_record: records.problem.is_some() || records.annotation.rollouts().next().is_some(),
+            has_own_record: !records.own.routes.is_empty(),
             has_routes: true,
         }
     }
 
-    fn with_weights(mut self, survey: &Survey<'_>, weights: Weights<'_>) -> Result<Self, Refusal> {
-        for (surveyed, target) in survey.routes.iter().zip(&weights.targets) {
-            let Finding::Forward { live, .. } = &surveyed.finding else {
+    fn with_weights(
+        mut self,
+        state: &TableState<'_>,
+        weights: WeightPlan<'_>,
+    ) -> Result<Self, Refusal> {
+        for (route_state, target) in state.routes.iter().zip(&weights.targets) {
+            let Action::Forward { live, .. } = &route_state.action else {
                 continue;
             };
             let Some(target) = target else { continue };
             let changes = live.changes_to(target);
-            let route = &surveyed.route;
+            let route = &route_state.route;
             if !changes.is_empty()
                 && let Some(forward) = route.forward()
             {
@@ -172,28 +180,28 @@ impl<'a> Assembly<'a> {
                 });
             }
         }
-        let memory = survey.memory;
+        let records = state.records;
         self.has_own_record = !weights.record.routes.is_empty();
-        if memory.problem.is_none() {
+        if records.problem.is_none() {
             let rollout = &self.intent.rollout;
             let (edit, is_left) =
-                memory
-                    .records
-                    .replace(self.table, rollout, &memory.own, &weights.record)?;
+                records
+                    .annotation
+                    .replace(self.table, rollout, &records.own, &weights.record)?;
             self.plan.edits.extend(edit);
             self.has_record = is_left;
         }
         self.plan.left = weights.left;
         self.plan.warnings = weights.warnings;
-        self.plan.skipped = survey.skipped().collect();
+        self.plan.skipped = state.skipped().collect();
         Ok(self)
     }
 
-    fn with_managed(mut self, managed: Managed) -> Self {
+    fn with_managed(mut self, managed: ManagedRoutePlan) -> Self {
         self.plan.edits.extend(managed.edits);
         self.plan.warnings.extend(managed.warnings);
         self.plan.policies = managed.policies;
-        self.has_routes = managed.is_left;
+        self.has_routes = managed.has_routes;
         self
     }
 
@@ -204,6 +212,7 @@ impl<'a> Assembly<'a> {
         self.plan
     }
 
+    /// Whether the table has managed routes of other Rollouts.
     fn has_others_routes(&self) -> bool {
         let owner = Owner::new(&self.intent.rollout);
         let mut routes = raw_routes(self.table, Protocol::Http).iter();

@@ -1,18 +1,18 @@
-//! Whether a promotion is held: traffic stays on the canary Service until the stable Service leads to the new Pods.
+//! The promotion guard: traffic stays on the canary Service until the stable Service leads to the new Pods.
 //!
-//! The controller turns the selector of the stable Service and asks for weight 0 in one reconcile. The Service's endpoints
-//! follow later, and the gateway hears of them later still. Until then a route to the stable Service reaches the old Pods,
-//! or none. Both Services select the new Pods by now, so the canary Service can serve them meanwhile.
+//! In one reconcile the controller changes the selector of the stable Service and asks for weight 0. The endpoints of the
+//! Service change later, and the gateway receives them even later. Until then a route to the stable Service leads to the old
+//! Pods, or to none. Both Services select the new Pods now, so the canary Service can serve the traffic meanwhile.
 //!
 //! ```text
-//! canary Service, ready              stable Service, ready           look
-//! none, or any that is not new       any                             broken: write now
-//! all new                            new only, all of the canary's   all new: hold for `settle`, then release
-//! all new                            anything else                   incomplete: hold
+//! ready behind canary Service        ready behind stable Service     result
+//! no Pod, or one that is not new     anything                        Broken: write at once
+//! new Pods only                      the same or more new Pods only  AllNew: hold for `settle`, then release
+//! new Pods only                      anything else                   Incomplete: hold
 //! ```
 //!
-//! Endpoints decide, not memory: after a restart the next call looks again, and the canary Service of an abort or rollback
-//! never has new Pods only.
+//! The decision depends on endpoints only, so after a restart the next call decides the same. After an abort or rollback the
+//! canary Service never leads to new Pods only.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::config::PluginConfig;
 pub use crate::config::PromotionGuard;
-use crate::intent::{Intent, IntentKind};
+use crate::intent::Intent;
 use crate::roles::Roles;
 
 /// How often a hold that outlasts its `timeout` is reported.
@@ -29,47 +29,47 @@ const REPORT_EVERY: Duration = Duration::from_secs(5 * 60);
 /// One endpoint of an EndpointSlice. A Pod with addresses of two families has one in each of two slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Endpoint<'a> {
-    /// Uid of the Pod that `targetRef` names; `None` for an endpoint that says nothing about its Pod.
+    /// UID of the Pod in `targetRef`; `None` if the endpoint does not name a Pod.
     pub pod: Option<&'a str>,
-    /// `conditions.ready`. Kubernetes documents that absent counts as ready.
+    /// `conditions.ready`. Absent means ready, as Kubernetes documents.
     pub ready: Option<bool>,
-    /// `conditions.terminating`. Such an endpoint is ready only where its Service sets `publishNotReadyAddresses`.
+    /// `conditions.terminating`. A terminating endpoint is ready only if its Service sets `publishNotReadyAddresses`.
     pub terminating: Option<bool>,
 }
 
 impl Endpoint<'_> {
-    /// Whether requests may be sent there.
+    /// Whether requests may be sent to the endpoint.
     fn is_ready(&self) -> bool {
         self.ready.unwrap_or(true)
     }
 
-    /// Whether requests may be sent there for some time to come.
+    /// Whether the endpoint is ready and not terminating.
     fn stays(&self) -> bool {
         self.is_ready() && !self.terminating.unwrap_or(false)
     }
 }
 
-/// The endpoints of both Services, and the Pods of the version that was promoted.
+/// The input of [`look`]: the endpoints of both Services, and the Pods of the promoted version.
 #[derive(Clone, Debug)]
 pub struct Facts<'a> {
-    /// Endpoints of the stable Service, of all its slices.
+    /// All endpoints of the stable Service, from all its slices.
     pub stable: Vec<Endpoint<'a>>,
-    /// Endpoints of the canary Service, of all its slices.
+    /// All endpoints of the canary Service, from all its slices.
     pub canary: Vec<Endpoint<'a>>,
-    /// Uids of the Pods with the hash that was promoted.
+    /// UIDs of the Pods with the hash of the promoted version.
     pub new_pods: &'a BTreeSet<String>,
 }
 
-/// What the endpoints say at one moment.
+/// The result of comparing the endpoints at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// Both Services lead to the new Pods only, and stable to all that the canary leads to.
+    /// Both Services lead to new Pods only, and the stable Service leads to all Pods of the canary Service.
     AllNew,
-    /// The canary Service leads to the new Pods only, the stable Service does not yet.
+    /// The canary Service leads to new Pods only, but the stable Service does not yet.
     Incomplete {
-        /// How many of the canary's Pods are ready behind the stable Service.
+        /// Number of Pods of the canary Service that are ready behind the stable Service.
         ready: usize,
-        /// How many Pods the canary Service leads to.
+        /// Number of Pods of the canary Service.
         wanted: usize,
     },
     /// Traffic may not stay on the canary Service.
@@ -83,7 +83,7 @@ pub enum Broken {
     NoCanaryPod,
     /// The canary Service leads to a Pod of another version.
     ForeignCanaryPod,
-    /// An endpoint does not say which Pod it is, for example that of a Service without a selector.
+    /// An endpoint does not name its Pod, as for a Service without a selector.
     UnknownPod,
 }
 
@@ -106,7 +106,7 @@ pub fn look(facts: &Facts<'_>) -> Look {
     if !canary.iter().all(is_new) {
         return Look::Broken(Broken::ForeignCanaryPod);
     }
-    // By Pod: one with addresses of two families counts once.
+    // Count Pods, not endpoints: a Pod with addresses of two families has two endpoints.
     let wanted: BTreeSet<_> = canary.iter().filter_map(|it| it.pod).collect();
     let stays = stable.iter().filter(|it| it.stays());
     let there: BTreeSet<_> = stays.filter_map(|it| it.pod).collect();
@@ -119,7 +119,7 @@ pub fn look(facts: &Facts<'_>) -> Look {
     }
 }
 
-/// A promotion that is held. Times are those of any clock that does not go back.
+/// A promotion that is held. Times are from any monotonic clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     begun: Duration,
@@ -127,19 +127,19 @@ pub struct Hold {
     reported: Option<Duration>,
 }
 
-/// What to do with a promotion now.
+/// What the caller must do with a promotion now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Keep traffic on the canary Service.
     Hold {
-        /// Until when, if no endpoint changes before.
+        /// When to decide again, if no endpoint changes before.
         until: Duration,
-        /// Whether the hold has lasted too long and is to be reported: with how many of how many Pods.
+        /// Set if the hold has lasted longer than `timeout` and has to be reported: the numbers of ready and of wanted Pods.
         overdue: Option<(usize, usize)>,
     },
-    /// Send traffic to the stable Service: its endpoints are the new Pods.
+    /// Send traffic to the stable Service: the hold has ended.
     Release(Released),
-    /// Send traffic to the stable Service at once: it may not stay on the canary Service.
+    /// Send traffic to the stable Service at once, because it may not stay on the canary Service.
     WriteNow(Broken),
 }
 
@@ -148,17 +148,17 @@ pub enum Decision {
 pub enum Released {
     /// The endpoints have been complete for `settle`.
     Complete,
-    /// The `timeout` is over, and at least half of the canary's Pods are ready behind the stable Service.
+    /// The `timeout` has passed, and at least half of the canary's Pods are ready behind the stable Service.
     TimedOut {
-        /// How many are.
+        /// Number of ready Pods.
         ready: usize,
-        /// How many the canary has.
+        /// Number of Pods of the canary.
         wanted: usize,
     },
 }
 
 impl Hold {
-    /// A hold that begins now.
+    /// Starts a hold.
     #[must_use]
     pub fn begin(now: Duration) -> Self {
         Self {
@@ -174,8 +174,8 @@ impl Hold {
         now.saturating_sub(self.begun)
     }
 
-    /// Decides by what the endpoints say now. The first look starts `settle`, too: the gateway may not have heard yet what
-    /// the API says already.
+    /// Decides by the current endpoints. `settle` starts with the first call, even if the endpoints are complete then: the
+    /// gateway may not have received yet what the API server has.
     pub fn decide(&mut self, guard: &PromotionGuard, look: &Look, now: Duration) -> Decision {
         let timeout = self.begun.saturating_add(guard.timeout);
         match *look {
@@ -202,7 +202,7 @@ impl Hold {
                 if ready.saturating_mul(2) >= wanted {
                     return Decision::Release(Released::TimedOut { ready, wanted });
                 }
-                // Where there are hardly any Pods, requests would fail.
+                // With fewer Pods, requests would fail.
                 let due = self.reported.map(|last| last.saturating_add(REPORT_EVERY));
                 let is_due = due.is_none_or(|due| now >= due);
                 if is_due {
@@ -218,23 +218,23 @@ impl Hold {
     }
 }
 
-/// The stable and the canary Service whose endpoints decide about a hold; `None` where a promotion is never held.
+/// The stable and the canary Service whose endpoints decide about a hold; `None` if a promotion of this Rollout is never
+/// held.
 ///
-/// It may be held where the table leads to the Rollout's own two Services, whose selectors the controller turns. With
-/// ping-pong the two exchange their roles instead. With subsets no selector changes. What is behind another kind of
-/// destination, or in another namespace, is not known.
+/// It is held only if the table leads to the stable and the canary Service of the Rollout, because the controller changes
+/// the selectors of these two. With [ping-pong](crate::ServicePair::ping_pong) the two exchange their roles instead, and
+/// with subsets no selector changes. The endpoints of other kinds of destinations, and of other namespaces, are not known.
 #[must_use]
 pub fn guarded_services<'a>(
     config: &'a PluginConfig,
     intent: &'a Intent,
 ) -> Option<(&'a str, &'a str)> {
     let services = &intent.services;
-    let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
-    if !is_down || services.ping_pong {
+    if !intent.sends_all_to_stable() || services.ping_pong {
         return None;
     }
     let roles = Roles::new(config, intent).ok()?;
-    let are_services = !roles.by.subset
+    let are_services = !roles.distinction.subset
         && roles.is_service(&roles.stable, &services.stable)
         && roles.is_service(&roles.canary, &services.canary);
     (are_services && services.stable != services.canary)
@@ -257,7 +257,7 @@ impl fmt::Display for Released {
             Self::Complete => f.write_str("the stable Service leads to the new Pods"),
             Self::TimedOut { ready, wanted } => write!(
                 f,
-                "promotionGuard.timeout is over with {ready} of {wanted} Pods ready behind the stable Service"
+                "promotionGuard.timeout has passed with {ready} of {wanted} Pods ready behind the stable Service"
             ),
         }
     }
@@ -277,8 +277,8 @@ mod tests {
         names.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Endpoints in short: `a` is ready, `a?` says nothing, `a-` is not ready, `a~` is ready and terminating, `_` names no
-    /// Pod.
+    /// Endpoints in a short form: `a` is ready, `a?` has no conditions, `a-` is not ready, `a~` is ready and terminating,
+    /// and `_` names no Pod.
     fn endpoints(text: &str) -> Vec<Endpoint<'_>> {
         text.split_whitespace()
             .map(|word| {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     /// The Pods `a` to `d` are new.
-    fn seen(canary: &str, stable: &str) -> Look {
+    fn look_at(canary: &str, stable: &str) -> Look {
         look(&Facts {
             stable: endpoints(stable),
             canary: endpoints(canary),
@@ -307,7 +307,7 @@ mod tests {
 
     #[track_caller]
     fn check(canary: &str, stable: &str, expect: Look) {
-        assert_eq!(seen(canary, stable), expect, "{canary} | {stable}");
+        assert_eq!(look_at(canary, stable), expect, "{canary} | {stable}");
     }
 
     const fn incomplete(ready: usize, wanted: usize) -> Look {
@@ -322,14 +322,14 @@ mod tests {
             check("bad", stable, Look::Broken(Broken::ForeignCanaryPod));
             check("a bad", stable, Look::Broken(Broken::ForeignCanaryPod));
             check("a bad?", stable, Look::Broken(Broken::ForeignCanaryPod));
-            // Its Service publishes addresses that are not ready.
+            // The Service sets publishNotReadyAddresses.
             check("a bad~", stable, Look::Broken(Broken::ForeignCanaryPod));
         }
         check("a bad-", "a", Look::AllNew);
     }
 
     #[test]
-    fn the_stable_service_has_to_lead_to_all_new_pods_and_no_other() {
+    fn the_stable_service_must_lead_to_all_new_pods_and_no_other() {
         check("a b", "a b", Look::AllNew);
         check("a b", "a b c", Look::AllNew);
         check("a? b", "a b?", Look::AllNew);
@@ -339,19 +339,19 @@ mod tests {
         check("a b", "a b old", incomplete(2, 2));
         check("a b", "a b-", incomplete(1, 2));
         check("a b", "a b old-", Look::AllNew);
-        // As many, but not the same.
+        // The same number, but other Pods.
         check("a b", "c d", incomplete(0, 2));
     }
 
     #[test]
-    fn a_pod_that_terminates_counts_for_nothing() {
+    fn a_terminating_pod_does_not_count() {
         check("a b", "a b~", incomplete(1, 2));
         check("a b", "a b old~", incomplete(2, 2));
         check("a b~", "a", incomplete(1, 2));
     }
 
     #[test]
-    fn an_endpoint_without_a_pod_says_nothing() {
+    fn an_endpoint_without_a_pod_is_broken() {
         check("_", "a", Look::Broken(Broken::UnknownPod));
         check("a _", "a", Look::Broken(Broken::UnknownPod));
         check("a", "a _", Look::Broken(Broken::UnknownPod));
@@ -367,7 +367,7 @@ mod tests {
         check("a a- b", "a- a b", Look::AllNew);
     }
 
-    /// Plays looks at certain seconds, and tells what was decided each time.
+    /// Calls `decide` at the given seconds, and checks each decision.
     #[track_caller]
     fn check_decisions(guard: PromotionGuard, looks: &[(u64, Look, &str)]) {
         let mut hold = Hold::begin(seconds(100));
@@ -401,7 +401,7 @@ mod tests {
                 (12, Look::AllNew, "release"),
             ],
         );
-        // A Pod that goes missing starts it again.
+        // A Pod that becomes unready restarts `settle`.
         check_decisions(
             guard,
             &[
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_look_settles_too() {
+    fn settle_starts_with_the_first_look() {
         check_decisions(
             PromotionGuard::default(),
             &[(0, Look::AllNew, "hold 5"), (5, Look::AllNew, "release")],
@@ -437,25 +437,25 @@ mod tests {
                 (
                     120,
                     incomplete(2, 4),
-                    "promotionGuard.timeout is over with 2 of 4 Pods ready behind the stable Service",
+                    "promotionGuard.timeout has passed with 2 of 4 Pods ready behind the stable Service",
                 ),
             ],
         );
-        // All new, but with an old one beside them.
+        // All new Pods are ready, but an old Pod is, too.
         check_decisions(
             guard,
             &[(
                 120,
                 incomplete(4, 4),
-                "promotionGuard.timeout is over with 4 of 4 Pods ready behind the stable Service",
+                "promotionGuard.timeout has passed with 4 of 4 Pods ready behind the stable Service",
             )],
         );
-        // The endpoints are complete: the timeout does not cut the settling short.
+        // If the endpoints are complete, the timeout does not shorten `settle`.
         check_decisions(guard, &[(118, Look::AllNew, "hold 123")]);
     }
 
     #[test]
-    fn with_fewer_pods_it_holds_on_and_reports_every_five_minutes() {
+    fn with_fewer_pods_the_hold_goes_on_and_is_reported_every_five_minutes() {
         check_decisions(
             PromotionGuard::default(),
             &[
@@ -473,7 +473,7 @@ mod tests {
 
     /// D-30
     #[test]
-    fn a_broken_premise_ends_a_hold_at_once() {
+    fn broken_endpoints_end_a_hold_at_once() {
         let broken = Broken::ForeignCanaryPod;
         for at in [1, 3, 119, 5000] {
             let looks = [
@@ -506,9 +506,10 @@ mod tests {
     }
 
     proptest! {
-        /// D-27: traffic stays on the canary Service only if each Pod there is new, and leaves it for complete ones only.
+        /// D-27: traffic stays on the canary Service only while all its Pods are new, and until the stable Service is
+        /// complete.
         #[test]
-        fn what_a_look_says_holds(canary in service(), stable in service()) {
+        fn a_look_agrees_with_the_endpoints(canary in service(), stable in service()) {
             let new_pods = pods("a b c d");
             let facts = Facts { stable: of(&stable), canary: of(&canary), new_pods: &new_pods };
             let ready = |list: Vec<Endpoint<'static>>| -> BTreeSet<&str> {

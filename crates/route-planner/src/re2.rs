@@ -1,7 +1,8 @@
-//! What RE2 would refuse of a regular expression: Gloo hands patterns to Envoy, which compiles them with RE2.
+//! Checks regular expressions for RE2: Gloo passes patterns to Envoy, which compiles them with RE2.
 //!
-//! The parser at hand accepts nearly the same language. What only it knows is refused here; what only RE2 knows (`\Q..\E`,
-//! `\C`, octal escapes, a literal `{`) is refused by the parser. Source: RE2's syntax page (`google/re2`, `doc/syntax.txt`).
+//! The parser of `regex-syntax` accepts nearly the same language. Syntax that only this parser supports is refused here.
+//! Syntax that only RE2 supports (`\Q..\E`, `\C`, octal escapes, a literal `{`) is refused by the parser. Source: RE2's
+//! syntax page (`google/re2`, `doc/syntax.txt`).
 
 use regex_syntax::ast::parse::Parser;
 use regex_syntax::ast::{
@@ -10,10 +11,13 @@ use regex_syntax::ast::{
     RepetitionRange,
 };
 
-/// RE2's limit on counted repetitions, nested ones multiplied (`re2/parse.cc`, `maximum_repeat_count`).
+/// RE2's limit on counted repetitions; the counts of nested ones are multiplied (`re2/parse.cc`, `maximum_repeat_count`).
 const MOST_REPEATED: u32 = 1000;
 
-/// Returns `Err` with what is wrong, in one line.
+/// Checks a pattern.
+///
+/// # Errors
+/// Returns `Err` with the problem, in one line.
 pub(crate) fn check(pattern: &str) -> Result<(), String> {
     let ast = Parser::new()
         .parse(pattern)
@@ -24,12 +28,12 @@ pub(crate) fn check(pattern: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Text that matches itself.
+/// Escapes a text, so that the pattern matches exactly that text.
 pub(crate) fn quote(text: &str) -> String {
     regex_syntax::escape(text)
 }
 
-/// How often the pattern's innermost part is repeated at most, by counted repetitions.
+/// The largest product of nested counted repetitions: 6 for `(a{2}b){3}`. Also checks every part of the pattern.
 fn repeated(ast: &Ast) -> Result<u32, String> {
     let most = |parts: &[Ast]| {
         let mut counts = parts.iter().map(repeated);
@@ -73,7 +77,7 @@ fn repeated(ast: &Ast) -> Result<u32, String> {
     }
 }
 
-/// The factor of one repetition.
+/// The count of one repetition.
 fn count(repetition: &Repetition) -> Result<u32, String> {
     if matches!(*repetition.ast, Ast::Repetition(_)) {
         return Err("a repetition of a repetition without a group around it".to_owned());
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_re2_knows() {
+    fn syntax_of_re2_is_accepted() {
         takes(&[
             "",
             "v[0-9]+",
@@ -173,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_re2_does_not_know() {
+    fn other_syntax_is_refused() {
         refuses(
             "(?=a)",
             "look-around, including look-ahead and look-behind, is not supported",

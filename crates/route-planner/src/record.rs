@@ -1,4 +1,4 @@
-//! What planning remembers: one annotation of the table with what each Rollout changed and what was there before.
+//! The record: one annotation of the table that says what each Rollout changed in it, and what the owner had written there.
 //!
 //! ```json
 //! {"version":2,"rollouts":{"shop/reviews":{
@@ -11,37 +11,41 @@
 //! }}}
 //! ```
 //!
-//! A split is what was changed in a route: most routes of a Rollout share one, so it is stored once. A route is its name,
-//! its position among the owner's routes, a hash of its matchers, and the index of its split. That keeps an ordinary route
-//! below 80 bytes; all annotations of an object share 256 KiB.
+//! In this example the Rollout `shop/reviews` splits two routes, `list` and `item`, in the same way. In each, `reviews` and
+//! `reviews-canary` divide 80 % of the traffic; before, the first destination of the list was `reviews` with weight 80; and
+//! `reviews-canary` was inserted.
 //!
-//! Version 1 stored the whole split with each route. It is still read.
+//! A *split* says what was changed in a route. Most routes of a Rollout share one split, so it is stored once. An entry of
+//! `routes` holds the name of a route, its position among the owner's routes, a hash of its matchers, and the index of its
+//! split. That keeps an ordinary route below 80 bytes; all annotations of an object share 256 KiB.
 //!
-//! An annotation that cannot be read is never rewritten: the originals in it may be readable to a person.
+//! Version 1 of the format stored the whole split with each route. It is still read.
+//!
+//! An annotation that cannot be decoded is never rewritten: a person may still be able to read the originals in it.
 
 use std::collections::HashMap;
 
 use gloo_types::{ObjectKey, RouteTableDoc};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::destinations::{DestinationId, Distinction, ListForm, Slot};
-use crate::edit::{Edit, OtherAnnotations};
+use crate::destinations::{Destination, DestinationId, Distinction, ListForm, check_destination};
 use crate::error::Refusal;
 use crate::ownership::{ANNOTATION, Fnv};
+use crate::plan::{Edit, OtherAnnotations};
 use crate::route::{Protocol, Route};
 
 const FORMAT: u32 = 2;
 
-/// The annotation: the records of all Rollouts.
+/// The decoded annotation: the records of all Rollouts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Records {
+pub(crate) struct Annotation {
     version: u32,
     rollouts: Map<String, Value>,
 }
 
-impl Default for Records {
+impl Default for Annotation {
     fn default() -> Self {
         Self {
             version: FORMAT,
@@ -50,26 +54,59 @@ impl Default for Records {
     }
 }
 
+/// The records of a table: that of one Rollout, and those of the others.
+pub(crate) struct RecordSet {
+    pub(crate) annotation: Annotation,
+    /// The record of the Rollout that is planned.
+    pub(crate) own: Record,
+    /// The records of other Rollouts that can be decoded, by `namespace/name`.
+    pub(crate) others: Vec<(String, Record)>,
+    /// Why the Rollout's own record cannot be decoded. `own` is empty then.
+    pub(crate) problem: Option<Refusal>,
+}
+
 /// What one Rollout changed in a table.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Record {
     pub(crate) splits: Vec<Split>,
-    pub(crate) routes: Vec<RouteRecord>,
-    /// Hashes of routes that their owner had pointed to the canary alone before the first split. They are not ours.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) owners: Vec<Hash>,
+    pub(crate) routes: Vec<RouteEntry>,
+    /// Hashes of routes whose owner led them to the canary alone before the first split. Planning never takes them for split
+    /// routes.
+    #[serde(rename = "owners", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) owner_canary_routes: Vec<Hash>,
 }
 
-/// A route that is split: its name (empty when it has none of its own), position among the owner's routes, hash of its
-/// matchers and the index of its split.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RouteRecord(
-    pub(crate) String,
-    pub(crate) usize,
-    pub(crate) Hash,
-    pub(crate) usize,
-);
+/// The entry of a split route. It is stored as an array of its four fields.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "(String, usize, Hash, usize)")]
+pub(crate) struct RouteEntry {
+    /// Empty if the route has no name, or another route has the same one.
+    pub(crate) name: String,
+    /// Position among the routes that the owner wrote.
+    pub(crate) position: usize,
+    /// Hash of the matchers.
+    pub(crate) matchers: Hash,
+    /// Index in [`Record::splits`].
+    pub(crate) split: usize,
+}
+
+impl From<(String, usize, Hash, usize)> for RouteEntry {
+    fn from((name, position, matchers, split): (String, usize, Hash, usize)) -> Self {
+        Self {
+            name,
+            position,
+            matchers,
+            split,
+        }
+    }
+}
+
+impl Serialize for RouteEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (&self.name, self.position, self.matchers, self.split).serialize(serializer)
+    }
+}
 
 /// What was changed in a route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -77,55 +114,76 @@ pub(crate) struct RouteRecord(
 pub(crate) struct Split {
     #[serde(default, rename = "in", skip_serializing_if = "Protocol::is_http")]
     pub(crate) protocol: Protocol,
-    /// Percent of the route's traffic that was ours to split.
+    /// Percent of the route's traffic that stable, canary and experiments divide.
     pub(crate) share: u32,
     /// The owner's destinations that were changed or removed, the stable one first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) originals: Vec<Original>,
-    /// Foreign destinations with an explicit weight of 0, which were removed for the time of the split.
+    /// Foreign destinations with an explicit weight of 0, which are removed as long as the route is split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) idle: Vec<Original>,
-    /// The other destinations in the owner's list, to notice when one replaces the stable one.
+    /// The foreign destinations in the owner's list, to detect that one of them replaces the stable one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) foreign: Vec<String>,
     /// The destinations that were inserted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) added: Vec<DestinationId>,
     /// Which parts distinguish destinations, beside the object they lead to.
-    #[serde(default, skip_serializing_if = "Distinction::is_none")]
-    pub(crate) by: Distinction,
+    #[serde(default, rename = "by", skip_serializing_if = "Distinction::is_none")]
+    pub(crate) distinction: Distinction,
     /// What the owner wrote in place of a list.
     #[serde(default, skip_serializing_if = "ListForm::is_listed")]
     pub(crate) list: ListForm,
-    /// What of the stable destination is in the list. When that disappears, its owner removed it.
-    #[serde(default, skip_serializing_if = "StableIs::is_absent")]
-    pub(crate) stable: StableIs,
+    /// What represents the stable destination in the list. If that disappears, the owner removed it.
+    #[serde(default, skip_serializing_if = "StableInList::is_absent")]
+    pub(crate) stable: StableInList,
 }
 
-/// What a split leaves of the stable destination in the list.
+/// What represents the stable destination in the list of a split route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum StableIs {
-    /// Nothing: the canary gets its share.
+pub(crate) enum StableInList {
+    /// Nothing: the canary gets the whole share.
     #[default]
     Absent,
-    /// The owner's own.
+    /// The owner's destination.
     Listed,
-    /// One that was made from it, the first of `added`: the subset of its Pods, or the other Service of a ping-pong pair.
+    /// A destination that was made from it, the first of [`Split::added`]: the subset of its Pods, or the other Service of a
+    /// [ping-pong](crate::ServicePair::ping_pong) pair.
     Made,
 }
 
-impl StableIs {
+impl StableInList {
     pub(crate) fn is_absent(&self) -> bool {
         *self == Self::Absent
     }
 }
 
-/// A destination as the owner wrote it, and its position in the owner's list.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Original(pub(crate) usize, pub(crate) Value);
+/// A destination as the owner wrote it. It is stored as an array of both fields.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "(usize, Value)")]
+pub(crate) struct Original {
+    /// Position in the owner's list.
+    pub(crate) position: usize,
+    pub(crate) destination: Value,
+}
 
-/// A hash, stored in hexadecimal digits; 0 where it is not known.
+impl From<(usize, Value)> for Original {
+    fn from((position, destination): (usize, Value)) -> Self {
+        Self {
+            position,
+            destination,
+        }
+    }
+}
+
+impl Serialize for Original {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.position, &self.destination).serialize(serializer)
+    }
+}
+
+/// A 64-bit hash, stored in hexadecimal digits; 0 if it is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(crate) struct Hash(u64);
@@ -144,8 +202,37 @@ impl TryFrom<String> for Hash {
     }
 }
 
-impl Records {
-    /// Reads the annotation of a table.
+impl RecordSet {
+    /// Reads the annotation of a table for `rollout` (`namespace/name`).
+    pub(crate) fn read(table: &RouteTableDoc, rollout: &str) -> Self {
+        let mut records = Self {
+            annotation: Annotation::default(),
+            own: Record::default(),
+            others: Vec::new(),
+            problem: None,
+        };
+        let own = Annotation::read(table).and_then(|annotation| {
+            let others = annotation.rollouts().filter(|name| *name != rollout);
+            let others =
+                others.filter_map(|name| Some((name.to_owned(), annotation.record_of(name).ok()?)));
+            records.others = others.collect();
+            let own = annotation.record_of(rollout);
+            records.annotation = annotation;
+            own
+        });
+        match own {
+            Ok(own) => records.own = own,
+            Err(problem) => records.problem = Some(problem),
+        }
+        records
+    }
+}
+
+impl Annotation {
+    /// Decodes the annotation of a table; empty if the table has none.
+    ///
+    /// # Errors
+    /// Returns `Err` if the annotation is not JSON of this format, or of a newer version.
     pub(crate) fn read(table: &RouteTableDoc) -> Result<Self, Refusal> {
         let Some(text) = table
             .annotations()
@@ -153,24 +240,27 @@ impl Records {
         else {
             return Ok(Self::default());
         };
-        let mut records: Self = serde_json::from_str(text).map_err(unreadable)?;
-        if records.version != version_1::FORMAT && records.version != FORMAT {
+        let mut annotation: Self = serde_json::from_str(text).map_err(unreadable)?;
+        if annotation.version != version_1::FORMAT && annotation.version != FORMAT {
             return Err(unreadable(format!(
                 "version {} is newer than {FORMAT}",
-                records.version
+                annotation.version
             )));
         }
-        records.version = FORMAT;
-        Ok(records)
+        annotation.version = FORMAT;
+        Ok(annotation)
     }
 
-    /// The Rollouts that changed something, as `namespace/name`.
+    /// The Rollouts that have a record, as `namespace/name`.
     pub(crate) fn rollouts(&self) -> impl Iterator<Item = &str> {
         self.rollouts.keys().map(String::as_str)
     }
 
-    /// The record of one Rollout; empty when it changed nothing.
-    pub(crate) fn of(&self, rollout: &str) -> Result<Record, Refusal> {
+    /// The record of one Rollout; empty if it changed nothing.
+    ///
+    /// # Errors
+    /// Returns `Err` if the record cannot be decoded or contradicts itself.
+    pub(crate) fn record_of(&self, rollout: &str) -> Result<Record, Refusal> {
         let Some(record) = self.rollouts.get(rollout) else {
             return Ok(Record::default());
         };
@@ -179,16 +269,16 @@ impl Records {
         } else {
             version_1::read(record).map_err(unreadable)?
         };
-        let is_known = |route: &RouteRecord| route.3 < record.splits.len();
+        let is_known = |route: &RouteEntry| route.split < record.splits.len();
         if !record.routes.iter().all(is_known) {
             return Err(unreadable("a route without its split"));
         }
         for split in &record.splits {
-            let has_ref = |it: &Original| it.1.get("ref").is_some_and(Value::is_object);
+            let has_ref = |it: &Original| it.destination.get("ref").is_some_and(Value::is_object);
             let have_refs = split.originals.iter().all(has_ref);
             let originals = split.originals.iter().chain(&split.idle);
-            for Original(_, destination) in originals {
-                if !have_refs || crate::destinations::check_destination(destination).is_err() {
+            for Original { destination, .. } in originals {
+                if !have_refs || check_destination(destination).is_err() {
                     return Err(unreadable("an original that is no destination"));
                 }
             }
@@ -196,8 +286,11 @@ impl Records {
         Ok(record)
     }
 
-    /// The edit that replaces the record of one Rollout, `None` if the record stays as it is, and whether the table has a
-    /// record of any Rollout afterwards.
+    /// Returns the edit that replaces the record of one Rollout (`None` if the record does not change), and whether the
+    /// table has a record of any Rollout afterwards.
+    ///
+    /// # Errors
+    /// Returns `Err` if the new record cannot be encoded.
     pub(crate) fn replace(
         &self,
         table: &RouteTableDoc,
@@ -209,16 +302,16 @@ impl Records {
             return Ok((None, !self.rollouts.is_empty()));
         }
         let rollout = rollout.to_string();
-        let mut records = self.clone();
+        let mut annotation = self.clone();
         if new.routes.is_empty() {
-            // Keep the order of the other Rollouts: `remove` would swap.
-            records.rollouts.shift_remove(&rollout);
+            // `remove` would change the order of the other Rollouts.
+            annotation.rollouts.shift_remove(&rollout);
         } else {
             let new = serde_json::to_value(new).map_err(unreadable)?;
-            records.rollouts.insert(rollout, new);
+            annotation.rollouts.insert(rollout, new);
         }
-        let is_left = !records.rollouts.is_empty();
-        let value = is_left.then(|| serde_json::to_string(&records));
+        let is_left = !annotation.rollouts.is_empty();
+        let value = is_left.then(|| serde_json::to_string(&annotation));
         let annotations = table.annotations();
         let edit = Edit::Annotation {
             expect: annotations.and_then(|annotations| annotations.get(ANNOTATION).cloned()),
@@ -234,36 +327,36 @@ impl Records {
 }
 
 impl Record {
-    /// The split of a route.
-    pub(crate) fn split_of(&self, route: &RouteRecord) -> Option<&Split> {
-        self.splits.get(route.3)
+    /// The split of one of the record's routes.
+    pub(crate) fn split_of(&self, route: &RouteEntry) -> Option<&Split> {
+        self.splits.get(route.split)
     }
 }
 
 impl Split {
-    /// Whether a destination leads where one that was inserted does.
-    pub(crate) fn inserted(&self, slot: &Slot<'_>) -> bool {
-        self.added.iter().any(|id| slot.is(id))
+    /// Whether a destination leads to the same place as one that was inserted.
+    pub(crate) fn has_inserted(&self, destination: &Destination<'_>) -> bool {
+        self.added.iter().any(|id| destination.is(id))
     }
 
-    /// The destination that was made in place of the owner's stable one.
+    /// The destination that was made to replace the owner's stable one; `None` without such a destination.
     pub(crate) fn made_stable(&self) -> Option<&DestinationId> {
-        let is_made = self.stable == StableIs::Made;
+        let is_made = self.stable == StableInList::Made;
         self.added.first().filter(|_| is_made)
     }
 }
 
-impl RouteRecord {
-    /// The route in messages.
+impl RouteEntry {
+    /// The route's name in messages.
     pub(crate) fn label(&self, protocol: Protocol) -> String {
-        match self.0.as_str() {
-            "" => format!("route {}[{}]", protocol.key(), self.1),
+        match self.name.as_str() {
+            "" => format!("route {}[{}]", protocol.key(), self.position),
             name => format!("route {name}"),
         }
     }
 }
 
-/// A record under construction. Equal splits are stored once; an unchanged route keeps its entry.
+/// Builds the new record. Equal splits are stored once; an unchanged route keeps its entry.
 pub(crate) struct RecordBuilder<'a> {
     old: &'a Record,
     new: Record,
@@ -278,7 +371,7 @@ impl<'a> RecordBuilder<'a> {
         Self {
             old,
             new: Record {
-                owners: old.owners.clone(),
+                owner_canary_routes: old.owner_canary_routes.clone(),
                 ..Record::default()
             },
             kept: vec![None; old.splits.len()],
@@ -286,33 +379,36 @@ impl<'a> RecordBuilder<'a> {
         }
     }
 
-    /// Keeps the entry of a route with its split.
-    pub(crate) fn keep(&mut self, route: &RouteRecord) {
-        if let Some(index) = self.kept(route.3) {
-            let RouteRecord(name, at, matchers, _) = route.clone();
-            self.new.routes.push(RouteRecord(name, at, matchers, index));
+    /// Keeps the entry of a route, with its split.
+    pub(crate) fn keep(&mut self, route: &RouteEntry) {
+        if let Some(split) = self.kept(route.split) {
+            let route = route.clone();
+            self.new.routes.push(RouteEntry { split, ..route });
         }
     }
 
-    /// Adds a route with the split that it has, by the index of that in the old record.
-    pub(crate) fn add_kept(&mut self, name: String, at: usize, matchers: Hash, old: usize) {
-        if let Some(index) = self.kept(old) {
-            self.new.routes.push(RouteRecord(name, at, matchers, index));
+    /// Adds `entry`, whose `split` is an index in the old record.
+    pub(crate) fn add_kept(&mut self, entry: RouteEntry) {
+        if let Some(split) = self.kept(entry.split) {
+            self.new.routes.push(RouteEntry { split, ..entry });
         }
     }
 
-    /// Adds a route with a new split.
-    pub(crate) fn add(&mut self, name: String, at: usize, matchers: Hash, split: Split) {
+    /// Adds `entry` with `split` instead of the split that it names.
+    pub(crate) fn add(&mut self, entry: RouteEntry, split: Split) {
         let text = serde_json::to_string(&split).unwrap_or_default();
         let splits = &mut self.new.splits;
         let index = *self.known.entry(text).or_insert_with(|| {
             splits.push(split);
             splits.len() - 1
         });
-        self.new.routes.push(RouteRecord(name, at, matchers, index));
+        self.new.routes.push(RouteEntry {
+            split: index,
+            ..entry
+        });
     }
 
-    /// The index of an old split among the new ones.
+    /// The index in the new record of a split of the old one.
     fn kept(&mut self, old: usize) -> Option<usize> {
         if let Some(Some(index)) = self.kept.get(old) {
             return Some(*index);
@@ -330,11 +426,11 @@ impl<'a> RecordBuilder<'a> {
         Some(index)
     }
 
-    /// Notes that a route is split, so it no longer is one that its owner pointed to the canary.
-    pub(crate) fn is_split(&mut self, route: impl FnOnce() -> Hash) {
-        if !self.new.owners.is_empty() {
+    /// Removes a route that is split now from the routes that their owner led to the canary.
+    pub(crate) fn forget_owner_canary_route(&mut self, route: impl FnOnce() -> Hash) {
+        if !self.new.owner_canary_routes.is_empty() {
             let route = route();
-            self.new.owners.retain(|owner| *owner != route);
+            self.new.owner_canary_routes.retain(|it| *it != route);
         }
     }
 
@@ -342,11 +438,11 @@ impl<'a> RecordBuilder<'a> {
         self.new.routes.is_empty()
     }
 
-    pub(crate) fn set_owners(&mut self, owners: Vec<Hash>) {
-        self.new.owners = owners;
+    pub(crate) fn set_owner_canary_routes(&mut self, routes: Vec<Hash>) {
+        self.new.owner_canary_routes = routes;
     }
 
-    /// The new record; empty when no route is split.
+    /// The new record; empty if no route is split.
     pub(crate) fn finish(self) -> Record {
         if self.new.routes.is_empty() {
             return Record::default();
@@ -356,7 +452,7 @@ impl<'a> RecordBuilder<'a> {
 }
 
 impl Hash {
-    /// The hash of a route's matchers. The order of keys does not count, since the API server does not keep it.
+    /// The hash of a route's matchers. The order of keys does not matter, since the API server does not preserve it.
     pub(crate) fn of_matchers(route: &Route<'_>) -> Self {
         let mut hash = Fnv::default();
         if let Some(matchers) = route.matchers() {
@@ -365,7 +461,7 @@ impl Hash {
         Self(hash.finish())
     }
 
-    /// The hash of a route's name and matchers, of which `self` is the latter's.
+    /// The hash of a route's name and matchers. `self` is the hash of the matchers.
     pub(crate) fn with_name(&self, name: &str) -> Self {
         let mut hash = Fnv::default();
         hash.bytes(&self.0.to_be_bytes());
@@ -375,7 +471,7 @@ impl Hash {
 }
 
 impl Fnv {
-    /// Adds JSON with the keys of objects in order.
+    /// Hashes a JSON value; the keys of objects are sorted first.
     fn value(&mut self, value: &Value) {
         match value {
             Value::Object(fields) => {
@@ -416,11 +512,11 @@ fn unreadable(reason: impl ToString) -> Refusal {
     }
 }
 
-/// The first form of the annotation.
+/// Version 1 of the format.
 mod version_1 {
     use super::{
         Deserialize, DestinationId, Distinction, Hash, ListForm, Original, Protocol, Record,
-        RouteRecord, Split, StableIs, Value,
+        RouteEntry, Split, StableInList, Value,
     };
 
     pub(super) const FORMAT: u32 = 1;
@@ -441,8 +537,8 @@ mod version_1 {
         originals: Vec<Destination>,
         #[serde(default)]
         added: Vec<DestinationId>,
-        #[serde(default)]
-        by: Distinction,
+        #[serde(default, rename = "by")]
+        distinction: Distinction,
         #[serde(default)]
         list: ListForm,
     }
@@ -461,7 +557,7 @@ mod version_1 {
         protocol: Protocol,
         #[serde(default)]
         name: Option<String>,
-        /// Not compared: version 2 compares a hash that covers more.
+        /// Accepted and ignored: version 2 compares a hash instead.
         #[serde(default, rename = "matchers")]
         _matchers: Option<Value>,
         at: usize,
@@ -474,7 +570,7 @@ mod version_1 {
             share,
             originals,
             added,
-            by,
+            distinction,
             list,
         } in Rollout::deserialize(record)?.routes
         {
@@ -483,23 +579,29 @@ mod version_1 {
                 protocol: route.protocol,
                 share,
                 originals: originals
-                    .map(|it| Original(it.at, it.destination))
+                    .map(|it| Original {
+                        position: it.at,
+                        destination: it.destination,
+                    })
                     .collect(),
                 idle: Vec::new(),
                 foreign: Vec::new(),
                 added,
-                by,
+                distinction,
                 list,
-                stable: StableIs::Absent,
+                stable: StableInList::Absent,
             };
             let known = read.splits.iter().position(|other| *other == split);
             let index = known.unwrap_or(read.splits.len());
             if known.is_none() {
                 read.splits.push(split);
             }
-            let name = route.name.unwrap_or_default();
-            let route = RouteRecord(name, route.at, Hash::default(), index);
-            read.routes.push(route);
+            read.routes.push(RouteEntry {
+                name: route.name.unwrap_or_default(),
+                position: route.at,
+                matchers: Hash::default(),
+                split: index,
+            });
         }
         Ok(read)
     }

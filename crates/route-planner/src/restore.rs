@@ -1,4 +1,5 @@
-//! Restores a table for a Rollout whose configuration is no longer known: the record and the labels are enough.
+//! Restores a table for a Rollout whose configuration is not known any more. The record and the labels in the table are
+//! enough.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -7,41 +8,27 @@ use gloo_types::{ObjectKey, RouteTableDoc};
 use serde_json::Value;
 
 use crate::config::PluginConfig;
-use crate::edit::Plan;
 use crate::error::PlanError;
-use crate::intent::{Intent, IntentKind, ManagedRoutes, ServicePair, WeightSplit};
+use crate::intent::{Intent, IntentKind, WeightSplit};
 use crate::ownership::Ownership;
-use crate::record::Records;
+use crate::plan::Plan;
+use crate::record::Annotation;
 
-/// Decides how `table` loses everything that a Rollout inserted, and gets back what its owner wrote. What other
-/// Rollouts have changed stays.
+/// Plans the removal of everything that `rollout` inserted into `table`, and restores what the table's owner wrote. Changes
+/// of other Rollouts stay.
 ///
 /// # Errors
 /// Returns `Err` if the table or its record cannot be read.
 pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanError> {
-    let split = WeightSplit {
-        desired: 0,
-        max: 100,
-        additional: Vec::new(),
-    };
-    let mut intent = Intent {
-        rollout: rollout.clone(),
-        // No route leads to such Services: for every one the record alone tells what was split.
-        services: ServicePair {
-            stable: "(stable)".to_owned(),
-            canary: "(canary)".to_owned(),
-            ping_pong: false,
-        },
-        hashes: None,
-        applied: None,
-        kind: IntentKind::SetWeight(split),
-        managed: ManagedRoutes::default(),
-    };
-    let records = Records::read(table).and_then(|records| records.of(&rollout.to_string()));
-    records.map_err(|refusal| intent.refused(table, refusal))?;
+    // No route can lead to Services of these names, so only the record says which routes are split.
+    let (stable, canary) = ("(stable)", "(canary)");
+    let rest = WeightSplit::percent(0);
+    let mut intent = Intent::set_weight(rollout.clone(), stable, canary, rest);
+    let record = Annotation::read(table).and_then(|it| it.record_of(&rollout.to_string()));
+    record.map_err(|refusal| intent.refused(table, refusal))?;
     let config = PluginConfig::unset();
     match crate::plan(&config, &intent, table) {
-        // No route is split: there can be managed ones.
+        // No route is split, but there can be managed routes.
         Err(error) if error.is_without_route() => {
             intent.kind = IntentKind::RemoveManagedRoutes;
             crate::plan(&config, &intent, table)
@@ -50,15 +37,7 @@ pub fn restore(rollout: &ObjectKey, table: &RouteTableDoc) -> Result<Plan, PlanE
     }
 }
 
-impl Plan {
-    /// The table after the edits; `None` if it is not the table that was planned on.
-    pub fn applied_to(&self, table: &RouteTableDoc) -> Option<RouteTableDoc> {
-        let after = gloo_types::patched(table.raw().clone(), &self.to_json_patch()).ok()?;
-        RouteTableDoc::from_value(after).ok()
-    }
-}
-
-/// `table` as its owner wrote it: without what any Rollout changed or inserted.
+/// Returns `table` as its owner wrote it: without the changes of any Rollout.
 ///
 /// # Errors
 /// Returns `Err` if the table or its record cannot be read.
@@ -73,28 +52,28 @@ pub fn at_rest(table: &RouteTableDoc) -> Result<Cow<'_, RouteTableDoc>, PlanErro
     Ok(rest)
 }
 
-/// The Rollouts that have changed something in `table`, or have inserted routes.
+/// The Rollouts that have a record or managed routes in `table`, by their [`mark`](crate::mark)s.
 ///
 /// # Errors
 /// Returns `Err` if the record of the table cannot be read.
 pub fn involved(table: &RouteTableDoc) -> Result<BTreeSet<ObjectKey>, PlanError> {
-    let records = Records::read(table);
-    let records = records.map_err(|refusal| PlanError::Refused {
+    let annotation = Annotation::read(table);
+    let annotation = annotation.map_err(|refusal| PlanError::Refused {
         table: table.key().clone(),
         rollout: table.key().clone(),
         refusal: Box::new(refusal),
     })?;
-    let changed = records.rollouts().filter_map(|name| {
+    let changed = annotation.rollouts().filter_map(|name| {
         let (namespace, name) = name.split_once('/')?;
         Some(ObjectKey::new(namespace, name))
     });
     let routes = table.raw().pointer("/spec/http");
     let routes = routes.and_then(Value::as_array).into_iter();
-    let put_in = routes.flatten().filter_map(managed_by);
-    Ok(changed.chain(put_in).collect())
+    let inserted = routes.flatten().filter_map(managed_by);
+    Ok(changed.chain(inserted).collect())
 }
 
-/// The Rollout that a route of `spec.http` was inserted for, by its labels; `None` for one that its owner wrote.
+/// The Rollout for which a route of `spec.http` was inserted, by the labels of the route; `None` for a route of the owner.
 pub fn managed_by(route: &Value) -> Option<ObjectKey> {
     Ownership::of(route).map(|ownership| ownership.owner.key())
 }

@@ -1,43 +1,61 @@
-//! Which destinations of a route are the Rollout's, and how a missing one is made from the owner's.
+//! The roles of destinations: which ones of a route are the Rollout's stable and canary destination, and how a missing one
+//! is made.
 //!
-//! Weights, header routes and mirror routes all ask here, so that they mean the same destinations.
+//! Weights, header routes and mirror routes all use [`Roles`], so that they agree on the destinations.
+//!
+//! A role is a pattern: kind, namespace and name, and also cluster, port and subset if the plugin block sets them. For
+//! Rollout `shop/reviews` with the Services `reviews` and `reviews-canary`, and no configuration of destinations:
+//!
+//! ```text
+//! destination                                           role
+//! {ref: {name: reviews, namespace: shop}}               stable
+//! {ref: {name: reviews-canary, namespace: shop}}        canary
+//! {ref: {name: legacy, namespace: shop}}                none: it is foreign
+//! ```
+//!
+//! The *anchor* is the owner's destination by which a route leads to the Rollout: here `reviews`. A route without an anchor
+//! is not split. A destination that is missing in a route is made as a copy of the anchor with the fields of the pattern, so
+//! that it keeps the port and everything else that the owner wrote.
+//!
+//! With `subset` in the plugin block, both roles are subsets of one Service, distinguished by a label with the hash of their
+//! Pods. The owner lists the Service without that label. This is the anchor, and stable and canary are both copies of it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::config::{PluginConfig, RoleConfig};
-use crate::destinations::{DestinationList, Distinction, Object, Port, Slot};
+use crate::destinations::{Destination, DestinationList, Distinction, Object, Port};
 use crate::error::Refusal;
-use crate::intent::{Intent, IntentKind, PodHashes, ServicePair};
+use crate::intent::{Intent, PodHashes, ServicePair};
 use crate::route::{Protocol, Route};
 
 /// The Rollout's destinations in their current roles.
 pub(crate) struct Roles<'a> {
     pub(crate) stable: Role<'a>,
     pub(crate) canary: Role<'a>,
-    pub(crate) by: Distinction,
-    /// The Rollout's namespace, in which experiments have their Services.
+    pub(crate) distinction: Distinction,
+    /// The namespace of the Rollout, which is also that of the Services of experiments.
     namespace: &'a str,
-    /// Whether the roles are exchanged at each promotion, so that the owner's destination may be in either.
-    are_exchanged: bool,
+    /// [`ServicePair::ping_pong`].
+    ping_pong: bool,
 }
 
-/// What the destination in one role looks like.
+/// One role: what its destination must be.
 pub(crate) struct Role<'a> {
-    /// `stable` or `canary`, for messages.
+    /// `stable`, `canary` or `experiment`, for messages.
     title: &'static str,
     pattern: Pattern<'a>,
-    /// What the other role claims more precisely.
+    /// The pattern of the other role if that is more specific: a destination that matches it is in the other role.
     except: Option<Pattern<'a>>,
-    by: Distinction,
-    /// The port of a destination made in this role, where it is not that of the owner's destination.
+    distinction: Distinction,
+    /// The port for a destination that is made for this role, if it differs from the port of the anchor.
     port_when_made: Option<Port>,
-    /// The last copy, as a cache: most routes of a table have the same stable destination.
-    last_copy: RefCell<Option<(Slot<'a>, Slot<'a>)>>,
+    /// The last anchor and its copy, as a cache: most routes of a table have the same stable destination.
+    last_copy: RefCell<Option<(Destination<'a>, Destination<'a>)>>,
 }
 
-/// What a destination must be. Unset fields take the owner's values when a destination is made.
+/// What a destination must be. An unset field matches any value, and is copied from the anchor if a destination is made.
 #[derive(Clone, PartialEq)]
 struct Pattern<'a> {
     kind: &'a str,
@@ -46,13 +64,17 @@ struct Pattern<'a> {
     cluster: Option<&'a str>,
     port: Option<&'a Port>,
     subset: Option<&'a BTreeMap<String, String>>,
-    /// Label and value that the subset holds beside what the owner wrote.
+    /// The label and the hash that the subset must contain, in addition to the labels that the owner wrote.
     pods: Option<(&'a str, &'a str)>,
 }
 
 static NO_SUBSET: BTreeMap<String, String> = BTreeMap::new();
 
 impl<'a> Roles<'a> {
+    /// Combines the configuration with the Services of the Rollout.
+    ///
+    /// # Errors
+    /// Returns `Err` if a role has no name, or if both roles are the same destination.
     pub(crate) fn new(config: &'a PluginConfig, intent: &'a Intent) -> Result<Self, Refusal> {
         let destinations = config.destinations();
         let namespace = intent.rollout.namespace.as_str();
@@ -77,7 +99,7 @@ impl<'a> Roles<'a> {
                 return Err(Refusal::NoService { role: "stable" });
             }
             if canary.name.is_empty() {
-                // Without a Service of its own the canary may still be told apart by what canaryDestination says.
+                // Without a canary Service, canaryDestination may still distinguish the canary from stable.
                 canary.name = stable.name;
                 if canary == stable {
                     return Err(Refusal::NoService { role: "canary" });
@@ -87,7 +109,7 @@ impl<'a> Roles<'a> {
                 return Err(Refusal::SameDestination(stable.to_string()));
             }
         }
-        let by = Distinction {
+        let distinction = Distinction {
             port: stable.port.is_some() || canary.port.is_some(),
             subset: [&stable, &canary]
                 .iter()
@@ -97,21 +119,21 @@ impl<'a> Roles<'a> {
             title,
             pattern: pattern.clone(),
             except: (other.precision() > pattern.precision()).then(|| other.clone()),
-            by,
+            distinction,
             port_when_made: None,
             last_copy: RefCell::default(),
         };
         Ok(Self {
             stable: role("stable", &stable, &canary),
             canary: role("canary", &canary, &stable),
-            by,
+            distinction,
             namespace,
-            are_exchanged: intent.services.ping_pong,
+            ping_pong: intent.services.ping_pong,
         })
     }
 
-    /// The role of an experiment's Service. `made_port` is its port if the controller made it with another one than the stable
-    /// destination has.
+    /// The role of an experiment's Service. `made_port` is the port of that Service if it differs from the port of the
+    /// stable destination.
     pub(crate) fn additional(&self, service: &'a str, made_port: Option<u32>) -> Role<'a> {
         let Pattern { cluster, port, .. } = self.stable.pattern;
         let pattern = Pattern {
@@ -120,20 +142,20 @@ impl<'a> Roles<'a> {
             name: service,
             cluster,
             port,
-            subset: self.by.subset.then_some(&NO_SUBSET),
+            subset: self.distinction.subset.then_some(&NO_SUBSET),
             pods: None,
         };
         Role {
             title: "experiment",
             pattern,
             except: None,
-            by: self.by,
+            distinction: self.distinction,
             port_when_made: made_port.map(Port::Number),
             last_copy: RefCell::default(),
         }
     }
 
-    /// Whether the role is played by the Service of that name in the Rollout's namespace.
+    /// Whether the role's destination is the Service of that name in the Rollout's namespace.
     pub(crate) fn is_service(&self, role: &Role<'_>, name: &str) -> bool {
         let Pattern {
             kind,
@@ -144,9 +166,9 @@ impl<'a> Roles<'a> {
         kind == "SERVICE" && namespace == self.namespace && own == name
     }
 
-    /// Whether there are two versions to split traffic between. Where subsets of one Service distinguish them, its Pods are
-    /// of one version most of the time.
-    pub(crate) fn are_two(&self) -> bool {
+    /// Whether there are two versions to split traffic between. If subsets of one Service distinguish them, that is so only
+    /// while the hashes differ.
+    pub(crate) fn has_two_versions(&self) -> bool {
         let hash = |role: &Role<'_>| role.pattern.pods.map(|(_, hash)| hash.to_owned());
         match (hash(&self.stable), hash(&self.canary)) {
             (Some(stable), Some(canary)) => {
@@ -156,52 +178,58 @@ impl<'a> Roles<'a> {
         }
     }
 
-    /// Checks that pods can be told apart, where that is needed.
+    /// Checks that the hashes of the Pods are known, if subsets by Pods distinguish the roles.
+    ///
+    /// # Errors
+    /// Returns `Err` if one is not.
     pub(crate) fn check_hashes(&self) -> Result<(), Refusal> {
         self.stable.check_hash()?;
         self.canary.check_hash()
     }
 
-    /// Whether both roles are subsets of one Service with Pods of two versions, so that even a canary without weight has to
-    /// be kept apart. The Pods of a version may be there longer than its hash is in the Rollout.
-    pub(crate) fn keep_apart(&self, intent: &Intent) -> bool {
+    /// Whether the stable subset has to stay in the list even if the canary has no weight: both roles are subsets of one
+    /// Service, which selects Pods of two versions. The Pods of a version may exist longer than the Rollout's status names
+    /// its hash.
+    pub(crate) fn must_separate_pods(&self, intent: &Intent) -> bool {
         let has_others = |hashes: &PodHashes| hashes.others && !hashes.stable.is_empty();
         let has_others = intent.hashes.as_ref().is_some_and(has_others);
-        self.stable.pattern.pods.is_some() && (self.are_two() || has_others)
+        self.stable.pattern.pods.is_some() && (self.has_two_versions() || has_others)
     }
 
-    /// Whether `intent` asks that nothing is rolled out: no weight, and no versions to keep apart.
-    pub(crate) fn are_at_rest(&self, intent: &Intent) -> bool {
-        let is_down = matches!(&intent.kind, IntentKind::SetWeight(split) if split.is_rest());
-        is_down && !self.keep_apart(intent)
+    /// Whether `intent` asks that nothing is rolled out: no weight for the canary, and no Pods to separate.
+    pub(crate) fn is_rest(&self, intent: &Intent) -> bool {
+        intent.sends_all_to_stable() && !self.must_separate_pods(intent)
     }
 
-    /// The destinations by which the owner's list leads to the Rollout: the stable ones or, in a route that `is_split`
-    /// already, the canary. With ping-pong the two exchange their roles at the end of a rollout, and the owner's destination
-    /// is in either of them.
+    /// The anchors in the owner's list: the stable destinations or else, in a route that `is_split` already or with
+    /// ping-pong, the canary destinations.
     pub(crate) fn anchors<'l, 'd>(
         &self,
         owners: &'l DestinationList<'d>,
         is_split: bool,
-    ) -> Vec<&'l Slot<'d>> {
-        let stable = self.stable.owners(owners);
-        if stable.is_empty() && (is_split || self.are_exchanged) {
-            return self.canary.owners(owners);
+    ) -> Vec<&'l Destination<'d>> {
+        let stable = self.stable.listed(owners);
+        if stable.is_empty() && (is_split || self.ping_pong) {
+            return self.canary.listed(owners);
         }
         stable
     }
 
-    /// Whether an owner's destination leads to the Rollout.
-    pub(crate) fn is_anchor(&self, slot: &Slot<'_>) -> bool {
-        self.stable.is_owners(slot) || (self.are_exchanged && self.canary.is_owners(slot))
+    /// Whether a destination of the owner is an anchor.
+    pub(crate) fn is_anchor(&self, destination: &Destination<'_>) -> bool {
+        self.stable.is_listed_as(destination)
+            || (self.ping_pong && self.canary.is_listed_as(destination))
     }
 
-    /// Whether a destination is the stable one or, with ping-pong, was or will be the stable one.
-    pub(crate) fn is_or_was_stable(&self, slot: &Slot<'_>) -> bool {
-        self.stable.is(slot) || (self.are_exchanged && self.canary.is(slot))
+    /// Whether a destination is stable or, with ping-pong, was or will be stable.
+    pub(crate) fn is_or_was_stable(&self, destination: &Destination<'_>) -> bool {
+        self.stable.is(destination) || (self.ping_pong && self.canary.is(destination))
     }
 
-    /// Checks that the owner's list leaves no choice between several anchors.
+    /// Checks that the owner's list does not have several anchors.
+    ///
+    /// # Errors
+    /// Returns `Err` if it does.
     pub(crate) fn check_anchor(
         &self,
         route: &Route<'_>,
@@ -222,11 +250,11 @@ impl<'a> Role<'a> {
     pub(crate) fn find<'l, 'd>(
         &self,
         list: &'l DestinationList<'d>,
-    ) -> impl Iterator<Item = &'l Slot<'d>> {
-        list.slots.iter().filter(|slot| self.is(slot))
+    ) -> impl Iterator<Item = &'l Destination<'d>> {
+        list.destinations.iter().filter(|it| self.is(it))
     }
 
-    /// The destination of a list that is in this role.
+    /// The destination of a list that is in this role; `None` if there is none.
     ///
     /// # Errors
     /// Returns `Err` if there are several.
@@ -234,7 +262,7 @@ impl<'a> Role<'a> {
         &self,
         route: &Route<'_>,
         list: &'l DestinationList<'d>,
-    ) -> Result<Option<&'l Slot<'d>>, Refusal> {
+    ) -> Result<Option<&'l Destination<'d>>, Refusal> {
         let mut found = self.find(list);
         let first = found.next();
         if found.next().is_some() {
@@ -246,10 +274,10 @@ impl<'a> Role<'a> {
     fn only<'l, 'd>(
         &self,
         route: &Route<'_>,
-        found: &[&'l Slot<'d>],
-    ) -> Result<Option<&'l Slot<'d>>, Refusal> {
+        found: &[&'l Destination<'d>],
+    ) -> Result<Option<&'l Destination<'d>>, Refusal> {
         if found.len() > 1 {
-            let places: Vec<String> = found.iter().map(|slot| slot.place()).collect();
+            let places: Vec<String> = found.iter().map(|it| it.place()).collect();
             return Err(Refusal::Ambiguous {
                 route: route.label(),
                 destination: self.label(),
@@ -259,24 +287,25 @@ impl<'a> Role<'a> {
         Ok(found.first().copied())
     }
 
-    pub(crate) fn is(&self, slot: &Slot<'_>) -> bool {
-        self.is_owners(slot)
+    /// Whether a destination is in this role.
+    pub(crate) fn is(&self, destination: &Destination<'_>) -> bool {
+        self.is_listed_as(destination)
             && self
                 .pattern
                 .pods
-                .is_none_or(|(label, hash)| slot.subset_label(label) == Some(hash))
+                .is_none_or(|(label, hash)| destination.subset_label(label) == Some(hash))
     }
 
-    /// A destination in this role, made from the owner's `anchor`: a copy of it that leads elsewhere.
+    /// Makes the destination of this role: a copy of the owner's `anchor` with the fields of the pattern.
     ///
     /// # Errors
-    /// Returns `Err` if the hash of its Pods is not known, and if the copy would inherit a subset, which selects no Pod of
-    /// the other version.
+    /// Returns `Err` if the hash of its Pods is not known, if a TCP route cannot lead to it, or if the copy would inherit a
+    /// subset, which selects no Pod of the other version.
     pub(crate) fn made_from(
         &self,
-        anchor: &Slot<'a>,
+        anchor: &Destination<'a>,
         route: &Route<'_>,
-    ) -> Result<Slot<'a>, Refusal> {
+    ) -> Result<Destination<'a>, Refusal> {
         let Pattern {
             kind, subset, pods, ..
         } = &self.pattern;
@@ -303,8 +332,8 @@ impl<'a> Role<'a> {
         }
     }
 
-    /// The copy without the checks of [`Self::made_from`], to know what it would lead to.
-    pub(crate) fn copy_of(&self, anchor: &Slot<'a>) -> Slot<'a> {
+    /// As [`Self::made_from`], without the checks.
+    pub(crate) fn copy_of(&self, anchor: &Destination<'a>) -> Destination<'a> {
         let mut last = self.last_copy.borrow_mut();
         match &*last {
             Some((of, copy)) if of.object() == anchor.object() && of.has_content_of(anchor) => {
@@ -318,7 +347,7 @@ impl<'a> Role<'a> {
         }
     }
 
-    fn new_copy_of(&self, anchor: &Slot<'a>) -> Slot<'a> {
+    fn new_copy_of(&self, anchor: &Destination<'a>) -> Destination<'a> {
         let Pattern {
             kind,
             namespace,
@@ -342,26 +371,28 @@ impl<'a> Role<'a> {
             name,
             cluster: cluster.unwrap_or(inherited),
         };
-        let subset = self.by.subset.then(subset);
+        let subset = self.distinction.subset.then(subset);
         let port = self.port_when_made.as_ref().or(*port);
         anchor.leading_to(object, port, subset.as_ref())
     }
 
-    /// Whether a destination of the Service selects Pods of one version. Only planning inserts such a destination.
-    pub(crate) fn selects_pods(&self, slot: &Slot<'_>) -> bool {
+    /// Whether a destination selects Pods of one version by its subset. Only planning inserts such a destination.
+    pub(crate) fn selects_pods(&self, destination: &Destination<'_>) -> bool {
         let label = self.pattern.pods.map(|(label, _)| label);
-        label.is_some_and(|label| self.is_owners(slot) && slot.subset_label(label).is_some())
+        label.is_some_and(|label| {
+            self.is_listed_as(destination) && destination.subset_label(label).is_some()
+        })
     }
 
-    /// A destination of this role as its owner lists it: without the label that selects Pods of one version.
-    pub(crate) fn listed_as<'d>(&self, slot: &Slot<'d>) -> Slot<'d> {
-        match (self.pattern.pods, slot.object()) {
-            (Some((label, _)), Some(object)) if slot.subset_label(label).is_some() => {
-                let mut subset = slot.subset();
+    /// Removes the label that selects Pods of one version: an owner lists a destination without it.
+    pub(crate) fn without_pod_label<'d>(&self, destination: &Destination<'d>) -> Destination<'d> {
+        match (self.pattern.pods, destination.object()) {
+            (Some((label, _)), Some(object)) if destination.subset_label(label).is_some() => {
+                let mut subset = destination.subset();
                 subset.remove(label);
-                slot.leading_to(object, None, Some(&subset))
+                destination.leading_to(object, None, Some(&subset))
             }
-            _ => slot.clone(),
+            _ => destination.clone(),
         }
     }
 
@@ -370,22 +401,24 @@ impl<'a> Role<'a> {
         self.pattern.to_string()
     }
 
-    /// What the owner lists for this role: where subsets by Pods distinguish the roles, the Service of both.
-    fn owners<'l, 'd>(&self, list: &'l DestinationList<'d>) -> Vec<&'l Slot<'d>> {
-        list.slots
+    /// The destinations of a list that the owner lists for this role.
+    fn listed<'l, 'd>(&self, list: &'l DestinationList<'d>) -> Vec<&'l Destination<'d>> {
+        list.destinations
             .iter()
-            .filter(|slot| self.is_owners(slot))
+            .filter(|it| self.is_listed_as(it))
             .collect()
     }
 
-    pub(crate) fn is_owners(&self, slot: &Slot<'_>) -> bool {
-        let fits = |pattern: &Pattern<'_>| pattern.fits(slot);
+    /// Whether an owner lists this destination for this role. If subsets by Pods distinguish the roles, that is the Service
+    /// of both.
+    pub(crate) fn is_listed_as(&self, destination: &Destination<'_>) -> bool {
+        let fits = |pattern: &Pattern<'_>| pattern.fits(destination);
         fits(&self.pattern) && !self.except.as_ref().is_some_and(fits)
     }
 }
 
 impl<'a> Pattern<'a> {
-    /// What the configuration says; the name may be empty.
+    /// The pattern of the configuration. The name is empty if it is not configured.
     fn new(config: &'a RoleConfig, namespace: &'a str) -> Self {
         Self {
             kind: config.kind.as_deref().unwrap_or("SERVICE"),
@@ -398,16 +431,22 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    fn fits(&self, slot: &Slot<'_>) -> bool {
-        slot.object().is_some_and(|object| {
+    /// Whether a destination matches all fields but `pods`.
+    fn fits(&self, destination: &Destination<'_>) -> bool {
+        destination.object().is_some_and(|object| {
             object.name == self.name
                 && object.namespace == self.namespace
                 && object.kind == self.kind
                 && self.cluster.is_none_or(|it| object.cluster == it)
-        }) && self.port.is_none_or(|it| slot.port().as_ref() == Some(it))
-            && self.subset.is_none_or(|subset| slot.has_subset(subset))
+        }) && self
+            .port
+            .is_none_or(|it| destination.port().as_ref() == Some(it))
+            && self
+                .subset
+                .is_none_or(|subset| destination.has_subset(subset))
     }
 
+    /// How many of the optional fields are set.
     fn precision(&self) -> usize {
         let Self {
             cluster,
@@ -419,7 +458,8 @@ impl<'a> Pattern<'a> {
     }
 }
 
-/// The controller narrows the selectors of the Services the Rollout names to one version each.
+/// Checks that the Service of `subset` is neither the stable nor the canary Service: the controller changes the selector of
+/// these so that each selects one version.
 fn check_selector(service: &str, named: &ServicePair) -> Result<(), Refusal> {
     for (role, name) in [("stable", &named.stable), ("canary", &named.canary)] {
         if name == service {
@@ -432,7 +472,7 @@ fn check_selector(service: &str, named: &ServicePair) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// As the destination it describes.
+/// The form of a destination in messages.
 impl fmt::Display for Pattern<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

@@ -1,4 +1,4 @@
-//! The routes of a table: what planning reads of each, whichever list it is in.
+//! The routes of a table, with what planning reads of each. HTTP, TCP and TLS routes have one type.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::config::RouteSelector;
 use crate::destinations::Malformed;
-use crate::edit::SkipReason;
 use crate::ownership::Ownership;
+use crate::plan::SkipReason;
 
 /// The list of a table in which a route is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -41,19 +41,19 @@ pub(crate) struct Route<'a> {
     pub(crate) protocol: Protocol,
     /// Position in its list.
     pub(crate) index: usize,
-    /// Position among the routes that their owner wrote, which managed routes do not change.
-    pub(crate) at: usize,
+    /// Position among the routes of this list that the owner wrote. Managed routes do not change it.
+    pub(crate) owner_index: usize,
     /// Empty for TCP and TLS routes, which have no names.
     pub(crate) name: &'a str,
     pub(crate) raw: &'a Value,
-    /// Whether no other route has this name.
+    /// Whether it has a name that no other route has.
     pub(crate) is_named: bool,
     pub(crate) is_selected: bool,
 }
 
 impl<'a> Route<'a> {
-    /// The routes of a table that its owner wrote, all but managed ones: HTTP, then TCP, then TLS. If not even the
-    /// name and the labels of a route can be read, it comes with the reason.
+    /// Reads all routes of a table except managed ones: HTTP, then TCP, then TLS. A route comes with a reason if its name,
+    /// its labels or its matchers cannot be decoded.
     pub(crate) fn all(
         table: &'a RouteTableDoc,
         selector: &RouteSelector,
@@ -65,14 +65,14 @@ impl<'a> Route<'a> {
             }
         }
         let mut routes = Vec::new();
-        let mut at = 0;
+        let mut owner_index = 0;
         for (index, raw) in raw_routes(table, Protocol::Http).iter().enumerate() {
             if Ownership::of(raw).is_some() {
                 continue;
             }
             let mut route = Self::unnamed(Protocol::Http, index, raw);
-            route.at = at;
-            at += 1;
+            route.owner_index = owner_index;
+            owner_index += 1;
             let problem = route.read_http(selector).err();
             route.is_named = !route.name.is_empty() && uses.get(route.name) == Some(&1);
             routes.push((route, problem));
@@ -88,8 +88,8 @@ impl<'a> Route<'a> {
         routes
     }
 
-    /// The routes of a list without names. A route that `is_selected` cannot read counts as selected. Without
-    /// `is_selected`, no route is selected.
+    /// Reads the routes of a list whose routes have no names. If `is_selected` cannot decode a route, it counts as selected.
+    /// Without `is_selected`, no route is selected.
     fn unnamed_all(
         table: &'a RouteTableDoc,
         protocol: Protocol,
@@ -110,7 +110,7 @@ impl<'a> Route<'a> {
         Self {
             protocol,
             index,
-            at: index,
+            owner_index: index,
             name: "",
             raw,
             is_named: false,
@@ -126,7 +126,7 @@ impl<'a> Route<'a> {
         self.name = match self.raw.get("name") {
             None => "",
             Some(Value::String(name)) => name,
-            Some(_) => return Err(Malformed::new("name", "a text")),
+            Some(_) => return Err(Malformed::new("name", "a string")),
         };
         let labels = match self.raw.get("labels") {
             None => None,
@@ -134,7 +134,7 @@ impl<'a> Route<'a> {
             Some(_) => {
                 self.is_selected =
                     selector.labels.is_empty() && selector.matches(self.name, &BTreeMap::new());
-                return Err(Malformed::new("labels", "an object of texts"));
+                return Err(Malformed::new("labels", "an object of strings"));
             }
         };
         self.is_selected = if selector.labels.is_empty() {
@@ -148,12 +148,12 @@ impl<'a> Route<'a> {
         Ok(())
     }
 
-    /// The route's `forwardTo` as written; `None` for another action.
+    /// The JSON of the route's `forwardTo`; `None` for another action.
     pub(crate) fn forward(&self) -> Option<&'a Value> {
         self.raw.get("forwardTo").filter(|to| !to.is_null())
     }
 
-    /// The route's `matchers` as written; none and an empty list both match anything.
+    /// The JSON of the route's `matchers`; `None` if it has none or an empty list. Both match any request.
     pub(crate) fn matchers(&self) -> Option<&'a Value> {
         let matchers = self.raw.get("matchers");
         matchers.filter(|matchers| {
@@ -161,7 +161,7 @@ impl<'a> Route<'a> {
         })
     }
 
-    /// The name that no other route has; empty without one.
+    /// The route's name, or an empty text if another route has the same one.
     pub(crate) fn own_name(&self) -> &'a str {
         if self.is_named { self.name } else { "" }
     }
@@ -174,7 +174,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// The configuration key that decides whether the route is selected.
+    /// The key of the plugin block that selects routes of this kind.
     pub(crate) fn selector_key(&self) -> &'static str {
         match self.protocol {
             Protocol::Http => "routeSelector",
@@ -183,7 +183,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Why a route that does not forward is skipped.
+    /// The reason to skip a route that does not forward.
     pub(crate) fn other_action(&self) -> SkipReason {
         if !self.protocol.is_http() {
             return SkipReason::Action("route without action");
@@ -203,7 +203,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// The routes of one list, as written; empty when it is not a list.
+/// The JSON of the routes of one list; empty if it is not a list.
 pub(crate) fn raw_routes(table: &RouteTableDoc, list: Protocol) -> &[Value] {
     let routes = table
         .raw()

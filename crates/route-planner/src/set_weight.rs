@@ -1,7 +1,7 @@
-//! SetWeight: what the destinations of each route become.
+//! SetWeight: computes the new destinations of each route, and the new record.
 //!
-//! Every call starts from what the owner wrote. For each route that leads to the Rollout the wanted list is computed from
-//! the owner's list; nothing depends on the previous call, so a repeated call finds no difference.
+//! Every call starts from the list that the owner wrote, not from the result of the previous call. So a repeated call finds
+//! no difference, and SetWeight 0 gives the owner's list.
 //!
 //! ```text
 //! owner's list                  SetWeight 25, share 80          record
@@ -9,99 +9,107 @@
 //! legacy            20          reviews-canary    20            reviews-canary was inserted
 //!                               legacy            20
 //! ```
+//!
+//! 1. `legacy` is foreign and keeps its 20. The *share* is what is left for the Rollout: 80.
+//! 2. [`weight::split`] divides the share: 25 % of 80 for the canary, the rest for stable.
+//! 3. The list has no canary destination, so one is made from the *anchor*, the owner's destination `reviews`.
+//! 4. The record gets the owner's JSON of `reviews`, and says that `reviews-canary` was inserted.
+//!
+//! At SetWeight 100 stable gets 0 of the share, so `reviews` is removed (or stays with weight 0 if `zeroWeight: keep` is
+//! set).
 
 use std::collections::HashSet;
 
 use gloo_types::broken_weight_rule;
 
-use crate::destinations::{DestinationId, DestinationList, Distinction, ListForm, Slot};
-use crate::edit::Warning;
+use crate::destinations::{Destination, DestinationId, DestinationList, Distinction, ListForm};
 use crate::error::Refusal;
 use crate::intent::{AdditionalDestination, Intent, WeightSplit};
-use crate::originals::{share_of, taken_by_others, without_canary};
-use crate::record::{Hash, Original, Record, RecordBuilder, RouteRecord, Split, StableIs};
+use crate::plan::Warning;
+use crate::record::{Hash, Original, Record, RecordBuilder, RouteEntry, Split, StableInList};
+use crate::recovery::{share_of, taken_by_others, without_canary};
 use crate::roles::{Role, Roles};
 use crate::route::Protocol;
-use crate::survey::{Finding, Leads, Survey, Surveyed};
+use crate::table_state::{Action, Relation, RouteState, TableState};
 use crate::weight;
 
-/// Whether a route may get a larger canary share.
+/// Whether the plan may increase the canary's share of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Growth {
+pub(crate) enum CanaryGrowth {
     Allowed,
     Withheld,
 }
 
-/// What a SetWeight makes of a table's routes.
-pub(crate) struct Weights<'a> {
-    /// For each route of the survey the list that it gets; `None` leaves it as it is.
+/// The result of a SetWeight for the routes of a table.
+pub(crate) struct WeightPlan<'a> {
+    /// The new list of each route of [`TableState::routes`]; `None` leaves the route unchanged.
     pub(crate) targets: Vec<Option<DestinationList<'a>>>,
     pub(crate) record: Record,
-    /// Whether a route gets a larger canary share, or would get one if that was allowed.
+    /// Whether the canary's share of a route increases, or would increase if that were allowed.
     pub(crate) grows: bool,
-    /// Whether a route that is recorded as split gets a smaller canary share.
+    /// Whether the canary's share decreases in a route that is recorded as split.
     pub(crate) shrinks: bool,
     /// Whether any selected route leads to the Rollout.
-    pub(crate) is_led_to: bool,
+    pub(crate) leads_to_rollout: bool,
     /// Whether nothing is rolled out.
     pub(crate) is_rest: bool,
-    /// Why routes are not as the intent asks.
+    /// The refusals of the routes that stay unchanged although the intent asks for a change.
     pub(crate) left: Vec<Refusal>,
     pub(crate) warnings: Vec<Warning>,
 }
 
-/// Decides the weights of all routes.
+/// Computes the weights of all routes.
 ///
 /// # Errors
 /// Returns `Err` if the weights themselves are invalid, or cannot be set on any route.
-pub(crate) fn weights<'a>(
-    survey: &Survey<'a>,
+pub(crate) fn plan_weights<'a>(
+    state: &TableState<'a>,
     split: &'a WeightSplit,
-    growth: Growth,
-) -> Result<Weights<'a>, Refusal> {
-    let wish = Wish::new(survey, split)?;
-    if let Some(problem) = &survey.memory.problem
-        && !wish.is_down()
+    growth: CanaryGrowth,
+) -> Result<WeightPlan<'a>, Refusal> {
+    let request = Request::new(state, split)?;
+    if let Some(problem) = &state.records.problem
+        && !request.is_down()
     {
         return Err(problem.clone());
     }
-    let mut weights = Weights {
-        targets: Vec::with_capacity(survey.routes.len()),
+    let mut weights = WeightPlan {
+        targets: Vec::with_capacity(state.routes.len()),
         record: Record::default(),
         grows: false,
         shrinks: false,
-        is_led_to: false,
-        is_rest: wish.is_rest(),
-        left: survey.memory.problem.iter().cloned().collect(),
-        warnings: survey.warnings.clone(),
+        leads_to_rollout: false,
+        is_rest: request.is_rest(),
+        left: state.records.problem.iter().cloned().collect(),
+        warnings: state.warnings.clone(),
     };
     let has_unnamed = |extra: &AdditionalDestination| extra.service.is_empty();
     if split.additional.iter().any(has_unnamed) {
         weights.warnings.push(Warning::UnnamedService);
     }
-    let mut record = RecordBuilder::new(&survey.memory.own);
-    if survey.memory.own.routes.is_empty() {
-        record.set_owners(owners_canary_routes(survey));
+    let mut record = RecordBuilder::new(&state.records.own);
+    if state.records.own.routes.is_empty() {
+        record.set_owner_canary_routes(owner_canary_routes(state));
     }
-    for surveyed in &survey.routes {
-        let target = weights.route(&wish, surveyed, growth, &mut record);
+    for route_state in &state.routes {
+        let target = weights.plan_route(&request, route_state, growth, &mut record);
         weights.targets.push(target);
     }
-    let mut lost = survey.lost.iter().peekable();
+    let mut lost = state.lost.iter().peekable();
     if lost.peek().is_some() {
-        let protocol = |lost: &&&RouteRecord| {
-            let split = survey.memory.own.split_of(lost);
+        let protocol = |lost: &&&RouteEntry| {
+            let split = state.records.own.split_of(lost);
             split.map(|split| split.protocol).unwrap_or_default()
         };
-        for lost in &survey.lost {
+        for lost in &state.lost {
             weights.warnings.push(Warning::RouteGone {
                 route: lost.label(protocol(&lost)),
             });
         }
-        // The record of a route that is not found stays as long as anything of ours is in the table, or may be in a route that
-        // cannot be read.
-        let is_unread = |it: &Surveyed<'_>| matches!(it.finding, Finding::Unknown(_));
-        if !record.is_empty() || survey.routes.iter().any(is_unread) {
+        // Keep the entry of a route that is not found as long as another route is split, or may be split but cannot be
+        // decoded.
+        let is_unread = |it: &RouteState<'_>| matches!(it.action, Action::Unreadable(_));
+        if !record.is_empty() || state.routes.iter().any(is_unread) {
             for lost in lost {
                 record.keep(lost);
             }
@@ -111,89 +119,99 @@ pub(crate) fn weights<'a>(
     Ok(weights)
 }
 
-impl<'a> Weights<'a> {
-    fn route(
+impl RouteState<'_> {
+    /// An entry for this route, without its split.
+    fn new_entry(&self) -> RouteEntry {
+        RouteEntry {
+            name: self.route.own_name().to_owned(),
+            position: self.route.owner_index,
+            matchers: self.matchers,
+            split: 0,
+        }
+    }
+}
+
+impl<'a> WeightPlan<'a> {
+    /// Decides one route. Returns its new list (`None` leaves the route unchanged), and adds it to the `record`.
+    fn plan_route(
         &mut self,
-        wish: &Wish<'_, 'a>,
-        surveyed: &Surveyed<'a>,
-        growth: Growth,
+        request: &Request<'_, 'a>,
+        route_state: &RouteState<'a>,
+        growth: CanaryGrowth,
         record: &mut RecordBuilder<'a>,
     ) -> Option<DestinationList<'a>> {
-        let mut keep = |surveyed: &Surveyed<'a>| match (surveyed.record, surveyed.split) {
-            (Some(found), _) => record.keep(found),
-            // A copy is recognised by the weights of its source, which may change now.
-            (None, Some(split)) => {
-                let (name, at) = (surveyed.route.own_name(), surveyed.route.at);
-                record.add(name.to_owned(), at, surveyed.matchers, split.clone());
-            }
+        let mut keep = || match (route_state.entry, route_state.split) {
+            (Some(entry), _) => record.keep(entry),
+            // A copy is recognised by the weights of its source, which this call may change.
+            (None, Some(split)) => record.add(route_state.new_entry(), split.clone()),
             (None, None) => {}
         };
-        let (live, leads) = match &surveyed.finding {
-            // The record of a route that no longer forwards is dropped.
-            Finding::Other(_) => return None,
-            Finding::Unknown(refusal) => {
-                keep(surveyed);
-                // Nobody asked for a route that is neither selected nor recorded.
-                if surveyed.route.is_selected || surveyed.record.is_some() {
+        let (live, relation) = match &route_state.action {
+            // A route that no longer forwards loses its entry.
+            Action::NotForwarding(_) => return None,
+            Action::Unreadable(refusal) => {
+                keep();
+                // A route that is neither selected nor recorded is not part of the request.
+                if route_state.route.is_selected || route_state.entry.is_some() {
                     self.left.push(refusal.clone());
-                    self.grows |= !wish.is_rest();
+                    self.grows |= !request.is_rest();
                 }
                 return None;
             }
-            Finding::Forward { live, leads } => (live, leads),
+            Action::Forward { live, relation } => (live, relation),
         };
-        let target = match leads {
-            Leads::Elsewhere { owners, .. } => Ok(match surveyed.split {
-                Some(split) => Target::released(owners.clone(), split, None),
-                None => Target::owners(owners.clone()),
+        let target = match relation {
+            Relation::Unrelated { owner_list, .. } => Ok(match route_state.split {
+                Some(split) => PlannedList::released(owner_list.clone(), split, None),
+                None => PlannedList::unsplit(owner_list.clone()),
             }),
-            Leads::Here { owners, anchor } => {
-                self.is_led_to = true;
+            Relation::Managed { owner_list, anchor } => {
+                self.leads_to_rollout = true;
                 let warnings = &mut self.warnings;
-                wish.target(surveyed, owners, anchor, warnings)
+                request.planned_list(route_state, owner_list, anchor, warnings)
             }
-            Leads::Replaced {
-                owners,
-                by,
+            Relation::StableReplaced {
+                owner_list,
+                replacement,
                 refusal,
             } => {
-                self.is_led_to = true;
-                if wish.is_down() || !surveyed.route.is_selected {
+                self.leads_to_rollout = true;
+                if request.is_down() || !route_state.route.is_selected {
                     self.warnings.push(Warning::Repointed {
-                        route: surveyed.route.label(),
+                        route: route_state.route.label(),
                     });
-                    let share = share_of(owners, |slot| slot.is_same(by));
-                    let split = surveyed.split;
-                    Ok(Target::owners(match split {
-                        Some(split) => rebalanced(owners.clone(), &[by], share, split),
-                        None => owners.clone(),
+                    let share = share_of(owner_list, |it| it.is_same(replacement));
+                    let split = route_state.split;
+                    Ok(PlannedList::unsplit(match split {
+                        Some(split) => rebalanced(owner_list.clone(), &[replacement], share, split),
+                        None => owner_list.clone(),
                     }))
                 } else {
                     Err(refusal.clone())
                 }
             }
-            Leads::SplitBy(rollout) => {
-                let managed = &wish.intent.managed;
-                if wish.is_rest() && (managed.in_force.is_empty() || managed.is_ending) {
-                    self.is_led_to = true;
+            Relation::SplitByOther(rollout) => {
+                let managed = &request.intent.managed;
+                if request.is_rest() && (managed.in_force.is_empty() || managed.is_ending) {
+                    self.leads_to_rollout = true;
                     return None;
                 }
                 Err(Refusal::SplitByOther {
-                    route: surveyed.route.label(),
-                    stable: wish.roles.stable.label(),
+                    route: route_state.route.label(),
+                    stable: request.roles.stable.label(),
                     rollout: rollout.clone(),
                 })
             }
-            Leads::Unrecorded => {
-                let applied = wish.intent.applied.as_ref();
-                let list = without_canary(live, wish.roles, applied, !wish.is_rest())
-                    .filter(|_| surveyed.route.is_selected);
-                self.is_led_to |= surveyed.route.is_selected
+            Relation::RecordUnreadable => {
+                let applied = request.intent.applied.as_ref();
+                let list = without_canary(live, request.roles, applied, !request.is_rest())
+                    .filter(|_| route_state.route.is_selected);
+                self.leads_to_rollout |= route_state.route.is_selected
                     && live
-                        .slots
+                        .destinations
                         .iter()
-                        .any(|slot| wish.roles.stable.is_owners(slot));
-                self.is_led_to |= list.is_some();
+                        .any(|it| request.roles.stable.is_listed_as(it));
+                self.leads_to_rollout |= list.is_some();
                 return list;
             }
         };
@@ -201,130 +219,139 @@ impl<'a> Weights<'a> {
             Ok(target) => target,
             Err(refusal) => {
                 self.left.push(refusal);
-                self.grows |= wish.may_grow(live);
-                keep(surveyed);
+                self.grows |= request.may_grow(live);
+                keep();
                 return None;
             }
         };
-        self.shrinks |= surveyed.split.is_some() && wish.canary_shrinks(live, &target.list);
-        if wish.grows(live, &target.list) {
+        self.shrinks |= route_state.split.is_some() && request.canary_shrinks(live, &target.list);
+        if request.grows(live, &target.list) {
             self.grows = true;
-            if growth == Growth::Withheld {
-                keep(surveyed);
+            if growth == CanaryGrowth::Withheld {
+                keep();
                 return None;
             }
         }
-        if let Some(split) = target.split {
-            let route = &surveyed.route;
-            let name = route.own_name();
-            let matchers = surveyed.matchers;
-            let at = match surveyed.record {
-                // Moving other routes is no reason to write.
-                Some(old) if old.0 == name && old.2 == matchers => old.1,
-                _ => route.at,
-            };
-            match (split, surveyed.record) {
-                (Remembered::Same, Some(old)) => {
-                    record.add_kept(name.to_owned(), at, matchers, old.3);
+        if let Some(update) = target.update {
+            let mut entry = route_state.new_entry();
+            if let Some(old) = route_state.entry {
+                entry.split = old.split;
+                if old.name == entry.name && old.matchers == entry.matchers {
+                    // If only other routes moved, the record does not have to change.
+                    entry.position = old.position;
                 }
-                (Remembered::Same, None) => {
-                    if let Some(split) = surveyed.split {
-                        record.add(name.to_owned(), at, matchers, split.clone());
-                    }
-                }
-                (Remembered::New(split), _) => record.add(name.to_owned(), at, matchers, *split),
             }
-            record.is_split(|| matchers.with_name(route.name));
+            match (update, route_state.entry, route_state.split) {
+                (RecordUpdate::Keep, Some(_), _) => record.add_kept(entry),
+                (RecordUpdate::Keep, None, Some(split)) => record.add(entry, split.clone()),
+                (RecordUpdate::Keep, None, None) => {}
+                (RecordUpdate::Replace(split), _, _) => record.add(entry, *split),
+            }
+            let name = route_state.route.name;
+            record.forget_owner_canary_route(|| route_state.matchers.with_name(name));
         }
         Some(target.list)
     }
 }
 
-/// Routes that send traffic to the canary although nothing was rolled out before: their owner wants that.
-fn owners_canary_routes(survey: &Survey<'_>) -> Vec<Hash> {
-    let is_canarys = |it: &&Surveyed<'_>| match &it.finding {
-        Finding::Forward {
+/// Hashes of the routes that send traffic to the canary before the first split: their owner wrote them that way.
+fn owner_canary_routes(state: &TableState<'_>) -> Vec<Hash> {
+    let leads_to_canary = |it: &&RouteState<'_>| match &it.action {
+        Action::Forward {
             live,
-            leads: Leads::Elsewhere { .. },
-        } => live.slots.iter().any(|slot| survey.roles.canary.is(slot)),
+            relation: Relation::Unrelated { .. },
+        } => live.destinations.iter().any(|it| state.roles.canary.is(it)),
         _ => false,
     };
-    let hash = |it: &Surveyed<'_>| it.matchers.with_name(it.route.name);
-    let mut owners: Vec<Hash> = survey.routes.iter().filter(is_canarys).map(hash).collect();
-    if !owners.is_empty() {
-        // A route that is split may look alike, and has to be recognised.
-        let split = survey.routes.iter().filter(|it| !is_canarys(it));
+    let hash = |it: &RouteState<'_>| it.matchers.with_name(it.route.name);
+    let mut hashes: Vec<Hash> = state
+        .routes
+        .iter()
+        .filter(leads_to_canary)
+        .map(hash)
+        .collect();
+    if !hashes.is_empty() {
+        // A hash must not match a route that is split.
+        let split = state.routes.iter().filter(|it| !leads_to_canary(it));
         let split: HashSet<Hash> = split.map(hash).collect();
-        owners.retain(|owner| !split.contains(owner));
+        hashes.retain(|hash| !split.contains(hash));
     }
-    owners
+    hashes
 }
 
-/// What a route becomes.
-struct Target<'a> {
+/// The new list of a route.
+struct PlannedList<'a> {
     list: DestinationList<'a>,
-    /// What has to be remembered; `None` when the list is the owner's.
-    split: Option<Remembered>,
+    /// How the record changes; `None` if the list is the owner's, so the route needs no entry.
+    update: Option<RecordUpdate>,
 }
 
-/// What has to be remembered of a route.
-enum Remembered {
-    /// The split that is recorded.
-    Same,
-    New(Box<Split>),
+/// How the record entry of a split route changes.
+enum RecordUpdate {
+    /// The recorded split stays.
+    Keep,
+    /// This is the new split.
+    Replace(Box<Split>),
 }
 
-impl<'a> Target<'a> {
-    /// The list as its owner wrote it.
-    fn owners(list: DestinationList<'a>) -> Self {
+impl<'a> PlannedList<'a> {
+    /// The owner's list.
+    fn unsplit(list: DestinationList<'a>) -> Self {
         Self {
-            list: list.resting(),
-            split: None,
+            list: list.at_rest(),
+            update: None,
         }
     }
 
-    /// The same for a route that was split. Its owner may have changed the `anchor` since; where the route no longer leads to
-    /// the Rollout, only the record tells which destinations were split.
-    fn released(list: DestinationList<'a>, split: &Split, anchor: Option<&Slot<'a>>) -> Self {
-        let originals: Vec<Slot<'a>> = {
+    /// The owner's list of a route that was split and no longer is.
+    ///
+    /// `anchor` is given if the route still leads to the Rollout: its owner may have changed it since the split. Otherwise,
+    /// only the record says which destinations were split.
+    fn released(
+        list: DestinationList<'a>,
+        split: &Split,
+        anchor: Option<&Destination<'a>>,
+    ) -> Self {
+        let originals: Vec<Destination<'a>> = {
             let find = |(index, original): (usize, &Original)| {
-                let mut slots = list.slots.iter();
-                let found = slots.find(|slot| slot.is_recorded_as(&original.1, split.by));
+                let mut destinations = list.destinations.iter();
+                let found = destinations
+                    .find(|it| it.is_recorded_as(&original.destination, split.distinction));
                 found.or(anchor.filter(|_| index == 0)).cloned()
             };
             let originals = split.originals.iter().enumerate();
             originals.filter_map(find).collect()
         };
-        let ours: Vec<&Slot<'a>> = originals.iter().collect();
-        let share = share_of(&list, |slot| ours.iter().any(|mine| slot.is_same(mine)));
-        Self::owners(rebalanced(list, &ours, share, split))
+        let ours: Vec<&Destination<'a>> = originals.iter().collect();
+        let share = share_of(&list, |it| ours.iter().any(|mine| it.is_same(mine)));
+        Self::unsplit(rebalanced(list, &ours, share, split))
     }
 }
 
-/// A checked intent.
-struct Wish<'w, 'a> {
+/// A validated SetWeight request.
+struct Request<'w, 'a> {
     roles: &'w Roles<'a>,
     intent: &'a Intent,
     desired: u32,
     max: u32,
-    /// Services of an experiment that are to get traffic; none of them twice, none is stable or canary.
+    /// The Services of an experiment that get traffic. They are distinct, and none is the stable or the canary Service.
     additional: Vec<(Role<'a>, u32)>,
-    /// Whether the owner's destinations stay in the list with weight 0 while they get nothing.
+    /// Whether a destination of the owner that gets no traffic stays in the list with weight 0 (`zeroWeight: keep`).
     keeps_zero: bool,
 }
 
-impl<'w, 'a> Wish<'w, 'a> {
-    fn new(survey: &'w Survey<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
-        let roles = &survey.roles;
+impl<'w, 'a> Request<'w, 'a> {
+    fn new(state: &'w TableState<'a>, split: &'a WeightSplit) -> Result<Self, Refusal> {
+        let roles = &state.roles;
         let max = u32::try_from(split.max).ok().filter(|max| *max > 0);
         let max = max.ok_or(Refusal::MaxWeight(split.max))?;
-        let mut desired = checked(roles.canary.name(), split.desired)?.min(max);
+        let mut desired = checked_weight(roles.canary.name(), split.desired)?.min(max);
         let mut additional: Vec<(Role<'a>, u32)> = Vec::new();
         for extra in &split.additional {
             let service = extra.service.as_str();
-            let weight = checked(service, extra.weight)?;
+            let weight = checked_weight(service, extra.weight)?;
             if service.is_empty() || weight == 0 || roles.is_service(&roles.stable, service) {
-                // Stable gets what is left.
+                // Stable gets what the others leave.
             } else if roles.is_service(&roles.canary, service) {
                 desired = desired.saturating_add(weight);
             } else if let Some((_, sum)) = additional
@@ -338,17 +365,17 @@ impl<'w, 'a> Wish<'w, 'a> {
         }
         if desired > 0 {
             roles.check_hashes()?;
-            if !roles.are_two() {
+            if !roles.has_two_versions() {
                 desired = 0;
             }
         }
         Ok(Self {
             roles,
-            intent: survey.intent,
+            intent: state.intent,
             desired,
             max,
             additional,
-            keeps_zero: survey.config.keeps_zero_weights(),
+            keeps_zero: state.config.keeps_zero_weights(),
         })
     }
 
@@ -357,21 +384,21 @@ impl<'w, 'a> Wish<'w, 'a> {
         self.desired == 0 && self.additional.is_empty()
     }
 
-    /// Whether nothing is rolled out: all traffic goes to the stable destination, as the owner wrote it.
+    /// Whether nothing is rolled out: all traffic goes to the stable destination, and the table is as its owner wrote it.
     fn is_rest(&self) -> bool {
-        self.is_down() && !self.roles.keep_apart(self.intent)
+        self.is_down() && !self.roles.must_separate_pods(self.intent)
     }
 
-    /// Whether a route that cannot be planned would get a larger canary share.
+    /// Whether the canary's share would increase in a route that cannot be planned.
     fn may_grow(&self, live: &DestinationList<'_>) -> bool {
-        let weights = live.slots.iter().zip(live.effective_weights());
-        let canary = weights.filter(|(slot, _)| self.roles.canary.is(slot));
+        let weights = live.destinations.iter().zip(live.effective_weights());
+        let canary = weights.filter(|(destination, _)| self.roles.canary.is(destination));
         let canary: u64 = canary.map(|(_, weight)| u64::from(weight)).sum();
         let wanted = u64::from(self.desired) * 100 / u64::from(self.max);
         !self.is_rest() && (wanted > canary || !self.additional.is_empty())
     }
 
-    /// Whether the canary or a Service of an experiment gets more in `target` than in `live`.
+    /// Whether the share of the canary, or of a Service of an experiment, is larger in `target` than in `live`.
     fn grows(&self, live: &DestinationList<'_>, target: &DestinationList<'_>) -> bool {
         let mut roles = [&self.roles.canary].into_iter();
         let mut additional = self.additional.iter().map(|(role, _)| role);
@@ -379,52 +406,53 @@ impl<'w, 'a> Wish<'w, 'a> {
         roles.any(grows) || additional.any(grows)
     }
 
-    /// Whether the canary gets less in `target` than in `live`.
+    /// Whether the share of the canary is smaller in `target` than in `live`.
     fn canary_shrinks(&self, live: &DestinationList<'_>, target: &DestinationList<'_>) -> bool {
         let canary = &self.roles.canary;
         self.share(target, canary) < self.share(live, canary)
     }
 
-    /// What the destinations in a role other than stable get.
+    /// The sum of the effective weights of the destinations in a role, in percent. Stable destinations are not counted.
     fn share(&self, list: &DestinationList<'_>, role: &Role<'_>) -> u32 {
-        let slots = list.slots.iter().zip(list.effective_weights());
-        let slots = slots.filter(|(slot, _)| role.is(slot) && !self.roles.stable.is(slot));
-        slots.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
+        let destinations = list.destinations.iter().zip(list.effective_weights());
+        let destinations = destinations
+            .filter(|(destination, _)| role.is(destination) && !self.roles.stable.is(destination));
+        destinations.fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
     }
 
-    /// What a selected route that leads to the Rollout becomes.
-    fn target(
+    /// Computes the new list of a route that leads to the Rollout.
+    fn planned_list(
         &self,
-        surveyed: &Surveyed<'a>,
-        owners: &DestinationList<'a>,
-        anchor: &Slot<'a>,
+        route_state: &RouteState<'a>,
+        owner_list: &DestinationList<'a>,
+        anchor: &Destination<'a>,
         warnings: &mut Vec<Warning>,
-    ) -> Result<Target<'a>, Refusal> {
-        let route = &surveyed.route;
-        let split = surveyed.split;
-        let ours = match self.managed(surveyed, owners, anchor) {
+    ) -> Result<PlannedList<'a>, Refusal> {
+        let route = &route_state.route;
+        let split = route_state.split;
+        let ours = match self.rollout_destinations(route_state, owner_list, anchor) {
             Ok(ours) => ours,
-            // While nothing is rolled out, owners may split as they like.
-            Err(_) if self.is_rest() => return Ok(Target::owners(owners.clone())),
+            // At rest, the owner's list may be ambiguous.
+            Err(_) if self.is_rest() => return Ok(PlannedList::unsplit(owner_list.clone())),
             Err(refusal) => return Err(refusal),
         };
-        let slots: Vec<&Slot<'a>> = {
+        let destinations: Vec<&Destination<'a>> = {
             let ours = ours.iter().map(|(_, mine)| mine);
             [anchor].into_iter().chain(ours).collect()
         };
-        let is_ours = |slot: &Slot<'a>| slots.iter().any(|mine| slot.is_same(mine));
-        let share = share_of(owners, is_ours);
-        if self.is_rest() && (share == 0 || !self.canary_has_share(owners)) {
+        let is_ours = |it: &Destination<'a>| destinations.iter().any(|mine| it.is_same(mine));
+        let share = share_of(owner_list, is_ours);
+        if self.is_rest() && (share == 0 || !self.canary_has_share(owner_list)) {
             return Ok(match split {
-                Some(split) => Target::released(owners.clone(), split, Some(anchor)),
-                None => Target::owners(owners.clone()),
+                Some(split) => PlannedList::released(owner_list.clone(), split, Some(anchor)),
+                None => PlannedList::unsplit(owner_list.clone()),
             });
         }
         if share == 0 {
             return Err(Refusal::NoShare {
                 route: route.label(),
                 stable: self.roles.stable.label(),
-                taken: taken_by_others(owners, is_ours),
+                taken: taken_by_others(owner_list, is_ours),
             });
         }
         if self.is_rest() && self.roles.stable.is(anchor) {
@@ -433,134 +461,141 @@ impl<'w, 'a> Wish<'w, 'a> {
                 canary: self.roles.canary.name().to_owned(),
             });
         }
-        let is_owners = split.is_none_or(|split| split.share == share);
-        if is_owners && let Some(rule) = owners.broken_rule() {
+        let are_owners_weights = split.is_none_or(|split| split.share == share);
+        if are_owners_weights && let Some(rule) = owner_list.broken_rule() {
             warnings.push(Warning::OwnerWeights {
                 route: route.label(),
                 rule,
             });
         }
-        self.split(surveyed, owners, anchor, &ours, share)
+        self.split(route_state, owner_list, anchor, &ours, share)
     }
 
-    /// The destinations to split between, besides the anchor: stable, canary and additional, as found in the owner's list or
-    /// as they would be made. Each is in the list once at most.
-    fn managed<'s>(
+    /// The destinations that divide the share: stable, canary and those of an experiment. Each is the one in the owner's
+    /// list, or else a copy of the anchor.
+    ///
+    /// # Errors
+    /// Returns `Err` if the owner's list has one of them more than once.
+    fn rollout_destinations<'s>(
         &'s self,
-        surveyed: &Surveyed<'a>,
-        owners: &DestinationList<'a>,
-        anchor: &Slot<'a>,
-    ) -> Result<Vec<(&'s Role<'a>, Slot<'a>)>, Refusal> {
-        let route = &surveyed.route;
-        let is_split = surveyed.split.is_some();
-        self.roles.check_anchor(route, owners, is_split)?;
+        route_state: &RouteState<'a>,
+        owner_list: &DestinationList<'a>,
+        anchor: &Destination<'a>,
+    ) -> Result<Vec<(&'s Role<'a>, Destination<'a>)>, Refusal> {
+        let route = &route_state.route;
+        let is_split = route_state.split.is_some();
+        self.roles.check_anchor(route, owner_list, is_split)?;
         let additional = self.additional.iter().map(|(role, _)| role);
         let roles = [&self.roles.stable, &self.roles.canary]
             .into_iter()
             .chain(additional);
         roles
             .map(|role| {
-                let found = role.find_only(route, owners)?;
-                let slot = found.map_or_else(|| role.copy_of(anchor), Slot::clone);
-                Ok((role, slot))
+                let found = role.find_only(route, owner_list)?;
+                let destination = found.map_or_else(|| role.copy_of(anchor), Destination::clone);
+                Ok((role, destination))
             })
             .collect()
     }
 
-    /// Whether the owner's own list sends traffic to the canary. A zero weight beside weights that sum to 100 does not.
-    fn canary_has_share(&self, owners: &DestinationList<'a>) -> bool {
-        let set = owners.slots.iter().filter_map(Slot::set_weight);
+    /// Whether the owner's list sends traffic to the canary. A weight of 0 beside weights that sum to 100 does not.
+    fn canary_has_share(&self, owner_list: &DestinationList<'a>) -> bool {
+        let set = owner_list
+            .destinations
+            .iter()
+            .filter_map(Destination::nonzero_weight);
         let set: u64 = set.map(u64::from).sum();
-        let mut canary = self.roles.canary.find(owners);
-        canary.any(|canary| canary.set_weight().is_some() || set < 100)
+        let mut canary = self.roles.canary.find(owner_list);
+        canary.any(|canary| canary.nonzero_weight().is_some() || set < 100)
     }
 
-    /// The list with `share` split between `ours`: those that get nothing are removed, those that are missing inserted.
+    /// Divides `share` between `ours`: removes those that get nothing, and inserts those that are missing.
     fn split(
         &self,
-        surveyed: &Surveyed<'a>,
-        owners: &DestinationList<'a>,
-        anchor: &Slot<'a>,
-        ours: &[(&Role<'a>, Slot<'a>)],
+        route_state: &RouteState<'a>,
+        owner_list: &DestinationList<'a>,
+        anchor: &Destination<'a>,
+        ours: &[(&Role<'a>, Destination<'a>)],
         share: u32,
-    ) -> Result<Target<'a>, Refusal> {
+    ) -> Result<PlannedList<'a>, Refusal> {
         let wanted: Vec<u32> = self.additional.iter().map(|(_, weight)| *weight).collect();
         let shares = weight::split(share, self.desired, self.max, &wanted);
         let weights = [shares.stable, shares.canary]
             .into_iter()
             .chain(shares.additional);
-        let ours: Vec<(&Role<'a>, &Slot<'a>, u32)> = ours
+        let ours: Vec<(&Role<'a>, &Destination<'a>, u32)> = ours
             .iter()
             .zip(weights)
-            .map(|((role, slot), weight)| (*role, slot, weight))
+            .map(|((role, destination), weight)| (*role, destination, weight))
             .collect();
 
-        let mut slots = Vec::with_capacity(owners.slots.len() + 1);
-        let mut originals: Vec<(usize, &Slot<'a>)> = Vec::new();
-        let mut idle: Vec<(usize, &Slot<'a>)> = Vec::new();
-        let mut foreign: Vec<&Slot<'a>> = Vec::new();
-        let mut added: Vec<Slot<'a>> = Vec::new();
-        let mut stable = StableIs::Absent;
-        for (at, slot) in owners.slots.iter().enumerate() {
-            let is_anchor = slot.is_same(anchor);
-            let mine = ours.iter().find(|(_, mine, _)| slot.is_same(mine));
-            // Where subsets distinguish the roles, the anchor itself has none of them.
+        let mut destinations = Vec::with_capacity(owner_list.destinations.len() + 1);
+        let mut originals: Vec<(usize, &Destination<'a>)> = Vec::new();
+        let mut idle: Vec<(usize, &Destination<'a>)> = Vec::new();
+        let mut foreign: Vec<&Destination<'a>> = Vec::new();
+        let mut added: Vec<Destination<'a>> = Vec::new();
+        let mut stable = StableInList::Absent;
+        for (at, destination) in owner_list.destinations.iter().enumerate() {
+            let is_anchor = destination.is_same(anchor);
+            let mine = ours.iter().find(|(_, mine, _)| destination.is_same(mine));
+            // If subsets by Pods distinguish the roles, the anchor is in neither role.
             let Some(weight) = mine
                 .map(|(_, _, weight)| *weight)
                 .or(is_anchor.then_some(0))
             else {
-                if slot.is_explicit_zero() {
-                    idle.push((at, slot));
+                if destination.is_explicit_zero() {
+                    idle.push((at, destination));
                 } else {
-                    foreign.push(slot);
-                    slots.push(slot.clone());
+                    foreign.push(destination);
+                    destinations.push(destination.clone());
                 }
                 continue;
             };
             let first = if is_anchor { 0 } else { originals.len() };
-            originals.insert(first, (at, slot));
+            originals.insert(first, (at, destination));
             if weight > 0 || (self.keeps_zero && mine.is_some()) {
                 if is_anchor {
-                    stable = StableIs::Listed;
+                    stable = StableInList::Listed;
                 }
-                slots.push(slot.clone().weighing(Some(weight)));
+                destinations.push(destination.clone().with_weight(Some(weight)));
             }
             if !is_anchor {
                 continue;
             }
             let missing = ours
                 .iter()
-                .filter(|(_, mine, weight)| *weight > 0 && !owners.holds(mine));
+                .filter(|(_, mine, weight)| *weight > 0 && !owner_list.contains(mine));
             for (role, _, weight) in missing {
-                let made = role.made_from(slot, &surveyed.route)?;
+                let made = role.made_from(destination, &route_state.route)?;
                 if stable.is_absent() && std::ptr::eq(*role, &self.roles.stable) {
-                    stable = StableIs::Made;
+                    stable = StableInList::Made;
                 }
-                slots.push(made.clone().weighing(Some(*weight)));
+                destinations.push(made.clone().with_weight(Some(*weight)));
                 added.push(made);
             }
         }
-        if !owners.form.is_listed() {
-            // The owner wrote no list at all, so every destination in it is inserted by us.
+        if !owner_list.form.is_listed() {
+            // The owner wrote no list, so every destination in it was inserted.
             originals.clear();
-            stable = StableIs::Absent;
+            stable = StableInList::Absent;
             let present = ours.iter().filter(|(_, _, weight)| *weight > 0);
             added = present.map(|(_, mine, _)| (*mine).clone()).collect();
         }
         let list = DestinationList {
-            slots,
+            destinations,
             form: ListForm::Listed,
         };
-        // While ping and pong are exchanged, only the record says that the route is split. If the owner lists the canary with
-        // exactly these weights, the record says that they are the owner's.
+        // The list equals the owner's, so nothing has to be recorded, with two exceptions: while ping and pong are
+        // exchanged, only the record says that the route is split; and if the owner lists the canary with exactly these
+        // weights, the record says that the owner wrote them.
         let mut others = ours.iter().filter(|(_, mine, _)| !mine.is_same(anchor));
-        let lists_canary = others.any(|(_, mine, _)| owners.holds(mine));
-        if list.equals(owners) && self.roles.stable.is(anchor) && !lists_canary {
-            return Ok(Target { list, split: None });
+        let lists_canary = others.any(|(_, mine, _)| owner_list.contains(mine));
+        if list.equals(owner_list) && self.roles.stable.is(anchor) && !lists_canary {
+            return Ok(PlannedList { list, update: None });
         }
-        let changed = Changed {
-            // The owner may give others more or less later. The record keeps the share for which the originals were written.
-            share: match surveyed.split {
+        let draft = SplitDraft {
+            // Keep the share for which the originals were written: the owner may have changed the weights of others since.
+            share: match route_state.split {
                 Some(old) if old.originals.len() == originals.len() => old.share,
                 _ => share,
             },
@@ -569,50 +604,52 @@ impl<'w, 'a> Wish<'w, 'a> {
             idle,
             foreign,
             added,
-            by: self.roles.by,
-            list: owners.form,
+            distinction: self.roles.distinction,
+            list: owner_list.form,
         };
-        let split = match surveyed.split {
-            Some(old) if changed.is_recorded(old) => Remembered::Same,
-            _ => Remembered::New(Box::new(changed.record(surveyed.route.protocol))),
+        let update = match route_state.split {
+            Some(old) if draft.is_recorded(old) => RecordUpdate::Keep,
+            _ => RecordUpdate::Replace(Box::new(draft.into_split(route_state.route.protocol))),
         };
-        Ok(Target {
+        Ok(PlannedList {
             list,
-            split: Some(split),
+            update: Some(update),
         })
     }
 }
 
-/// What a split changes in a route: a [`Split`] before it is written out.
-struct Changed<'s, 'a> {
+/// A new [`Split`] that still borrows its destinations, so that an unchanged one is compared without copying JSON.
+struct SplitDraft<'s, 'a> {
     share: u32,
-    originals: Vec<(usize, &'s Slot<'a>)>,
-    idle: Vec<(usize, &'s Slot<'a>)>,
-    foreign: Vec<&'s Slot<'a>>,
-    added: Vec<Slot<'a>>,
-    by: Distinction,
+    originals: Vec<(usize, &'s Destination<'a>)>,
+    idle: Vec<(usize, &'s Destination<'a>)>,
+    foreign: Vec<&'s Destination<'a>>,
+    added: Vec<Destination<'a>>,
+    distinction: Distinction,
     list: ListForm,
-    stable: StableIs,
+    stable: StableInList,
 }
 
-impl Changed<'_, '_> {
-    /// Whether `old` says the same. What other Rollouts changed in the route does not count: it is no reason to write.
+impl SplitDraft<'_, '_> {
+    /// Whether `old` is the same split. Foreign destinations are not compared: if another Rollout changed them, this record
+    /// does not have to be written.
     fn is_recorded(&self, old: &Split) -> bool {
-        let same = |slots: &[(usize, &Slot<'_>)], recorded: &[Original]| {
-            slots.len() == recorded.len()
-                && slots
+        let same = |destinations: &[(usize, &Destination<'_>)], recorded: &[Original]| {
+            destinations.len() == recorded.len()
+                && destinations
                     .iter()
                     .zip(recorded)
-                    .all(|((at, slot), Original(old_at, value))| {
-                        at == old_at && slot.is_value(value)
+                    .all(|((at, destination), old)| {
+                        *at == old.position && destination.equals_json(&old.destination)
                     })
         };
-        let is_added = |(slot, id): (&Slot<'_>, &DestinationId)| {
-            slot.is(id) && id.port.is_some() == (self.by.port && slot.port().is_some())
+        let is_added = |(destination, id): (&Destination<'_>, &DestinationId)| {
+            destination.is(id)
+                && id.port.is_some() == (self.distinction.port && destination.port().is_some())
         };
         self.share == old.share
             && self.stable == old.stable
-            && self.by == old.by
+            && self.distinction == old.distinction
             && self.list == old.list
             && self.added.len() == old.added.len()
             && self.added.iter().zip(&old.added).all(is_added)
@@ -620,9 +657,13 @@ impl Changed<'_, '_> {
             && same(&self.idle, &old.idle)
     }
 
-    fn record(&self, protocol: Protocol) -> Split {
-        let written = |slots: &[(usize, &Slot<'_>)]| {
-            let originals = slots.iter().map(|(at, slot)| Original(*at, slot.value()));
+    /// The split to record.
+    fn into_split(self, protocol: Protocol) -> Split {
+        let written = |destinations: &[(usize, &Destination<'_>)]| {
+            let originals = destinations.iter().map(|(at, destination)| Original {
+                position: *at,
+                destination: destination.value(),
+            });
             originals.collect()
         };
         Split {
@@ -630,54 +671,59 @@ impl Changed<'_, '_> {
             share: self.share,
             originals: written(&self.originals),
             idle: written(&self.idle),
-            foreign: self.foreign.iter().map(|slot| slot.place()).collect(),
+            foreign: self.foreign.iter().map(|it| it.place()).collect(),
             added: self
                 .added
                 .iter()
-                .filter_map(|slot| slot.id(self.by))
+                .filter_map(|it| it.id(self.distinction))
                 .collect(),
-            by: self.by,
+            distinction: self.distinction,
             list: self.list,
             stable: self.stable,
         }
     }
 }
 
-/// The owner's list, restored after the owner gave more or less to others while it was split.
+/// Adapts the stable weight of a restored list, if the owner changed the weights of foreign destinations while the route was
+/// split.
 ///
-/// If the weight of the first of `ours`, the stable one, was written for the old share and now breaks the sum of 100, it
-/// takes the difference.
+/// The weight of the first of `ours`, the stable destination, was written for the recorded share. If the sum is not 100 any
+/// more, the stable destination gets the difference: `reviews 80, legacy 40` becomes `reviews 60, legacy 40`.
 fn rebalanced<'a>(
-    mut owners: DestinationList<'a>,
-    ours: &[&Slot<'a>],
+    mut owner_list: DestinationList<'a>,
+    ours: &[&Destination<'a>],
     share: u32,
     split: &Split,
 ) -> DestinationList<'a> {
-    let as_written = split.share == share;
+    let is_unchanged = split.share == share;
     let Some((anchor, rest)) = ours.split_first() else {
-        return owners;
+        return owner_list;
     };
-    let active = owners.slots.iter().filter(|slot| !slot.is_explicit_zero());
-    let weights: Vec<Option<u32>> = active.map(Slot::weight).collect();
-    if as_written || broken_weight_rule(&weights).is_none() {
-        return owners;
-    }
-    let others: u32 = owners
-        .slots
+    let active = owner_list
+        .destinations
         .iter()
-        .filter(|slot| !slot.is_same(anchor) && rest.iter().any(|mine| slot.is_same(mine)))
-        .filter_map(Slot::set_weight)
+        .filter(|it| !it.is_explicit_zero());
+    let weights: Vec<Option<u32>> = active.map(Destination::weight).collect();
+    if is_unchanged || broken_weight_rule(&weights).is_none() {
+        return owner_list;
+    }
+    let others: u32 = owner_list
+        .destinations
+        .iter()
+        .filter(|it| !it.is_same(anchor) && rest.iter().any(|mine| it.is_same(mine)))
+        .filter_map(Destination::nonzero_weight)
         .fold(0, u32::saturating_add);
     let rest = share.saturating_sub(others);
-    for slot in &mut owners.slots {
-        if slot.is_same(anchor) && slot.set_weight().is_some() && rest > 0 {
-            *slot = slot.clone().weighing(Some(rest));
+    for destination in &mut owner_list.destinations {
+        if destination.is_same(anchor) && destination.nonzero_weight().is_some() && rest > 0 {
+            *destination = destination.clone().with_weight(Some(rest));
         }
     }
-    owners
+    owner_list
 }
 
-fn checked(service: &str, weight: i32) -> Result<u32, Refusal> {
+/// Returns the weight of a Service, or the error that it is negative.
+fn checked_weight(service: &str, weight: i32) -> Result<u32, Refusal> {
     u32::try_from(weight).map_err(|_| Refusal::NegativeWeight {
         service: service.to_owned(),
         weight,

@@ -1,19 +1,20 @@
 //! Splits a share of traffic between stable, canary and the Services of an experiment.
 
-/// What each gets of the managed share, in percent of the route's traffic. The sum is always that share.
+/// The parts of the managed share, in percent of the route's traffic. Their sum is the managed share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shares {
     pub(crate) stable: u32,
     pub(crate) canary: u32,
-    /// In the order of the wanted weights.
+    /// In the order of the requested weights.
     pub(crate) additional: Vec<u32>,
 }
 
-/// Splits `managed` (percent of a route's traffic) as `desired` and `additional` out of `max` ask for.
+/// Splits `managed` (percent of a route's traffic) by the weights `desired` and `additional`, which are out of `max`.
 ///
-/// The canary and each additional Service are rounded half up, the stable Service gets the rest. A destination
-/// with a weight keeps at least 1 as long as `managed` is enough for that. If more than `max` is wanted, stable gets nothing
-/// and the others share in proportion: the controller does not rule that out for experiments.
+/// The parts of the canary and of each additional Service are rounded half up, and the stable Service gets the rest. A
+/// destination with a weight gets at least 1, if `managed` is large enough for that. If the sum of the weights is larger
+/// than `max`, which the controller does not prevent for experiments, stable gets nothing and the others get parts in
+/// proportion to their weights.
 ///
 /// ```text
 /// managed 80, canary 25 of 100                    canary 20, stable 60
@@ -45,7 +46,7 @@ pub(crate) fn split(managed: u32, desired: u32, max: u32, additional: &[u32]) ->
         .collect();
     let available = managed.saturating_sub(if stable_wanted { least } else { 0 });
     let mut sum: u64 = parts.iter().sum();
-    // Rounding up and the minimum of 1 can ask for more than there is, or, without stable, rounding down for less.
+    // Rounding up and the minimum of 1 can make the sum too large. Without stable, rounding down can make it too small.
     while let Some(largest) = parts
         .iter_mut()
         .zip(&wanted)
@@ -98,14 +99,14 @@ mod tests {
     }
 
     #[test]
-    fn ends_of_the_range_leave_nothing_to_the_other() {
+    fn at_the_ends_of_the_range_one_gets_all() {
         check(100, 0, 100, &[], &[100, 0]);
         check(100, 100, 100, &[], &[0, 100]);
         check(90, 2000, 1000, &[], &[0, 90]);
     }
 
     #[test]
-    fn both_keep_at_least_one_between_the_ends() {
+    fn between_the_ends_both_get_at_least_one() {
         check(100, 1, 1000, &[], &[99, 1]);
         check(100, 999, 1000, &[], &[1, 99]);
         check(2, 1, 100, &[], &[1, 1]);
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_max_is_shared_in_proportion() {
+    fn weights_above_max_are_shared_in_proportion() {
         check(100, 100, 100, &[100], &[0, 50, 50]);
         check(99, 50, 100, &[50], &[0, 49, 50]);
         check(100, 1, 3, &[1, 1], &[0, 34, 33, 33]);

@@ -1,28 +1,26 @@
-//! One object of a document, and methods that read its keys.
+//! An object of a document, and methods that read its keys.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::problem::{Problem, type_name};
+use crate::{Problem, type_name};
 
 /// A JSON object whose keys are all known. `null` counts as absent.
-///
-/// Each method that reads a key returns `Err` if the key holds a value of another type.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// The name of the document in messages without a path.
+    /// The name of the document, for messages about a value without a path.
     whole: &'static str,
     path: String,
     keys: Option<&'a Map<String, Value>>,
 }
 
 impl<'a> Block<'a> {
-    /// A whole document, which messages call `whole`.
+    /// Reads a whole document, which messages call `whole`.
     ///
     /// # Errors
-    /// Returns `Err` if it is no object or has a key that is not `known`; likewise for the blocks inside.
+    /// Returns `Err` if it is not an object, or has a key that is not `known`.
     pub fn root(value: &'a Value, whole: &'static str, known: &[&str]) -> Result<Self, Problem> {
         Self::new(whole, String::new(), Some(value), known)
     }
@@ -59,7 +57,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// Path of `key` from the top.
+    /// The path of `key` from the top of the document.
     #[must_use]
     pub fn path(&self, key: &str) -> String {
         if self.path.is_empty() {
@@ -69,7 +67,7 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The problem that none of the `needed` keys is set.
+    /// Returns the problem that none of the `needed` keys is set.
     #[must_use]
     pub fn empty(&self, needed: &'static str) -> Problem {
         Problem::Empty {
@@ -78,10 +76,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// One of the `allowed` words.
+    /// Reads one of the `allowed` words.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not one of these words.
     pub fn one_of(&self, key: &str, allowed: &[&str]) -> Result<Option<&'a str>, Problem> {
         match self.string(key)? {
             Some(value) if !allowed.contains(&value) => Err(Problem::Value {
@@ -93,10 +91,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// A list of the `allowed` words; empty when absent.
+    /// Reads a list of the `allowed` words; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list, or if an item is not one of these words.
     pub fn words(&self, key: &str, allowed: &[&str]) -> Result<Vec<&'a str>, Problem> {
         let words = self.array(key)?.iter().enumerate().map(|(index, value)| {
             let path = || format!("{}[{index}]", self.path(key));
@@ -112,20 +110,20 @@ impl<'a> Block<'a> {
         words.collect()
     }
 
-    /// Text.
+    /// Reads a string.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a string.
     pub fn string(&self, key: &str) -> Result<Option<&'a str>, Problem> {
         self.value(key)
             .map(|value| as_string(value, || self.path(key)))
             .transpose()
     }
 
-    /// A list of texts; empty when absent.
+    /// Reads a list of strings; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list of strings.
     pub fn strings(&self, key: &str) -> Result<Vec<String>, Problem> {
         let strings = self.array(key)?.iter().enumerate().map(|(index, value)| {
             as_string(value, || format!("{}[{index}]", self.path(key))).map(str::to_owned)
@@ -133,10 +131,10 @@ impl<'a> Block<'a> {
         strings.collect()
     }
 
-    /// Texts by name; empty when absent.
+    /// Reads an object with strings as values; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not an object with strings as values.
     pub fn texts(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
         let texts = self.object(key)?.into_iter().flatten();
         let texts = texts.map(|(name, value)| {
@@ -146,10 +144,10 @@ impl<'a> Block<'a> {
         texts.collect()
     }
 
-    /// A list of any values; empty when absent.
+    /// Reads a list of any values; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list.
     pub fn array(&self, key: &str) -> Result<&'a [Value], Problem> {
         match self.value(key) {
             None => Ok(&[]),
@@ -158,10 +156,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// An object with keys that only the caller knows.
+    /// Reads an object without checking its keys.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not an object.
     pub fn object(&self, key: &str) -> Result<Option<&'a Map<String, Value>>, Problem> {
         match self.value(key) {
             None => Ok(None),
@@ -170,26 +168,26 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// The object under `key`; one without keys when absent.
+    /// Reads an object; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not an object, or has a key that is not `known`.
     pub fn block(&self, key: &str, known: &[&str]) -> Result<Self, Problem> {
         Self::new(self.whole, self.path(key), self.value(key), known)
     }
 
-    /// The object `value` at `path`, where other types may be allowed too.
+    /// Reads the object `value` at `path`. This is for keys that also allow other types, which the caller has excluded.
     ///
     /// # Errors
-    /// Returns `Err` if it is no object, or has a key that is not `known`.
+    /// Returns `Err` if it is not an object, or has a key that is not `known`.
     pub fn nested(&self, path: String, value: &'a Value, known: &[&str]) -> Result<Self, Problem> {
         Self::new(self.whole, path, Some(value), known)
     }
 
-    /// The objects in the list under `key`.
+    /// Reads a list of objects; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list of objects, or if one has a key that is not `known`.
     pub fn blocks(&self, key: &str, known: &[&str]) -> Result<Vec<Self>, Problem> {
         let blocks = self.array(key)?.iter().enumerate().map(|(index, value)| {
             Self::new(
@@ -202,10 +200,10 @@ impl<'a> Block<'a> {
         blocks.collect()
     }
 
-    /// The objects under `key`, each with the name that the document gives it.
+    /// Reads an object with objects as values, and returns them with their names; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not an object with objects as values, or if one has a key that is not `known`.
     pub fn named_blocks(&self, key: &str, known: &[&str]) -> Result<Vec<(&'a str, Self)>, Problem> {
         let named = self
             .object(key)?
@@ -221,10 +219,10 @@ impl<'a> Block<'a> {
         named.collect()
     }
 
-    /// The name of a Kubernetes object; an empty one counts as absent.
+    /// Reads the name of a Kubernetes object. An empty name counts as absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not the name of a Kubernetes object.
     pub fn object_name(&self, key: &str) -> Result<Option<String>, Problem> {
         match self.string(key)? {
             None | Some("") => Ok(None),
@@ -232,9 +230,10 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// Reads a list of names of Kubernetes objects; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list of such names.
     pub fn object_names(&self, key: &str) -> Result<Vec<String>, Problem> {
         let names = self.strings(key)?.into_iter().enumerate();
         names
@@ -242,10 +241,10 @@ impl<'a> Block<'a> {
             .collect()
     }
 
-    /// The number of a port.
+    /// Reads a port number.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a number within 1 and 65535.
     pub fn port(&self, key: &str) -> Result<Option<u32>, Problem> {
         let Some(value) = self.value(key) else {
             return Ok(None);
@@ -263,10 +262,10 @@ impl<'a> Block<'a> {
         }
     }
 
-    /// A span of time as Go writes it: whole numbers with the units `h`, `m`, `s` and `ms`, for example `1m30s`.
+    /// Reads a duration in Go's form: whole numbers with the units `h`, `m`, `s` and `ms`, for example `1m30s`.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not such a duration.
     pub fn duration(&self, key: &str) -> Result<Option<Duration>, Problem> {
         let Some(text) = self.string(key)? else {
             return Ok(None);
@@ -279,20 +278,20 @@ impl<'a> Block<'a> {
         Ok(Some(duration))
     }
 
-    /// The key or the value of a label.
+    /// Reads the key or the value of a label.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value has a character that a label cannot have.
     pub fn label_text(&self, key: &str) -> Result<Option<String>, Problem> {
         self.string(key)?
             .map(|text| checked_label(text, self.path(key)))
             .transpose()
     }
 
-    /// A list of such texts; empty when absent.
+    /// Reads a list of keys or values of labels; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not a list of such texts.
     pub fn label_texts(&self, key: &str) -> Result<Vec<String>, Problem> {
         let texts = self.strings(key)?.into_iter().enumerate();
         texts
@@ -300,10 +299,10 @@ impl<'a> Block<'a> {
             .collect()
     }
 
-    /// Labels and their values; empty when absent.
+    /// Reads labels with their values; empty if absent.
     ///
     /// # Errors
-    /// Returns `Err` if the key holds a value of another type.
+    /// Returns `Err` if the value is not an object of labels.
     pub fn labels(&self, key: &str) -> Result<BTreeMap<String, String>, Problem> {
         let pairs = self
             .object(key)?
@@ -331,12 +330,12 @@ fn as_string(value: &Value, path: impl Fn() -> String) -> Result<&str, Problem> 
         .ok_or_else(|| wrong_type(path(), "a string", value))
 }
 
-/// The name of a Kubernetes object (RFC 1123 subdomain), read from `path`.
+/// Checks that `name`, the value at `path`, is the name of a Kubernetes object (an RFC 1123 subdomain).
 ///
-/// Names go into paths of the API, where a slash would lead elsewhere.
+/// Names become parts of API paths, where a slash would lead to another resource.
 ///
 /// # Errors
-/// Returns `Err` if it is none.
+/// Returns `Err` if it is not.
 pub fn object_name(name: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let edges = name.starts_with(['-', '.']) || name.ends_with(['-', '.']);
@@ -374,7 +373,8 @@ fn parse_duration(mut text: &str) -> Option<Duration> {
     Some(sum)
 }
 
-/// Labels go into a selector string, where a comma or a bracket would change its meaning.
+/// Checks the characters of a label. Labels become parts of a selector string, where a comma or a bracket would change the
+/// meaning.
 fn checked_label(text: &str, path: String) -> Result<String, Problem> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     if !text.chars().all(legal) {
@@ -388,7 +388,7 @@ fn checked_label(text: &str, path: String) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// `a, b or c`.
+/// Joins words for messages: `a, b or c`.
 fn alternatives(words: &[&str]) -> String {
     match words {
         [only] => (*only).to_owned(),
@@ -397,6 +397,7 @@ fn alternatives(words: &[&str]) -> String {
     }
 }
 
+/// The known key that is most similar to `key`.
 fn nearest(key: &str, known: &[&str]) -> String {
     let nearest = known
         .iter()
@@ -404,13 +405,13 @@ fn nearest(key: &str, known: &[&str]) -> String {
     nearest.map_or_else(String::new, |nearest| (*nearest).to_owned())
 }
 
-/// Whether `key` is one of the `known` ones, or may be one that was misspelt: one letter in five is wrong at most.
+/// Whether `key` is one of the `known` keys, or may be a misspelt one: at most one letter in five differs.
 #[must_use]
 pub fn resembles(key: &str, known: &[&str]) -> bool {
     known.iter().any(|known| closeness(key, known) >= 0.8)
 }
 
-/// From 0 to 1; case does not matter.
+/// The similarity of two keys from 0 to 1, ignoring case.
 fn closeness(a: &str, b: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(&a.to_lowercase(), &b.to_lowercase())
 }
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_those_of_go() {
+    fn durations_have_the_form_of_go() {
         check("5s", Some(5000));
         check("0s", Some(0));
         check("500ms", Some(500));

@@ -1,5 +1,5 @@
-//! Reads JSON that a person wrote, strictly. Every error names the path of the key; for an unknown key it also names the most
-//! similar known key.
+//! Reads JSON that a person wrote, and refuses everything that is not expected. Every error names the path of the key; the
+//! error for an unknown key also names the most similar known key.
 //!
 //! ```
 //! use serde_json::json;
@@ -13,7 +13,85 @@
 //! ```
 
 mod block;
-mod problem;
+
+use std::borrow::Cow;
+
+use serde_json::Value;
 
 pub use block::{Block, object_name, resembles};
-pub use problem::{Problem, type_name};
+
+/// What is wrong with a document. Paths are dotted, from the top.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The value of a key has the wrong type.
+    #[error("{path} must be {expected}, found {found}")]
+    Type {
+        /// Path of the key.
+        path: String,
+        /// The expected type.
+        expected: &'static str,
+        /// The type of the value.
+        found: &'static str,
+    },
+    /// A key is not known.
+    #[error("unknown key {path}, did you mean {nearest}?")]
+    UnknownKey {
+        /// Path of the key.
+        path: String,
+        /// The most similar known key.
+        nearest: String,
+    },
+    /// A value is not allowed.
+    #[error("{path} is {found:?}, it must be {expected}")]
+    Value {
+        /// Path of the key.
+        path: String,
+        /// The value.
+        found: String,
+        /// The allowed values.
+        expected: Cow<'static, str>,
+    },
+    /// An object has none of the keys of which it needs one.
+    #[error("{path} is empty: set {needed} in it")]
+    Empty {
+        /// Path of the object.
+        path: String,
+        /// The keys of which one is needed.
+        needed: &'static str,
+    },
+    /// Two keys exclude each other.
+    #[error("{path} contradicts {other}: remove one of them")]
+    Conflict {
+        /// Path of one of the keys.
+        path: String,
+        /// The other key.
+        other: &'static str,
+    },
+}
+
+impl Problem {
+    /// Path of the key that the problem is in.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Type { path, .. }
+            | Self::UnknownKey { path, .. }
+            | Self::Value { path, .. }
+            | Self::Empty { path, .. }
+            | Self::Conflict { path, .. } => path,
+        }
+    }
+}
+
+/// The name of a value's type in messages.
+#[must_use]
+pub const fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

@@ -272,7 +272,7 @@ async fn bad_configuration_is_refused() {
         (here(json!({"routeSelector": "a"})), "routeSelector must be"),
         (
             here(json!({"stableDestination": {"namespace": "edge"}})),
-            "have edge added to --allowed-destination-namespaces",
+            "ask your administrator to add edge to --allowed-destination-namespaces",
         ),
         (
             json!({"routeTableSelector": {"name": "gone", "namespace": "mesh"}}),

@@ -1,40 +1,48 @@
-//! Every key of the plugin block: the parser takes names and choices from here, and the reference is written from it.
+//! The table of all keys of the plugin block, and the reader that accepts only these keys. `cargo xtask docs` generates the
+//! reference in `docs/configuration.md` from the same table.
+
+use std::ops::Deref;
+
+use serde_json::Value;
+use strict_json::Problem;
+
+use crate::error::ConfigProblem;
 
 /// A key of the plugin block, or of an object in it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Key {
     /// The key as written.
     pub name: &'static str,
-    /// What it may hold.
+    /// The form of its value.
     pub value: Shape,
-    /// The default, in words.
+    /// The default, as a text for the reference.
     pub default: &'static str,
-    /// What it is for: Markdown, one line.
+    /// Its description: one line of Markdown.
     pub about: &'static str,
 }
 
-/// What a key holds.
+/// The form of a value.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The name of a Kubernetes object.
     Name,
-    /// Several of them.
+    /// A list of such names.
     Names,
     /// Any text.
     Text,
-    /// Several texts.
+    /// A list of texts.
     Texts,
     /// The key or the value of a label.
     Label,
-    /// Several of them.
+    /// A list of such texts.
     Labels,
     /// Labels with their values.
     LabelMap,
     /// 1 to 65535.
     Port,
-    /// A span of time, as Go writes it: `90s`, `1m30s`.
+    /// A duration in Go's form: `90s`, `1m30s`.
     Duration,
-    /// One of these words; the first is the default if there is one.
+    /// One of these words. If the key has a default, it is the first.
     OneOf(&'static [&'static str]),
     /// An object with these keys.
     Object(&'static [Key]),
@@ -47,8 +55,8 @@ pub const BLOCK: &[Key] = &[
     key(
         "routeTableSelector",
         Shape::Object(&[
-            key("name", Shape::Name, "", "the table of that name"),
-            key("names", Shape::Names, "", "the tables of these names"),
+            key("name", Shape::Name, "", "the table with this name"),
+            key("names", Shape::Names, "", "the tables with these names"),
             key(
                 "labels",
                 Shape::LabelMap,
@@ -63,30 +71,35 @@ pub const BLOCK: &[Key] = &[
                         "operator",
                         Shape::OneOf(&["In", "NotIn", "Exists", "DoesNotExist"]),
                         "required",
-                        "as in a selector of Kubernetes",
+                        "as in a label selector of Kubernetes",
                     ),
                     key("values", Shape::Labels, "", "for `In` and `NotIn`"),
                 ]),
                 "",
-                "tables whose labels meet all of these",
+                "tables whose labels match all of these",
             ),
             key(
                 "namespace",
                 Shape::Name,
                 "the Rollout's, without `namespaces`",
-                "where to look for them; the flag `--allowed-route-table-namespaces` may restrict it",
+                "the namespace of the tables; the flag `--allowed-route-table-namespaces` may restrict it",
             ),
-            key("namespaces", Shape::Names, "", "further places to look"),
+            key(
+                "namespaces",
+                Shape::Names,
+                "",
+                "more namespaces of the tables",
+            ),
         ]),
         "required",
-        "which RouteTables; at least one of `name`, `names`, `labels` and `matchExpressions`. Named tables must exist; \
-         names and labels together select both",
+        "selects the RouteTables, by at least one of `name`, `names`, `labels` and `matchExpressions`. Named tables must exist; \
+         with names and labels, tables that match either are selected",
     ),
     key(
         "routeSelector",
         Shape::Object(&[
-            key("name", Shape::Text, "", "the route of that name"),
-            key("names", Shape::Texts, "", "the routes of these names"),
+            key("name", Shape::Text, "", "the route with this name"),
+            key("names", Shape::Texts, "", "the routes with these names"),
             key(
                 "labels",
                 Shape::LabelMap,
@@ -95,7 +108,7 @@ pub const BLOCK: &[Key] = &[
             ),
         ]),
         "all that lead to stable",
-        "which of their HTTP routes: those of one of the names, and those with all of the labels",
+        "selects HTTP routes of these tables: routes with one of the names, and routes with all of the labels",
     ),
     key(
         "tcpRoutes",
@@ -106,7 +119,7 @@ pub const BLOCK: &[Key] = &[
             "a port of the route's matchers",
         )]),
         "none",
-        "which TCP routes",
+        "selects TCP routes",
     ),
     key(
         "tlsRoutes",
@@ -120,19 +133,19 @@ pub const BLOCK: &[Key] = &[
             key("port", Shape::Port, "any", "the port of that matcher"),
         ]),
         "none",
-        "which TLS routes; each entry needs `sniHosts` or `port`",
+        "selects TLS routes; each entry needs `sniHosts` or `port`",
     ),
     key(
         "stableDestination",
         Shape::Object(DESTINATION),
         "the Service `stableService`",
-        "what counts as stable",
+        "identifies the stable destination",
     ),
     key(
         "canaryDestination",
         Shape::Object(DESTINATION),
         "as stable, named `canaryService`",
-        "what the canary is; what is left out is as for stable, except `name` and `subset`",
+        "identifies the canary destination; absent keys inherit from `stableDestination`, except `name` and `subset`",
     ),
     key(
         "subset",
@@ -147,37 +160,36 @@ pub const BLOCK: &[Key] = &[
                 "label",
                 Shape::Label,
                 "`rollouts-pod-template-hash`",
-                "the pods' label that tells the versions apart",
+                "the label of the pods whose value distinguishes the versions",
             ),
         ]),
         "none",
-        "one Service for both versions, told apart by the hash of their pods",
+        "one Service for both versions, which are distinguished by the hash of their pods",
     ),
     key(
         "headerMatch",
         Shape::OneOf(&["any", "all"]),
         "`any`",
-        "whether a request needs one of the entries in a header step's `match`, or all of them",
+        "whether a request must meet one entry in the `match` of a header step, or all of them",
     ),
     key(
         "headerRoutePlacement",
         Shape::OneOf(&["beforeSource", "top"]),
         "`beforeSource`",
-        "where header routes go: each before the route it is a copy of, or before all routes",
+        "where header routes are inserted: each before the route that it copies, or before all routes",
     ),
     key(
         "zeroWeight",
         Shape::OneOf(&["remove", "keep"]),
         "`remove`",
-        "what becomes of the owner's destinations without traffic: they are taken out until the rollout ends, or stay \
-         with weight 0",
+        "whether the owner's destinations without traffic are removed until the rollout ends, or stay with weight 0",
     ),
     key(
         "verify",
         Shape::OneOf(&["auto", "weights", "accepted"]),
         "`auto`",
-        "when a step is done: as soon as the table shows the weights (`weights`), when Gloo has accepted them too \
-         (`accepted`), or that only if Gloo reports on the table (`auto`)",
+        "when a weight counts as set: if the table has it (`weights`), if Gloo has also accepted the table (`accepted`), or as \
+         `accepted` if Gloo writes a status and as `weights` otherwise (`auto`)",
     ),
     key(
         "promotionGuard",
@@ -186,67 +198,67 @@ pub const BLOCK: &[Key] = &[
                 "settle",
                 Shape::Duration,
                 "`5s`",
-                "how long traffic stays on the canary Service after the stable Service leads to the new Pods only: the \
-                 gateway hears of them later than the API server",
+                "how long traffic stays on the canary Service after all endpoints of the stable Service are new Pods, because the \
+                 gateway receives endpoints later than the API server",
             ),
             key(
                 "timeout",
                 Shape::Duration,
                 "`2m`",
-                "after this time half of the new Pods behind the stable Service are enough; with fewer it holds on and \
-                 warns",
+                "after this time, half of the new Pods behind the stable Service are enough; with fewer, the promotion is still held \
+                 and the plugin warns",
             ),
             key(
                 "before",
                 Shape::Duration,
                 "`0s`",
-                "how long the canary has all traffic, as Gloo accepted it, before the controller may promote it",
+                "how long the canary must have all traffic, accepted by Gloo, before the controller may promote it",
             ),
         ]),
         "",
         "how long a promotion waits for Pods, see [between the calls](between-the-calls.md#promotions-wait-for-pods); the \
-         flag `--promotion-guard off` ends it for all Rollouts",
+         flag `--promotion-guard off` disables it for all Rollouts",
     ),
     key(
         "routeTableName",
         Shape::Name,
         "",
-        "as `routeTableSelector.name`; for blocks of the first plugin, as are these:",
+        "alias of `routeTableSelector.name`. This and the keys below are for blocks that were written for the first plugin",
     ),
     key(
         "routeTableNamespace",
         Shape::Name,
         "",
-        "as `routeTableSelector.namespace`",
+        "alias of `routeTableSelector.namespace`",
     ),
     key(
         "destinationKind",
         Shape::OneOf(KINDS),
         "",
-        "as `stableDestination.kind`",
+        "alias of `stableDestination.kind`",
     ),
     key(
         "destinationNamespace",
         Shape::Name,
         "",
-        "as `stableDestination.namespace`",
+        "alias of `stableDestination.namespace`",
     ),
 ];
 
 const DESTINATION: &[Key] = &[
-    key("kind", Shape::OneOf(KINDS), "`SERVICE`", "what it is"),
+    key("kind", Shape::OneOf(KINDS), "`SERVICE`", "its kind"),
     key("name", Shape::Name, "the Rollout's Service", "its name"),
     key(
         "namespace",
         Shape::Name,
         "the Rollout's",
-        "another one must be listed by the flag `--allowed-destination-namespaces`",
+        "its namespace; another than the Rollout's must be listed in the flag `--allowed-destination-namespaces`",
     ),
     key(
         "cluster",
         Shape::Name,
         "any",
-        "its cluster, where a route leads to several",
+        "its cluster, if a route leads to several",
     ),
     key(
         "port",
@@ -255,13 +267,13 @@ const DESTINATION: &[Key] = &[
             key("name", Shape::Text, "", "or its name"),
         ]),
         "any",
-        "only destinations with this port; for the canary, the port it gets",
+        "its port; other ports do not match, and a canary that is inserted gets this port",
     ),
     key(
         "subset",
         Shape::LabelMap,
         "",
-        "labels of its pods, which tell it from the other version",
+        "labels of its pods that distinguish it from the other version",
     ),
 ];
 
@@ -274,4 +286,70 @@ const fn key(name: &'static str, value: Shape, default: &'static str, about: &'s
         default,
         about,
     }
+}
+
+/// An object of the plugin block. All its keys are in the table.
+pub(super) struct Block<'a> {
+    keys: strict_json::Block<'a>,
+    known: &'static [Key],
+}
+
+/// Parses the JSON of a whole block.
+pub(super) fn root(raw: &[u8]) -> Result<Value, ConfigProblem> {
+    serde_json::from_slice(raw).map_err(|error| ConfigProblem::Json(error.to_string()))
+}
+
+impl<'a> Block<'a> {
+    pub(super) fn root(value: &'a Value, known: &'static [Key]) -> Result<Self, Problem> {
+        let keys = strict_json::Block::root(value, "the plugin block", &names(known))?;
+        Ok(Self { keys, known })
+    }
+
+    /// The value of `key`, which must be one of the words in the table.
+    pub(super) fn one_of(&self, key: &str) -> Result<Option<&'a str>, Problem> {
+        let choices = match self.shape(key) {
+            Some(Shape::OneOf(choices)) => *choices,
+            _ => &[],
+        };
+        self.keys.one_of(key, choices)
+    }
+
+    /// The object under `key`; an empty one if it is absent.
+    pub(super) fn block(&self, key: &str) -> Result<Self, Problem> {
+        let known = self.known_in(key);
+        let keys = self.keys.block(key, &names(known))?;
+        Ok(Self { keys, known })
+    }
+
+    /// The objects in the list under `key`.
+    pub(super) fn blocks(&self, key: &str) -> Result<Vec<Self>, Problem> {
+        let known = self.known_in(key);
+        let blocks = self.keys.blocks(key, &names(known))?.into_iter();
+        Ok(blocks.map(|keys| Self { keys, known }).collect())
+    }
+
+    fn shape(&self, key: &str) -> Option<&'static Shape> {
+        let known = self.known.iter().find(|known| known.name == key);
+        known.map(|known| &known.value)
+    }
+
+    /// The keys that an object under `key` may have.
+    fn known_in(&self, key: &str) -> &'static [Key] {
+        match self.shape(key) {
+            Some(Shape::Object(keys) | Shape::Objects(keys)) => keys,
+            _ => &[],
+        }
+    }
+}
+
+impl<'a> Deref for Block<'a> {
+    type Target = strict_json::Block<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.keys
+    }
+}
+
+fn names(keys: &[Key]) -> Vec<&'static str> {
+    keys.iter().map(|key| key.name).collect()
 }

@@ -1,35 +1,46 @@
-//! The list of routes after a change: positions and names of managed routes, and the edits that lead to the list.
+//! The new list of HTTP routes: positions and names of managed routes, and the edits that produce the list.
 //!
-//! Everything is done in one pass over the routes with maps beside it, so that a header step of ten thousand routes takes
-//! ten times as long as one of a thousand.
+//! The routes are grouped by the owner's route that they precede. In each group the Rollouts have a fixed order, and the
+//! managed routes of one Rollout have the order of `managedRoutes`:
+//!
+//! ```text
+//! spec.http           group   entry
+//! hdr      (ratings)  0       managed route of another Rollout, sorted by Rollout
+//! mir      (reviews)  0       managed routes of this Rollout, sorted by `managedRoutes`
+//! hdr-2    (reviews)  0
+//! root     (owner)    0       base
+//! health   (owner)    1       base
+//! ```
+//!
+//! Each step is one pass over the routes, so the time grows linearly with their number.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::{Map, Value, json};
 
-use crate::edit::Edit;
 use crate::mirror_policy::Mirror;
 use crate::ownership::{Owner, Ownership, label_value};
+use crate::plan::Edit;
 
-/// The routes of a table, without those managed routes that are replaced.
-pub(super) struct List<'a> {
+/// The routes of a table, without the managed routes that are replaced.
+pub(super) struct RouteList<'a> {
     http: &'a [Value],
     owner: &'a Owner,
-    /// Names of the Rollout's managed routes, the first takes precedence.
+    /// Names of the Rollout's managed routes; the first takes precedence.
     order: &'a [String],
     /// Position in `order`, by label value.
     ranks: HashMap<String, usize>,
     groups: Vec<Group>,
     /// The group of each of the owner's routes, by position.
     group_of: HashMap<usize, usize>,
-    /// Names in use.
+    /// Route names in use.
     taken: HashSet<String>,
-    /// For each managed route, the next number to try in a name.
+    /// For each managed route, the next number to try as a suffix of a route name.
     numbers: HashMap<String, usize>,
 }
 
-/// A route to be in the table, made from a source.
-pub(super) struct Copy {
+/// A managed route to insert, made from a source.
+pub(super) struct RouteCopy {
     /// Name of the managed route.
     pub(super) managed: String,
     /// Position of the source.
@@ -43,29 +54,30 @@ pub(super) struct Copy {
 struct Group {
     /// Positions of managed routes of other Rollouts.
     others: Vec<(usize, Owner)>,
-    ours: Vec<Ours>,
-    /// Names of the managed routes that are replaced, by what they are.
+    ours: Vec<OwnRoute>,
+    /// Route names of the managed routes that are replaced, by the label value of the managed route.
     replaced: HashMap<String, VecDeque<String>>,
     /// Position of the owner's route; `None` behind the last one.
     base: Option<usize>,
 }
 
-/// A managed route of the Rollout.
-struct Ours {
-    /// Position in the order of precedence.
+/// A managed route of this Rollout.
+struct OwnRoute {
+    /// Position in the order of `managedRoutes`.
     rank: usize,
     route: Value,
 }
 
-/// One entry of the list after the change.
+/// One entry of the new list.
 enum Entry {
-    /// A route that is not ours, by its position before the change.
+    /// A route of the owner or of another Rollout, by its position before the change.
     Fixed(usize),
-    Ours(Value),
+    /// A managed route of this Rollout.
+    Own(Value),
 }
 
-impl<'a> List<'a> {
-    /// Reads `http` without those managed routes of `owner` that `is_replaced` names.
+impl<'a> RouteList<'a> {
+    /// Reads `http`, without the managed routes of `owner` that `is_replaced` selects.
     pub(super) fn read(
         http: &'a [Value],
         owner: &'a Owner,
@@ -93,7 +105,7 @@ impl<'a> List<'a> {
                     names.push_back(name_of(route).to_owned());
                     continue;
                 }
-                Some(at) if at.owner == *owner => group.ours.push(Ours {
+                Some(at) if at.owner == *owner => group.ours.push(OwnRoute {
                     rank: list.rank(&at.managed),
                     route: route.clone(),
                 }),
@@ -110,11 +122,11 @@ impl<'a> List<'a> {
         list
     }
 
-    /// Inserts each copy in front of its source, or all of them in front of everything, under a name of its own. Returns the
+    /// Inserts each copy before its source, or all copies before all routes, and gives each a unique name. Returns the
     /// mirror routes.
     pub(super) fn insert(
         &mut self,
-        copies: Vec<Copy>,
+        copies: Vec<RouteCopy>,
         is_top: bool,
     ) -> Vec<(Mirror, Map<String, Value>)> {
         let mut mirrored = Vec::new();
@@ -127,8 +139,8 @@ impl<'a> List<'a> {
             };
             let Some(group) = group else { continue };
             let managed = label_value(&copy.managed);
-            // A route that was there keeps its name, by which metrics are distinguished. Of two in front of one source the
-            // record closer to the source wins.
+            // A managed route keeps its name, since metrics are distinguished by it. If there were two of this managed route
+            // before the source, the name of the one closer to the source is kept.
             let held = self.groups.get_mut(group);
             let held = held.and_then(|group| group.replaced.get_mut(&managed));
             let name = held.and_then(|names| match is_top {
@@ -146,13 +158,13 @@ impl<'a> List<'a> {
             mirrored.extend(copy.mirror.map(|mirror| (mirror, route.clone())));
             if let Some(group) = self.groups.get_mut(group) {
                 let route = Value::Object(route);
-                group.ours.push(Ours { rank, route });
+                group.ours.push(OwnRoute { rank, route });
             }
         }
         mirrored
     }
 
-    /// A name that no other route of the table has: `hdr`, `hdr-2`, `hdr-3`.
+    /// Returns a name that no other route of the table has: `hdr`, `hdr-2`, `hdr-3` and so on.
     fn new_name(&mut self, managed: &str) -> String {
         let next = self.numbers.entry(managed.to_owned()).or_insert(1);
         loop {
@@ -172,12 +184,12 @@ impl<'a> List<'a> {
         self.ranks.get(managed).copied().unwrap_or(self.order.len())
     }
 
-    /// Whether managed routes of the Rollout are in the list.
-    pub(super) fn has_ours(&self) -> bool {
+    /// Whether the list has managed routes of this Rollout.
+    pub(super) fn has_own_routes(&self) -> bool {
         self.groups.iter().any(|group| !group.ours.is_empty())
     }
 
-    /// The edits that lead to the list; `None` if it would be empty.
+    /// The edits that produce the list; `None` if the list would become empty.
     pub(super) fn edits(self) -> Option<Vec<Edit>> {
         let http = self.http;
         let target = self.entries();
@@ -187,14 +199,14 @@ impl<'a> List<'a> {
     fn entries(self) -> Vec<Entry> {
         let mut entries = Vec::with_capacity(self.http.len());
         for mut group in self.groups {
-            // Each Rollout has its place among those that manage routes in front of the same one.
+            // The Rollouts that manage routes before one base are sorted.
             let is_before = |(_, other): &&(usize, Owner)| other < self.owner;
             let split = group.others.iter().take_while(is_before).count();
             let (before, after) = group.others.split_at(split);
             let fixed = |(index, _): &(usize, Owner)| Entry::Fixed(*index);
             group.ours.sort_by_key(|ours| ours.rank);
             entries.extend(before.iter().map(fixed));
-            entries.extend(group.ours.into_iter().map(|ours| Entry::Ours(ours.route)));
+            entries.extend(group.ours.into_iter().map(|ours| Entry::Own(ours.route)));
             entries.extend(after.iter().map(fixed));
             entries.extend(group.base.map(Entry::Fixed));
         }
@@ -207,7 +219,10 @@ fn name_of(route: &Value) -> &str {
     name.unwrap_or_default()
 }
 
-/// The edits that turn `http` into `target`. Fixed entries are in both, in the same order; ours are recognised by name.
+/// The edits that turn `http` into `target`. Fixed entries are in both, in the same order; own routes are paired by name.
+///
+/// The edits come in an order in which each index counts after the edits before: replacements, removals from the end,
+/// insertions from the start.
 fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
     let mut is_fixed = vec![false; http.len()];
     for entry in &target {
@@ -221,7 +236,7 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
     let mut next = 0;
     let mut replaced = Vec::new();
     let mut inserted = Vec::new();
-    // Positions by name of the routes between two fixed ones, from `next` on.
+    // The routes between two fixed ones: positions by name.
     let mut between: HashMap<&str, VecDeque<usize>> = HashMap::new();
     let mut read_to = 0;
     for (index, entry) in target.into_iter().enumerate() {
@@ -232,7 +247,7 @@ fn difference(http: &[Value], target: Vec<Entry>) -> Vec<Edit> {
                 between.clear();
                 continue;
             }
-            Entry::Ours(value) => value,
+            Entry::Own(value) => value,
         };
         while is_fixed.get(read_to) == Some(&false) {
             if let Some(route) = http.get(read_to) {

@@ -1,9 +1,10 @@
-//! The plugin block: what is read, what is refused, and in which words.
+//! The plugin block: accepted and refused values, and the table of keys that the reference is generated from.
 
 use std::collections::BTreeMap;
 
 use gloo_types::ObjectKey;
 use insta::{assert_debug_snapshot, assert_snapshot};
+use route_planner::keys::{BLOCK, Key, Shape};
 use route_planner::{ConfigError, HeaderMatchMode, HeaderRoutePlacement, PluginConfig, VerifyMode};
 use serde_json::{Value, json};
 
@@ -15,8 +16,8 @@ fn parse(block: Value) -> Result<PluginConfig, ConfigError> {
     )
 }
 
-/// Parses `more` beside a selector by name.
-pub(crate) fn with(more: Value) -> Result<PluginConfig, ConfigError> {
+/// Parses a block with a selector by name and the keys of `more`.
+fn with(more: Value) -> Result<PluginConfig, ConfigError> {
     let mut block = json!({"routeTableSelector": {"name": "shop"}});
     block
         .as_object_mut()
@@ -152,14 +153,14 @@ fn destinations_in_another_namespace_need_the_administrators_consent() {
         refused(
             with(block),
             &format!(
-                "{path} is other, which is not the Rollout's namespace: use that, or have other added to --allowed-destination-namespaces"
+                "{path} is other, which is not the Rollout's namespace: use the Rollout's namespace, or ask your administrator to add other to --allowed-destination-namespaces"
             ),
         );
     }
 }
 
 #[test]
-fn destinations_are_described_by_any_of_their_parts() {
+fn destinations_can_be_identified_by_any_of_their_fields() {
     for block in [
         json!({"stableDestination": {"kind": "EXTERNAL_SERVICE", "name": "a.b"}, "canaryDestination": {"name": "c"}}),
         json!({"stableDestination": {"port": {"number": 80}}, "canaryDestination": {"port": {"name": "http"}}}),
@@ -311,7 +312,7 @@ fn a_wrong_type_is_named_by_its_path() {
 
 /// B28
 #[test]
-fn a_selector_is_needed() {
+fn a_block_without_a_table_selector_is_refused() {
     for block in [
         json!(null),
         json!({}),
@@ -327,7 +328,7 @@ fn a_selector_is_needed() {
 }
 
 #[test]
-fn a_value_out_of_range_tells_the_range() {
+fn the_error_for_an_invalid_value_names_the_valid_ones() {
     refused(
         with(json!({"verify": "always"})),
         r#"verify is "always", it must be auto, weights or accepted"#,
@@ -374,7 +375,7 @@ fn a_value_out_of_range_tells_the_range() {
 }
 
 #[test]
-fn a_rollout_whose_name_leads_elsewhere_is_refused() {
+fn a_rollout_with_an_invalid_name_is_refused() {
     let block = json!({"routeTableSelector": {"name": "shop"}}).to_string();
     for (namespace, name, expect) in [
         ("shop/../other", "demo", "metadata.namespace"),
@@ -449,7 +450,7 @@ fn tcp_routes_are_selected_by_port_and_tls_routes_by_hosts_and_port() {
 }
 
 #[test]
-fn text_that_is_not_json() {
+fn a_block_that_is_not_json_is_refused() {
     let rollout = ObjectKey::new("shop", "reviews");
     assert_snapshot!(PluginConfig::from_json(b"{a", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: key must be a string at line 1 column 2");
     assert_snapshot!(PluginConfig::from_json(b"", &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: the plugin block is not JSON: EOF while parsing a value at line 1 column 0");
@@ -474,4 +475,42 @@ fn the_block_is_found_under_any_accepted_name() {
     let others = plugins(&["other/plugin", "solo-io/glooedge"]);
     assert_snapshot!(PluginConfig::for_rollout(&others, &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has other/plugin, solo-io/glooedge");
     assert_snapshot!(PluginConfig::for_rollout(&plugins(&[]), &accepted, &rollout, &[]).unwrap_err(), @"Rollout shop/reviews: plugin configuration: trafficRouting.plugins has no solo-io/glooplatform or solo-io/glooplatformAPI; it has none");
+}
+
+/// No key accepts a boolean, so each key that is read returns an error with its path for `true`.
+#[test]
+fn every_key_of_the_reference_is_read() {
+    fn visit(keys: &[Key], place: &dyn Fn(Value) -> Value, above: &str) {
+        for key in keys {
+            let path = format!("{above}{}", key.name);
+            let at = |value: Value| place(json!({ (key.name): value }));
+            let error = with(at(json!(true))).unwrap_err().to_string();
+            assert!(error.contains(&format!(" {path} must be ")), "{error}");
+            match key.value {
+                Shape::Object(keys) => visit(keys, &at, &format!("{path}.")),
+                Shape::Objects(keys) => {
+                    visit(keys, &|value| at(json!([value])), &format!("{path}[0]."));
+                }
+                _ => {}
+            }
+        }
+    }
+    visit(BLOCK, &|block| block, "");
+}
+
+#[test]
+fn every_choice_of_the_reference_is_accepted_and_the_first_is_the_default() {
+    let unset = format!("{:?}", with(json!({})).unwrap());
+    for key in BLOCK {
+        let Shape::OneOf(choices) = key.value else {
+            continue;
+        };
+        for (index, choice) in choices.iter().enumerate() {
+            let config = with(json!({ (key.name): choice })).unwrap();
+            if key.default == format!("`{choice}`") {
+                assert_eq!(format!("{config:?}"), unset, "{}", key.name);
+                assert_eq!(index, 0, "{}", key.name);
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The planner from outside: configuration, refusals, warnings, observations, patches, policies and properties.
 //!
-//! What a table becomes during a rollout is told by the scenarios of `plugin-bin`.
+//! How a table changes during a rollout is tested by the scenarios of `plugin-bin`.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -9,13 +9,10 @@
 )]
 
 mod configuration;
-mod limits;
 mod mirror_policies;
 mod observations;
 mod patches;
-mod promotions;
 mod properties;
-mod reference;
 mod refusals;
 mod restore;
 mod table;

@@ -1,4 +1,4 @@
-//! The MirrorPolicies behind mirror routes: what is created, corrected and deleted, and whose policies stand in the way.
+//! The MirrorPolicies of mirror routes: which are created, patched and deleted, and which foreign policies are in conflict.
 
 use gloo_types::{MirrorPolicyDoc, MirrorPolicySpec, violations};
 use insta::assert_snapshot;
@@ -31,7 +31,7 @@ fn mirrored(table: &Table, step: &Value) -> Plan {
     planned(table, IntentKind::SetManagedRoute(mirror_route(step)))
 }
 
-/// The policies of a plan as an API server would hold them.
+/// The policies that a plan creates, as an API server would return them.
 fn created(plan: &Plan) -> Vec<MirrorPolicyDoc> {
     let changes = plan.policy_changes(&[]).unwrap().into_iter();
     changes
@@ -77,7 +77,7 @@ fn b18_one_policy_selects_the_mirror_routes_of_a_table_and_nothing_else() {
 }
 
 #[test]
-fn a_policy_that_means_the_same_is_left_alone() {
+fn an_equivalent_policy_is_not_changed() {
     let plan = mirrored(&table(), &get(None));
     let mut live = created(&plan);
     assert_eq!(plan.policy_changes(&live).unwrap(), []);
@@ -90,7 +90,7 @@ fn a_policy_that_means_the_same_is_left_alone() {
 }
 
 #[test]
-fn a_percentage_is_at_most_100_and_100_when_absent() {
+fn a_percentage_is_at_most_100_and_defaults_to_100() {
     let percentage = |step: &Value| {
         let policy = created(&mirrored(&table(), step)).remove(0);
         policy.spec().unwrap().config.unwrap().percentage
@@ -116,7 +116,7 @@ fn another_percentage_is_patched() {
 }
 
 #[test]
-fn policies_that_are_no_longer_wanted_are_deleted() {
+fn policies_of_removed_mirror_routes_are_deleted() {
     let mut table = table();
     let set = mirrored(&table, &get(None));
     let live = created(&set);
@@ -142,14 +142,14 @@ fn policies_that_are_no_longer_wanted_are_deleted() {
 }
 
 #[test]
-fn without_mirror_routes_policies_are_not_even_read() {
+fn without_mirror_routes_policies_are_not_read() {
     let table = table();
     assert!(!planned(&table, IntentKind::RemoveManagedRoutes).needs_policies());
     assert!(!planned(&table, table::weight(25, 100, vec![])).needs_policies());
 }
 
 #[test]
-fn a_policy_of_somebody_else_that_would_apply_too_is_named() {
+fn a_foreign_policy_for_the_same_route_is_an_error() {
     let plan = mirrored(&table(), &get(None));
     for applies in [
         json!({}),
@@ -166,14 +166,14 @@ fn a_policy_of_somebody_else_that_would_apply_too_is_named() {
         assert_eq!(
             error,
             "RouteTable mesh/shop: route mir would be mirrored by MirrorPolicy team/theirs too: \
-             let that policy select other routes, or remove the step (Rollout shop/reviews)"
+             change the selector of that policy, or remove the step (Rollout shop/reviews)"
         );
     }
-    for aside in [
+    for unrelated in [
         json!({"applyToRoutes": [{"route": {"labels": {"team": "b"}}}]}),
         json!({"applyToRoutes": [{"route": {"labels": {"team": "a"}, "namespace": "other"}}]}),
         json!({"applyToRoutes": [{"withDestinations": {"selector": {"name": "ratings"}}}]}),
     ] {
-        assert_eq!(plan.policy_changes(&[foreign(aside)]).unwrap().len(), 1);
+        assert_eq!(plan.policy_changes(&[foreign(unrelated)]).unwrap().len(), 1);
     }
 }

@@ -1,28 +1,29 @@
-//! What VerifyWeight is told.
+//! Questions about a table: what VerifyWeight answers, and when a promotion may be held.
 
 use gloo_types::RouteTableDoc;
-use route_planner::{Observation, observe};
+use route_planner::promotion::guarded_services;
+use route_planner::{Intent, IntentKind, Observation, observe, plan};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
 
-/// Observes a table that carries `weight`, with `status` written for its generation 2, as wanted by `verify`.
+const ROLLOUT: &str = "shop/reviews";
+
+/// Observes a table that has `weight`, at generation 2 and with `status`, in the mode `verify`.
 #[track_caller]
 fn check(verify: &str, weight: i32, status: Value, expect: &str) {
     let spec =
         table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("shop/shop", spec);
     table.plugin["verify"] = json!(verify);
-    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
-    table
-        .set_weight("shop/reviews", weight, 100, vec![])
-        .unwrap();
+    table.set_weight(ROLLOUT, 25, 100, vec![]).unwrap();
+    table.set_weight(ROLLOUT, weight, 100, vec![]).unwrap();
     let mut document = table.document().clone();
     document["metadata"]["generation"] = json!(2);
     document["status"] = status;
     let document = RouteTableDoc::from_value(document).unwrap();
-    let intent = table::intent("shop/reviews", weight, 100, vec![]);
-    let observation = observe(&table.config("shop/reviews"), &intent, &document).unwrap();
+    let intent = table::intent(ROLLOUT, weight, 100, vec![]);
+    let observation = observe(&table.config(ROLLOUT), &intent, &document).unwrap();
     let text = match observation {
         Observation::Verified => "verified".to_owned(),
         Observation::NotVerified { reason } => format!("not verified: {reason}"),
@@ -37,7 +38,7 @@ fn state(approval: &str, message: &str) -> Value {
 }
 
 #[test]
-fn auto_counts_acceptance_only_when_status_carries_it() {
+fn auto_requires_acceptance_only_if_gloo_writes_a_status() {
     for status in [
         Value::Null,
         json!({}),
@@ -64,7 +65,7 @@ fn accepted_for_this_generation_is_verified() {
 }
 
 #[test]
-fn anything_else_is_not_verified_and_says_why() {
+fn any_other_verdict_is_not_verified_with_a_reason() {
     let why = |text: &str| format!("not verified: RouteTable shop/shop: {text}");
     let refused = |text: &str| format!("refused: RouteTable shop/shop: {text}");
     for verify in ["auto", "accepted"] {
@@ -102,13 +103,13 @@ fn anything_else_is_not_verified_and_says_why() {
 }
 
 #[test]
-fn weights_mode_does_not_ask_gloo() {
+fn weights_mode_ignores_the_verdict_of_gloo() {
     check("weights", 25, state("INVALID", "bad route"), "verified");
     check("weights", 25, json!("odd"), "verified");
 }
 
 #[test]
-fn at_rest_gloos_verdict_is_not_waited_for() {
+fn at_rest_the_verdict_of_gloo_is_not_required() {
     check(
         "auto",
         0,
@@ -123,19 +124,19 @@ fn other_weights_are_not_verified() {
         json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews 80", "legacy 20"]}}]}),
     );
     let mut table = Table::new("shop/shop", spec);
-    let config = table.config("shop/reviews");
+    let config = table.config(ROLLOUT);
     let reason = |table: &Table, weight| {
-        let intent = table::intent("shop/reviews", weight, 100, vec![]);
+        let intent = table::intent(ROLLOUT, weight, 100, vec![]);
         match observe(&config, &intent, &table.doc()).unwrap() {
             Observation::NotVerified { reason } => reason,
             other => panic!("{other:?}"),
         }
     };
-    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20");
-    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
-    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
-    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed");
-    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: still to be done: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary removed");
+    insta::assert_snapshot!(reason(&table, 25), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20");
+    table.set_weight(ROLLOUT, 25, 100, vec![]).unwrap();
+    insta::assert_snapshot!(reason(&table, 30), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 56, SERVICE shop/reviews-canary 20 to 24");
+    insta::assert_snapshot!(reason(&table, 100), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed");
+    insta::assert_snapshot!(reason(&table, 0), @"RouteTable shop/shop: not yet applied: route r: SERVICE shop/reviews 60 to 80, SERVICE shop/reviews-canary removed");
 }
 
 #[test]
@@ -144,8 +145,8 @@ fn an_unreadable_status_is_an_error() {
     let mut document = Table::new("shop/shop", spec).document().clone();
     document["status"] = json!({"common": {"State": {"observedGeneration": "two"}}});
     let table = RouteTableDoc::from_value(document).unwrap();
-    let config = Table::new("shop/shop", json!({})).config("shop/reviews");
-    let intent = table::intent("shop/reviews", 0, 100, vec![]);
+    let config = Table::new("shop/shop", json!({})).config(ROLLOUT);
+    let intent = table::intent(ROLLOUT, 0, 100, vec![]);
     let error = observe(&config, &intent, &table).unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -158,14 +159,97 @@ fn an_experiment_without_canary_weight_is_not_rest() {
     let spec =
         table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("shop/shop", spec);
-    let intent = table::intent("shop/reviews", 0, 100, vec![table::experiment("exp", 5)]);
+    let intent = table::intent(ROLLOUT, 0, 100, vec![table::experiment("exp", 5)]);
     table.apply(&intent).unwrap();
     let mut document = table.document().clone();
     document["status"] = state("PENDING", "");
     let document = RouteTableDoc::from_value(document).unwrap();
-    let observation = observe(&table.config("shop/reviews"), &intent, &document).unwrap();
+    let observation = observe(&table.config(ROLLOUT), &intent, &document).unwrap();
     assert!(
         matches!(observation, Observation::NotVerified { .. }),
         "{observation:?}"
     );
+}
+
+/// Sets the weights one after the other, and checks whether the last one decreases the canary's share.
+#[track_caller]
+fn check_takes_from_canary(destinations: Value, weights: &[i32], expect: bool) {
+    let spec = table::expand(
+        json!({"http": [{"name": "r", "forwardTo": {"destinations": destinations}}]}),
+    );
+    let mut table = Table::new("shop/shop", spec);
+    let (last, before) = weights.split_last().unwrap();
+    for weight in before {
+        table.set_weight(ROLLOUT, *weight, 100, vec![]).unwrap();
+    }
+    let intent = table::intent(ROLLOUT, *last, 100, vec![]);
+    let plan = plan(&table.config(ROLLOUT), &intent, &table.doc()).unwrap();
+    assert_eq!(plan.takes_from_canary(), expect, "{weights:?}");
+}
+
+#[test]
+fn traffic_is_taken_from_the_canary_of_a_split_route_only() {
+    let destinations = || json!(["reviews"]);
+    check_takes_from_canary(destinations(), &[0], false);
+    check_takes_from_canary(destinations(), &[25], false);
+    check_takes_from_canary(destinations(), &[25, 50], false);
+    check_takes_from_canary(destinations(), &[25, 25], false);
+    check_takes_from_canary(destinations(), &[25, 0], true);
+    check_takes_from_canary(destinations(), &[100, 0], true);
+    check_takes_from_canary(destinations(), &[100, 50], true);
+    check_takes_from_canary(json!(["reviews 80", "legacy 20"]), &[1, 0], true);
+    // The owner's list gives the canary a share, but the route is not split.
+    check_takes_from_canary(json!(["reviews 80", "reviews-canary 20"]), &[0], false);
+}
+
+#[track_caller]
+fn check_guarded(plugin: Value, change: impl Fn(&mut Intent), expect: bool) {
+    let mut table = Table::new("shop/shop", json!({}));
+    let selector = table.plugin.as_object_mut().unwrap();
+    selector.extend(plugin.as_object().unwrap().clone());
+    let mut intent = table::intent(ROLLOUT, 0, 100, vec![]);
+    change(&mut intent);
+    let config = table.config(ROLLOUT);
+    let services = guarded_services(&config, &intent);
+    assert_eq!(
+        services,
+        expect.then_some(("reviews", "reviews-canary")),
+        "{plugin}"
+    );
+}
+
+#[test]
+fn a_promotion_is_held_only_between_the_two_services_whose_selectors_change() {
+    let same = |_: &mut Intent| {};
+    check_guarded(json!({}), same, true);
+    check_guarded(
+        json!({"stableDestination": {"port": {"number": 80}}}),
+        same,
+        true,
+    );
+    check_guarded(
+        json!({"stableDestination": {"name": "reviews"}}),
+        same,
+        true,
+    );
+    for plugin in [
+        json!({"stableDestination": {"name": "root"}}),
+        json!({"canaryDestination": {"name": "preview"}}),
+        json!({"stableDestination": {"namespace": "global"}}),
+        json!({"stableDestination": {"kind": "VIRTUAL_DESTINATION"}}),
+        json!({"subset": {"service": "reviews"}}),
+        json!({"stableDestination": {"subset": {"v": "1"}}, "canaryDestination": {"subset": {"v": "2"}}}),
+    ] {
+        check_guarded(plugin, same, false);
+    }
+    check_guarded(json!({}), |intent| intent.services.ping_pong = true, false);
+    check_guarded(
+        json!({}),
+        |intent| intent.kind = table::weight(1, 100, vec![]),
+        false,
+    );
+    let experiment = || table::weight(0, 100, vec![table::experiment("e", 5)]);
+    check_guarded(json!({}), |intent| intent.kind = experiment(), false);
+    let removal = IntentKind::RemoveManagedRoutes;
+    check_guarded(json!({}), |intent| intent.kind = removal.clone(), false);
 }

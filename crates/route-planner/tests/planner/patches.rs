@@ -1,4 +1,4 @@
-//! The bytes that go to the API server.
+//! The JSON Patch that is sent to the API server.
 
 use insta::assert_snapshot;
 use route_planner::plan;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::table::{self, Table};
 
-/// One operation per line.
+/// The operations of a plan, one per line.
 fn patch(table: &Table, weight: i32) -> String {
     let intent = table::intent("shop/reviews", weight, 100, vec![]);
     let plan = plan(&table.config("shop/reviews"), &intent, &table.doc()).unwrap();
@@ -28,12 +28,12 @@ fn table() -> Table {
 }
 
 #[test]
-fn nothing_to_do_is_an_empty_patch() {
+fn a_plan_without_edits_is_an_empty_patch() {
     assert_eq!(patch(&table(), 0), "");
 }
 
 #[test]
-fn a_split_is_guarded_by_version_and_by_what_it_expects() {
+fn a_split_is_guarded_by_version_and_by_tests() {
     let mut table = table();
     assert_snapshot!(patch(&table, 25), @r#"
 {"op":"test","path":"/metadata/resourceVersion","value":"1"}
@@ -69,7 +69,7 @@ fn a_split_is_guarded_by_version_and_by_what_it_expects() {
 }
 
 #[test]
-fn a_default_destination_is_written_out_and_removed_again() {
+fn a_default_destination_is_inserted_and_removed_again() {
     let spec =
         json!({"defaultDestination": "reviews", "http": [{"forwardTo": {"pathRewrite": "/"}}]});
     let mut table = Table::new("shop/shop", table::expand(spec));
@@ -104,7 +104,7 @@ fn a_patch_applies_to_no_other_version() {
 }
 
 #[test]
-fn edits_read_as_a_sentence() {
+fn edits_have_readable_messages() {
     let mut table = table();
     let sentence = |table: &mut Table, weight| {
         let plan = table
@@ -116,23 +116,23 @@ fn edits_read_as_a_sentence() {
     };
     assert_snapshot!(sentence(&mut table, 25), @r"
 route r: SERVICE shop/reviews 80 to 60, SERVICE shop/reviews-canary inserted at 20
-remember the originals
+update the record
 route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 100), @r"
 route r: SERVICE shop/reviews-canary 20 to 80, SERVICE shop/reviews removed
-remember the originals
+update the record
 route x leads to SERVICE shop/ratings
 ");
     assert_snapshot!(sentence(&mut table, 0), @r"
 route r: SERVICE shop/reviews-canary removed, SERVICE shop/reviews inserted at 80
-forget the originals
+remove the record
 route x leads to SERVICE shop/ratings
 ");
 }
 
 #[test]
-fn what_an_api_server_writes_otherwise_is_not_tested() {
+fn values_that_an_api_server_encodes_differently_are_not_tested() {
     let forward = json!({
         "pathRewrite": "/a?b&c",
         "regexRewrite": {"substitution": "/x", "pattern": {"regex": "(?P<x>.)"}},

@@ -1,4 +1,4 @@
-//! What holds for every table and every sequence of calls.
+//! Properties of every table and every sequence of calls.
 
 use gloo_types::{DestinationReference, RouteTableDoc, effective_weights, violations, weight_rule};
 use proptest::collection::vec;
@@ -15,23 +15,23 @@ use serde_json::{Value, json};
 
 use crate::table::{self, Table};
 
-/// One call of the controller: weight out of a maximum, and an experiment.
+/// One call of the controller: a weight out of a maximum, and an experiment.
 #[derive(Clone, Debug)]
 struct Call {
     rollout: &'static str,
     desired: i32,
     max: i32,
     additional: Vec<AdditionalDestination>,
-    /// Stable and canary have changed roles, as with ping-pong.
+    /// Whether the stable and the canary Service are exchanged, as with ping-pong.
     swapped: bool,
-    /// The managed routes that SetWeight is to see to.
+    /// The managed routes that SetWeight reconciles.
     in_force: Vec<ManagedRoute>,
     is_ending: bool,
-    /// A call about managed routes instead.
+    /// A call for managed routes instead of SetWeight.
     managed: Option<IntentKind>,
 }
 
-/// A managed route that can be made, under one of the names in [`ORDER`] or another.
+/// A valid managed route, with one of the names in [`ORDER`] or another one.
 fn managed_route() -> impl Strategy<Value = ManagedRoute> {
     let matches = vec(select(vec!["1", "2"]), 0..3);
     let name = select(vec!["a", "hdr", "hdr-2", "odd name"]);
@@ -68,7 +68,7 @@ const ORDER: [&str; 3] = ["hdr-2", "a", "hdr"];
 
 fn call() -> impl Strategy<Value = Call> {
     let rollout = select(vec!["shop/reviews", "shop/reviews", "shop/ratings"]);
-    // The suffixes make Services of the Rollout's own: of an experiment, the canary, the stable one.
+    // With these suffixes the Service is one of an experiment, the canary Service or the stable Service.
     let additional = vec(
         (select(vec!["-exp-a", "-exp-b", "-canary", ""]), 0..60_i32),
         0..3,
@@ -90,7 +90,7 @@ fn call() -> impl Strategy<Value = Call> {
                 Call {
                     swapped,
                     in_force: {
-                        // As the steps so far imply them: at most one of a name, none to be removed.
+                        // As computed from steps: at most one per name, and no removals.
                         in_force.retain(|route| !route.is_removal());
                         in_force.sort_by(|a, b| a.name().cmp(b.name()));
                         in_force.dedup_by(|a, b| a.name() == b.name());
@@ -113,14 +113,14 @@ fn call() -> impl Strategy<Value = Call> {
         )
 }
 
-/// How the plugin is configured.
+/// The configuration of the plugin.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Setup {
     Services,
     VirtualDestinations,
     OneCluster,
     Ports,
-    /// `reviews` alone, in subsets by pod hash.
+    /// One Service `reviews`, with subsets by the hash of the Pods.
     Pods,
 }
 
@@ -154,12 +154,12 @@ impl Setup {
         plugin
     }
 
-    /// Whether no call may touch that destination.
+    /// Whether no call may change the destination.
     fn is_foreign(self, destination: &Value) -> bool {
         let reference = &destination["ref"];
         let kind = destination["kind"].as_str().unwrap_or("SERVICE");
         let of_this_setup = match self {
-            // What an experiment adds is a Service, whatever the others are.
+            // The destinations of an experiment are always Services.
             Self::VirtualDestinations => kind != "NEWER",
             Self::OneCluster => kind == "SERVICE" && reference["cluster"] == "east",
             Self::Ports => kind == "SERVICE" && destination["port"]["number"] == 80,
@@ -168,7 +168,7 @@ impl Setup {
         reference["namespace"] != "shop" || !of_this_setup
     }
 
-    /// Whether that call asks for what the owner wrote.
+    /// Whether after the call the table must be as its owner wrote it.
     fn is_rest(self, call: &Call, stable: &str) -> bool {
         let is_stable = |service: &str| match self {
             Self::VirtualDestinations => false,
@@ -187,7 +187,7 @@ impl Setup {
     }
 }
 
-/// A destination with its parts in any order. `reviews` appears in several disguises.
+/// A destination with its fields in any order. `reviews` occurs with several kinds, namespaces, clusters and ports.
 fn destination() -> impl Strategy<Value = Value> {
     let reference = prop_oneof![
         4 => Just(json!({"name": "reviews", "namespace": "shop"})),
@@ -234,8 +234,8 @@ fn destination() -> impl Strategy<Value = Value> {
         )
 }
 
-/// What a route leads to. The only destination of a route has no weight: Gloo takes 100 at most, and with less the route would
-/// look like a copy of one that is split, without its stable destination.
+/// The destinations of a route. A single destination has no weight: Gloo accepts only 100, and with less the route would
+/// look like a copy of a split route without its stable destination.
 fn list() -> impl Strategy<Value = Vec<Value>> {
     vec(destination(), 1..4).prop_map(|mut list| {
         if let [only] = &mut list[..] {
@@ -268,7 +268,7 @@ fn route() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A TCP or TLS route, on the port that is selected or on another.
+/// A TCP or TLS route, on the selected port or on another one.
 fn l4_route() -> impl Strategy<Value = Value> {
     (list(), select(vec![443, 444])).prop_map(|(list, port)| {
         json!({"matchers": [{"port": port, "sniHosts": ["db.example.com"]}], "alien": 1, "forwardTo": {"destinations": list}})
@@ -298,7 +298,7 @@ fn destinations(table: &Value) -> Vec<&Vec<Value>> {
         .collect()
 }
 
-/// Whether the names of routes are unique and their weights such that Gloo takes them.
+/// Whether Gloo accepts the table: the names of routes are unique, and the weights are valid.
 fn is_valid(table: &Table) -> bool {
     violations(&table.doc().spec().unwrap()).is_empty()
 }
@@ -309,12 +309,12 @@ fn owners_routes(table: &Value) -> Vec<&Value> {
         .collect()
 }
 
-/// The destinations that no call may touch, per route, as text.
+/// The destinations that no call may change, as JSON, for each route.
 fn foreign(setup: Setup, table: &Value) -> Vec<Vec<String>> {
     let text = |list: &Vec<Value>| {
         list.iter()
             .filter(|destination| setup.is_foreign(destination))
-            // One without traffic is removed while the route is split.
+            // A destination with weight 0 is removed while the route is split.
             .filter(|destination| destination.get("weight") != Some(&json!(0)))
             .map(Value::to_string)
             .collect()
@@ -326,7 +326,7 @@ fn foreign(setup: Setup, table: &Value) -> Vec<Vec<String>> {
         .collect()
 }
 
-/// Which lists of the owner's routes were written by a call.
+/// The lists of the owner's routes that a call changed.
 fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
     let pairs = owners_routes(before).into_iter().zip(owners_routes(after));
     pairs
@@ -335,15 +335,15 @@ fn written<'a>(before: &Value, after: &'a Value) -> Vec<&'a Vec<Value>> {
         .collect()
 }
 
-/// Whether everything is put back at the end. Two things are not: a share of the canary that the owner wrote, and
-/// weights against the rules in a route that two Rollouts split, where each sees the other's split as the owner's.
-fn comes_back(table: &Value) -> bool {
+/// Whether the table is restored exactly at the end. There are two exceptions: a share of the canary that the owner wrote,
+/// and invalid weights in a route that two Rollouts split, since each takes the split of the other for the owner's list.
+fn is_restored_exactly(table: &Value) -> bool {
     destinations(table).iter().all(|list| {
         let leads_to = |name: &str| {
             list.iter()
                 .any(|destination| destination["ref"]["name"] == name)
         };
-        // A weight of 0 is valid to Gloo, but it gives each of the two Rollouts another share to split.
+        // Gloo accepts a weight of 0, but with it the two Rollouts compute different shares.
         let is_valid = weight_rule(&views(list)).is_none();
         let is_valid = is_valid && list.iter().all(|it| it["weight"] != 0);
         !leads_to("reviews-canary") && (is_valid || !(leads_to("reviews") && leads_to("ratings")))
@@ -359,9 +359,9 @@ fn views(list: &[Value]) -> Vec<DestinationReference> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// `Table::set_weight` also checks that every patch applies and that planning again is a no-op.
+    /// `Table::apply` also checks that every patch applies, and that planning again changes nothing.
     #[test]
-    fn any_sequence_keeps_what_is_not_ours_and_comes_to_rest(setup in select(SETUPS), spec in spec(), calls in vec(call(), 1..6)) {
+    fn foreign_destinations_stay_and_the_table_comes_to_rest(setup in select(SETUPS), spec in spec(), calls in vec(call(), 1..6)) {
         let mut table = Table::new("mesh/shop", spec);
         table.plugin = setup.plugin();
         let input = table.document().clone();
@@ -398,7 +398,7 @@ proptest! {
             let at_rest = setup.is_rest(&call, &intent.services.stable);
             for list in written(&before, table.document()) {
                 let views = views(list);
-                // At rest the owner's list is back, which may itself be against the rules.
+                // At rest the owner's list is restored, which may be invalid.
                 prop_assert!(at_rest || (!views.is_empty() && weight_rule(&views).is_none()), "{views:?}");
                 let sum: u32 = effective_weights(&views).iter().sum();
                 prop_assert!(at_rest || sum == 100, "{views:?}");
@@ -414,7 +414,7 @@ proptest! {
             }
             let _ = table.apply(&intent);
         }
-        if comes_back(&input) {
+        if is_restored_exactly(&input) {
             prop_assert_eq!(table.document()["spec"].to_string(), input["spec"].to_string());
             prop_assert_eq!(table.document()["metadata"].get("annotations"), None);
         }
@@ -437,7 +437,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_blocks_and_envelopes_do_not_panic(block in json_value(), text in ".*") {
+    fn arbitrary_blocks_and_metadata_do_not_panic(block in json_value(), text in ".*") {
         let rollout = table::key("shop/reviews");
         let _ = PluginConfig::from_json(block.to_string().as_bytes(), &rollout, &[]);
         let _ = PluginConfig::from_json(text.as_bytes(), &rollout, &[]);
@@ -445,7 +445,7 @@ proptest! {
     }
 }
 
-/// JSON that is likely to look like a table, an annotation or a block somewhere.
+/// JSON with parts that are likely to look like a table, an annotation or a plugin block.
 fn json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -1,13 +1,17 @@
-//! What SetWeight refuses: one line that names table, Rollout and remedy.
+//! Requests that are refused: one line that names the table, the Rollout and the remedy. This includes the limits of the API
+//! server (T-22 and T-23): SetWeight refuses a rollout that would exceed one before its first weight, but never refuses to
+//! move traffic back to stable.
 
 use std::error::Error;
 
-use crate::table::{self, Table};
+use gloo_types::RouteTableDoc;
 use insta::assert_snapshot;
-use route_planner::{Intent, PodHashes, plan};
+use route_planner::{ANNOTATION, Intent, PodHashes, plan};
 use serde_json::{Value, json};
 
-/// The error and its causes, as the caller joins them.
+use crate::table::{self, Table};
+
+/// The error and its sources, joined as the caller joins them.
 fn refusal(table: &Table, intent: &Intent) -> String {
     let error = plan(&table.config("shop/reviews"), intent, &table.doc()).unwrap_err();
     let mut text = error.to_string();
@@ -48,7 +52,7 @@ fn with_annotation(text: &str) -> String {
 
 /// B25, B27
 #[test]
-fn no_route_to_the_stable_service_tells_what_was_found() {
+fn the_error_for_a_table_without_route_to_stable_lists_its_routes() {
     let spec = table::expand(json!({"http": [
         {"name": "other", "forwardTo": {"destinations": ["ratings", "details"]}},
         {"name": "elsewhere", "forwardTo": {"destinations": [{"ref": {"name": "reviews"}}]}},
@@ -72,7 +76,7 @@ fn no_route_to_the_stable_service_tells_what_was_found() {
 }
 
 #[test]
-fn routes_that_the_selector_leaves_out_are_told() {
+fn routes_that_are_not_selected_are_listed() {
     let spec =
         table::expand(json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("mesh/shop", spec);
@@ -99,7 +103,7 @@ fn another_namespace_kind_or_case_is_not_the_stable_service() {
 }
 
 #[test]
-fn others_that_leave_no_share() {
+fn foreign_destinations_that_leave_no_share_are_refused() {
     let explicit = on_route(
         json!({"name": "r", "forwardTo": {"destinations": ["reviews", "legacy 60", "dr 60"]}}),
     );
@@ -107,20 +111,20 @@ fn others_that_leave_no_share() {
 }
 
 #[test]
-fn a_service_listed_twice() {
+fn a_service_that_is_listed_twice_is_refused() {
     let stable = on_route(json!({"name": "r", "forwardTo": {"destinations": [
         "reviews 50", {"ref": {"name": "reviews", "namespace": "shop"}, "port": {"name": "admin"}, "weight": 50}
     ]}}));
-    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(stable, @"RouteTable mesh/shop: route r lists SERVICE shop/reviews more than once (SERVICE shop/reviews port 80, SERVICE shop/reviews port admin): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
     let canary = on_route(
         json!({"forwardTo": {"destinations": ["reviews 100", "reviews-canary", "reviews-canary"]}}),
     );
-    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists SERVICE shop/reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(canary, @"RouteTable mesh/shop: route http[0] lists SERVICE shop/reviews-canary more than once (SERVICE shop/reviews-canary port 80, SERVICE shop/reviews-canary port 80): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
 }
 
 /// B41
 #[test]
-fn a_subset_that_the_canary_would_inherit() {
+fn a_subset_that_the_canary_would_inherit_is_refused() {
     let route = json!({"name": "r", "forwardTo": {"destinations": [
         {"ref": {"name": "reviews", "namespace": "shop"}, "subset": {"version": "v1"}}
     ]}});
@@ -128,7 +132,7 @@ fn a_subset_that_the_canary_would_inherit() {
 }
 
 #[test]
-fn weights_below_zero_and_totals_below_one() {
+fn weights_below_zero_and_totals_below_one_are_refused() {
     let desired = with_intent(|intent| intent.kind = table::weight(-1, 100, vec![]));
     assert_snapshot!(desired, @"RouteTable mesh/shop: weight -1 of reviews-canary is negative: weights start at 0 (Rollout shop/reviews)");
     let max = with_intent(|intent| intent.kind = table::weight(0, 0, vec![]));
@@ -141,16 +145,16 @@ fn weights_below_zero_and_totals_below_one() {
 
 /// B60
 #[test]
-fn services_that_are_not_named_or_the_same() {
+fn missing_and_equal_services_are_refused() {
     let stable = with_intent(|intent| intent.services.stable.clear());
     assert_snapshot!(stable, @"RouteTable mesh/shop: the Rollout names no stable Service: set spec.strategy.canary.stableService (Rollout shop/reviews)");
     let canary = with_intent(|intent| intent.services.canary.clear());
     assert_snapshot!(canary, @"RouteTable mesh/shop: the Rollout names no canary Service: set spec.strategy.canary.canaryService (Rollout shop/reviews)");
     let same = with_intent(|intent| intent.services.canary = intent.services.stable.clone());
-    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/reviews: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/reviews: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
 }
 
-/// The refusal on a table with that spec, with `more` in the plugin block.
+/// The refusal for a table with `spec`, with the keys of `more` in the plugin block.
 fn with_plugin(more: Value, spec: Value, hashes: Option<(&str, &str)>) -> String {
     let mut table = Table::new("mesh/shop", table::expand(spec));
     let block = table.plugin.as_object_mut().unwrap();
@@ -165,30 +169,30 @@ fn with_plugin(more: Value, spec: Value, hashes: Option<(&str, &str)>) -> String
 }
 
 #[test]
-fn roles_that_cannot_be_told_apart() {
+fn roles_that_cannot_be_distinguished_are_refused() {
     let spec = json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews"]}}]});
     let same = with_plugin(
         json!({"stableDestination": {"name": "a"}, "canaryDestination": {"name": "a"}}),
         spec.clone(),
         None,
     );
-    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/a: name two different Services, or tell them apart with canaryDestination or subset (Rollout shop/reviews)");
+    assert_snapshot!(same, @"RouteTable mesh/shop: stable and canary are both SERVICE shop/a: name two different Services, or distinguish them with canaryDestination or subset (Rollout shop/reviews)");
     let switched = with_plugin(
         json!({"subset": {"service": "reviews"}}),
         spec,
         Some(("s1", "c1")),
     );
-    assert_snapshot!(switched, @"RouteTable mesh/shop: Service reviews is to lead to both versions by subset, but as the Rollout's stable Service it selects one only: remove it from spec.strategy.canary, or take another in subset.service (Rollout shop/reviews)");
+    assert_snapshot!(switched, @"RouteTable mesh/shop: Service reviews is set in subset.service, but the controller makes the Rollout's stable Service select one version only: remove it from spec.strategy.canary, or set another Service in subset.service (Rollout shop/reviews)");
     let twice = with_plugin(
         json!({"subset": {"service": "both"}}),
         json!({"http": [{"name": "r", "forwardTo": {"destinations": ["both 50", {"ref": {"name": "both", "namespace": "shop"}, "subset": {"v": "1"}, "weight": 50}]}}]}),
         Some(("s1", "c1")),
     );
-    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/both more than once (SERVICE shop/both port 80, SERVICE shop/both): keep one, choose one with stableDestination.cluster, port or subset, or leave the route out with routeSelector (Rollout shop/reviews)");
+    assert_snapshot!(twice, @"RouteTable mesh/shop: route r lists SERVICE shop/both more than once (SERVICE shop/both port 80, SERVICE shop/both): keep one, choose one with stableDestination.cluster, port or subset, or exclude the route with routeSelector (Rollout shop/reviews)");
 }
 
 #[test]
-fn an_external_service_behind_a_tcp_route() {
+fn an_external_service_in_a_tcp_route_is_refused() {
     let external = with_plugin(
         json!({"tcpRoutes": [{"port": 1}], "canaryDestination": {"kind": "EXTERNAL_SERVICE"}}),
         json!({"tcp": [{"forwardTo": {"destinations": ["reviews"]}}]}),
@@ -208,7 +212,7 @@ fn a_value_of_the_wrong_type_is_named_by_its_path() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read() {
+fn an_annotation_that_cannot_be_decoded_is_refused() {
     assert_snapshot!(with_annotation("{"), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (EOF while parsing an object at line 1 column 1): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     assert_snapshot!(with_annotation(r#"{"version":3,"rollouts":{}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (version 3 is newer than 2): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
     assert_snapshot!(with_annotation(r#"{"version":1,"rollouts":{"shop/reviews":{"routes":[{}]}}}"#), @"RouteTable mesh/shop: annotation rollouts-plugin-trafficrouter-glooplatform/changes is unreadable (missing field `route`): restore the table from its source, then remove the annotation (Rollout shop/reviews)");
@@ -219,7 +223,7 @@ fn an_annotation_that_cannot_be_read() {
 }
 
 #[test]
-fn what_another_rollout_remembers_is_not_read() {
+fn the_record_of_another_rollout_is_not_decoded() {
     let spec = table::expand(json!({"http": [{"forwardTo": {"destinations": ["reviews"]}}]}));
     let mut table = Table::new("mesh/shop", spec);
     table.annotate(r#"{"version":1,"rollouts":{"shop/ratings":"odd"}}"#);
@@ -228,5 +232,115 @@ fn what_another_rollout_remembers_is_not_read() {
     assert_eq!(
         table.annotation(),
         Some(r#"{"version":2,"rollouts":{"shop/ratings":"odd"}}"#)
+    );
+}
+
+fn weight(desired: i32) -> Intent {
+    table::intent("shop/reviews", desired, 100, vec![])
+}
+
+fn with_header_routes(names: usize) -> Intent {
+    let mut intent = weight(25);
+    intent.managed.order = (0..names).map(|name| format!("hdr-{name}")).collect();
+    intent
+}
+
+/// Routes that lead to stable, each with `padding` bytes in its `forwardTo`.
+fn routes(count: usize, padding: usize) -> Vec<Value> {
+    let path = format!("/{}", "x".repeat(padding));
+    let route = |at: usize| {
+        json!({
+            "name": format!("r{at}"),
+            "matchers": [{"uri": {"prefix": format!("/{at}")}}],
+            "forwardTo": {"pathRewrite": path, "destinations": ["reviews"]},
+        })
+    };
+    (0..count).map(route).collect()
+}
+
+fn table_of(routes: &[Value]) -> Table {
+    Table::new("mesh/shop", table::expand(json!({ "http": routes })))
+}
+
+#[track_caller]
+fn check_limit(table: &Table, intent: &Intent, expect: Result<(), &str>) {
+    let planned = plan(&table.config("shop/reviews"), intent, &table.doc());
+    match (planned, expect) {
+        (Ok(plan), Ok(())) => assert!(plan.grows()),
+        (Err(error), Err(expect)) => assert!(error.to_string().contains(expect), "{error}"),
+        (Ok(_), Err(expect)) => panic!("not refused: {expect}"),
+        (Err(error), Ok(())) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn t22_operations_of_one_patch() {
+    check_limit(&table_of(&routes(2_499, 0)), &weight(25), Ok(()));
+    let refused =
+        "2500 routes to split need 10004 operations of one patch, the API server takes 10000";
+    check_limit(&table_of(&routes(2_500, 0)), &weight(25), Err(refused));
+    // A later header step inserts a copy of each route.
+    check_limit(&table_of(&routes(1_666, 0)), &with_header_routes(2), Ok(()));
+    let refused = "operations of one patch";
+    check_limit(
+        &table_of(&routes(1_667, 0)),
+        &with_header_routes(2),
+        Err(refused),
+    );
+}
+
+#[test]
+fn t22_bytes_of_annotations() {
+    let mut table = table_of(&routes(10, 0));
+    table.annotate_other("notes", &"x".repeat(257_000));
+    check_limit(&table, &weight(25), Ok(()));
+    table.annotate_other("notes", &"x".repeat(258_048));
+    check_limit(
+        &table,
+        &weight(25),
+        Err("bytes of annotations, the API server takes 262144"),
+    );
+}
+
+#[test]
+fn t22_bytes_of_one_request() {
+    check_limit(&table_of(&routes(100, 9_000)), &weight(25), Ok(()));
+    let refused = "bytes of one request, the API server takes 3145728";
+    check_limit(&table_of(&routes(100, 11_000)), &weight(25), Err(refused));
+    check_limit(
+        &table_of(&routes(100, 9_000)),
+        &with_header_routes(2),
+        Err(refused),
+    );
+}
+
+#[test]
+fn t22_traffic_returns_to_stable_beyond_every_limit() {
+    let mut table = table_of(&routes(100, 0));
+    table.annotate_other("notes", &"x".repeat(250_000));
+    table.set_weight("shop/reviews", 50, 100, vec![]).unwrap();
+    let mut spec = table.document()["spec"].clone();
+    let more = table::expand(json!({"http": routes(3_000, 0)}));
+    let more = more["http"].as_array().unwrap()[100..].iter().cloned();
+    spec["http"].as_array_mut().unwrap().extend(more);
+    table.replace_spec(spec);
+    check_limit(&table, &weight(60), Err("the API server takes"));
+    let plan = table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    assert!(plan.hands_back);
+}
+
+#[test]
+fn t23_a_route_takes_80_bytes_of_the_record() {
+    let routes = routes(1_000, 0);
+    let mut table = table_of(&routes);
+    table.set_weight("shop/reviews", 25, 100, vec![]).unwrap();
+    let bytes = table.annotation().unwrap().len();
+    assert!(bytes < 80 * routes.len(), "{bytes}");
+    // At rest the record is removed.
+    table.set_weight("shop/reviews", 0, 100, vec![]).unwrap();
+    let doc: RouteTableDoc = table.doc();
+    assert!(
+        doc.annotations()
+            .is_none_or(|all| !all.contains_key(ANNOTATION))
     );
 }

@@ -1,4 +1,4 @@
-//! Tables of Rollouts that are gone, in the middle of an update.
+//! Tables of Rollouts that were deleted during an update.
 
 use gloo_types::ObjectKey;
 use route_planner::{IntentKind, ManagedRoutes, Warning, at_rest, involved};
@@ -28,7 +28,7 @@ fn split(table: &mut Table, rollout: &str, weight: i32) {
     table.set_weight(rollout, weight, 100, vec![]).unwrap();
 }
 
-/// A route for some requests, beside a weight.
+/// Adds a header route to the table.
 fn add_header_route(table: &mut Table, rollout: &str, weight: i32) {
     let step =
         json!({"name": "hdr", "match": [{"headerName": "x", "headerValue": {"exact": "1"}}]});
@@ -43,36 +43,36 @@ fn add_header_route(table: &mut Table, rollout: &str, weight: i32) {
     table.apply(&intent).unwrap();
 }
 
-fn left(table: &Table) -> Vec<String> {
+fn remaining(table: &Table) -> Vec<String> {
     let involved = involved(&table.doc()).unwrap();
     involved.iter().map(ObjectKey::to_string).collect()
 }
 
 #[test]
-fn the_owner_gets_back_what_the_owner_wrote() {
+fn the_owners_spec_is_restored_exactly() {
     for weight in [1, 25, 100] {
         let mut table = table();
         split(&mut table, "shop/reviews", weight);
         add_header_route(&mut table, "shop/reviews", weight);
-        assert_eq!(left(&table), ["shop/reviews"]);
+        assert_eq!(remaining(&table), ["shop/reviews"]);
         table.restore("shop/reviews");
         assert_eq!(table.document()["spec"].to_string(), spec().to_string());
         assert_eq!(table.annotation(), None);
-        assert_eq!(left(&table), Vec::<String>::new());
+        assert_eq!(remaining(&table), Vec::<String>::new());
     }
 }
 
 #[test]
-fn managed_routes_alone_go_too() {
+fn managed_routes_without_a_split_are_removed() {
     let mut table = table();
     add_header_route(&mut table, "shop/reviews", 0);
-    assert_eq!(left(&table), ["shop/reviews"]);
+    assert_eq!(remaining(&table), ["shop/reviews"]);
     table.restore("shop/reviews");
     assert_eq!(table.document()["spec"].to_string(), spec().to_string());
 }
 
 #[test]
-fn what_another_rollout_uses_stays() {
+fn changes_of_another_rollout_stay() {
     let mut together = table();
     let mut alone = table();
     for table in [&mut together, &mut alone] {
@@ -81,9 +81,9 @@ fn what_another_rollout_uses_stays() {
     }
     split(&mut together, "shop/reviews", 25);
     add_header_route(&mut together, "shop/reviews", 25);
-    assert_eq!(left(&together), ["shop/ratings", "shop/reviews"]);
+    assert_eq!(remaining(&together), ["shop/ratings", "shop/reviews"]);
     together.restore("shop/reviews");
-    assert_eq!(left(&together), ["shop/ratings"]);
+    assert_eq!(remaining(&together), ["shop/ratings"]);
     assert_eq!(
         together.document()["spec"].to_string(),
         alone.document()["spec"].to_string()
@@ -104,7 +104,7 @@ fn at_rest_a_table_is_as_its_owner_wrote_it() {
 }
 
 #[test]
-fn weights_that_the_owner_has_changed_meanwhile_still_sum_to_100() {
+fn weights_that_the_owner_changed_during_the_split_sum_to_100() {
     let spec = json!({"http": [{"name": "r", "forwardTo": {"destinations": ["reviews 80", "legacy 20"]}}]});
     let mut table = Table::new("mesh/shop", table::expand(spec));
     split(&mut table, "shop/reviews", 50);
@@ -116,7 +116,7 @@ fn weights_that_the_owner_has_changed_meanwhile_still_sum_to_100() {
 }
 
 #[test]
-fn a_table_without_traces_stays_as_it_is() {
+fn a_table_without_changes_of_the_rollout_is_not_changed() {
     let mut table = table();
     assert!(table.restore("shop/reviews").is_noop());
     split(&mut table, "shop/reviews", 25);
@@ -125,7 +125,7 @@ fn a_table_without_traces_stays_as_it_is() {
 }
 
 #[test]
-fn a_route_that_is_gone_is_told() {
+fn a_removed_route_is_a_warning() {
     let mut table = table();
     split(&mut table, "shop/reviews", 25);
     let mut spec = table.document()["spec"].clone();
@@ -134,5 +134,5 @@ fn a_route_that_is_gone_is_told() {
     let plan = table.restore("shop/reviews");
     let route = "route list".to_owned();
     assert_eq!(plan.warnings, [Warning::RouteGone { route }]);
-    assert_eq!(left(&table), Vec::<String>::new());
+    assert_eq!(remaining(&table), Vec::<String>::new());
 }

@@ -1,14 +1,14 @@
-//! A table in memory, changed only by patches, with the checks that hold after every call.
+//! A table in memory that is changed only by patches, with checks after every call.
 
 use gloo_types::{ObjectKey, RouteTableDoc};
 use route_planner::{
     ANNOTATION, AdditionalDestination, HeaderMatch, HeaderRoute, Intent, IntentKind, ManagedRoute,
-    ManagedRoutes, MirrorRoute, Plan, PlanError, PluginConfig, RequestMatch, ServicePair,
-    TextMatch, Warning, WeightSplit, involved, restore,
+    MirrorRoute, Plan, PlanError, PluginConfig, RequestMatch, TextMatch, Warning, WeightSplit,
+    involved, restore,
 };
 use serde_json::{Value, json};
 
-/// A RouteTable and what its store counts.
+/// A RouteTable with its resource version and generation.
 pub(crate) struct Table {
     document: Value,
     pub(crate) plugin: Value,
@@ -46,14 +46,14 @@ impl Table {
         .allow_top_placement(true)
     }
 
-    /// Takes out what a Rollout has left, without its configuration.
+    /// Restores the table for a deleted Rollout.
     pub(crate) fn restore(&mut self, rollout: &str) -> Plan {
         let plan = restore(&key(rollout), &self.doc()).unwrap();
         self.edit(&plan.to_json_patch());
         plan
     }
 
-    /// Plans, applies, and checks what must hold after every call.
+    /// Plans and applies a SetWeight, and checks what must hold after every call.
     pub(crate) fn set_weight(
         &mut self,
         rollout: &str,
@@ -80,13 +80,13 @@ impl Table {
         }
         self.edit(&patch);
         if !plan.is_noop() {
-            let is_the_owners = involved(&self.doc()).unwrap().is_empty();
-            assert_eq!(plan.hands_back, is_the_owners);
+            let is_restored = involved(&self.doc()).unwrap().is_empty();
+            assert_eq!(plan.hands_back, is_restored);
         }
         self.check_restorable();
         match route_planner::plan(&config, intent, &self.doc()) {
             Ok(again) => assert!(again.is_noop(), "planned twice: {:?}", again.edits),
-            // Cleaning up is possible once where no route leads to stable any more.
+            // If no route leads to stable any more, cleaning up succeeds only once.
             Err(error) => assert!(
                 is_rest && error.to_string().contains("no selected"),
                 "{error}"
@@ -95,17 +95,17 @@ impl Table {
         Ok(plan)
     }
 
-    /// Whatever a Rollout has left in a table, it can be taken out without its configuration.
+    /// Checks that the table can be restored for every Rollout without its configuration.
     fn check_restorable(&self) {
         let mut table = self.document.clone();
         let doc = |table: &Value| RouteTableDoc::from_value(table.clone()).unwrap();
         let mut is_kept = false;
         for rollout in involved(&doc(&table)).unwrap() {
-            // What cannot be read is refused, as by any plan.
+            // A record that cannot be decoded is an error of every plan.
             let Ok(plan) = restore(&rollout, &doc(&table)) else {
                 return;
             };
-            // So is a route that cannot be read, for which the record stays.
+            // The record of a route that cannot be decoded stays.
             if plan.left().next().is_some() {
                 return;
             }
@@ -116,7 +116,7 @@ impl Table {
         assert!(left.is_empty() || is_kept, "{left:?}: {table:#}");
     }
 
-    /// Applies a patch the way a store does.
+    /// Applies a patch as a store does.
     pub(crate) fn edit(&mut self, patch: &json_patch::Patch) {
         let before = self.document.clone();
         json_patch::patch(&mut self.document, patch).unwrap();
@@ -166,18 +166,13 @@ pub(crate) fn intent(
     additional: Vec<AdditionalDestination>,
 ) -> Intent {
     let rollout = key(rollout);
-    Intent {
-        services: ServicePair {
-            stable: rollout.name.clone(),
-            canary: format!("{}-canary", rollout.name),
-            ping_pong: false,
-        },
-        rollout,
-        hashes: None,
-        applied: None,
-        kind: weight(desired, max, additional),
-        managed: ManagedRoutes::default(),
-    }
+    let (stable, canary) = (rollout.name.clone(), format!("{}-canary", rollout.name));
+    let split = WeightSplit {
+        desired,
+        max,
+        additional,
+    };
+    Intent::set_weight(rollout, stable, canary, split)
 }
 
 pub(crate) fn weight(desired: i32, max: i32, additional: Vec<AdditionalDestination>) -> IntentKind {
@@ -202,7 +197,7 @@ pub(crate) fn key(text: &str) -> ObjectKey {
     ObjectKey::new(namespace, name)
 }
 
-/// Writes out the short form of destinations everywhere in a spec.
+/// Expands the short form of destinations (`reviews 80`) everywhere in a spec.
 pub(crate) fn expand(mut spec: Value) -> Value {
     if let Some(default) = spec.get_mut("defaultDestination") {
         *default = destination(default.take());

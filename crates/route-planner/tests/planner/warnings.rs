@@ -1,12 +1,11 @@
-//! What the user is told beside a plan, through the log of the plugin.
+//! The warnings of a plan, which the plugin logs.
 
 use route_planner::{AppliedWeights, Intent, IntentKind};
 use serde_json::{Value, json};
 
 use crate::table::{self, Table};
 
-const OWNER_EDIT: &str =
-    "route r was pointed elsewhere during the rollout; what was there before is forgotten";
+const OWNER_EDIT: &str = "route r was led elsewhere by its owner during the rollout; its record is removed, and nothing is restored in it";
 
 fn weight(desired: i32) -> Intent {
     table::intent("shop/reviews", desired, 100, vec![])
@@ -21,13 +20,13 @@ fn with_experiment(desired: i32, service: &str) -> Intent {
     )
 }
 
-/// Plans `intent` for a table whose only route has these destinations.
+/// Checks the warnings of `intent` for a table whose only route has these destinations.
 #[track_caller]
 fn check(destinations: Value, intent: &Intent, expect: &[&str]) {
     check_after(destinations, &[], None, intent, expect);
 }
 
-/// Plans `intent` after the calls `before`, and after the owner replaced the routes by those of `edited`.
+/// Checks the warnings of `intent` after the calls `before`, and after the owner replaced the routes by `edited`.
 #[track_caller]
 fn check_after(
     destinations: Value,
@@ -53,7 +52,7 @@ fn check_after(
 }
 
 #[test]
-fn a_table_that_follows_the_rules_gives_no_warning() {
+fn a_valid_table_gives_no_warning() {
     for destinations in [
         json!(["reviews"]),
         json!(["reviews", "legacy"]),
@@ -71,13 +70,13 @@ fn a_table_that_follows_the_rules_gives_no_warning() {
 }
 
 #[test]
-fn weights_against_the_rules_of_gloo() {
+fn invalid_weights_of_the_owner() {
     let sum = |sum: u32| {
         format!(
-            "route r: the owner's weights are invalid to Gloo: weights of a route must sum to 100, found {sum}"
+            "route r: Gloo rejects the owner's weights: weights of a route must sum to 100, found {sum}"
         )
     };
-    let zero = "route r: the owner's weights are invalid to Gloo: 1 destinations without weight share 0, at least 1 each is needed";
+    let zero = "route r: Gloo rejects the owner's weights: 1 destinations without weight share 0, at least 1 each is needed";
     check(json!(["reviews 80", "legacy 30"]), &weight(0), &[]);
     check(
         json!(["reviews 80", "legacy 30"]),
@@ -93,18 +92,18 @@ fn weights_against_the_rules_of_gloo() {
 }
 
 #[test]
-fn a_share_of_the_canary_at_rest() {
+fn a_share_of_the_canary_in_the_owners_list() {
     let destinations = json!(["reviews", "reviews-canary"]);
     check(
         destinations,
         &weight(0),
         &[
-            "route r: the table itself gives reviews-canary a share while nothing is rolled out; it is taken out until the next rollout",
+            "route r: the owner's weights give reviews-canary a share while nothing is rolled out; it is removed until the next rollout",
         ],
     );
 }
 
-/// At full weight without a record: a route that was split looks like one that its owner leads to the canary.
+/// Without a record, a route that was split at full weight looks like one whose owner leads it to the canary.
 #[test]
 fn a_route_to_the_canary_alone_without_record() {
     let applied = AppliedWeights {
@@ -123,7 +122,7 @@ fn a_route_to_the_canary_alone_without_record() {
     assert_eq!(
         warnings,
         [
-            "route b: all traffic goes to reviews-canary, and no record says that it was split; unless it is meant to, lead it to the stable Service"
+            "route b: all traffic goes to reviews-canary, and the table has no record of a split; if that is not intended, lead the route to the stable Service"
         ]
     );
     assert!(plan.is_noop());
@@ -158,7 +157,7 @@ fn edits_of_the_owner() {
         json!({"name": "other", "matchers": [{"uri": {"prefix": "/o"}}], "forwardTo": {"destinations": ["reviews"]}}),
         25,
         &[
-            "route r was split and is not found any more: its original is kept until the rollout ends; if it is in another table now, restore it there",
+            "route r was split and is not found any more: its record is kept until the rollout ends; if the route is in another table now, restore its destinations there",
         ],
     );
 }
@@ -178,7 +177,7 @@ fn a_table_with_managed_routes_only() {
         Some(managed),
         &remove,
         &[
-            "managed routes are the table's only http routes and stay, since it needs one: restore the owner's routes or delete the table",
+            "the table has no http routes except managed ones, which stay because a table needs at least one: restore the owner's routes or delete the table",
         ],
     );
 }

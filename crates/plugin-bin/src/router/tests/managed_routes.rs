@@ -236,7 +236,10 @@ async fn t20_a_refused_header_route_is_reported_by_set_weight_of_its_step() {
     for _ in 0..2 {
         fixture.set_header(&rollout, &header("1")).await.unwrap();
         let error = fixture.set_weight(&rollout, 0).await.unwrap_err();
-        assert!(error.contains("header routes need http routes"), "{error}");
+        assert!(
+            error.contains("header and mirror routes need http routes"),
+            "{error}"
+        );
     }
     // The owner adds the route, and the controller calls again without a change of the Rollout.
     fixture.store.put(shop()).unwrap();

@@ -1,18 +1,21 @@
-//! Which route a record is about, after the owner renamed, moved, copied or edited routes.
+//! Finds the route that each record entry belongs to, after the owner renamed, moved, copied or edited routes.
 //!
-//! [`matched`] goes from strong evidence to weak evidence. Each step pairs the records and the routes that are still free and
-//! have equal keys, so that the work grows with the number of routes:
+//! [`match_records`] proceeds from strong evidence to weak evidence. Each step pairs the entries and the routes that are
+//! still free, have equal keys, and show the evidence that the step needs. A step puts the keys into a map, so the work
+//! grows linearly with the number of routes.
 //!
-//! | a route must have | key |
+//! | the route must show | key |
 //! |---|---|
 //! | what planning inserted | name and matchers, then matchers, then name |
 //! | nothing | name and matchers |
-//! | a list that cannot be read | matchers, then name |
-//! | less weight than the record's share, and no new destination | name, then matchers |
-//! | what planning inserted | the destinations of others and the share, with the name, then without |
-//! | less weight than the record's share | name, then matchers |
-//! | what planning inserted | the destinations of others, then nothing |
+//! | a list that cannot be decoded | matchers, then name |
+//! | less weight than the recorded share, and no new destination | name, then matchers |
+//! | what planning inserted | the foreign destinations and the share, with the name, then without |
+//! | less weight than the recorded share | name, then matchers |
+//! | what planning inserted | the foreign destinations, then nothing |
 //! | nothing | name, then matchers |
+//!
+//! For example, the owner moved route `two` to the front and renamed `one` to `uno`:
 //!
 //! ```text
 //! recorded                          live                              matched by
@@ -20,25 +23,26 @@
 //! two  at 1, matchers /b            uno  at 1, matchers /a, canary    canary and matchers
 //! ```
 //!
-//! A route that lost what was inserted has no canary to match by. Its own weights show what is missing, so it goes before other
-//! routes with a canary, such as a mirror route that lost our labels:
+//! A route from which the inserted destination was removed has no canary to match by. The sum of its weights shows that
+//! something is missing. Such a route is matched before other routes with a canary, such as a mirror route that lost its
+//! labels:
 //!
 //! ```text
 //! recorded                            live                                matched by
-//! -    at 1, matchers /b, share 100   kept at 1, matchers /x, canary 30   nothing: no record is about it
+//! -    at 1, matchers /b, share 100   kept at 1, matchers /x, canary 30   not matched: it has no entry
 //!                                     -    at 2, matchers /b, stable 70   matchers and the 30 that are missing
 //! ```
 //!
-//! A route without record may still be a copy of a split one: [`Copies`].
+//! A route without an entry may still be a copy of a split route: see [`Copies`].
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::Hash as StdHash;
 
-use crate::destinations::{DestinationList, Reading, Slot};
-use crate::record::{Hash, Original, Record, RouteRecord, Split};
+use crate::destinations::{Destination, DestinationList, ReadContext};
+use crate::record::{Hash, Original, Record, RouteEntry, Split};
 use crate::route::{Protocol, Route};
 
-/// A route as matching sees it.
+/// The properties of a route that matching uses.
 pub(crate) struct Candidate<'r, 'a> {
     pub(crate) route: &'r Route<'a>,
     /// `None` for a route that does not forward, or cannot be read.
@@ -47,16 +51,16 @@ pub(crate) struct Candidate<'r, 'a> {
     pub(crate) matchers: &'r Hash,
 }
 
-/// For each candidate, the index of the record that is about it.
+/// Returns for each candidate the index of its entry in `record.routes`; `None` for a candidate without entry.
 ///
-/// A record whose route is not found appears nowhere.
-pub(crate) fn matched(
+/// An index is returned at most once, and not at all if the route of the entry is not found.
+pub(crate) fn match_records(
     record: &Record,
     candidates: &[Candidate<'_, '_>],
-    reading: Reading<'_>,
-    is_stable: &dyn Fn(&Slot<'_>) -> bool,
+    context: ReadContext<'_>,
+    is_stable: &dyn Fn(&Destination<'_>) -> bool,
 ) -> Vec<Option<usize>> {
-    let mut pairs = Pairs {
+    let mut pairs = Pairing {
         record,
         candidates,
         found: vec![None; candidates.len()],
@@ -65,93 +69,94 @@ pub(crate) fn matched(
     if record.routes.is_empty() {
         return pairs.found;
     }
-    let name = |record: &RouteRecord| Some(record.0.clone()).filter(|name| !name.is_empty());
-    let foreign = Foreign::of(record, reading);
+    let name = |it: &RouteEntry| Some(it.name.clone()).filter(|name| !name.is_empty());
+    let foreign = Foreign::of(record, context);
     let own_name = |it: &Candidate<'_, '_>| it.route.is_named.then(|| it.route.name.to_owned());
-    let matchers = |record: &RouteRecord| Some(record.2).filter(|hash| *hash != Hash::default());
+    let matchers = |it: &RouteEntry| Some(it.matchers).filter(|hash| *hash != Hash::default());
 
     pairs.pair_in_order();
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| Some((name(it), matchers(it)?, foreign.recorded(it))),
         |it| Some((own_name(it), *it.matchers, foreign.live(it))),
     );
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| Some((matchers(it)?, foreign.recorded(it))),
         |it| Some((*it.matchers, foreign.live(it))),
     );
-    pairs.pair(Sign::Inserted, matchers, |it| Some(*it.matchers));
-    pairs.pair(Sign::Inserted, name, own_name);
+    pairs.pair(Evidence::Inserted, matchers, |it| Some(*it.matchers));
+    pairs.pair(Evidence::Inserted, name, own_name);
     pairs.pair(
-        Sign::None,
+        Evidence::None,
         |it| Some((name(it)?, matchers(it)?)),
         |it| Some((own_name(it)?, *it.matchers)),
     );
-    // What is in an unreadable route is not known.
+    // A route that cannot be decoded shows no evidence.
     let unread = |it: &Candidate<'_, '_>| (!it.is_readable).then_some(*it.matchers);
-    pairs.pair(Sign::None, matchers, unread);
+    pairs.pair(Evidence::None, matchers, unread);
     let unread = |it: &Candidate<'_, '_>| own_name(it).filter(|_| !it.is_readable);
-    pairs.pair(Sign::None, name, unread);
-    // A route that lost what was inserted goes before routes that are alike by nothing but what was inserted in them.
-    pairs.pair(Sign::Gap, name, own_name);
-    pairs.pair(Sign::Gap, matchers, |it| Some(*it.matchers));
+    pairs.pair(Evidence::None, name, unread);
+    // A route from which the inserted destination was removed is matched before routes that only have such a destination.
+    pairs.pair(Evidence::Gap, name, own_name);
+    pairs.pair(Evidence::Gap, matchers, |it| Some(*it.matchers));
     // Without an inserted destination, only name and matchers identify the route.
-    let has_added = |it: &RouteRecord| record.split_of(it).is_some_and(|it| !it.added.is_empty());
+    let has_added = |it: &RouteEntry| record.split_of(it).is_some_and(|it| !it.added.is_empty());
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| has_added(it).then(|| (name(it), foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((own_name(it), foreign.live(it), foreign.live_share(it))),
     );
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| has_added(it).then(|| (foreign.recorded(it), foreign.recorded_share(it))),
         |it| Some((foreign.live(it), foreign.live_share(it))),
     );
-    // The owner may also have added destinations to a route that lost what was inserted. It may be a new route as well, so a
-    // route that holds as much as the record says goes before it.
-    pairs.pair(Sign::GapBesideNew, name, own_name);
-    pairs.pair(Sign::GapBesideNew, matchers, |it| Some(*it.matchers));
+    // The owner may also have added destinations to a route from which the inserted destination was removed. But this may be
+    // a new route, so a route with the recorded share was matched before.
+    pairs.pair(Evidence::GapBesideNew, name, own_name);
+    pairs.pair(Evidence::GapBesideNew, matchers, |it| Some(*it.matchers));
     if pairs.free.is_empty() {
         return pairs.found;
     }
-    // A copy of a route that is found is not taken for another one.
+    // A copy of a matched route does not match the entry of another route.
     let copies = Copies::of(record, candidates, &pairs.found);
     let is_copy = |it: &Candidate<'_, '_>| {
         let split = |list| copies.split_of(record, it.route.protocol, list, is_stable);
         it.list.and_then(split).is_some()
     };
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| has_added(it).then(|| foreign.recorded(it)),
         |it| (!is_copy(it)).then(|| foreign.live(it)),
     );
     pairs.pair(
-        Sign::Inserted,
+        Evidence::Inserted,
         |it| has_added(it).then_some(()),
         |it| (!is_copy(it)).then_some(()),
     );
-    pairs.pair(Sign::None, name, own_name);
-    pairs.pair(Sign::None, matchers, |it| Some(*it.matchers));
+    pairs.pair(Evidence::None, name, own_name);
+    pairs.pair(Evidence::None, matchers, |it| Some(*it.matchers));
     pairs.found
 }
 
-/// The foreign destinations of routes, where the record has any to distinguish routes by.
+/// The foreign destinations of routes, as a part of keys. Everything is empty or 0 if the record has no foreign
+/// destinations.
 struct Foreign<'p> {
     record: &'p Record,
     is_used: bool,
-    /// Labels of the destinations that are not foreign.
+    /// Labels of the Rollout's destinations, which are not foreign.
     ours: HashSet<String>,
 }
 
 impl<'p> Foreign<'p> {
-    fn of(record: &'p Record, reading: Reading<'_>) -> Self {
+    fn of(record: &'p Record, context: ReadContext<'_>) -> Self {
         let is_used = record.splits.iter().any(|split| !split.foreign.is_empty());
         let mut ours = HashSet::new();
         if is_used {
             for split in &record.splits {
                 ours.extend(split.added.iter().map(|id| id.object().to_string()));
-                let original = |it: &Original| Slot::new(&it.1, reading).label();
+                let original = |it: &Original| Destination::new(&it.destination, context).label();
                 ours.extend(split.originals.iter().map(original));
             }
         }
@@ -162,98 +167,99 @@ impl<'p> Foreign<'p> {
         }
     }
 
-    fn recorded(&self, route: &RouteRecord) -> Vec<String> {
+    fn recorded(&self, route: &RouteEntry) -> Vec<String> {
         let split = self.record.split_of(route).filter(|_| self.is_used);
         split.map(|split| split.foreign.clone()).unwrap_or_default()
     }
 
-    /// Percent of the traffic that was split; 0 if the record has no foreign destinations.
-    fn recorded_share(&self, route: &RouteRecord) -> u32 {
+    /// The recorded share, in percent of the route's traffic.
+    fn recorded_share(&self, route: &RouteEntry) -> u32 {
         let split = self.record.split_of(route).filter(|_| self.is_used);
         split.map_or(0, |split| split.share)
     }
 
     fn live_share(&self, candidate: &Candidate<'_, '_>) -> u32 {
         let list = candidate.list.filter(|_| self.is_used);
-        let slots = list.into_iter().flat_map(|list| &list.slots);
-        let ours = slots.filter(|slot| self.ours.contains(&slot.label()));
-        ours.filter_map(Slot::weight).sum()
+        let destinations = list.into_iter().flat_map(|list| &list.destinations);
+        let ours = destinations.filter(|it| self.ours.contains(&it.label()));
+        ours.filter_map(Destination::weight).sum()
     }
 
     fn live(&self, candidate: &Candidate<'_, '_>) -> Vec<String> {
         let list = candidate.list.filter(|_| self.is_used);
-        let slots = list.into_iter().flat_map(|list| &list.slots);
-        let foreign = slots.filter(|slot| !self.ours.contains(&slot.label()));
-        foreign.map(Slot::place).collect()
+        let destinations = list.into_iter().flat_map(|list| &list.destinations);
+        let foreign = destinations.filter(|it| !self.ours.contains(&it.label()));
+        foreign.map(Destination::place).collect()
     }
 }
 
-/// Whether a route holds what only planning can have inserted by `split`.
+/// Whether a list has a destination that only planning can have inserted for `split`.
 ///
-/// Where its owner listed every destination, the owner's own destinations have to do.
-pub(crate) fn holds(list: &DestinationList<'_>, split: &Split) -> bool {
-    let mut slots = list.slots.iter();
+/// If planning inserted none, because the owner listed all destinations, one of the owner's destinations is enough.
+fn shows_insertion(list: &DestinationList<'_>, split: &Split) -> bool {
+    let mut destinations = list.destinations.iter();
     if split.added.is_empty() {
         return split.originals.iter().any(|original| {
             let wanted = original
-                .1
+                .destination
                 .pointer("/ref/name")
                 .and_then(|name| name.as_str());
-            let is = |slot: &Slot<'_>| {
-                slot.object()
+            let is = |it: &Destination<'_>| {
+                it.object()
                     .is_some_and(|object| Some(object.name) == wanted)
             };
-            list.slots.iter().any(is)
+            list.destinations.iter().any(is)
         });
     }
-    // Planning always writes a weight; an owner's own route to the canary and a header route mostly have none.
-    slots.any(|slot| slot.weight().is_some() && split.inserted(slot))
+    // Planning always writes a weight. An owner's route to the canary, or a header route, usually has none.
+    destinations.any(|it| it.weight().is_some() && split.has_inserted(it))
 }
 
-/// Whether what `split` inserted was removed from a route: the owner's destinations are left with weights whose sum is less
-/// than the share that they have at rest. Their owner may have led them to another cluster.
+/// Whether the destination that `split` inserted was removed from a route: the owner's destinations are left, and the sum of
+/// their weights is less than the recorded share. The owner may have led them to another cluster.
+///
+/// Unless `may_have_new`, all other destinations must be in the record.
 fn has_gap(list: &DestinationList<'_>, split: &Split, may_have_new: bool) -> bool {
-    let is_original = |slot: &&Slot<'_>| {
+    let is_original = |it: &&Destination<'_>| {
         let mut originals = split.originals.iter();
-        originals.any(|original| slot.has_name_of(&original.1))
+        originals.any(|original| it.has_name_of(&original.destination))
     };
-    let (own, others): (Vec<_>, Vec<_>) = list.slots.iter().partition(is_original);
-    let are_known = may_have_new
-        || others
-            .iter()
-            .all(|slot| split.foreign.contains(&slot.place()));
-    let weight = own
-        .iter()
-        .try_fold(0_u32, |sum, slot| sum.checked_add(slot.weight()?));
+    let (own, others): (Vec<_>, Vec<_>) = list.destinations.iter().partition(is_original);
+    let are_known = may_have_new || others.iter().all(|it| split.foreign.contains(&it.place()));
+    let weight = own.iter().try_fold(0_u32, |sum, destination| {
+        sum.checked_add(destination.weight()?)
+    });
     !own.is_empty()
         && !split.stable.is_absent()
         && are_known
         && weight.is_some_and(|weight| weight < split.share)
 }
 
-/// What a route must show of a split before the two are paired.
+/// The evidence that a route must show before it is paired with an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sign {
-    /// What only planning can have inserted.
+enum Evidence {
+    /// A destination that only planning can have inserted.
     Inserted,
-    /// The weights that are left after that was removed, and no destination that the record does not know.
+    /// Weights that sum to less than the recorded share, and no destination that is missing in the record.
     Gap,
-    /// The weights that are left after that was removed.
+    /// Weights that sum to less than the recorded share.
     GapBesideNew,
-    /// Nothing: the key says enough.
+    /// None: equal keys are enough.
     None,
 }
 
-struct Pairs<'p, 'r, 'a> {
+/// The pairs found so far, of record entries and routes.
+struct Pairing<'p, 'r, 'a> {
     record: &'p Record,
     candidates: &'p [Candidate<'r, 'a>],
     found: Vec<Option<usize>>,
-    /// Indices of the records without route, in the order of the record.
+    /// Indices of the entries that have no route yet, in the order of the record.
     free: Vec<usize>,
 }
 
-impl Pairs<'_, '_, '_> {
-    /// Pairs records and routes that are still in the order of the record, as most are in most calls.
+impl Pairing<'_, '_, '_> {
+    /// Pairs entries and routes with equal names and matchers that have the same order in both. This is the fast path: in
+    /// most calls it pairs all.
     fn pair_in_order(&mut self) {
         let mut next = 0;
         let mut is_paired = vec![false; self.record.routes.len()];
@@ -261,11 +267,13 @@ impl Pairs<'_, '_, '_> {
             let route = candidate.route;
             let records = self.record.routes.iter().enumerate().skip(next).take(2);
             let mut same = records.filter(|(_, record)| {
-                route.is_named && record.0 == route.name && record.2 == *candidate.matchers
+                route.is_named
+                    && record.name == route.name
+                    && record.matchers == *candidate.matchers
             });
             if let Some((record, _)) = same.next()
                 && route.protocol.is_http()
-                && self.fits(record, index, Sign::Inserted)
+                && self.fits(record, index, Evidence::Inserted)
                 && let (Some(found), Some(paired)) =
                     (self.found.get_mut(index), is_paired.get_mut(record))
             {
@@ -278,13 +286,14 @@ impl Pairs<'_, '_, '_> {
             .retain(|record| is_paired.get(*record) != Some(&true));
     }
 
-    /// Pairs the free records and routes whose keys are equal, as far as the routes show the `sign`.
+    /// Pairs the free entries and routes whose keys are equal, if the routes show the `evidence`.
     ///
-    /// Several with one key are paired in their order; where routes came or went, those at the same position first.
+    /// Several with one key are paired in their order. If there are more entries than routes with one key, or fewer, those
+    /// with equal positions are paired first.
     fn pair<K: Eq + StdHash>(
         &mut self,
-        sign: Sign,
-        of_record: impl Fn(&RouteRecord) -> Option<K>,
+        evidence: Evidence,
+        of_record: impl Fn(&RouteEntry) -> Option<K>,
         of_route: impl Fn(&Candidate<'_, '_>) -> Option<K>,
     ) {
         if self.free.is_empty() {
@@ -317,17 +326,21 @@ impl Pairs<'_, '_, '_> {
                 continue;
             };
             routes.retain(|route| {
-                // Splits of one key differ rarely, so the first record decides for all.
+                // Entries with one key rarely have different splits, so the first one decides for all.
                 let mut first = records.iter().take(1);
-                first.any(|record| self.fits(*record, *route, sign))
+                first.any(|record| self.fits(*record, *route, evidence))
             });
             let mut pairs: Vec<(usize, usize)> = Vec::new();
             if routes.len() != records.len() {
-                let at = |record: usize| self.record.routes.get(record).map(|record| record.1);
-                let place = |route: usize| self.candidates.get(route).map(|it| it.route.at);
-                let by_place: HashMap<Option<usize>, usize> =
-                    routes.iter().map(|route| (place(*route), *route)).collect();
-                records.retain(|record| match by_place.get(&at(*record)) {
+                let recorded =
+                    |record: usize| self.record.routes.get(record).map(|record| record.position);
+                let position =
+                    |route: usize| self.candidates.get(route).map(|it| it.route.owner_index);
+                let by_position: HashMap<Option<usize>, usize> = routes
+                    .iter()
+                    .map(|route| (position(*route), *route))
+                    .collect();
+                records.retain(|record| match by_position.get(&recorded(*record)) {
                     Some(route) => {
                         pairs.push((*record, *route));
                         false
@@ -351,31 +364,31 @@ impl Pairs<'_, '_, '_> {
             .retain(|record| is_paired.get(*record) != Some(&true));
     }
 
-    fn fits(&self, record: usize, route: usize, sign: Sign) -> bool {
+    fn fits(&self, record: usize, route: usize, evidence: Evidence) -> bool {
         let split = self.record.routes.get(record);
         let split = split.and_then(|record| self.record.split_of(record));
         let list = self.candidates.get(route).map(|candidate| candidate.list);
         match (split, list) {
-            (Some(split), Some(Some(list))) => match sign {
-                Sign::Inserted => holds(list, split),
-                Sign::Gap => has_gap(list, split, false),
-                Sign::GapBesideNew => has_gap(list, split, true),
-                Sign::None => true,
+            (Some(split), Some(Some(list))) => match evidence {
+                Evidence::Inserted => shows_insertion(list, split),
+                Evidence::Gap => has_gap(list, split, false),
+                Evidence::GapBesideNew => has_gap(list, split, true),
+                Evidence::None => true,
             },
-            (Some(_), Some(None)) => sign == Sign::None,
+            (Some(_), Some(None)) => evidence == Evidence::None,
             _ => false,
         }
     }
 }
 
-/// Routes that their owner copied from a split one: they hold what was inserted there, with the same weights.
+/// Recognises routes that their owner copied from a split route: they have the inserted destinations with the same weights.
 pub(crate) struct Copies {
-    /// For each split, the weights of its routes.
+    /// For each split, by its index: the weights of the inserted destinations in its routes.
     weights: Vec<(usize, BTreeSet<Vec<String>>)>,
 }
 
 impl Copies {
-    /// `found` holds for each candidate the index of the record that is about it.
+    /// `found` is the result of [`match_records`] for these candidates.
     pub(crate) fn of(
         record: &Record,
         candidates: &[Candidate<'_, '_>],
@@ -392,7 +405,12 @@ impl Copies {
         let mut unmatched = lists.clone().filter(|(_, found)| found.is_none());
         let may_be = unmatched.any(|(candidate, _)| {
             let list = candidate.list;
-            list.is_some_and(|list| record.splits.iter().any(|split| holds(list, split)))
+            list.is_some_and(|list| {
+                record
+                    .splits
+                    .iter()
+                    .any(|split| shows_insertion(list, split))
+            })
         });
         if !may_be {
             weights.clear();
@@ -403,7 +421,7 @@ impl Copies {
             };
             for (candidate, found) in lists.clone() {
                 let record = found.and_then(|found| record.routes.get(found));
-                if record.is_some_and(|record| record.3 == *index)
+                if record.is_some_and(|record| record.split == *index)
                     && let Some(list) = candidate.list
                 {
                     seen.insert(weights_of(list, split));
@@ -413,41 +431,41 @@ impl Copies {
         Self { weights }
     }
 
-    /// The split of the route that a route was copied from, if it was copied from one.
+    /// The split of the route from which the route with `list` was copied; `None` if it is not a copy.
     pub(crate) fn split_of<'a>(
         &self,
         record: &'a Record,
         protocol: Protocol,
         list: &DestinationList<'_>,
-        is_stable: &dyn Fn(&Slot<'_>) -> bool,
+        is_stable: &dyn Fn(&Destination<'_>) -> bool,
     ) -> Option<&'a Split> {
         self.weights.iter().find_map(|(index, seen)| {
             let split = record.splits.get(*index);
             let split = split.filter(|split| split.protocol == protocol)?;
-            // An owner's own route to stable may look the same.
-            let mut slots = list.slots.iter();
-            let has_inserted = slots.any(|slot| split.inserted(slot) && !is_stable(slot));
-            let stable = list.slots.iter().filter(|slot| is_stable(slot));
+            // A route to stable that the owner wrote may look the same.
+            let mut destinations = list.destinations.iter();
+            let has_inserted = destinations.any(|it| split.has_inserted(it) && !is_stable(it));
+            let stable = list.destinations.iter().filter(|it| is_stable(it));
             let is_split = has_inserted || stable.count() > 1;
             let has_weights =
                 || seen.contains(&weights_of(list, split)) || has_full_weight(list, split);
-            (is_split && holds(list, split) && has_weights()).then_some(split)
+            (is_split && shows_insertion(list, split) && has_weights()).then_some(split)
         })
     }
 }
 
-/// Whether the canary has the whole share, as the record says. The route that was copied may be gone.
+/// Whether the canary has the whole share, and the record says the same. The route that was copied may be gone.
 fn has_full_weight(list: &DestinationList<'_>, split: &Split) -> bool {
-    let mut inserted = list.slots.iter().filter(|slot| split.inserted(slot));
+    let mut inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
     let (first, second) = (inserted.next(), inserted.next());
-    let has_share = |slot: &Slot<'_>| slot.weight() == Some(split.share);
+    let has_share = |it: &Destination<'_>| it.weight() == Some(split.share);
     split.stable.is_absent() && second.is_none() && first.is_some_and(has_share)
 }
 
-/// The weights of what was inserted. The rest may be edited in a copy, or since in the route that was copied.
+/// The inserted destinations and their weights. The owner may have edited the others in the copy, or later in its source.
 fn weights_of(list: &DestinationList<'_>, split: &Split) -> Vec<String> {
-    let inserted = list.slots.iter().filter(|slot| split.inserted(slot));
+    let inserted = list.destinations.iter().filter(|it| split.has_inserted(it));
     inserted
-        .map(|slot| format!("{} {:?}", slot.label(), slot.weight()))
+        .map(|it| format!("{} {:?}", it.label(), it.weight()))
         .collect()
 }

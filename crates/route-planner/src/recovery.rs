@@ -1,0 +1,461 @@
+//! Recovers the list of destinations that the owner of a table wrote: from the record or, if that is lost, from the live
+//! list.
+//!
+//! With a record, [`recover`] removes what was inserted, and gives the other destinations of the record their weights back.
+//! Edits that the owner made since then are kept:
+//!
+//! ```text
+//! record                    live                          recovered
+//! share 80                  reviews          60           reviews  80    the weight of the record
+//! reviews 80 at 0           reviews-canary   20           legacy   10    the owner's edit is kept
+//! reviews-canary inserted   legacy           10
+//! legacy is foreign
+//! ```
+//!
+//! From then on SetWeight divides a share of 90. At rest `reviews` gets 90, since 80 and 10 do not sum to 100.
+//!
+//! At full weight the stable destination is not in the list. It is inserted where the canary is:
+//!
+//! ```text
+//! reviews 80 at 0           reviews-canary   80           reviews  80
+//! reviews-canary inserted   legacy           20           legacy   20
+//! ```
+//!
+//! Without a record, only the live list is left:
+//!
+//! - [`without_applied`] compares its weights with those that the Rollout's status says were set. If they are equal,
+//!   planning wrote them.
+//! - [`stable_from_canary`] rebuilds the stable destination from the canary at full weight.
+//! - [`without_canary`] does not recover the owner's weights: it only moves the traffic to stable.
+
+use gloo_types::weight_shares;
+
+use crate::destinations::{
+    Destination, DestinationId, DestinationList, ListForm, Object, ReadContext,
+};
+use crate::intent::{AdditionalDestination, AppliedWeights};
+use crate::record::{Original, Split};
+use crate::roles::{Role, Roles};
+use crate::weight;
+
+/// What [`recover`] finds.
+pub(crate) enum Recovered<'a> {
+    /// The list as its owner wants it.
+    List(DestinationList<'a>),
+    /// The owner led the route elsewhere: it has none of the Rollout's destinations any more.
+    Repointed,
+    /// The owner replaced the stable destination while the route was split.
+    StableReplaced {
+        /// The list as its owner wants it.
+        list: DestinationList<'a>,
+        /// The stable destination, for messages.
+        stable: String,
+        /// What replaced it.
+        replacement: Box<Destination<'a>>,
+    },
+}
+
+/// Recovers the owner's list from the live list and the recorded `split`.
+///
+/// The owner may have edited anything since the split. Positions in the record count in the owner's list: a missing
+/// destination is inserted where planning had inserted one, or else beside the neighbours that it had.
+pub(crate) fn recover<'a>(
+    live: &DestinationList<'a>,
+    split: &'a Split,
+    roles: &Roles<'_>,
+    default: Option<&Destination<'a>>,
+    context: ReadContext<'a>,
+) -> Recovered<'a> {
+    // The configuration may have changed since the split: compare recorded destinations as it said then.
+    let then = ReadContext {
+        distinction: split.distinction,
+        ..context
+    };
+    let recorded = |it: &'a Original| (it.position, Destination::new(&it.destination, then));
+    let originals: Vec<(usize, Destination<'a>)> = split.originals.iter().map(recorded).collect();
+    let is_added = |it: &Destination<'a>| split.has_inserted(it);
+    let is_original =
+        |destination: &Destination<'a>| originals.iter().any(|(_, it)| destination.is_same(it));
+    let is_new = |destination: &Destination<'a>| {
+        let place = destination.place();
+        let idle = split.idle.iter().map(recorded);
+        !split.foreign.contains(&place) && !idle.into_iter().any(|(_, it)| destination.is_same(&it))
+    };
+    let was_reapplied = !live.form.is_listed() && !split.list.is_listed();
+    let mut ours = live.destinations.iter();
+    let is_ours =
+        |it: &Destination<'a>| is_added(it) || is_original(it) || roles.stable.is_listed_as(it);
+    if !was_reapplied && !ours.any(is_ours) {
+        return Recovered::Repointed;
+    }
+
+    let mut stand_in = live.destinations.iter().position(is_added);
+    let kept = live.destinations.iter().filter(|it| !is_added(it));
+    let mut destinations: Vec<Destination<'a>> = kept.cloned().collect();
+    let mut replaced = None;
+    for (index, (at, original)) in originals.iter().enumerate() {
+        let mut original = original.clone();
+        let mut found = destinations.iter().position(|it| it.is_same(&original));
+        if index > 0 && found.is_none() {
+            // The owner changed it: led it to another cluster, for example.
+            let changed =
+                |it: &Destination<'a>| !is_original(it) && is_new(it) && it.is_named_as(&original);
+            found = destinations.iter().position(changed);
+        }
+        if index == 0 && found.is_none() {
+            let changed = |it: &Destination<'a>| !is_original(it) && roles.is_anchor(it);
+            let replacement = |it: &Destination<'a>| {
+                let is_canarys = roles.canary.is(it) && !roles.stable.is(it);
+                !is_original(it) && !is_canarys && is_new(it)
+            };
+            let may_be_replaced = !split.stable.is_absent() && stand_in.is_some();
+            let in_place = edited_in_place(&original, split, live, roles);
+            let made = split.made_stable();
+            let is_made = |it: &Destination<'a>| made.is_some_and(|id| it.is(id));
+            if live.destinations.iter().any(is_made) {
+                original = in_place.unwrap_or(original);
+            } else if let Some(at) = destinations.iter().position(changed) {
+                // The owner changed the stable destination: led it to another cluster, for example.
+                if let Some(destination) = destinations.get_mut(at) {
+                    *destination = match made {
+                        Some(id) => with_owner_edits(&original, id, destination, roles),
+                        None => roles.stable.without_pod_label(destination),
+                    };
+                }
+                found = Some(at);
+            } else if may_be_replaced && let Some(at) = destinations.iter().position(replacement) {
+                let replacement = destinations.get(at).cloned();
+                replaced = replacement.map(|it| (original.label(), Box::new(it)));
+                found = Some(at);
+            } else {
+                original = in_place.unwrap_or(original);
+            }
+        }
+        if let Some(destination) = found.and_then(|found| destinations.get_mut(found)) {
+            *destination = destination.clone().with_weight_of(&original);
+            stand_in = None;
+            continue;
+        }
+        let position = match stand_in.take() {
+            Some(index) => index,
+            None => position(*at, &originals, &destinations),
+        };
+        destinations.insert(position.min(destinations.len()), original);
+    }
+    // A table from Git, or an old record, may bring back subsets of earlier versions.
+    destinations.retain(|it| !roles.stable.selects_pods(it));
+    // Foreign destinations that the record does not have: the owner added them since the split.
+    let mut present: Vec<String> = {
+        let foreign = destinations.iter().filter(|it| !is_original(it));
+        foreign.map(Destination::place).collect()
+    };
+    for place in &split.foreign {
+        remove_first(&mut present, place);
+    }
+    for (at, original) in split.idle.iter().map(recorded) {
+        if !remove_first(&mut present, &original.place()) {
+            let position = position(at, &originals, &destinations);
+            destinations.insert(position.min(destinations.len()), original);
+        }
+    }
+    let form = split.list;
+    let list = DestinationList { destinations, form }.with_default(default);
+    match replaced {
+        Some((stable, replacement)) => Recovered::StableReplaced {
+            list,
+            stable,
+            replacement,
+        },
+        None => Recovered::List(list),
+    }
+}
+
+/// Returns the owner's stable destination with the edits that its owner made in a destination that planning derived from it:
+/// the one that is stable now, or the one that was stable when the record was written. `None` if the list has neither.
+fn edited_in_place<'a>(
+    original: &Destination<'a>,
+    split: &'a Split,
+    live: &DestinationList<'a>,
+    roles: &Roles<'_>,
+) -> Option<Destination<'a>> {
+    let find = |is: &dyn Fn(&Destination<'a>) -> bool| live.destinations.iter().find(|it| is(it));
+    let there = |id: &'a DestinationId| {
+        // The owner may have changed a subset, led it to another cluster for example: its labels identify it.
+        let is_moved =
+            |it: &Destination<'a>| roles.stable.selects_pods(it) && Some(it.subset()) == id.subset;
+        let found = find(&|it| it.is(id)).or_else(|| find(&is_moved))?;
+        Some((id, found))
+    };
+    let is_stable =
+        |(_, destination): &(&DestinationId, &Destination<'a>)| roles.stable.is(destination);
+    let now = split.added.iter().filter_map(there).find(is_stable);
+    let then = split.made_stable().and_then(there);
+    let in_place = now.into_iter().chain(then);
+    let mut edited = in_place.map(|(id, there)| with_owner_edits(original, id, there, roles));
+    let first = edited.next()?;
+    let is_edited = |it: &Destination<'a>| !it.has_content_of(original);
+    Some(match is_edited(&first) {
+        true => first,
+        false => edited.find(is_edited).unwrap_or(first),
+    })
+}
+
+/// Applies to `original` the edits that its owner made in `there`, which planning had derived from it as `id`.
+fn with_owner_edits<'a>(
+    original: &Destination<'a>,
+    id: &'a DestinationId,
+    there: &Destination<'a>,
+    roles: &Roles<'_>,
+) -> Destination<'a> {
+    let (Some(then), Some(now)) = (original.object(), there.object()) else {
+        return original.clone();
+    };
+    let made = original.leading_to(id.object(), id.port.as_ref(), id.subset.as_ref());
+    if made.has_content_of(there) {
+        return original.clone();
+    }
+    let object = Object {
+        cluster: match now.cluster == id.cluster {
+            true => then.cluster,
+            false => now.cluster,
+        },
+        ..then
+    };
+    let port = original.port().filter(|_| id.port == there.port());
+    let is_as_made = id.subset.as_ref().is_some_and(|it| there.has_subset(it));
+    let subset = is_as_made.then(|| original.subset());
+    roles
+        .stable
+        .without_pod_label(there)
+        .leading_to(object, port.as_ref(), subset.as_ref())
+        .with_weight_of(original)
+}
+
+/// Removes the first text that equals `text`; returns whether there was one.
+fn remove_first(texts: &mut Vec<String>, text: &str) -> bool {
+    let found = texts.iter().position(|it| it == text);
+    found.map(|found| texts.swap_remove(found)).is_some()
+}
+
+/// The index in `destinations` for a destination that was at `at` in the owner's list. Counted from the nearest of
+/// `originals` that is in `destinations`.
+fn position(
+    at: usize,
+    originals: &[(usize, Destination<'_>)],
+    destinations: &[Destination<'_>],
+) -> usize {
+    let neighbours = originals.iter().filter_map(|(other_at, other)| {
+        Some((
+            *other_at,
+            destinations.iter().position(|it| it.is_same(other))?,
+        ))
+    });
+    match neighbours.min_by_key(|(other_at, _)| other_at.abs_diff(at)) {
+        Some((other_at, index)) if other_at < at => index + (at - other_at),
+        Some((other_at, index)) => (index + 1).saturating_sub(other_at - at),
+        None => at,
+    }
+}
+
+/// Recovers the owner's list of a route without a record, if planning wrote its weights.
+///
+/// That is so if the weights are those that the controller recorded as set (`applied`), or those that it would have recorded
+/// if the answer to a call with the `asked` Services of an experiment had not been lost. Then the canary and the experiment
+/// are removed, and the stable destination gets the sum of all:
+///
+/// ```text
+/// applied: canary 25 of 100         live                        recovered
+///                                   reviews          60         reviews  80
+///                                   reviews-canary   20         legacy   20
+///                                   legacy           20
+/// ```
+pub(crate) fn without_applied<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'a>,
+    applied: &'a AppliedWeights,
+    asked: &'a [AdditionalDestination],
+) -> Option<DestinationList<'a>> {
+    let max = u32::try_from(applied.total()).ok().filter(|max| *max > 0)?;
+    let canary = u32::try_from(applied.canary).unwrap_or(0);
+    let asked = asked.iter().filter(|it| !it.service.is_empty());
+    let asked = asked.map(|it| (roles.additional(&it.service, None), it.weight));
+    // The Services that are asked for come first: without them, the rest of the list may look like the applied weights, too.
+    let experiments = [asked.collect(), additional_roles(roles, applied)];
+    experiments
+        .iter()
+        .find_map(|additional| without_weights(live, roles, (canary, max), additional))
+}
+
+/// Removes the canary and the `additional` Services from the list, if the list divides its share by the weights `canary` out
+/// of `max` and those of `additional`.
+fn without_weights<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'a>,
+    (canary, max): (u32, u32),
+    additional: &[(Role<'a>, i32)],
+) -> Option<DestinationList<'a>> {
+    let parts = |(_, weight): &(Role<'_>, i32)| u32::try_from(*weight).unwrap_or(0);
+    let wanted: Vec<u32> = additional.iter().map(parts).collect();
+    if canary == 0 && wanted.iter().all(|weight| *weight == 0) {
+        return None;
+    }
+    let of = |role: &Role<'_>| {
+        let mut found = live.destinations.iter().filter(|it| role.is(it));
+        (found.next(), found.next())
+    };
+    let (Some(stable), None) = of(&roles.stable) else {
+        return None;
+    };
+    let share = share_of(live, |it| {
+        roles.stable.is(it) || roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
+    });
+    let shares = weight::split(share, canary, max, &wanted);
+    let has = |role: &Role<'_>, weight: u32| match of(role) {
+        (None, None) => weight == 0,
+        (Some(destination), None) => weight > 0 && destination.weight() == Some(weight),
+        _ => false,
+    };
+    let mut others = additional.iter().zip(&shares.additional);
+    let is_applied = stable.weight() == Some(shares.stable)
+        && has(&roles.canary, shares.canary)
+        && others.all(|((role, _), weight)| has(role, *weight));
+    if !is_applied {
+        return None;
+    }
+    let is_ours = |it: &Destination<'_>| {
+        roles.canary.is(it) || additional.iter().any(|(role, _)| role.is(it))
+    };
+    let mut destinations: Vec<Destination<'a>> = live
+        .destinations
+        .iter()
+        .filter(|it| !is_ours(it))
+        .cloned()
+        .collect();
+    let is_alone = destinations.len() == 1;
+    for destination in destinations.iter_mut().filter(|it| roles.stable.is(it)) {
+        *destination = destination
+            .clone()
+            .with_weight(Some(share).filter(|_| !is_alone));
+    }
+    Some(DestinationList {
+        destinations,
+        form: ListForm::Listed,
+    })
+}
+
+/// Recovers the owner's list of a route without a record that sends its whole share to the canary: the stable destination is
+/// a copy of the canary's, with the fields that the configuration sets. `None` if the list is not one that full weight
+/// writes.
+pub(crate) fn stable_from_canary<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'a>,
+) -> Option<DestinationList<'a>> {
+    let mut found = live.destinations.iter().filter(|it| roles.canary.is(it));
+    let (Some(canary), None) = (found.next(), found.next()) else {
+        return None;
+    };
+    if canary.weight() != Some(share_of(live, |it| it.is_same(canary))) {
+        return None;
+    }
+    let is_alone = live.destinations.len() == 1;
+    let stable = roles.stable.copy_of(canary);
+    let stable = stable.with_weight(canary.weight().filter(|_| !is_alone));
+    let destinations = live.destinations.iter().map(|it| {
+        if it.is_same(canary) {
+            stable.clone()
+        } else {
+            it.clone()
+        }
+    });
+    Some(DestinationList {
+        destinations: destinations.collect(),
+        form: ListForm::Listed,
+    })
+}
+
+/// Moves the shares of the canary and of the `applied` experiment to the stable destination. This needs no record. `None` if
+/// the list has neither.
+///
+/// If subsets by Pods distinguish the roles, the subset of stable is removed too, unless `keeps_subset` is set.
+pub(crate) fn without_canary<'a>(
+    live: &DestinationList<'a>,
+    roles: &Roles<'a>,
+    applied: Option<&'a AppliedWeights>,
+    keeps_subset: bool,
+) -> Option<DestinationList<'a>> {
+    let additional = applied.map(|applied| additional_roles(roles, applied));
+    let additional = additional.unwrap_or_default();
+    let is_ours = |it: &Destination<'_>| {
+        (roles.canary.is(it) && !roles.stable.is(it))
+            || (roles.stable.selects_pods(it) && !(keeps_subset && roles.stable.is(it)))
+            || additional.iter().any(|(role, _)| role.is(it))
+    };
+    let is_stable = |it: &Destination<'_>| roles.stable.is_listed_as(it) && !is_ours(it);
+    let first = |is: &dyn Fn(&Destination<'_>) -> bool| live.destinations.iter().find(|it| is(it));
+    let place = match (first(&is_stable), first(&is_ours)) {
+        (Some(stable), None) if !keeps_subset || roles.stable.is(stable) => return None,
+        (stable, ours) => stable.or(ours)?,
+    };
+    let share = share_of(live, |it| is_ours(it) || std::ptr::eq(it, place));
+    let destinations = live.destinations.iter().filter_map(|it| {
+        if !std::ptr::eq(it, place) {
+            // The Rollout's other destinations are removed: the stable destination gets their share.
+            return (!is_ours(it)).then(|| it.clone());
+        }
+        let stable = match keeps_subset {
+            true if roles.stable.is(it) => it.clone(),
+            true => roles.stable.copy_of(it),
+            false if is_stable(it) => it.clone(),
+            false => roles.stable.without_pod_label(&roles.stable.copy_of(it)),
+        };
+        let weight = it.weight().map(|_| share);
+        Some(stable.with_weight(weight))
+    });
+    let mut destinations: Vec<Destination<'a>> = destinations.collect();
+    if let ([_], false) = (&*destinations, keeps_subset) {
+        destinations = destinations
+            .into_iter()
+            .map(Destination::without_weight)
+            .collect();
+    }
+    Some(DestinationList {
+        destinations,
+        form: ListForm::Listed,
+    })
+}
+
+/// Percent of a route's traffic that the destinations selected by `of` divide: what the others leave.
+pub(crate) fn share_of<'a>(
+    list: &DestinationList<'a>,
+    of: impl Fn(&Destination<'a>) -> bool,
+) -> u32 {
+    100_u32.saturating_sub(taken_by_others(list, of))
+}
+
+/// Percent of a route's traffic that the destinations not selected by `of` get. A destination with an explicit weight of 0
+/// gets nothing, since that is what its owner means.
+pub(crate) fn taken_by_others<'a>(
+    list: &DestinationList<'a>,
+    of: impl Fn(&Destination<'a>) -> bool,
+) -> u32 {
+    let is_idle = |it: &Destination<'a>| it.is_explicit_zero() && !of(it);
+    let active: Vec<&Destination<'a>> =
+        list.destinations.iter().filter(|it| !is_idle(it)).collect();
+    let weights: Vec<Option<u32>> = active.iter().map(|it| it.weight()).collect();
+    let destinations = active.into_iter().zip(weight_shares(&weights));
+    destinations
+        .filter(|(destination, _)| !of(destination))
+        .fold(0, |sum: u32, (_, weight)| sum.saturating_add(weight))
+}
+
+/// The roles of the Services of the experiment whose weights are recorded as set, with these weights.
+pub(crate) fn additional_roles<'a>(
+    roles: &Roles<'a>,
+    applied: &'a AppliedWeights,
+) -> Vec<(Role<'a>, i32)> {
+    let services = applied.additional.iter();
+    services
+        .filter(|(service, _)| !service.is_empty())
+        .map(|(service, weight)| (roles.additional(service, None), *weight))
+        .collect()
+}
