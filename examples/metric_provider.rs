@@ -1,7 +1,7 @@
-//! A metric provider that measures what its configuration says, at once or on the second look.
+//! A metric provider that returns the value of its configuration, at once or, with `slow`, when it is resumed after 10 s.
 //!
-//! A metric names it under `provider.plugin` with `{"value": 0.97, "atLeast": 0.9, "slow": true}`;
-//! a controller starts it from `metricProviderPlugins` in the ConfigMap `argo-rollouts-config`.
+//! A metric configures it under `provider.plugin` with `{"value": 0.97, "atLeast": 0.9, "slow": true}`. To register it, list it
+//! under `metricProviderPlugins` in the ConfigMap `argo-rollouts-config`.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ struct Constant;
 impl MetricProvider for Constant {
     async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement> {
         let config: Config = metric.config()?;
-        // Whatever the second look needs travels in the measurement: this process may be gone by then.
+        // The measurement carries the state for `resume`, because another process may answer that call.
         let begun = Measurement::running().with_metadata("run", &run.uid);
         if config.slow {
             return Ok(begun.resume_in(Duration::from_secs(10)));

@@ -1,4 +1,5 @@
-//! The smallest metric provider: `{"value": 0.97, "atLeast": 0.9}` under `provider.plugin` is what it measures.
+//! The smallest metric provider: it returns the value of its configuration under `provider.plugin`, such as
+//! `{"value": 0.97, "atLeast": 0.9}`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! The smallest step: it fails if its configuration, `{"fail": true}`, says so.
+//! The smallest step: it fails if its configuration is `{"fail": true}`.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
-//! A traffic router for ingress-nginx: a copy of the stable Ingress leads to the canary and takes the share its
-//! annotations name.
+//! A traffic router for ingress-nginx. It creates a copy of the stable Ingress that leads to the canary, and sets the canary's
+//! weight in the annotations of the copy.
 //!
-//! A Rollout names it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. It needs no rights but
-//! those on Ingresses that the controller's release has.
+//! A Rollout configures it under `trafficRouting.plugins` as `example/nginx: {stableIngress: shop}`. The controller's role
+//! already has the permissions on Ingresses that it needs.
 
 use std::process::ExitCode;
 
@@ -25,7 +25,7 @@ struct Config {
 struct Nginx(OnceCell<kube::Client>);
 
 impl Nginx {
-    /// Connects when first needed: `init` holds up every other plugin, and is not called again after an error.
+    /// Connects with the first call, not in `init`, which delays all other plugins and is not called again after an error.
     async fn ingresses(&self, rollout: &Rollout) -> anyhow::Result<Api<Ingress>> {
         let client = self.0.get_or_try_init(kube::Client::try_default);
         Ok(Api::namespaced(
@@ -35,7 +35,7 @@ impl Nginx {
     }
 }
 
-/// The Ingress that should be there beside `stable`.
+/// The canary's Ingress: a copy of `stable` with the canary's Service, annotations and owner.
 fn canary_ingress(
     stable: Ingress,
     name: String,
@@ -88,7 +88,7 @@ impl TrafficRouter for Nginx {
         let name = format!("{}-{stable_ingress}-canary", rollout.metadata.name);
         let stable = ingresses.get(&stable_ingress).await?;
         let canary = canary_ingress(stable, name.clone(), rollout, to)?;
-        // Server-side apply makes it, changes it, or writes nothing.
+        // Server-side apply creates or changes it, or does nothing if it is equal.
         let apply = PatchParams::apply("nginx-router-example");
         ingresses
             .patch(&name, &apply, &Patch::Apply(&canary))

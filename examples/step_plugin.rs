@@ -1,7 +1,7 @@
-//! A step that has to be looked at several times before it is done.
+//! A step that is complete after a number of calls.
 //!
-//! A canary step names it under `plugin` with `config: {"times": 3}`; a controller (1.8 and later)
-//! starts it from `stepPlugins` in the ConfigMap `argo-rollouts-config`.
+//! A canary step configures it under `plugin` with `config: {"times": 3}`. To register it, list it under `stepPlugins` in the
+//! ConfigMap `argo-rollouts-config` (controller 1.8 and later).
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,7 +16,7 @@ struct Config {
     times: u32,
 }
 
-/// What one call tells the next: it is kept in the Rollout, since this process may be gone by then.
+/// The state between two calls. The controller stores it in the Rollout, because another process may answer the next call.
 #[derive(Default, Serialize, Deserialize)]
 struct Status {
     looks: u32,
