@@ -8,7 +8,7 @@ use xshell::{Shell, cmd};
 use crate::{
     plugin::{PLUGIN, target_dir},
     report::{Report, say},
-    tidy, tools,
+    tidy, toolchain,
 };
 
 const MDBOOK: &str = "0.5.4";
@@ -44,7 +44,7 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     // Without its server.
     let flags = ["--no-default-features", "--features", "search"];
-    let mdbook = tools::installed(sh, "mdbook", MDBOOK, &flags)?;
+    let mdbook = toolchain::tool(sh, "mdbook", MDBOOK, &flags)?;
     let book = target_dir(sh).join("book");
     let build = cmd!(sh, "{mdbook} build docs --dest-dir {book}");
     let output = build.quiet().ignore_status().output()?;

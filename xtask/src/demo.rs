@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use xshell::{Shell, cmd};
 
 use crate::{
-    envoy, go,
+    go,
     plugin::{PLUGIN, target_dir},
     report::say,
     traffic,
@@ -62,7 +62,7 @@ pub(crate) fn walk(sh: &Shell) -> anyhow::Result<()> {
 /// Serves the page; the program is `examples/traffic`.
 fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     // What is missing is said before the long build.
-    let envoy = envoy::installed(sh)?;
+    let envoy = traffic::envoy(sh)?;
     let (traffic, plugin) = build(sh, "traffic")?;
     let flags = flags(args);
     let demo = cmd!(sh, "{traffic} {plugin} {flags...}");
@@ -71,7 +71,7 @@ fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 
 /// Serves the page of a cluster; the program is `tests/src/bin/traffic_cluster.rs`.
 fn show_cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    let envoy = envoy::installed(sh)?;
+    let envoy = traffic::envoy(sh)?;
     say(
         "Building etcd, kube-apiserver and the controller with Go: a quarter of an hour the first time, seconds after that.",
     );
@@ -105,7 +105,7 @@ fn flags(args: &Args) -> Vec<String> {
 
 /// Lets a browser take pictures of the same page.
 fn take_pictures(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
-    let envoy = envoy::installed(sh)?;
+    let envoy = traffic::envoy(sh)?;
     let (traffic, plugin) = build(sh, "traffic")?;
     traffic::pictures(sh, &envoy, &plugin, &traffic, directory)
 }

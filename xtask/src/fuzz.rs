@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, tools};
+use crate::{plugin::target_dir, report::say, toolchain};
 
 const CARGO_FUZZ: &str = "0.13.2";
 
@@ -112,7 +112,7 @@ struct Fuzzer<'s> {
 
 impl<'s> Fuzzer<'s> {
     fn prepare(sh: &'s Shell) -> anyhow::Result<Self> {
-        let cargo_fuzz = tools::installed(sh, "cargo-fuzz", CARGO_FUZZ, &[])?;
+        let cargo_fuzz = toolchain::tool(sh, "cargo-fuzz", CARGO_FUZZ, &[])?;
         // cargo-fuzz itself would change the lock file without a word.
         cmd!(
             sh,

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    book, deny, envoy, fuzz, go, matrix, plugin,
+    book, deny, fuzz, go, matrix, plugin,
     report::{Beside, Report, say},
     tidy, toolchain, traffic,
 };
@@ -136,7 +136,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if asked(Tier::Traffic) {
         let mut envoy: Option<PathBuf> = None;
         report.step("build: Envoy", || {
-            envoy = Some(envoy::installed(sh)?);
+            envoy = Some(traffic::envoy(sh)?);
             Ok(())
         });
         let envoy = || envoy.as_deref().context("there is no Envoy to test with");

@@ -1,13 +1,19 @@
-//! The Rust toolchain: the exact version of tests and releases, and the targets that a build needs.
+//! What a command needs on the machine: the exact Rust toolchain, its targets, and tools from crates.io.
 //!
 //! The workspace builds with every stable Rust from `rust-version` on. Formatting, lints and the bytes of a release depend on
-//! the exact version, so the commands that check or make these use [`PINNED`]. rustup installs what is missing, also where it
-//! installs nothing by itself (`RUSTUP_AUTO_INSTALL=0`).
+//! the exact version, so the commands that check or build these use [`PINNED`]. rustup installs what is missing, even if
+//! `RUSTUP_AUTO_INSTALL=0` is set.
 
+use std::env;
 use std::fmt;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use xshell::{Shell, cmd};
+
+use crate::plugin::target_dir;
 
 /// The exact version: the oldest that the workspace supports, so that a test run proves this too.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
@@ -89,6 +95,59 @@ impl fmt::Display for Part<'_> {
             Self::Target(name) => write!(f, "the target {name} of the Rust toolchain"),
         }
     }
+}
+
+/// Returns the path of the tool `name` from crates.io. If it is missing, `cargo install` builds it with `flags` in `target/tools`.
+///
+/// The build is not optimised, because the tools run for seconds. They do not influence what is shipped.
+///
+/// # Errors
+/// Returns `Err` if the tool cannot be built.
+pub(crate) fn tool(
+    sh: &Shell,
+    name: &str,
+    version: &str,
+    flags: &[&str],
+) -> anyhow::Result<PathBuf> {
+    let root = target_dir(sh).join(format!("tools/{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !sh.path_exists(&program) {
+        cmd!(
+            sh,
+            "cargo install {name} --quiet --locked --debug --version ={version} --root {root} {flags...}"
+        )
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
+        .run()?;
+    }
+    Ok(program)
+}
+
+/// Variables of the package xtask.
+const PREFIXES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
+/// The cargo that runs this program. It may belong to another toolchain than the pinned one.
+const CARGO: &str = "CARGO";
+
+/// Starts this program again without the variables that `cargo run` sets for the package xtask. Returns if none of them is set.
+///
+/// The build script of ring reads these variables. With them, cargo would rebuild ring and its dependents after each change
+/// between a cargo that runs from here and one that runs by hand.
+///
+/// # Errors
+/// Returns `Err` if the program cannot be started.
+pub(crate) fn without_own_variables() -> anyhow::Result<()> {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let own =
+        |name: &String| name == CARGO || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut own = names.filter(own).peekable();
+    if own.peek().is_none() {
+        return Ok(());
+    }
+    let mut command = Command::new(env::current_exe()?);
+    for name in own {
+        command.env_remove(name);
+    }
+    Err(command.args(env::args_os().skip(1)).exec().into())
 }
 
 #[cfg(test)]

@@ -1,13 +1,10 @@
 //! What a release consists of, the same bytes wherever the same commit is built.
 
 mod again;
-mod archive;
+mod binary;
 mod crates;
-mod elf;
 mod manifests;
 mod release;
-mod sbom;
-mod zig;
 
 use std::path::{Path, PathBuf};
 
@@ -22,25 +19,24 @@ use crate::{
     report::{Report, say},
     toolchain,
 };
-use release::Release;
-use zig::Zig;
+use release::{Release, Zig};
 
 /// A platform that releases are for, in the words of Go and of containers.
 struct Platform {
     name: &'static str,
     target: &'static str,
-    machine: elf::Machine,
+    machine: binary::Machine,
 }
 
 const AMD64: Platform = Platform {
     name: "linux-amd64",
     target: "x86_64-unknown-linux-musl",
-    machine: elf::Machine::X86_64,
+    machine: binary::Machine::X86_64,
 };
 const ARM64: Platform = Platform {
     name: "linux-arm64",
     target: "aarch64-unknown-linux-musl",
-    machine: elf::Machine::Aarch64,
+    machine: binary::Machine::Aarch64,
 };
 
 /// What the plugin should stay below, so that an init container or a download is quick.
@@ -130,7 +126,7 @@ impl Dist<'_> {
     fn binary(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
         let name = platform.file_name(program);
         let bytes = self.sh.read_binary_file(binary)?;
-        elf::check(&bytes, platform.machine)?;
+        binary::check(&bytes, platform.machine)?;
         self.start(program, platform, binary)?;
         self.publish(&name, &bytes)?;
         let published = self.out.join(&name);
@@ -144,7 +140,7 @@ impl Dist<'_> {
         say(&format!("    {size:.2} MiB{verdict}"));
 
         let sha256 = checksum(&bytes);
-        let bill = sbom::of_binary(self.sh, &self.release, program, platform, &sha256)?;
+        let bill = binary::bill_of_materials(self.sh, &self.release, program, platform, &sha256)?;
         self.publish(&format!("{name}.cdx.json"), bill.as_bytes())
     }
 
@@ -192,8 +188,8 @@ impl Dist<'_> {
         version.split_once(' ').map_or(version, |(tag, _)| tag)
     }
 
-    fn publish_archive(&self, name: &str, files: &[archive::File]) -> anyhow::Result<()> {
-        self.publish(name, &archive::tar_gz(files, self.release.seconds)?)
+    fn publish_archive(&self, name: &str, files: &[manifests::File]) -> anyhow::Result<()> {
+        self.publish(name, &manifests::tar_gz(files, self.release.seconds)?)
     }
 
     /// Starts the binary where there is nothing else, and sees that it knows its version.
@@ -212,7 +208,7 @@ impl Dist<'_> {
                 say("    started, but only root can start it in an empty root directory");
                 cmd!(sh, "{binary} --version").quiet().read()?
             }
-        } else if platform.machine == elf::Machine::Aarch64
+        } else if platform.machine == binary::Machine::Aarch64
             && cmd!(sh, "{qemu} --version")
                 .quiet()
                 .ignore_stdout()

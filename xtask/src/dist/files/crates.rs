@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, tools};
+use crate::{plugin::target_dir, report::say, toolchain};
 
 const CARGO_SEMVER_CHECKS: &str = "0.51.0";
 
@@ -44,7 +44,7 @@ pub(super) fn check_versions(sh: &Shell) -> anyhow::Result<()> {
         say("    skipped: there is no tag of an earlier release to compare with");
         return Ok(());
     };
-    let program = tools::installed(sh, "cargo-semver-checks", CARGO_SEMVER_CHECKS, &[])?;
+    let program = toolchain::tool(sh, "cargo-semver-checks", CARGO_SEMVER_CHECKS, &[])?;
     let packages = NAMES.iter().flat_map(|name| ["--package", *name]);
     cmd!(
         sh,
