@@ -14,7 +14,7 @@ pub(crate) struct Args {
     advisories: bool,
 }
 
-/// Runs the checks that the flags choose.
+/// Runs the checks that the flags select.
 ///
 /// # Errors
 /// Returns `Err` if `deny.toml` does not allow a dependency.

@@ -31,26 +31,25 @@ use xshell::Shell;
 enum Command {
     /// Check a change in about a minute: formatting, clippy, documents, and the tests of the crates that changed.
     Check(check::Args),
-    /// Run all tests, or those of some tiers; a tier that cannot run is a failure.
+    /// Run all tests, or those of some tiers; a tier that cannot run fails.
     Test(test::Args),
-    /// Check everything that the documents promise: the picture of the crates, pure crates, lints, formatting, links.
+    /// Check formatting, lints, the picture of the crates, pure crates, links, and the messages and tests that documents name.
     Tidy,
-    /// Walk a canary through its steps on a directory of YAML files, calling the plugin as the controller does; --web shows it
+    /// Run a canary through its steps on a directory of YAML files, calling the plugin as the controller does; --web shows it
     /// on a page, with a real Envoy.
     Demo(demo::Args),
     /// Build the files of a release: static binaries, checksums, bills of materials, manifests.
     Dist(dist::Args),
-    /// Measure decoding (beside Go and gobwire), planning and the plugin's process; with --cluster, the plugin with an API
+    /// Measure decoding (compared with Go and gobwire), planning and the plugin's process; with --cluster, the plugin with an API
     /// server. Needs Go.
     Bench(bench::Args),
     /// Record the bytes that the oldest and the newest controller write to plugins, which tests replay. Needs Go.
     Record(record::Args),
     /// Run the fuzz targets.
     Fuzz(fuzz::Args),
-    /// Play random histories of a controller, of owners and of failures against the plugin for a given time; or promote under
-    /// load.
+    /// Play random histories of calls, edits and failures with the plugin for a given time; or run promotions under load.
     Soak(soak::Args),
-    /// Check the licences and sources of all dependencies, and that none of them is banned.
+    /// Check the licences and sources of all dependencies, and that none is banned.
     Deny(deny::Args),
     /// Write the generated parts of the documents, and build the site into `target/book`.
     Docs,
@@ -85,7 +84,7 @@ fn main() -> ExitCode {
     let Err(error) = run() else {
         return ExitCode::SUCCESS;
     };
-    // One line without backtrace: the program that failed has said why.
+    // One line without a backtrace, because the failed program has printed the cause.
     report::complain(&error);
     ExitCode::FAILURE
 }

