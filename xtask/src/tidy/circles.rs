@@ -47,10 +47,8 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
 }
 
 fn is_known(folder: &str, from: &str, to: &str) -> bool {
-    let names = KNOWN.iter().filter(|(of, _)| *of == folder);
-    names
-        .map(|(_, names)| names)
-        .any(|names| names.contains(&from) && names.contains(&to))
+    let has = |names: &[&str]| names.contains(&from) && names.contains(&to);
+    KNOWN.iter().any(|(of, names)| *of == folder && has(names))
 }
 
 /// The modules of a crate, by their paths from its root, each with the paths in its text.

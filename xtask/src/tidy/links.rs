@@ -10,6 +10,7 @@ use xshell::Shell;
 use super::{SourceFile, files, tracked};
 
 const SUMMARY: &str = "docs/SUMMARY.md";
+
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
     Ok(compare(&files(sh, &[".md"])?, &tracked(sh)?))
 }
@@ -18,12 +19,8 @@ pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
 fn compare(pages: &[SourceFile], tracked: &[String]) -> Vec<String> {
     let page = |path: &str| pages.iter().find(|page| page.path == path);
     let summary = page(SUMMARY).map_or_else(Page::default, |page| Page::parse(&page.text));
-    let on_site = |path: &str| {
-        summary
-            .links
-            .iter()
-            .any(|(_, link)| join("docs", link) == path)
-    };
+    let on_site = summary.links.iter().map(|(_, link)| join("docs", link));
+    let on_site: BTreeSet<String> = on_site.collect();
     let mut violations = Vec::new();
     for SourceFile { path, text } in pages {
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
@@ -32,11 +29,9 @@ fn compare(pages: &[SourceFile], tracked: &[String]) -> Vec<String> {
                 continue;
             }
             let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
-            let is_own = file.is_empty();
-            let target = if is_own {
-                path.clone()
-            } else {
-                join(folder, file)
+            let target = match file {
+                "" => path.clone(),
+                file => join(folder, file),
             };
             let has = |page: &SourceFile| Page::parse(&page.text).headings.contains(heading);
             // The site has the pages of the summary, and every other file in `docs`.
@@ -45,7 +40,7 @@ fn compare(pages: &[SourceFile], tracked: &[String]) -> Vec<String> {
                 format!("there is no file {target}")
             } else if !heading.is_empty() && !page(&target).is_some_and(has) {
                 format!("{target} has no heading #{heading}")
-            } else if on_site(path) && !is_copied && !on_site(&target) {
+            } else if on_site.contains(path) && !is_copied && !on_site.contains(&target) {
                 format!("{target} is not on the site: add it to {SUMMARY}, or name it in backticks")
             } else {
                 continue;

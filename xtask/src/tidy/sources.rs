@@ -2,7 +2,7 @@
 
 use super::SourceFile;
 
-/// A longer file usually holds two ideas.
+/// A longer file usually has two ideas.
 const LONG: usize = 800;
 
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
@@ -17,14 +17,8 @@ fn check_file(SourceFile { path, text }: &SourceFile) -> Vec<String> {
         }
     };
     if path.ends_with(".rs") {
-        require(
-            text.starts_with("//!"),
-            "start with `//!`: what the file owns",
-        );
-        require(
-            text.lines().count() <= LONG,
-            "divide it: more than 800 lines",
-        );
+        require(text.starts_with("//!"), "start with `//!`");
+        require(text.lines().count() <= LONG, "more than 800 lines");
     } else {
         // `fuzz` is a workspace of its own, and cannot inherit lints.
         let inherits = text.contains("[lints]\nworkspace = true") || text.contains("[workspace]");
@@ -55,12 +49,8 @@ mod tests {
     fn planted_files() {
         let long = |lines| "//! x\n".repeat(lines);
         check("a.rs", &long(800), &[]);
-        check("a.rs", &long(801), &["divide it: more than 800 lines"]);
-        check(
-            "a.rs",
-            "fn f() {}\n",
-            &["start with `//!`: what the file owns"],
-        );
+        check("a.rs", &long(801), &["more than 800 lines"]);
+        check("a.rs", "fn f() {}\n", &["start with `//!`"]);
         check("tests/tests/host_canary.rs", "//! x\n", &[]);
         let rule = "start its name with cluster_, host_ or traffic_";
         check("tests/tests/canary.rs", "//! x\n", &[rule]);
