@@ -1,1 +1,1 @@
-//! Nothing: the package owns `tests/allocations.rs`, which needs crates of several rows of the picture.
+//! An empty library. The package exists for `tests/allocations.rs`, which measures several crates.

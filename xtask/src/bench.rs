@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measurements for a person to read. Nothing here passes or fails by its speed.
+//! `cargo xtask bench`: measurements for people. No measurement passes or fails.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,23 @@ use xshell::{Shell, cmd};
 
 use crate::{
     go,
+    matrix::RELEASES,
     plugin::{self, target_dir},
+    record,
     report::say,
     toolchain,
 };
 
-/// The recording, and the call in it: one that came after others of its kind.
-const RECORDING: &str = "crates/rollouts-rpc/tests/data/router-1.10.1";
+/// The method whose last recorded call is decoded: gob sends type definitions only with the first calls.
 const METHOD: &str = "SetWeight";
 
-/// Each round runs every candidate once, so that a slow spell of the machine meets all of them.
+/// Each round runs every candidate once, so that a slow phase of the machine affects all of them.
 const ROUNDS: usize = 5;
 
 /// Flags of `cargo xtask bench`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Measure requests, times, CPU and memory on etcd and kube-apiserver, behind a proxy that counts requests.
+    /// Measure requests, times, CPU and memory with etcd and kube-apiserver, behind a proxy that counts requests.
     ///
     /// Three parts: one Rollout of about 10 KB (a steady pass, a changed SetWeight, the same PATCH and a GET without the
     /// plugin); ten workers on a fifth of the Rollouts; a new leader with all Rollouts, and its memory after further
@@ -32,16 +33,16 @@ pub(crate) struct Args {
     /// Only compare the smallest router in Rust with the smallest one in Go, both called by a host in Go.
     #[arg(long, conflicts_with = "cluster")]
     routers: bool,
-    /// Plugins to compare, which take turns. Without any, the release binary is built and measured.
+    /// Plugins to compare, alternating. Default: the release binary, which is built first.
     #[arg(value_name = "BINARY", requires = "cluster")]
     plugins: Vec<PathBuf>,
-    /// How many Rollouts there are in the third part, ten for each RouteTable; at least 50.
+    /// Number of Rollouts in the third part, ten for each RouteTable; at least 50.
     #[arg(long, value_name = "N", default_value_t = 10_000, requires = "cluster")]
     rollouts: usize,
-    /// How often a plugin that watches has to list everything again.
+    /// How often a plugin that watches has to list all objects again.
     #[arg(long, value_name = "N", default_value_t = 100, requires = "cluster")]
     relists: usize,
-    /// How long the proxy holds each request up.
+    /// How long the proxy delays each request.
     #[arg(
         long = "delay",
         value_name = "MILLISECONDS",
@@ -51,10 +52,10 @@ pub(crate) struct Args {
     delay: u64,
 }
 
-/// Measures decoding and the real process, or what happens on an API server.
+/// Measures decoding, planning and the real process, or the plugin with an API server.
 ///
 /// # Errors
-/// When a build or a run fails.
+/// Returns `Err` if a build or a run fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, &[])?;
     if args.cluster {
@@ -63,15 +64,17 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if args.routers {
         return routers(sh);
     }
-    // As the plugin is built: its target, its linker, its allocator and its optimisation levels.
+    // Built like the plugin: same target, linker, allocator and optimisation levels.
     let shipped = plugin::build_example(sh, "decode_time")?;
     let counted = target_dir(sh).join("release/examples/decode_call");
     let go = go::build_decoder(sh)?;
     cmd!(sh, "cargo build --locked --release --package rollouts-rpc --features testing --example decode_call").run()?;
 
-    let (begin, end) = later_call(&sh.read_file(format!("{RECORDING}.calls"))?)?;
+    let newest = RELEASES.last().context("no release")?.version;
+    let recording = format!("{}/router-{newest}", record::DATA);
+    let (begin, end) = later_call(&sh.read_file(format!("{recording}.calls"))?)?;
     let arguments = &[
-        format!("{RECORDING}.gob"),
+        format!("{recording}.gob"),
         begin.to_string(),
         end.to_string(),
     ];
@@ -112,8 +115,8 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     go::figures(sh, &plugin::build(sh)?)
 }
 
-/// Both are linked statically, as the controller's image has no loader: Go does so by itself, and ours with glibc, whose allocator is
-/// faster than musl's.
+/// Measures the smallest routers in Rust and in Go. Both are linked statically, because the controller's image has no loader: Go does
+/// so by default, and ours uses glibc, whose allocator is faster than musl's.
 fn routers(sh: &Shell) -> anyhow::Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     cmd!(
@@ -126,7 +129,7 @@ fn routers(sh: &Shell) -> anyhow::Result<()> {
     go::compare(sh, &target_dir(sh).join(example))
 }
 
-/// The program that measures is in `tests`, where the cluster is.
+/// Runs the program in `tests` that measures plugins with a cluster.
 fn cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     // The shell is at the repository's root; the working directory of the user may be another.
     let plugins = args.plugins.iter().map(std::path::absolute);
@@ -157,7 +160,7 @@ struct Measured {
     allocations: Option<u64>,
 }
 
-/// A line with nanoseconds, and allocations where the language lets them be counted.
+/// Parses a line with nanoseconds, and with allocations if the language can count them.
 fn measured(line: &str) -> anyhow::Result<Measured> {
     let mut numbers = line.split_whitespace().map(str::parse);
     Ok(Measured {
@@ -174,7 +177,7 @@ fn median(mut rounds: Vec<Measured>) -> anyhow::Result<Measured> {
         .context("no measurement")
 }
 
-/// Where the last call of the method begins and ends.
+/// The range of the last call of the method.
 fn later_call(calls: &str) -> anyhow::Result<(usize, usize)> {
     let mut begin = 0;
     let mut found = None;

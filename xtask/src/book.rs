@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: builds a site from the pages of `docs`.
+//! `cargo xtask docs`: writes the generated parts of the documents, and builds a site from `docs`.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use xshell::{Shell, cmd};
 use crate::{
     plugin::{PLUGIN, target_dir},
     report::{Report, say},
-    tidy, tools,
+    tidy, toolchain,
 };
 
 const MDBOOK: &str = "0.5.4";
-/// The page of the demo, and the place of its script. `docs/live` has the recording, which mdBook copies.
+/// The page of the demo, and its script element. `docs/live` has the recording, which mdBook copies.
 const PAGE: &str = "crates/traffic-page/src/page/index.html";
 const SCRIPT: &str = r#"<script src="app.js" defer></script>"#;
 const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
@@ -24,7 +24,7 @@ const RECORDING: &str = r#"<script src="recording.js" defer></script>"#;
 pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
     let mut report = Report::default();
     report.step("docs: reference", || {
-        // Tests of the crates, as nothing here may depend on them; without the variable they compare.
+        // The crates' tests write it, because xtask does not depend on the crates. Without the variable they compare.
         let test = cmd!(
             sh,
             "cargo test --locked --quiet --package {PLUGIN} --package appset-generator --test reference"
@@ -42,14 +42,14 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// Returns `Err` if mdBook cannot be installed or prints a warning or an error.
 pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
-    // Without its server.
+    // Without mdBook's server.
     let flags = ["--no-default-features", "--features", "search"];
-    let mdbook = tools::installed(sh, "mdbook", MDBOOK, &flags)?;
+    let mdbook = toolchain::tool(sh, "mdbook", MDBOOK, &flags)?;
     let book = target_dir(sh).join("book");
     let build = cmd!(sh, "{mdbook} build docs --dest-dir {book}");
     let output = build.quiet().ignore_status().output()?;
     let log = String::from_utf8_lossy(&output.stderr);
-    // It exits with 0 also when it could not include a file.
+    // mdBook exits with 0 even if it cannot include a file.
     if !output.status.success() || log.contains("WARN") || log.contains("ERROR") {
         bail!("mdbook: {log}");
     }
@@ -58,7 +58,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The page of the demo with a recording instead of a server.
+/// Writes the page of the demo, with the recording instead of a server.
 fn live(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
     let page = sh.read_file(PAGE)?;
     ensure!(page.contains(SCRIPT), "{PAGE} has no {SCRIPT}");

@@ -1,4 +1,4 @@
-//! `cargo xtask check`: the checks and tests of a change, before its commit.
+//! `cargo xtask check`: checks and tests a change before its commit.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::{
 /// Flags of `cargo xtask check`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The revision that your change started from: the crates that differ from it are tested.
+    /// The revision that your change started from. The command tests the crates that differ from it.
     #[arg(long, value_name = "REV", default_value = "origin/main")]
     base: String,
 }
@@ -34,7 +34,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
         say("no crate changed: no test to run");
     }
     for name in &changed {
-        // One by one, so that dependencies have the features with which `cargo test --all-features -p NAME` builds them.
+        // One by one, so that dependencies have the same features as in `cargo test --all-features -p NAME`.
         let tests = cmd!(
             sh,
             "cargo test --locked --quiet --all-features --package {name}"
@@ -44,7 +44,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.finish("check")
 }
 
-/// Files that differ from where the branch left `base`, and files that git does not track yet.
+/// Files that differ from the merge base with `base`, and untracked files.
 fn changed_files(sh: &Shell, base: &str) -> anyhow::Result<Vec<PathBuf>> {
     let start = cmd!(sh, "git merge-base {base} HEAD")
         .quiet()
@@ -62,7 +62,7 @@ fn changed_files(sh: &Shell, base: &str) -> anyhow::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// The packages of the files, but for those whose tests need more than cargo.
+/// The packages of the files, except those whose tests need more than cargo.
 fn changed_crates(workspace: &Workspace, files: &[PathBuf]) -> Vec<String> {
     let mut names: Vec<String> = files
         .iter()

@@ -1,11 +1,11 @@
-//! `cargo xtask demo`: a canary from start to finish, without Go and without a cluster.
+//! `cargo xtask demo`: a canary from start to finish, by default without Go and without a cluster.
 
 use std::path::{Path, PathBuf};
 
 use xshell::{Shell, cmd};
 
 use crate::{
-    envoy, go,
+    go,
     plugin::{PLUGIN, target_dir},
     report::say,
     traffic,
@@ -17,16 +17,17 @@ const CLUSTER: &str = "traffic_cluster";
 /// Flags of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A page to watch a canary on a real Envoy, to steer it and to break things. Needs Python 3 with pip, or ENVOY_BINARY.
+    /// Show the canary on a page, with a real Envoy and with buttons to control it and to break things. Needs Python 3 with pip, or
+    /// ENVOY_BINARY.
     #[arg(long)]
     web: bool,
-    /// With the released controller on etcd and kube-apiserver, so that every switch of the page works. Needs Go.
+    /// Use the released controller with etcd and kube-apiserver, so that every switch of the page works. Needs Go.
     #[arg(long, requires = "web", conflicts_with = "pictures")]
     cluster: bool,
-    /// Port of the page on 127.0.0.1; 0 takes a free one.
+    /// Port of the page on 127.0.0.1; 0 chooses a free one.
     #[arg(long, default_value_t = 8484, requires = "web")]
     port: u16,
-    /// End after this many seconds. Default: with Ctrl-C.
+    /// End after this many seconds. Default: on Ctrl-C.
     #[arg(long = "for", value_name = "SECONDS", requires = "web")]
     seconds: Option<u64>,
     /// Write pictures of the page, and the recording for the documents, into this directory. Needs Chromium.
@@ -34,10 +35,10 @@ pub(crate) struct Args {
     pictures: Option<PathBuf>,
 }
 
-/// Walks a canary in the terminal, or shows one on a page.
+/// Runs a canary in the terminal, or shows one on a page.
 ///
 /// # Errors
-/// When the build fails, a program is missing, or the demo does not end well.
+/// Returns `Err` if the build or the demo fails, or a program is missing.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     match args {
         Args {
@@ -50,10 +51,10 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// Builds the plugin and walks a canary with it; the walk itself is `examples/canary_walk.rs`.
+/// Builds the plugin and runs a canary with it. The program is `examples/canary_walk.rs`.
 ///
 /// # Errors
-/// When the build fails or the walk does not end where it began.
+/// Returns `Err` if the build fails, or if the table is not restored at the end.
 pub(crate) fn walk(sh: &Shell) -> anyhow::Result<()> {
     let (walk, plugin) = build(sh, "canary_walk")?;
     Ok(cmd!(sh, "{walk} {plugin}").quiet().run()?)
@@ -61,8 +62,8 @@ pub(crate) fn walk(sh: &Shell) -> anyhow::Result<()> {
 
 /// Serves the page; the program is `examples/traffic`.
 fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    // What is missing is said before the long build.
-    let envoy = envoy::installed(sh)?;
+    // Before the long build, so that a missing program is reported at once.
+    let envoy = traffic::envoy(sh)?;
     let (traffic, plugin) = build(sh, "traffic")?;
     let flags = flags(args);
     let demo = cmd!(sh, "{traffic} {plugin} {flags...}");
@@ -71,7 +72,7 @@ fn show(sh: &Shell, args: &Args) -> anyhow::Result<()> {
 
 /// Serves the page of a cluster; the program is `tests/src/bin/traffic_cluster.rs`.
 fn show_cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
-    let envoy = envoy::installed(sh)?;
+    let envoy = traffic::envoy(sh)?;
     say(
         "Building etcd, kube-apiserver and the controller with Go: a quarter of an hour the first time, seconds after that.",
     );
@@ -94,7 +95,7 @@ fn show_cluster(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// What both programs are told.
+/// The flags of both programs.
 fn flags(args: &Args) -> Vec<String> {
     let mut flags = vec!["--port".to_owned(), args.port.to_string()];
     if let Some(seconds) = args.seconds {
@@ -103,25 +104,25 @@ fn flags(args: &Args) -> Vec<String> {
     flags
 }
 
-/// Lets a browser take pictures of the same page.
+/// Takes pictures of the same page with a browser.
 fn take_pictures(sh: &Shell, directory: &Path) -> anyhow::Result<()> {
-    let envoy = envoy::installed(sh)?;
+    let envoy = traffic::envoy(sh)?;
     let (traffic, plugin) = build(sh, "traffic")?;
     traffic::pictures(sh, &envoy, &plugin, &traffic, directory)
 }
 
-/// The paths of an example and of the plugin, for the machine it runs on and without optimisation: what ships takes several
-/// times as long to build.
+/// Builds an example and the plugin, and returns their paths. The build is for this machine and not optimised, because a release
+/// build takes several times as long.
 fn build(sh: &Shell, example: &str) -> anyhow::Result<(PathBuf, PathBuf)> {
     say(
         "Building the plugin, and a program that calls it as the controller does: a minute or two the first time.",
     );
-    // Built together, or the dependencies that they share would be compiled twice, with different features.
+    // In one build, so that cargo compiles shared dependencies only once, with the same features.
     cmd!(
         sh,
         "cargo build --locked --package {PLUGIN} --bin {PLUGIN} --package examples --example {example}"
     )
-    // It is built once, for one run.
+    // A single build does not profit from incremental compilation.
     .env("CARGO_INCREMENTAL", "0")
     .run()?;
     let built = target_dir(sh).join("debug");

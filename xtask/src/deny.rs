@@ -2,7 +2,7 @@
 
 use xshell::{Shell, cmd};
 
-use crate::tools;
+use crate::toolchain;
 
 const CARGO_DENY: &str = "0.20.2";
 
@@ -14,7 +14,7 @@ pub(crate) struct Args {
     advisories: bool,
 }
 
-/// Runs the checks that the flags choose.
+/// Runs the checks that the flags select.
 ///
 /// # Errors
 /// Returns `Err` if `deny.toml` does not allow a dependency.
@@ -35,6 +35,6 @@ pub(crate) fn offline(sh: &Shell) -> anyhow::Result<()> {
 }
 
 fn check(sh: &Shell, what: &[&str]) -> anyhow::Result<()> {
-    let cargo_deny = tools::installed(sh, "cargo-deny", CARGO_DENY, &[])?;
+    let cargo_deny = toolchain::tool(sh, "cargo-deny", CARGO_DENY, &[])?;
     Ok(cmd!(sh, "{cargo_deny} --locked check {what...}").run()?)
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: the files of a release.
 //!
-//! The libraries that write them take as long to compile as the rest of xtask, so only this command compiles them.
+//! The libraries for this take as long to compile as the rest of xtask, so only this command compiles them.
 
 #[cfg(feature = "dist")]
 mod files;
@@ -15,7 +15,7 @@ pub(crate) struct Args {
     /// The directory for the files.
     #[arg(long, value_name = "DIR", default_value = "dist")]
     out: PathBuf,
-    /// The URL from which users download the files, for the manifests. Without it, users fill it in.
+    /// The URL from which users download the files, for the manifests. Without it, the manifests have the word URL.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Build everything a second time, in another clone, and compare the files.
@@ -23,10 +23,10 @@ pub(crate) struct Args {
     again: bool,
 }
 
-/// Writes the files of a release into a directory. Files with other names in the directory stay.
+/// Writes the files of a release into a directory, and keeps other files in it.
 ///
 /// # Errors
-/// Returns `Err` if a file cannot be built as specified. The other files are written.
+/// Returns `Err` if a file cannot be built as specified; the other files are written.
 #[cfg(feature = "dist")]
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     files::write(sh, args)

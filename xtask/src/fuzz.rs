@@ -5,20 +5,20 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail};
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, tools};
+use crate::{plugin::target_dir, report::say, toolchain};
 
 const CARGO_FUZZ: &str = "0.13.2";
 
 /// Seconds of each target in `cargo xtask test`: a minute for all of them.
 const SMOKE: u64 = 10;
 
-/// Lines of a failed run that are shown: the panic, its backtrace and how to reproduce it.
+/// Lines of a failed run to print: the panic, its backtrace and how to reproduce it.
 const TAIL: usize = 60;
 
 /// Flags of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// One of the files in `fuzz/fuzz_targets`; all of them by default, one after another.
+    /// A file in `fuzz/fuzz_targets`, without extension. Default: all of them, one after another.
     target: Option<String>,
     /// Minutes for each target.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
@@ -29,9 +29,9 @@ struct Target {
     name: &'static str,
     /// In `fuzz/dictionaries`.
     dictionary: &'static str,
-    /// Folders whose files are inputs as they are.
+    /// Folders whose files are used as inputs.
     seeds: &'static [&'static str],
-    /// Longest input. Short ones run faster; the recordings need the length.
+    /// Longest input. Short inputs run faster; the recordings are long.
     max_len: usize,
 }
 
@@ -77,14 +77,14 @@ const TARGETS: &[Target] = &[
 /// Fuzzes one target or all.
 ///
 /// # Errors
-/// When a target crashes, hangs or takes too much memory.
+/// Returns `Err` if a target crashes, hangs or uses too much memory.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let fuzzer = Fuzzer::prepare(sh)?;
     let wanted = |target: &&Target| args.target.as_ref().is_none_or(|name| name == target.name);
     let targets: Vec<_> = TARGETS.iter().filter(wanted).collect();
     if targets.is_empty() {
         let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
-        bail!("there is no such target, but {}", names.join(", "));
+        bail!("unknown target: use one of {}", names.join(", "));
     }
     for target in targets {
         fuzzer.fuzz(target, args.minutes * 60)?;
@@ -112,8 +112,8 @@ struct Fuzzer<'s> {
 
 impl<'s> Fuzzer<'s> {
     fn prepare(sh: &'s Shell) -> anyhow::Result<Self> {
-        let cargo_fuzz = tools::installed(sh, "cargo-fuzz", CARGO_FUZZ, &[])?;
-        // cargo-fuzz itself would change the lock file without a word.
+        let cargo_fuzz = toolchain::tool(sh, "cargo-fuzz", CARGO_FUZZ, &[])?;
+        // cargo-fuzz itself would change the lock file silently.
         cmd!(
             sh,
             "cargo fetch --quiet --locked --manifest-path fuzz/Cargo.toml"
@@ -123,7 +123,7 @@ impl<'s> Fuzzer<'s> {
         Ok(Self { sh, cargo_fuzz })
     }
 
-    /// Without a sanitizer: there is no unsafe code of ours to watch, and a stable toolchain does.
+    /// Runs a target without a sanitizer: our crates have no unsafe code, and so a stable toolchain is enough.
     fn fuzz(&self, target: &Target, seconds: u64) -> anyhow::Result<()> {
         let Self { sh, cargo_fuzz } = self;
         let &Target {
@@ -146,7 +146,7 @@ impl<'s> Fuzzer<'s> {
         let log = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             let done = log.lines().rfind(|line| line.contains("DONE"));
-            let done = done.context("libFuzzer says no DONE")?;
+            let done = done.context("libFuzzer did not print DONE")?;
             say(&format!("    {name} in {seconds} s: {done}"));
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl<'s> Fuzzer<'s> {
         for line in lines.into_iter().skip(tail) {
             say(&format!("    {line}"));
         }
-        bail!("{name} failed; add what it found to the tests of the crate")
+        bail!("{name} failed: add the input that it found to the tests of the crate")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Builds and tests that need Go: the controller's client packages, the controller, etcd and kube-apiserver.
+//! Builds and tests that need Go: the packages of the controller and of Argo CD, the controller, etcd and kube-apiserver.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{
     plugin::{self, PLUGIN, target_dir},
 };
 
-/// The module whose `go.mod` lists the Go programs and packages of the tests.
+/// The module whose `go.mod` pins the Go programs and packages of the tests.
 pub(crate) const MODULE: &str = "tests/go/rollouts";
 /// The module that compares Go's gob with ours.
 const GOB: &str = "tests/go/gob";
@@ -23,7 +23,7 @@ const PROMETHEUS: &str = "tests/go/prometheus";
 /// The package and the program of the generator.
 pub(crate) const GENERATOR: &str = "gloo-appset-generator";
 
-/// Programs of the cluster tests, as import paths; the binary of each is named by [`build`].
+/// Import paths of the programs of the cluster tests; [`build`] names the binaries.
 const CONTROLLER: &str = "github.com/argoproj/argo-rollouts/cmd/rollouts-controller";
 const API_SERVER: &str = "k8s.io/kubernetes/cmd/kube-apiserver";
 const ETCD: &str = "go.etcd.io/etcd/server/v3";
@@ -66,7 +66,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the program that measures Go's own decoder, and returns its path.
+/// Builds the program that measures Go's decoder, and returns its path.
 ///
 /// # Errors
 /// Returns `Err` if the build fails.
@@ -76,7 +76,7 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
     Ok(output)
 }
 
-/// Builds a minimal router in Go, and prints what a host in Go measures of it and of the one at `ours`, in one run.
+/// Builds a minimal router in Go, and prints what a host in Go measures for it and for the router at `ours`, in one run.
 ///
 /// # Errors
 /// Returns `Err` if a build or the measuring fails.
@@ -108,11 +108,11 @@ pub(crate) fn figures(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// The programs that the tests start, except the plugin as it ships.
+/// The programs that the tests start, except the release build of the plugin.
 pub(crate) struct Programs(PathBuf);
 
 impl Programs {
-    /// Builds them with the features that `cargo test --all-features` has built their dependencies with.
+    /// Builds them with all features, so that cargo reuses the dependencies that `cargo test --all-features` has built.
     ///
     /// # Errors
     /// Returns `Err` if the build fails.
@@ -130,13 +130,13 @@ impl Programs {
         self.0.join(GENERATOR)
     }
 
-    /// The plugin with gRPC.
+    /// The plugin, built with gRPC mode.
     fn plugin(&self) -> PathBuf {
         self.0.join(PLUGIN)
     }
 }
 
-/// Runs the tests of a host that speaks gRPC, against a plugin that is built with it.
+/// Runs the tests of a host that speaks gRPC, with a plugin that is built with gRPC mode.
 ///
 /// # Errors
 /// Returns `Err` if a build or a test fails.
@@ -157,7 +157,7 @@ pub(crate) fn gob_tests(sh: &Shell) -> anyhow::Result<()> {
         .run()?)
 }
 
-/// Runs Argo CD's own generators, templates and reconciler against our generator.
+/// Runs Argo CD's generators, templates and reconciler with our generator.
 ///
 /// # Errors
 /// Returns `Err` if a build or a test fails.
@@ -172,7 +172,7 @@ pub(crate) fn argo_cd_tests(sh: &Shell) -> anyhow::Result<()> {
 /// # Errors
 /// Returns `Err` if a build or a test fails.
 pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
-    // Without vet, which would compile all of Prometheus again.
+    // Without vet, which would compile Prometheus again.
     let tests = cmd!(sh, "go -C {PROMETHEUS} test -vet=off -count=1 ./...");
     Ok(go(sh, tests).run()?)
 }
@@ -183,7 +183,7 @@ pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
 /// Returns `Err` if a build or a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let programs = Programs::build(sh)?;
-    // Without those that need an Envoy, which are a tier of their own.
+    // The tests that need an Envoy are another tier.
     let targets = ["--test", "cluster_*", "--test", "host_*"];
     let tests = cmd!(
         sh,
@@ -194,7 +194,7 @@ pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     in_cluster(sh, tests, plugin)
 }
 
-/// Tests of failures that need a cluster of their own.
+/// The tests of failures that need their own cluster.
 const CHAOS: [&str; 8] = [
     "cluster_deletions",
     "cluster_faults",
@@ -206,10 +206,11 @@ const CHAOS: [&str; 8] = [
     "cluster_resident",
 ];
 
-/// How long the management cluster is down among them, in seconds.
+/// How long the management cluster is down in these tests, in seconds.
 const OUTAGE: &str = "600";
 
-/// Repeats the disturbances of one cluster for a given time, and then runs the tests of [`CHAOS`], with the plugin as it ships.
+/// Repeats the disturbances of one cluster for a given time, and then runs the tests of [`CHAOS`], with the release build of the
+/// plugin.
 ///
 /// # Errors
 /// Returns `Err` if a build fails, or a table is not restored after a disturbance.
@@ -229,7 +230,7 @@ pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
     in_cluster(sh, others.env("CHAOS_OUTAGE_SECONDS", OUTAGE), &plugin)
 }
 
-/// `cargo xtask cluster`: the cluster of the tests, for a person to look at.
+/// `cargo xtask cluster`: starts the cluster of the tests, and keeps it until Ctrl-C.
 ///
 /// # Errors
 /// Returns `Err` if a build fails or the cluster does not come up.
@@ -250,7 +251,7 @@ fn in_cluster(sh: &Shell, command: Cmd<'_>, plugin: &Path) -> anyhow::Result<()>
     with_programs(sh, command.env("PLUGIN_BINARY", plugin))
 }
 
-/// Runs a command that finds the programs of [`build`] in `GO_BIN_DIR`.
+/// Runs a command with `GO_BIN_DIR`, the directory of the programs of [`build`].
 ///
 /// # Errors
 /// Returns `Err` if the command fails.
@@ -266,7 +267,7 @@ pub(crate) fn go<'a>(sh: &Shell, command: Cmd<'a>) -> Cmd<'a> {
         .env("CGO_ENABLED", "0")
 }
 
-/// The linker flags that strip the programs and set the versions that they report.
+/// Linker flags that strip the programs and set the versions that they report.
 fn linker_flags(go_mod: &str) -> anyhow::Result<String> {
     let version = |module: &str| {
         let mut requirements = go_mod

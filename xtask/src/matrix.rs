@@ -1,4 +1,4 @@
-//! The host tests against each release of the controller: one test body, and a `go.mod` for each release.
+//! The tested releases of the controller, and the host tests with each of them: the same tests, with a `go.mod` for each release.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,11 +17,11 @@ use crate::{
 /// A release of the Rollouts controller.
 pub(crate) struct Release {
     pub(crate) version: &'static str,
-    /// Within [`MODULE`]; it pins the release and what it was built with.
+    /// Below [`MODULE`]; it pins the release and its dependencies.
     pub(crate) go_mod: &'static str,
     /// Build tags that exclude tests of features that the release does not have.
     pub(crate) tags: &'static str,
-    /// Whether every run tests it, also in a cluster. True for the oldest and the two newest.
+    /// Whether every run tests it, also with a cluster. True for the oldest and the two newest.
     pub(crate) always: bool,
 }
 
@@ -53,7 +53,7 @@ impl Release {
     }
 }
 
-/// Runs the host tests of all releases, or of those that every run tests, in parallel: each is idle for 80 s.
+/// Runs the host tests with all releases, or with those that every run tests, in parallel, because each run is idle for 80 s.
 ///
 /// # Errors
 /// Returns `Err` if a build or a test fails.
@@ -122,7 +122,7 @@ impl Run {
         let output =
             File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let process = Command::new(test)
-            // Figures of tests that run side by side say nothing; `cargo xtask bench` prints them.
+            // Measurements of parallel tests mean nothing; `cargo xtask bench` prints them.
             .args(["-test.v", "-test.skip=^TestFigures$"])
             .current_dir(sh.current_dir().join(MODULE))
             .env("PLUGIN_BINARY", plugin)
@@ -149,16 +149,16 @@ impl Run {
     }
 }
 
-/// How the tests against a release ended.
+/// The result of the tests with a release.
 struct Outcome {
     version: &'static str,
     passed: bool,
-    /// As `go test -v` prints it.
+    /// The output of `go test -v`.
     log: String,
 }
 
 impl Outcome {
-    /// Every test with its verdict, without those that are part of another.
+    /// The verdict of each test, without subtests.
     fn verdicts(&self) -> BTreeMap<&str, &str> {
         self.log.lines().filter_map(verdict).collect()
     }
@@ -169,7 +169,7 @@ fn verdict(line: &str) -> Option<(&str, &str)> {
     Some((rest.split(' ').next()?, verdict))
 }
 
-/// A row for each test, a column for each release; a dash where the release has not got what is tested.
+/// A table with a row for each test and a column for each release. A dash means that the test does not apply to the release.
 fn table(outcomes: &[Outcome]) -> String {
     let columns: Vec<_> = outcomes.iter().map(Outcome::verdicts).collect();
     let tests: BTreeSet<&str> = columns

@@ -1,4 +1,4 @@
-//! Builds the plugin as it ships: release profile, static.
+//! Builds the plugin as in a release: release profile, static.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::toolchain;
 /// The package and binary name.
 pub(crate) const PLUGIN: &str = "rollouts-plugin-trafficrouter-glooplatform";
 
-/// The linker of the Rust toolchain, which is the same on every machine.
+/// The linker of the Rust toolchain, so that all machines use the same.
 pub(crate) const LINKER: &str = "rust-lld";
 
 /// Merge functions with the same code, and pack the relocations of the position-independent binary.
@@ -24,7 +24,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<PathBuf> {
     Ok(built(sh, "--bin", PLUGIN)?.join(PLUGIN))
 }
 
-/// Builds an example of the plugin's package as the plugin itself is built, and returns its absolute path.
+/// Builds an example of the plugin's package with the settings of the plugin, and returns its absolute path.
 ///
 /// # Errors
 /// As [`build`].
@@ -32,7 +32,7 @@ pub(crate) fn build_example(sh: &Shell, name: &str) -> anyhow::Result<PathBuf> {
     Ok(built(sh, "--example", name)?.join("examples").join(name))
 }
 
-/// The directory of what was built.
+/// Builds a target, and returns the directory of the output.
 fn built(sh: &Shell, kind: &str, name: &str) -> anyhow::Result<PathBuf> {
     let target = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
     toolchain::add_target(sh, &target)?;

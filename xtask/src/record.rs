@@ -1,4 +1,4 @@
-//! `cargo xtask record`: the bytes that releases of the controller write, for tests that replay them.
+//! `cargo xtask record`: records the bytes that releases of the controller write, for tests that replay them.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use crate::{
     matrix::RELEASES,
 };
 
-/// Holds the recordings of the oldest and of the newest release.
-const DATA: &str = "crates/rollouts-rpc/tests/data";
+/// The directory of the recordings of the oldest and the newest release.
+pub(crate) const DATA: &str = "crates/rollouts-rpc/tests/data";
 
 /// Flags of `cargo xtask record`.
 #[derive(clap::Args)]
@@ -20,10 +20,10 @@ pub(crate) struct Args {
     out: Option<PathBuf>,
 }
 
-/// Records releases, and writes down what it was done with.
+/// Records releases, and writes a manifest with the versions and checksums.
 ///
 /// # Errors
-/// If a recorder cannot be built or run.
+/// Returns `Err` if a recorder cannot be built or run.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     let (releases, data) = match &args.out {
         Some(directory) => (RELEASES.iter().collect(), std::path::absolute(directory)?),

@@ -1,4 +1,4 @@
-//! Runs named steps, and prints at the end which passed, which failed and how long each took.
+//! Runs named steps, and prints the result and the duration of each at the end.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -64,7 +64,7 @@ impl Report {
     }
 }
 
-/// Another process of this program, whose output goes to a file while the steps of this one run.
+/// Another process of this program that runs in parallel, with its output in a file.
 pub(crate) struct Beside {
     process: Child,
     output: PathBuf,
@@ -90,7 +90,7 @@ impl Beside {
         Ok(Self { process, output })
     }
 
-    /// Waits for the end of the process, and prints what it has printed.
+    /// Waits for the end of the process, and prints its output.
     ///
     /// # Errors
     /// Returns `Err` if the process failed.
@@ -98,7 +98,7 @@ impl Beside {
         let status = self.process.wait()?;
         say(&String::from_utf8_lossy(&fs::read(&self.output)?));
         if !status.success() {
-            bail!("it ended with {status}, see its own list of steps above");
+            bail!("the process ended with {status}, see its list of steps above");
         }
         Ok(())
     }

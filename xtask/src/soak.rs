@@ -1,5 +1,4 @@
-//! `cargo xtask soak`: the model of the plugin over time, real rollouts under disturbances, or promotions under load, for as
-//! long as one likes.
+//! `cargo xtask soak`: runs the model of the plugin, real rollouts under disturbances, or promotions under load, for a given time.
 
 use xshell::{Shell, cmd};
 
@@ -8,17 +7,17 @@ use crate::{go, traffic};
 /// Flags of `cargo xtask soak`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// How long to play histories, or disturbances.
+    /// Minutes of histories, or of disturbances.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     minutes: u64,
-    /// The histories of an earlier run, which printed this number.
+    /// Repeat the histories of a run that printed this number.
     #[arg(long)]
     seed: Option<u64>,
-    /// Instead of histories in memory, real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`, and after that
-    /// time once under all others that the cluster tests know. Needs Go.
+    /// Instead of histories in memory, run real rollouts under the disturbances of `tests/tests/cluster_chaos.rs`, and then the
+    /// other cluster tests of failures once. Needs Go.
     #[arg(long, conflicts_with = "seed")]
     chaos: bool,
-    /// Instead of histories in memory, this many promotions and as many aborts under load, by the oldest and the newest
+    /// Instead of histories in memory, run this many promotions and as many aborts under load, with the oldest and the newest
     /// controller. Needs Go and an Envoy.
     #[arg(
         long,
@@ -28,15 +27,15 @@ pub(crate) struct Args {
         conflicts_with_all = ["seed", "chaos", "minutes"]
     )]
     traffic: Option<u64>,
-    /// With --traffic: how many Rollouts of each kind walk side by side. They share a load of 200 requests each second.
+    /// With --traffic: how many Rollouts of each kind run in parallel. They share a load of 200 requests per second.
     #[arg(long, default_value_t = 8, requires = "traffic", value_parser = clap::value_parser!(u32).range(1..=12))]
     lanes: u32,
 }
 
-/// Plays random histories in release mode, and prints how many, and the first that shows a violation.
+/// Plays random histories in release mode, and prints their number, and the first one with a violation.
 ///
 /// # Errors
-/// When a history shows a violation, a disturbance leaves something behind, or a build fails.
+/// Returns `Err` if a history has a violation, a table is not restored after a disturbance, or a build fails.
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if let Some(walks) = args.traffic {
         return traffic::soak(sh, walks, args.lanes);

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use xshell::{Shell, cmd};
 
 use crate::{
-    book, deny, envoy, fuzz, go, matrix, plugin,
+    book, deny, fuzz, go, matrix, plugin,
     report::{Beside, Report, say},
     tidy, toolchain, traffic,
 };
@@ -14,10 +14,10 @@ use crate::{
 /// Flags of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The tiers to run; all of them by default.
+    /// The tiers to run. Default: all of them.
     #[arg(value_enum)]
     tiers: Vec<Tier>,
-    /// Run only tests that need no Go, and say which were left out.
+    /// Run only tests that need no Go, and print which tests were skipped.
     #[arg(long)]
     no_go: bool,
     /// Run the host tests with every release of the controller, not only with the oldest and the two newest.
@@ -28,15 +28,15 @@ pub(crate) struct Args {
 /// A group of tests with the same needs.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 enum Tier {
-    /// What the documents promise, lints, dependencies, the site.
+    /// Documents, lints, dependencies, the site.
     Tidy,
-    /// Unit, property, golden and wire tests, scenarios, the model, counts of allocations.
+    /// Unit, property, golden and wire tests, scenarios, the model, allocation counts.
     Rust,
     /// Every fuzz target for some seconds. Needs a C++ compiler.
     Fuzz,
     /// Only build the Go programs of the cluster and traffic tests.
     Programs,
-    /// The client packages of controllers, of Argo CD and of Prometheus. Needs Go.
+    /// The packages of the controllers, of Argo CD and of Prometheus. Needs Go.
     Host,
     /// Released controllers on etcd and kube-apiserver. Needs Go.
     Cluster,
@@ -53,13 +53,13 @@ enum Tier {
 pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     toolchain::pin(sh, tidy::LINTERS)?;
     if sh.var_os("CI").is_some() {
-        // A clean checkout is built once, so nobody would read what incremental compilation keeps.
+        // CI builds a clean checkout once, so it does not profit from incremental compilation.
         sh.set_var("CARGO_INCREMENTAL", "0");
     }
     let asked = |tier| args.tiers.is_empty() || args.tiers.contains(&tier);
     let with_go = |tier| asked(tier) && !args.no_go;
     let mut report = Report::default();
-    // Host tests wait most of the time, and linking Rust uses one core: neither uses the whole machine alone.
+    // Host tests wait most of the time, and linking Rust uses one core, so both can run at the same time.
     let has_rust = [Tier::Tidy, Tier::Rust, Tier::Fuzz].into_iter().any(asked);
     let is_beside = with_go(Tier::Host) && has_rust;
     let mut host = None;
@@ -93,12 +93,12 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     }
 
     if let Some(host) = host {
-        // The tests after it measure times: they have the machine to themselves.
+        // The following tests measure times and need the whole machine.
         report.step("host: all steps of the list above", || host.finish());
     }
     if args.no_go {
         say(
-            "left out: host tests, cluster tests, and traffic tests with a controller, which need Go",
+            "skipped: host tests, cluster tests, and traffic tests with a controller, which need Go",
         );
     }
     if with_go(Tier::Programs) || with_go(Tier::Cluster) || with_go(Tier::Traffic) {
@@ -136,7 +136,7 @@ pub(crate) fn run(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     if asked(Tier::Traffic) {
         let mut envoy: Option<PathBuf> = None;
         report.step("build: Envoy", || {
-            envoy = Some(envoy::installed(sh)?);
+            envoy = Some(traffic::envoy(sh)?);
             Ok(())
         });
         let envoy = || envoy.as_deref().context("there is no Envoy to test with");

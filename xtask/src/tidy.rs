@@ -1,19 +1,16 @@
-//! `cargo xtask tidy`: checks every sentence of the documents that a machine can check.
+//! `cargo xtask tidy`: checks what the documents promise, as far as a machine can.
 //!
-//! Each check is a plain function from text to violations, and has a test that plants a violation.
+//! Lints and cargo-deny come first: a check stands here only if no tool has it. Each check is a plain function from text to
+//! violations, one line of text each, and has a test that plants violations.
 
 mod circles;
 mod links;
-mod manifests;
 mod map;
 mod messages;
-mod pure;
 mod sources;
 mod test_tables;
 
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context as _, bail};
+use anyhow::{bail, ensure};
 use xshell::{Shell, cmd};
 
 pub(crate) use self::map::draw;
@@ -26,6 +23,13 @@ use crate::{
 
 /// Components of the toolchain that the checks need.
 pub(crate) const LINTERS: &[&str] = &["rustfmt", "clippy"];
+
+/// Flags of clippy for pure crates. `forbid` makes an `allow` in the source an error.
+const PURE: [&str; 3] = [
+    "--deny=warnings",
+    "--forbid=clippy::disallowed_methods",
+    "--forbid=clippy::disallowed_types",
+];
 
 /// Runs all checks.
 ///
@@ -41,11 +45,8 @@ pub(crate) fn run(sh: &Shell) -> anyhow::Result<()> {
 /// Adds all checks to `report`, one step each.
 pub(crate) fn steps(sh: &Shell, report: &mut Report) {
     texts(sh, report);
-    report.step("tidy: pure crates", || {
-        let workspace = Workspace::read(sh)?;
-        pure::check(sh, &map::pure(sh, &workspace)?)
-    });
-    report.step("tidy: each crate builds alone", || alone(sh));
+    report.step("tidy: pure crates", || pure(sh, &map::pure(sh)?));
+    report.step("tidy: each crate builds alone", || refuse(alone(sh)?));
     report.step("tidy: clippy", || clippy(sh));
     report.step("tidy: docs build without warnings", || {
         let doc = cmd!(
@@ -63,19 +64,25 @@ pub(crate) fn texts(sh: &Shell, report: &mut Report) {
         let fuzz = cmd!(sh, "cargo fmt --manifest-path fuzz/Cargo.toml --check");
         Ok(fuzz.quiet().run()?)
     });
-    report.step("tidy: sources", || {
-        refuse(sources::check(&files(sh, ".rs")?))
+    report.step("tidy: sources and manifests", || {
+        refuse(sources::check(&files(sh, &[".rs", "Cargo.toml"])?))
     });
     report.step("tidy: circles between modules", || {
-        refuse(circles::check(&files(sh, ".rs")?))
+        refuse(circles::check(&files(sh, &[".rs"])?))
     });
-    report.step("tidy: manifests", || {
-        refuse(manifests::check(&files(sh, "Cargo.toml")?))
-    });
-    report.step("tidy: picture and code map", || {
-        refuse(map::check(sh, &Workspace::read(sh)?)?)
-    });
+    report.step("tidy: picture and code map", || refuse(map::check(sh)?));
     documents(sh, report);
+}
+
+/// Adds the checks of links, quoted messages and named tests.
+pub(crate) fn documents(sh: &Shell, report: &mut Report) {
+    report.step("tidy: links", || refuse(links::check(sh)?));
+    report.step("tidy: messages that the docs quote", || {
+        refuse(messages::check(sh)?)
+    });
+    report.step("tidy: tests that the docs name", || {
+        refuse(test_tables::check(sh)?)
+    });
 }
 
 /// Runs clippy on everything; a warning is an error.
@@ -90,63 +97,38 @@ pub(crate) fn clippy(sh: &Shell) -> anyhow::Result<()> {
     Ok(clippy.quiet().run()?)
 }
 
-/// Each crate builds by itself, with its default features and without what only tests depend on.
+/// Checks the libraries of the pure packages with lints that `[workspace.lints.clippy]` allows for all others.
 ///
-/// In a build of the whole workspace a feature that one crate forgot to ask for is on because another crate asks for it. The
-/// plugin is left out: the binary that ships is built in no other way.
-fn alone(sh: &Shell) -> anyhow::Result<()> {
+/// The target has no operating system, so a build shows that no dependency needs sockets, threads or C. Files and clocks of `std`
+/// build for it too and fail only when they are called; clippy finds these calls.
+fn pure(sh: &Shell, packages: &[String]) -> anyhow::Result<()> {
+    let target = "wasm32-unknown-unknown";
+    toolchain::add_target(sh, target)?;
+    let packages = packages.iter().flat_map(|name| ["--package", name]);
+    let clippy = cmd!(sh, "cargo clippy --quiet --locked --lib --target {target}");
+    Ok(clippy.args(packages).arg("--").args(PURE).quiet().run()?)
+}
+
+/// Builds each crate by itself, with its default features and without its dev-dependencies.
+///
+/// In a build of the whole workspace, a feature that one crate forgot to enable is on because another crate enables it. The
+/// plugin is left out: its release build is such a build already.
+fn alone(sh: &Shell) -> anyhow::Result<Vec<String>> {
     let packages = Workspace::read(sh)?.packages.into_iter();
     let crates = packages.filter(|it| it.folder.starts_with("crates/") && it.name != PLUGIN);
-    let check = |name: &str| {
-        cmd!(sh, "cargo check --locked --quiet --package {name}")
-            .quiet()
-            .run()
+    let fails = |name: &str| {
+        let check = cmd!(sh, "cargo check --locked --quiet --package {name}");
+        check.quiet().run().is_err()
     };
-    let failed = crates.filter(|package| check(&package.name).is_err());
-    let what = "does not build with its default features";
-    refuse(
-        failed
-            .map(|package| Violation::new(package.name, what))
-            .collect(),
-    )
+    let failed = crates.filter(|package| fails(&package.name));
+    let failed = failed.map(|package| format!("{} does not build alone", package.name));
+    Ok(failed.collect())
 }
 
-/// Adds the checks of links, quoted messages and named tests.
-pub(crate) fn documents(sh: &Shell, report: &mut Report) {
-    report.step("tidy: links", || refuse(links::check(sh)?));
-    report.step("tidy: messages that the docs quote", || {
-        refuse(messages::check(sh)?)
-    });
-    report.step("tidy: tests that the docs name", || {
-        refuse(test_tables::check(sh)?)
-    });
-}
-
-/// A tracked file: its path from the repository root and its text.
-struct SourceFile {
-    path: PathBuf,
-    text: String,
-}
-
-/// A finding of a check, with its place.
-#[derive(Debug, PartialEq, Eq)]
-struct Violation {
-    place: String,
-    what: String,
-}
-
-impl Violation {
-    fn new(place: impl Into<String>, what: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            what: what.into(),
-        }
-    }
-}
-
-fn refuse(violations: Vec<Violation>) -> anyhow::Result<()> {
+/// Prints the violations, and fails if there are any.
+fn refuse(violations: Vec<String>) -> anyhow::Result<()> {
     for violation in &violations {
-        say(&format!("    {}: {}", violation.place, violation.what));
+        say(&format!("    {violation}"));
     }
     match violations.len() {
         0 => Ok(()),
@@ -154,27 +136,84 @@ fn refuse(violations: Vec<Violation>) -> anyhow::Result<()> {
     }
 }
 
-/// Files whose path ends with `suffix`, without those that git ignores.
-fn files(sh: &Shell, suffix: &str) -> anyhow::Result<Vec<SourceFile>> {
-    let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard")
-        .quiet()
-        .read()?;
-    let paths = listed
-        .lines()
-        .filter(|path| path.ends_with(suffix) && sh.path_exists(path));
-    let found: Vec<SourceFile> = paths
-        .map(|path| {
-            let text = sh
-                .read_file(path)
-                .with_context(|| format!("cannot read {path}"))?;
-            Ok(SourceFile {
-                path: Path::new(path).to_owned(),
-                text,
-            })
-        })
-        .collect::<anyhow::Result<_>>()?;
-    if found.is_empty() {
-        bail!("no file ends with {suffix}: is this a git checkout?");
+/// A file of the repository.
+struct SourceFile {
+    /// From the repository's root.
+    path: String,
+    text: String,
+}
+
+/// The paths of all files, without those that git ignores.
+fn tracked(sh: &Shell) -> anyhow::Result<Vec<String>> {
+    let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard");
+    let listed = listed.quiet().read()?;
+    let paths = listed.lines().filter(|path| sh.path_exists(path));
+    Ok(paths.map(str::to_owned).collect())
+}
+
+/// The files whose path ends with one of these texts.
+fn files(sh: &Shell, suffixes: &[&str]) -> anyhow::Result<Vec<SourceFile>> {
+    let mut paths = tracked(sh)?;
+    paths.retain(|path| suffixes.iter().any(|suffix| path.ends_with(suffix)));
+    ensure!(
+        !paths.is_empty(),
+        "no file ends with {suffixes:?}: is this a git checkout?"
+    );
+    let read = |path: String| {
+        let text = sh.read_file(&path)?;
+        Ok(SourceFile { path, text })
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The texts in backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn file(path: &str, text: &str) -> SourceFile {
+        SourceFile {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
     }
-    Ok(found)
+
+    /// Checks what clippy says about a pure library. Clippy itself warns of unknown names in `clippy.toml`.
+    #[track_caller]
+    fn check_pure(text: &str, expect: &[&str]) {
+        let sh = Shell::new().unwrap();
+        let directory = sh.create_temp_dir().unwrap();
+        sh.change_dir(directory.path());
+        let manifest = "[package]\nname = \"planted\"\nedition = \"2024\"\n[workspace]\n";
+        sh.write_file("Cargo.toml", manifest).unwrap();
+        sh.write_file("src/lib.rs", text).unwrap();
+        let clippy = cmd!(sh, "cargo clippy --quiet --offline -- {PURE...}");
+        let clippy = clippy.env(
+            "CLIPPY_CONF_DIR",
+            concat!(env!("CARGO_MANIFEST_DIR"), "/.."),
+        );
+        let clippy = clippy.env_remove("CARGO_TARGET_DIR");
+        let said = clippy.quiet().ignore_status().output().unwrap().stderr;
+        let said = String::from_utf8(said).unwrap();
+        assert_eq!(said.is_empty(), expect.is_empty(), "{said}");
+        assert!(expect.iter().all(|it| said.contains(it)), "{said}");
+    }
+
+    #[test]
+    fn planted_calls_in_a_pure_crate() {
+        check_pure("//! x\npub fn one() -> u8 { 1 }\n", &[]);
+        check_pure(
+            "//! x\npub fn f() {\n    drop(std::env::var(\"HOME\"));\n    let _: Option<std::time::SystemTime> = None;\n}\n",
+            &["method `std::env::var`", "type `std::time::SystemTime`"],
+        );
+        let allow = "#![allow(clippy::disallowed_methods)]";
+        check_pure(
+            &format!("//! x\n{allow}\npub fn f() {{ drop(std::env::var(\"HOME\")) }}\n"),
+            &["E0453"],
+        );
+    }
 }

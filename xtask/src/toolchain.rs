@@ -1,23 +1,29 @@
-//! The Rust toolchain: the exact version of tests and releases, and the targets that a build needs.
+//! What a command needs on the machine: the exact Rust toolchain, its targets, and tools from crates.io.
 //!
 //! The workspace builds with every stable Rust from `rust-version` on. Formatting, lints and the bytes of a release depend on
-//! the exact version, so the commands that check or make these use [`PINNED`]. rustup installs what is missing, also where it
-//! installs nothing by itself (`RUSTUP_AUTO_INSTALL=0`).
+//! the exact version, so the commands that check or build these use [`PINNED`]. rustup installs what is missing, even if
+//! `RUSTUP_AUTO_INSTALL=0` is set.
 
+use std::env;
 use std::fmt;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context as _, ensure};
 use xshell::{Shell, cmd};
 
+use crate::plugin::target_dir;
+
 /// The exact version: the oldest that the workspace supports, so that a test run proves this too.
 const PINNED: &str = env!("CARGO_PKG_RUST_VERSION");
 
-/// Makes each later cargo of this shell use the pinned toolchain, and installs it with its `components`.
+/// Installs the pinned toolchain with these `components`, and uses it for each later cargo of this shell.
 ///
 /// # Errors
 /// Returns `Err` if something is missing and rustup cannot install it.
 pub(crate) fn pin(sh: &Shell, components: &[&'static str]) -> anyhow::Result<()> {
-    // By itself rustup would print nothing while it downloads, and would install more than the minimal profile.
+    // rustup's automatic installation prints nothing while it downloads, and installs more than the minimal profile.
     sh.set_var("RUSTUP_AUTO_INSTALL", "0");
     // The version may be installed under another name, such as `stable`.
     if !Part::Compiler.is_there(sh) {
@@ -36,7 +42,7 @@ pub(crate) fn add_target(sh: &Shell, target: &str) -> anyhow::Result<()> {
     Part::Target(target).provide(sh)
 }
 
-/// A part that rustup installs.
+/// A part of the toolchain that rustup can install.
 #[derive(Clone, Copy)]
 enum Part<'a> {
     /// rustc and cargo, of the pinned version.
@@ -65,7 +71,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// Asks the programs, because Rust may be installed without rustup.
+    /// Runs the programs themselves, because Rust may be installed without rustup.
     fn is_there(self, sh: &Shell) -> bool {
         let prints = |command: xshell::Cmd<'_>| command.quiet().ignore_stderr().read().ok();
         match self {
@@ -91,14 +97,66 @@ impl fmt::Display for Part<'_> {
     }
 }
 
+/// Returns the path of the tool `name` from crates.io. If it is missing, `cargo install` builds it with `flags` in `target/tools`.
+///
+/// The build is not optimised, because the tools run for seconds. They do not influence what is shipped.
+///
+/// # Errors
+/// Returns `Err` if the tool cannot be built.
+pub(crate) fn tool(
+    sh: &Shell,
+    name: &str,
+    version: &str,
+    flags: &[&str],
+) -> anyhow::Result<PathBuf> {
+    let root = target_dir(sh).join(format!("tools/{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !sh.path_exists(&program) {
+        cmd!(
+            sh,
+            "cargo install {name} --quiet --locked --debug --version ={version} --root {root} {flags...}"
+        )
+        .env("CARGO_PROFILE_DEV_DEBUG", "false")
+        .run()?;
+    }
+    Ok(program)
+}
+
+/// Variables of the package xtask.
+const PREFIXES: [&str; 2] = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+
+/// The cargo that runs this program. It may belong to another toolchain than the pinned one.
+const CARGO: &str = "CARGO";
+
+/// Starts this program again without the variables that `cargo run` sets for the package xtask. Returns if none of them is set.
+///
+/// The build script of ring reads these variables. With them, cargo would rebuild ring and its dependents after each change
+/// between a cargo that runs from here and one that runs by hand.
+///
+/// # Errors
+/// Returns `Err` if the program cannot be started.
+pub(crate) fn without_own_variables() -> anyhow::Result<()> {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let own =
+        |name: &String| name == CARGO || PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut own = names.filter(own).peekable();
+    if own.peek().is_none() {
+        return Ok(());
+    }
+    let mut command = Command::new(env::current_exe()?);
+    for name in own {
+        command.env_remove(name);
+    }
+    Err(command.args(env::args_os().skip(1)).exec().into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MUSL: &str = "x86_64-unknown-linux-musl";
 
-    /// rustup and its proxies on a made-up machine: `$ROOT` has a file for each part that is there; that of a toolchain
-    /// holds its version.
+    /// Fakes of rustup and its proxies. `$ROOT` has a file for each installed part; the file of a toolchain contains its version.
     const RUSTC: &str = r#"toolchain="$ROOT/$RUSTUP_TOOLCHAIN"
 [ -e "$toolchain" ] || exit 1
 case $1 in
@@ -113,7 +171,7 @@ case $* in
   *) touch "$ROOT/$3" ;;
 esac"#;
 
-    /// `expect` is what rustup is asked to do, or the error.
+    /// `expect` has the commands of rustup, or the error.
     #[track_caller]
     fn check(toolchains: &[(&str, &str)], parts: &[&str], rustup: &str, expect: &[&str]) {
         let sh = Shell::new().unwrap();
@@ -147,9 +205,9 @@ esac"#;
         assert_eq!(found.lines().collect::<Vec<_>>(), expect);
     }
 
-    /// One test, as a process that another test starts at the same moment could hold a program open that was just written.
+    /// A single test: a process that another test starts at the same time could keep a new program open, and exec would then fail.
     #[test]
-    fn what_is_missing_is_installed_or_named() {
+    fn missing_parts_are_installed_or_an_error_names_them() {
         let all: &[&str] = &["fmt", "clippy", MUSL];
         let toolchain = format!("toolchain install --profile=minimal {PINNED}");
         let target = format!("target add {MUSL}");

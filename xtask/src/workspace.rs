@@ -1,4 +1,4 @@
-//! The packages of this repository, as `cargo metadata` knows them: their folders, and which of them each one depends on.
+//! The packages of this repository from `cargo metadata`: their folders, and the dependencies between them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,10 +19,10 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// From the repository's root, such as `crates/gob`.
     pub(crate) folder: String,
-    /// Folders of the repository's packages that it depends on, also with a feature only.
-    pub(crate) knows: BTreeSet<String>,
-    /// The same for those that only its tests and examples depend on.
-    pub(crate) tests_know: BTreeSet<String>,
+    /// Folders of the repository's packages that it depends on, including optional dependencies.
+    pub(crate) uses: BTreeSet<String>,
+    /// Folders of those that only its tests and examples depend on.
+    pub(crate) tests_use: BTreeSet<String>,
 }
 
 impl Package {
@@ -33,7 +33,7 @@ impl Package {
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Runs `cargo metadata`.
     ///
     /// # Errors
     /// Returns `Err` if cargo fails, for example because a manifest is invalid.
@@ -51,17 +51,17 @@ impl Workspace {
         for package in metadata["packages"].as_array()? {
             let manifest = Path::new(package["manifest_path"].as_str()?);
             let folder = below(manifest.parent()?)?;
-            let known = |for_tests: bool| {
+            let used = |for_tests: bool| {
                 let all = package["dependencies"].as_array().into_iter().flatten();
                 let kind = all.filter(|it| (it["kind"] == "dev") == for_tests);
                 let folders = kind.filter_map(|it| below(Path::new(it["path"].as_str()?)));
                 folders.filter(|it| *it != folder).collect::<BTreeSet<_>>()
             };
-            let knows = known(false);
+            let uses = used(false);
             packages.push(Package {
                 name: package["name"].as_str()?.to_owned(),
-                tests_know: known(true).difference(&knows).cloned().collect(),
-                knows,
+                tests_use: used(true).difference(&uses).cloned().collect(),
+                uses,
                 folder,
             });
         }
@@ -107,15 +107,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn packages_know_each_other_by_folder() {
+    fn packages_name_their_dependencies_by_folder() {
         let workspace = workspace();
         let folders = ["crates/a", "crates/b", "crates/c"];
-        let known = folders.map(|folder| {
+        let found = folders.map(|folder| {
             let package = workspace.in_folder(folder).unwrap();
             let list = |set: &BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
-            [list(&package.knows), list(&package.tests_know)]
+            [list(&package.uses), list(&package.tests_use)]
         });
-        assert_eq!(known, [["crates/b", ""], ["", "crates/c"], ["", ""]]);
+        assert_eq!(found, [["crates/b", ""], ["", "crates/c"], ["", ""]]);
     }
 
     #[test]

@@ -1,13 +1,10 @@
-//! What a release consists of, the same bytes wherever the same commit is built.
+//! The files of a release. All builds of a commit have the same bytes.
 
 mod again;
-mod archive;
+mod binary;
 mod crates;
-mod elf;
 mod manifests;
 mod release;
-mod sbom;
-mod zig;
 
 use std::path::{Path, PathBuf};
 
@@ -22,31 +19,30 @@ use crate::{
     report::{Report, say},
     toolchain,
 };
-use release::Release;
-use zig::Zig;
+use release::{Release, Zig};
 
-/// A platform that releases are for, in the words of Go and of containers.
+/// A platform of releases, with its name in Go and in container images.
 struct Platform {
     name: &'static str,
     target: &'static str,
-    machine: elf::Machine,
+    machine: binary::Machine,
 }
 
 const AMD64: Platform = Platform {
     name: "linux-amd64",
     target: "x86_64-unknown-linux-musl",
-    machine: elf::Machine::X86_64,
+    machine: binary::Machine::X86_64,
 };
 const ARM64: Platform = Platform {
     name: "linux-arm64",
     target: "aarch64-unknown-linux-musl",
-    machine: elf::Machine::Aarch64,
+    machine: binary::Machine::Aarch64,
 };
 
-/// What the plugin should stay below, so that an init container or a download is quick.
+/// The largest size of the plugin, so that an init container or a download is quick.
 const GOAL_MIB: f64 = 10.0;
 
-/// Writes them.
+/// Writes all files.
 ///
 /// # Errors
 /// As [`super::run`].
@@ -71,12 +67,14 @@ pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     for program in [PLUGIN, GENERATOR] {
         for platform in [AMD64, ARM64] {
             report.step(&platform.file_name(program), || {
-                let zig = zig.as_ref().context("its C is compiled with zig")?;
+                let zig = zig
+                    .as_ref()
+                    .context("zig, which compiles the C code, is not installed")?;
                 let binary = zig.build(program, &platform, &dist.release)?;
                 dist.binary(program, &platform, &binary)
             });
         }
-        // Better than nothing for most users, yet the step above has failed.
+        // Most users can use this binary; the failed step above still fails the command.
         if !sh.path_exists(dist.out.join(AMD64.file_name(program))) {
             report.step("linux-amd64 with glibc instead", || {
                 let binary = dist.release.build_with_glibc(sh, program)?;
@@ -97,7 +95,7 @@ pub(super) fn write(sh: &Shell, args: &Args) -> anyhow::Result<()> {
     report.finish("dist")
 }
 
-/// A file of another commit would pass for one of this.
+/// Removes the files of an earlier release, which could be mistaken for files of this commit.
 fn remove_former(sh: &Shell, out: &Path) -> anyhow::Result<()> {
     for path in sh.read_dir(out)? {
         let name = path.file_name().unwrap_or_default();
@@ -126,11 +124,11 @@ struct Dist<'s> {
 }
 
 impl Dist<'_> {
-    /// Checks a binary and publishes it with its bill of materials.
+    /// Checks a binary and writes it with its bill of materials.
     fn binary(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
         let name = platform.file_name(program);
         let bytes = self.sh.read_binary_file(binary)?;
-        elf::check(&bytes, platform.machine)?;
+        binary::check(&bytes, platform.machine)?;
         self.start(program, platform, binary)?;
         self.publish(&name, &bytes)?;
         let published = self.out.join(&name);
@@ -144,11 +142,11 @@ impl Dist<'_> {
         say(&format!("    {size:.2} MiB{verdict}"));
 
         let sha256 = checksum(&bytes);
-        let bill = sbom::of_binary(self.sh, &self.release, program, platform, &sha256)?;
+        let bill = binary::bill_of_materials(self.sh, &self.release, program, platform, &sha256)?;
         self.publish(&format!("{name}.cdx.json"), bill.as_bytes())
     }
 
-    /// Publishes the manifests of the plugin's binaries.
+    /// Writes the manifests of the plugin.
     fn manifests(&self, url: Option<&str>) -> anyhow::Result<()> {
         let sha256 = |platform: &Platform| {
             let name = platform.file_name(PLUGIN);
@@ -166,17 +164,17 @@ impl Dist<'_> {
         self.publish_archive(&format!("{PLUGIN}-manifests.tar.gz"), &files)
     }
 
-    /// Publishes the kustomization and the chart of the generator.
+    /// Writes the kustomization and the chart of the generator.
     fn appset_manifests(&self) -> anyhow::Result<()> {
         let words = [("VERSION", self.tag())];
         let kustomization = manifests::of_generator(self.sh, "kustomize", "", &words)?;
         self.publish_archive(&format!("{GENERATOR}-manifests.tar.gz"), &kustomization)?;
-        // Helm wants a directory with the chart's name.
+        // Helm requires a directory with the name of the chart.
         let chart = manifests::of_generator(self.sh, "chart", &format!("{GENERATOR}/"), &words)?;
         self.publish_archive(&format!("{GENERATOR}-chart.tgz"), &chart)
     }
 
-    /// Publishes the libraries, and the conformance kit.
+    /// Writes the libraries and the conformance kit.
     fn crates(&self) -> anyhow::Result<()> {
         for packed in crates::pack(self.sh)? {
             let bytes = self.sh.read_binary_file(&packed)?;
@@ -186,17 +184,17 @@ impl Dist<'_> {
         Ok(())
     }
 
-    /// The version without the commit, which is no part of an image's tag.
+    /// The version without the commit: the tag of an image.
     fn tag(&self) -> &str {
         let version = &self.release.version;
         version.split_once(' ').map_or(version, |(tag, _)| tag)
     }
 
-    fn publish_archive(&self, name: &str, files: &[archive::File]) -> anyhow::Result<()> {
-        self.publish(name, &archive::tar_gz(files, self.release.seconds)?)
+    fn publish_archive(&self, name: &str, files: &[manifests::File]) -> anyhow::Result<()> {
+        self.publish(name, &manifests::tar_gz(files, self.release.seconds)?)
     }
 
-    /// Starts the binary where there is nothing else, and sees that it knows its version.
+    /// Starts the binary in an empty root directory, and checks its version.
     fn start(&self, program: &str, platform: &Platform, binary: &Path) -> anyhow::Result<()> {
         let sh = self.sh;
         let qemu = "qemu-aarch64-static";
@@ -212,7 +210,7 @@ impl Dist<'_> {
                 say("    started, but only root can start it in an empty root directory");
                 cmd!(sh, "{binary} --version").quiet().read()?
             }
-        } else if platform.machine == elf::Machine::Aarch64
+        } else if platform.machine == binary::Machine::Aarch64
             && cmd!(sh, "{qemu} --version")
                 .quiet()
                 .ignore_stdout()
@@ -225,11 +223,14 @@ impl Dist<'_> {
             return Ok(());
         };
         let expected = format!("{program} {}", self.release.version);
-        ensure!(printed == expected, "it calls itself {printed}");
+        ensure!(
+            printed == expected,
+            "--version prints {printed}, not {expected}"
+        );
         Ok(())
     }
 
-    /// Writes a file and its checksum, as the controller's ConfigMap wants it: 64 digits and no name.
+    /// Writes a file and its checksum in the form of the controller's ConfigMap: 64 digits without a name.
     fn publish(&self, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
         let sha256 = checksum(bytes);
         say(&format!("    {sha256} {:>9} {name}", bytes.len()));
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn binaries_are_named_as_the_go_world_names_platforms() {
+    fn file_names_have_the_platform_names_of_go() {
         let names = [AMD64, ARM64].map(|platform| platform.file_name(PLUGIN));
         assert_eq!(
             names,

@@ -1,11 +1,11 @@
 //! No circle between the modules of a crate: two modules that use each other are one module, or hide a third one.
 //!
-//! Modules in one folder are compared, each with everything below it: `crate::a` and `crate::b`, or `crate::a::x` and
-//! `crate::a::y`. A module and the one it stands in may use each other. Tests do not count.
+//! Only siblings are compared, each with everything below it: `crate::a` with `crate::b`, and `crate::a::x` with `crate::a::y`.
+//! A module and its parent may use each other. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{SourceFile, Violation};
+use super::SourceFile;
 
 /// Circles that were there when this check was written: the folder of the crate, and the modules that may use each other.
 ///
@@ -21,248 +21,161 @@ const KNOWN: &[(&str, &[&str])] = &[
     ("crates/rollouts-rpc", &["metric_provider", "to_wire"]),
 ];
 
-pub(super) fn check(files: &[SourceFile]) -> Vec<Violation> {
-    let mut crates: BTreeMap<String, Modules> = BTreeMap::new();
-    for file in files {
-        let path = file.path.to_str().unwrap_or_default();
-        let Some((folder, file_in_src)) = path.split_once("/src/") else {
-            continue;
-        };
-        if !folder.starts_with("crates/") {
-            continue;
-        }
-        if let Some(module) = module(file_in_src) {
-            let modules = crates.entry(folder.to_owned()).or_default();
-            modules.insert(module, tokens(&file.text));
+pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
+    let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
+    let codes: Vec<String> = files.iter().map(|file| code(&file.text)).collect();
+    for (file, code) in files.iter().zip(&codes) {
+        let in_src = file.path.split_once("/src/");
+        let in_crate = in_src.filter(|(folder, _)| folder.starts_with("crates/"));
+        if let Some((folder, module)) = in_crate.and_then(|(a, b)| Some((a, path_of(b)?))) {
+            let modules = crates.entry(folder).or_default();
+            modules.insert(module, paths(code));
         }
     }
-    let mut violations = Vec::new();
-    for (folder, modules) in crates {
-        for circle in circles(&modules) {
-            let known = KNOWN.iter().any(|(of, names)| {
-                *of == folder && circle.modules.iter().all(|it| names.contains(&it.as_str()))
-            });
-            if !known {
-                let modules = circle.modules.join(", ");
-                let what = format!("{modules} use each other: {}", circle.arrows.join("; "));
-                violations.push(Violation::new(folder.as_str(), what));
-            }
-        }
-    }
-    violations
+    let violations = crates.iter().flat_map(|(folder, modules)| {
+        let uses = circular_uses(modules).into_iter();
+        uses.filter(|(from, to)| !is_known(folder, from, to))
+            .map(move |(from, to)| format!("{folder}: {from} uses {to}, which leads back to it"))
+    });
+    violations.collect()
 }
 
-/// A module by the path to it, and the words of its file.
-type Modules = BTreeMap<Path, Vec<String>>;
-type Path = Vec<String>;
+fn is_known(folder: &str, from: &str, to: &str) -> bool {
+    let has = |names: &[&str]| names.contains(&from) && names.contains(&to);
+    KNOWN.iter().any(|(of, names)| *of == folder && has(names))
+}
 
-/// The module of a file below `src`; none for what only tests use.
-fn module(file: &str) -> Option<Path> {
-    let path: Path = file
-        .strip_suffix(".rs")?
-        .split('/')
-        .map(str::to_owned)
-        .collect();
-    let is_test = |name: &String| name == "tests" || name == "testing" || name == "bin";
-    if path.iter().any(is_test) {
-        return None;
-    }
+/// The modules of a crate, by their paths from its root, each with the paths in its text.
+type Modules<'t> = BTreeMap<Path<'t>, Vec<Path<'t>>>;
+type Path<'t> = Vec<&'t str>;
+
+/// The path of the module in a file below `src`; `None` for a file that only tests use.
+fn path_of(file: &str) -> Option<Path<'_>> {
+    let path: Path<'_> = file.strip_suffix(".rs")?.split('/').collect();
+    let for_tests = ["tests", "testing", "bin"];
     match path.as_slice() {
-        [root] if root == "lib" || root == "main" => Some(Path::new()),
+        path if path.iter().any(|name| for_tests.contains(name)) => None,
+        ["lib" | "main"] => Some(Path::new()),
         _ => Some(path),
     }
 }
 
-/// The words and punctuation of a file, without comments, texts and its tests.
-fn tokens(text: &str) -> Vec<String> {
-    let mut tokens = Vec::new();
-    let code = text
-        .split("#[cfg(test)]\nmod tests {")
-        .next()
-        .unwrap_or_default();
-    for line in code.lines() {
-        let line = line.split("//").next().unwrap_or_default();
-        let mut word = String::new();
-        // Every second piece is in quotation marks.
-        for c in line
-            .split('"')
-            .step_by(2)
-            .flat_map(|piece| piece.chars().chain([' ']))
-        {
-            if c.is_alphanumeric() || c == '_' {
-                word.push(c);
-                continue;
-            }
-            if !word.is_empty() {
-                tokens.push(std::mem::take(&mut word));
-            }
-            if !c.is_whitespace() {
-                tokens.push(c.to_string());
-            }
-        }
-    }
-    tokens
+/// The text of a file without comments, string literals and unit tests.
+fn code(text: &str) -> String {
+    let tests = "#[cfg(test)]\nmod tests {";
+    let lines = text.split(tests).next().unwrap_or_default().lines();
+    let lines = lines.map(|line| line.split("//").next().unwrap_or_default());
+    // Every second piece of a line is between quotation marks.
+    let pieces = lines.flat_map(|line| line.split('"').step_by(2).chain(["\n"]));
+    pieces.collect()
 }
 
-/// The paths that a file names from `crate`, `super` or `self` on; a group in braces is one path for each of its members.
-fn paths(tokens: &[String]) -> Vec<Path> {
+/// All paths in the text that have more than one word.
+fn paths(code: &str) -> Vec<Path<'_>> {
     let mut found = Vec::new();
-    let mut at = 0;
-    while let Some(token) = tokens.get(at) {
-        at += 1;
-        if matches!(token.as_str(), "crate" | "super" | "self") {
-            at = path(tokens, at, &mut vec![token.clone()], &mut found);
-        }
+    let mut rest = code.trim_start_matches(|c| !is_word(c));
+    while !rest.is_empty() {
+        rest = read_path(rest, &mut Path::new(), &mut found);
+        rest = rest.trim_start_matches(|c| !is_word(c));
     }
+    found.retain(|path| path.len() > 1);
     found
 }
 
-/// Reads what comes after `prefix`, and returns where it ends.
-fn path(tokens: &[String], mut at: usize, prefix: &mut Path, found: &mut Vec<Path>) -> usize {
-    let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token == text);
-    let length = prefix.len();
-    while is(at, ":") && is(at + 1, ":") {
-        at += 2;
-        if is(at, "{") {
-            at += 1;
-            while at < tokens.len() && !is(at, "}") {
-                if let Some(name) = tokens.get(at).filter(|token| *token != ",") {
-                    prefix.push(name.clone());
-                    at = path(tokens, at + 1, prefix, found);
-                    prefix.pop();
-                } else {
-                    at += 1;
-                }
-            }
-            prefix.truncate(length);
-            return at + 1;
-        }
-        if let Some(name) = tokens.get(at) {
-            prefix.push(name.clone());
-            at += 1;
-        }
-    }
-    found.push(prefix.clone());
-    prefix.truncate(length);
-    at
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
-/// The module that a path leads to from `here`; through what a module re-exports, if it has to.
-fn resolve(here: &[String], path: &[String], modules: &Modules) -> Option<Path> {
-    let mut at = Path::new();
-    let mut rest = path;
-    if path.first().is_some_and(|first| first != "crate") {
-        at = here.to_vec();
-    }
-    while let [first, more @ ..] = rest {
-        match first.as_str() {
-            "crate" | "self" => {}
-            "super" => {
-                at.pop()?;
+/// Reads a path, or a group in braces, and returns the rest of the text. `crate::{a, b::c}` gives `crate::a` and `crate::b::c`.
+fn read_path<'t>(text: &'t str, prefix: &mut Path<'t>, found: &mut Vec<Path<'t>>) -> &'t str {
+    let text = text.trim_start();
+    if let Some(mut rest) = text.strip_prefix('{') {
+        loop {
+            rest = rest.trim_start_matches(|c: char| c != '}' && !is_word(c));
+            match rest.strip_prefix('}') {
+                Some(after) => return after,
+                None if rest.is_empty() => return rest,
+                None => rest = read_path(rest, prefix, found),
             }
-            _ => break,
+        }
+    }
+    let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
+    let (word, mut rest) = text.split_at(end);
+    prefix.push(word);
+    if let Some(below) = rest.trim_start().strip_prefix("::") {
+        rest = read_path(below, prefix, found);
+    } else {
+        found.push(prefix.clone());
+    }
+    prefix.pop();
+    rest
+}
+
+/// The module that contains what `path` names in the module `here`, also if another module re-exports it.
+///
+/// `None` if the path does not start with `crate`, `super` or `self`: it names something in `here` or in another crate.
+fn resolve<'t>(here: &[&'t str], path: &[&'t str], modules: &Modules<'t>) -> Option<Path<'t>> {
+    let (mut at, mut rest) = match path {
+        ["crate", rest @ ..] => (Path::new(), rest),
+        ["super" | "self", ..] => (here.to_vec(), path),
+        _ => return None,
+    };
+    while let [first, more @ ..] = rest {
+        let child = [&at[..], &[*first]].concat();
+        match *first {
+            "self" => {}
+            "super" => drop(at.pop()?),
+            _ if modules.contains_key(&child) => at = child,
+            _ => match re_export(&at, first, modules) {
+                Some(source) => {
+                    at = source;
+                    continue;
+                }
+                None => break,
+            },
         }
         rest = more;
-    }
-    for _ in 0..8 {
-        let [first, more @ ..] = rest else {
-            break;
-        };
-        let mut below = at.clone();
-        below.push(first.clone());
-        if modules.contains_key(&below) {
-            at = below;
-            rest = more;
-        } else if let Some(source) = re_export(&at, first, modules) {
-            at = source;
-        } else {
-            break;
-        }
     }
     Some(at)
 }
 
-/// The module below `at` that `at` re-exports `name` from.
-fn re_export(at: &[String], name: &str, modules: &Modules) -> Option<Path> {
-    let tokens = modules.get(at)?;
-    let mut index = 0;
-    while let Some(token) = tokens.get(index) {
-        index += 1;
-        if token != "use" {
-            continue;
-        }
-        let end = tokens.iter().skip(index).position(|token| token == ";")? + index;
-        let words = tokens.get(index..end)?;
-        index = end;
-        let words = words
-            .strip_prefix(&["self".into(), ":".into(), ":".into()])
-            .unwrap_or(words);
-        let child = words.first()?;
-        let mut below = at.to_vec();
-        below.push(child.clone());
-        if modules.contains_key(&below) && words.iter().skip(1).any(|word| word == name) {
-            return Some(below);
-        }
-    }
-    None
+/// The child of the module `at` from which `at` imports `name`.
+fn re_export<'t>(at: &[&'t str], name: &str, modules: &Modules<'t>) -> Option<Path<'t>> {
+    modules.get(at)?.iter().find_map(|path| {
+        let path = path.strip_prefix(&["self"]).unwrap_or(path);
+        let (child, names) = path.split_first()?;
+        let child = [at, &[*child]].concat();
+        (modules.contains_key(&child) && names.contains(&name)).then_some(child)
+    })
 }
 
-/// Modules in one folder that use each other.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Circle {
-    modules: Vec<String>,
-    /// Which of them uses which.
-    arrows: Vec<String>,
-}
-
-fn circles(modules: &Modules) -> Vec<Circle> {
-    let mut uses: BTreeMap<Path, BTreeSet<Path>> = BTreeMap::new();
-    for (here, tokens) in modules {
-        for path in paths(tokens) {
-            let Some(there) = resolve(here, &path, modules) else {
-                continue;
-            };
+/// Each use of a sibling that leads back, directly or through others.
+fn circular_uses(modules: &Modules<'_>) -> Vec<(String, String)> {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (here, paths) in modules {
+        for there in paths.iter().filter_map(|path| resolve(here, path, modules)) {
             let common = here.iter().zip(&there).take_while(|(a, b)| a == b).count();
-            // One of them stands in the other, or in itself.
-            if common == here.len() || common == there.len() {
-                continue;
+            // Siblings below the same parent; none if one module contains the other.
+            if let (Some(from), Some(to)) = (here.get(..=common), there.get(..=common)) {
+                let targets = uses.entry(from.join("::")).or_default();
+                targets.insert(to.join("::"));
             }
-            let side = |path: &[String]| path.iter().take(common + 1).cloned().collect::<Path>();
-            uses.entry(side(here)).or_default().insert(side(&there));
         }
     }
-    let reach = |from: &Path| {
-        let mut seen = BTreeSet::new();
-        let mut next = vec![from.clone()];
-        while let Some(at) = next.pop() {
-            for to in uses.get(&at).into_iter().flatten() {
-                if seen.insert(to.clone()) {
-                    next.push(to.clone());
-                }
-            }
+    let leads_to = |from: &String, to: &String| {
+        let mut seen = BTreeSet::from([from]);
+        let mut next = vec![from];
+        while let Some(all) = next.pop().map(|at| uses.get(at)) {
+            next.extend(all.into_iter().flatten().filter(|it| seen.insert(it)));
         }
-        seen
+        seen.contains(to)
     };
-    let reached: BTreeMap<&Path, BTreeSet<Path>> = uses.keys().map(|at| (at, reach(at))).collect();
-    let mut circles = BTreeSet::new();
-    for (at, all) in reached.iter().filter(|(at, all)| all.contains(**at)) {
-        let back = |other: &Path| reached.get(other).is_some_and(|all| all.contains(*at));
-        let inside: BTreeSet<&Path> = all.iter().filter(|other| back(other)).collect();
-        let arrows = inside.iter().map(|from| {
-            let to = uses.get(*from).into_iter().flatten();
-            let to = to.filter(|to| inside.contains(to)).map(|to| to.join("::"));
-            format!(
-                "{} -> {}",
-                from.join("::"),
-                to.collect::<Vec<_>>().join(", ")
-            )
-        });
-        circles.insert(Circle {
-            arrows: arrows.collect(),
-            modules: inside.iter().map(|path| path.join("::")).collect(),
-        });
+    let mut circular = Vec::new();
+    for (from, all) in &uses {
+        let back = all.iter().filter(|to| leads_to(to, from));
+        circular.extend(back.map(|to| (from.clone(), to.clone())));
     }
-    circles.into_iter().collect()
+    circular
 }
 
 #[cfg(test)]
@@ -270,12 +183,18 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(files: &[(&str, &str)], expect: &[&[&str]]) {
-        let modules = files
+    fn check(files: &[(&str, &str)], expect: &[&str]) {
+        let files: Vec<_> = files
             .iter()
-            .filter_map(|(file, text)| Some((module(file)?, tokens(text))));
-        let found = circles(&modules.collect()).into_iter();
-        assert_eq!(found.map(|it| it.arrows).collect::<Vec<_>>(), expect);
+            .map(|(file, text)| (*file, code(text)))
+            .collect();
+        let mut modules = Modules::new();
+        for (file, code) in &files {
+            modules.extend(path_of(file).map(|path| (path, paths(code))));
+        }
+        let found = circular_uses(&modules).into_iter();
+        let found: Vec<_> = found.map(|(from, to)| format!("{from} -> {to}")).collect();
+        assert_eq!(found, expect);
     }
 
     #[test]
@@ -298,7 +217,7 @@ mod tests {
                 ("a.rs", "use crate::b::B;\n"),
                 ("b.rs", "fn f() -> crate::a::A {}\n"),
             ],
-            &[&["a -> b", "b -> a"]],
+            &["a -> b", "b -> a"],
         );
         // Through a re-export, a group and a third module.
         check(
@@ -308,7 +227,7 @@ mod tests {
                 ("b.rs", "use crate::C;\n"),
                 ("c.rs", "use super::a::f;\n"),
             ],
-            &[&["a -> b", "b -> c", "c -> a"]],
+            &["a -> b", "b -> c", "c -> a"],
         );
         check(
             &[
@@ -316,7 +235,7 @@ mod tests {
                 ("a/x.rs", "use super::y::Y;\n"),
                 ("a/y.rs", "use crate::a::x;\n"),
             ],
-            &[&["a::x -> a::y", "a::y -> a::x"]],
+            &["a::x -> a::y", "a::y -> a::x"],
         );
     }
 

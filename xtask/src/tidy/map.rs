@@ -1,44 +1,43 @@
-//! ARCHITECTURE.md: its picture is what cargo says, its code map has every folder, and the last column of the map holds.
+//! ARCHITECTURE.md: its picture matches cargo's metadata, its code map names every folder, and no crate reaches what the last
+//! column of the map excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use xshell::{Shell, cmd};
 
-use super::Violation;
+use super::{quoted, tracked};
 use crate::workspace::Workspace;
 
 const PAGE: &str = "ARCHITECTURE.md";
 
-/// What stands around the picture.
+/// The lines around the picture.
 const BEGIN: &str = "<!-- `cargo xtask docs` draws this from `cargo metadata`. -->\n";
 const END: &str = "<!-- End of the picture. -->\n";
 
-/// The word of the last column for a crate without clock, environment, file, socket, process or thread.
-const PURE: &str = "pure";
-
-pub(super) fn check(sh: &Shell, workspace: &Workspace) -> anyhow::Result<Vec<Violation>> {
+pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
+    let workspace = Workspace::read(sh)?;
     let page = sh.read_file(PAGE)?;
     let mut violations = Vec::new();
-    if redrawn(&page, workspace)? != page {
-        let what = "the picture is not what cargo says: run `cargo xtask docs`";
-        violations.push(Violation::new(PAGE, what));
+    if redrawn(&page, &workspace)? != page {
+        violations.push(format!(
+            "{PAGE}: the picture is old: run `cargo xtask docs`"
+        ));
     }
     let rows = rows(&page);
-    violations.extend(compare_folders(&rows, &folders(sh)?));
+    violations.extend(compare_folders(&rows, &tracked(sh)?));
     let lock = sh.read_file("Cargo.lock")?;
-    for (folder, row) in rows.iter().filter(|(_, row)| !row.cannot_reach.is_empty()) {
+    for (folder, cell) in rows.iter().filter(|(_, cell)| cell.contains('`')) {
         let package = workspace.in_folder(folder);
         let name = &package
             .with_context(|| format!("{folder} is no package"))?
             .name;
-        // One package at a time: in a build of the workspace a feature is on because another package asks for it.
+        // One package at a time: in a build of the workspace a feature is on because another package enables it.
         let tree = cmd!(
             sh,
             "cargo tree --locked --package {name} --all-features --edges normal,build --prefix none"
         );
-        violations.extend(compare_reach(folder, row, &tree.quiet().read()?, &lock));
+        violations.extend(compare_reach(folder, cell, &tree.quiet().read()?, &lock));
     }
     Ok(violations)
 }
@@ -56,117 +55,87 @@ pub(crate) fn draw(sh: &Shell) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Returns `Err` if the page cannot be read, or calls no crate pure.
-pub(super) fn pure(sh: &Shell, workspace: &Workspace) -> anyhow::Result<Vec<String>> {
-    let rows = rows(&sh.read_file(PAGE)?);
-    let pure = rows.iter().filter(|(_, row)| row.is_pure);
-    let packages = pure.filter_map(|(folder, _)| workspace.in_folder(folder));
+pub(super) fn pure(sh: &Shell) -> anyhow::Result<Vec<String>> {
+    let workspace = Workspace::read(sh)?;
+    let page = sh.read_file(PAGE)?;
+    let rows = rows(&page)
+        .into_iter()
+        .filter(|(_, cell)| cell.starts_with("pure"));
+    let packages = rows.filter_map(|(folder, _)| workspace.in_folder(folder));
     let names: Vec<String> = packages.map(|package| package.name.clone()).collect();
-    anyhow::ensure!(!names.is_empty(), "{PAGE} calls no crate pure");
+    ensure!(!names.is_empty(), "{PAGE} calls no crate pure");
     Ok(names)
 }
 
 /// The page with the picture of this workspace.
 fn redrawn(page: &str, workspace: &Workspace) -> anyhow::Result<String> {
-    let around = page.split_once(BEGIN);
-    let around = around.and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
-    let (before, after) = around.with_context(|| format!("{PAGE} has no {BEGIN}"))?;
-    Ok(format!("{before}{BEGIN}{}{END}{after}", picture(workspace)))
+    let parts = page.split_once(BEGIN);
+    let parts = parts.and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+    let (before, after) = parts.with_context(|| format!("{PAGE} has no {BEGIN}"))?;
+    let picture = picture(workspace);
+    Ok(format!(
+        "{before}{BEGIN}\n```mermaid\nflowchart BT\n{picture}```\n\n{END}{after}"
+    ))
 }
 
 /// All arrows between the packages of the repository; dotted for what only tests and examples depend on.
 fn picture(workspace: &Workspace) -> String {
-    let mut text = "\n```mermaid\nflowchart BT\n".to_owned();
     let short = |folder: &str| folder.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut text = String::new();
     for package in &workspace.packages {
-        for (arrow, known) in [("-->", &package.knows), ("-.->", &package.tests_know)] {
-            // A text takes everything.
-            if let Some(known) = known
-                .iter()
-                .map(|it| short(it))
-                .reduce(|a, b| format!("{a} & {b}"))
-            {
-                let _ = writeln!(text, "  {} {arrow} {known}", short(&package.folder));
+        for (arrow, targets) in [("-->", &package.uses), ("-.->", &package.tests_use)] {
+            let targets: Vec<_> = targets.iter().map(|folder| short(folder)).collect();
+            if !targets.is_empty() {
+                let (from, to) = (short(&package.folder), targets.join(" & "));
+                text.push_str(&format!("  {from} {arrow} {to}\n"));
             }
         }
     }
-    text.push_str("```\n\n");
     text
 }
 
-/// What the code map says of a folder.
-#[derive(Debug, PartialEq, Eq)]
-struct Row {
-    is_pure: bool,
-    cannot_reach: Vec<String>,
-}
-
-/// A row of the map has a folder in backticks in its first cell.
-fn rows(page: &str) -> BTreeMap<String, Row> {
-    let lines = page.lines().filter_map(|line| {
+/// The last cell of each row of the code map, by the folder that stands in backticks in the first cell.
+fn rows(page: &str) -> BTreeMap<&str, &str> {
+    let rows = page.lines().filter_map(|line| {
         let (folder, rest) = line.strip_prefix("| `")?.split_once('`')?;
         let last = rest.trim_end().strip_suffix('|')?.rsplit(" | ").next()?;
-        let row = Row {
-            is_pure: last.trim_start().starts_with(PURE),
-            cannot_reach: last
-                .split('`')
-                .skip(1)
-                .step_by(2)
-                .map(str::to_owned)
-                .collect(),
-        };
-        Some((folder.to_owned(), row))
+        Some((folder, last.trim_start()))
     });
-    lines.collect()
+    rows.collect()
 }
 
-/// The folders that the map has to name.
-fn folders(sh: &Shell) -> anyhow::Result<BTreeSet<String>> {
-    let mut folders = BTreeSet::new();
-    for parent in ["crates", "tests/go"] {
-        let inside = sh
-            .read_dir(parent)?
-            .into_iter()
-            .filter(|path| path.is_dir());
-        folders.extend(
-            inside.filter_map(|path| Some(format!("{parent}/{}", path.file_name()?.to_str()?))),
-        );
+/// The folder that the map has to name for a tracked file.
+fn folder(path: &str) -> Option<String> {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts.as_slice() {
+        ["crates", name, ..] => Some(format!("crates/{name}")),
+        ["tests", "go", module, ..] => Some(format!("tests/go/{module}")),
+        [name, _, ..] if !name.starts_with('.') && *name != "docs" => Some((*name).to_owned()),
+        _ => None,
     }
-    let others = [
-        "benches", "deploy", "examples", "fuzz", "patches", "tests", "xtask",
-    ];
-    folders.extend(others.map(str::to_owned));
-    Ok(folders)
 }
 
-fn compare_folders(rows: &BTreeMap<String, Row>, folders: &BTreeSet<String>) -> Vec<Violation> {
-    let named: BTreeSet<String> = rows.keys().cloned().collect();
-    let unnamed = folders
-        .difference(&named)
-        .map(|folder| Violation::new(folder, format!("is missing in {PAGE}")));
-    let gone = named
-        .difference(folders)
-        .map(|folder| Violation::new(PAGE, format!("names {folder}, which is not there")));
-    unnamed.chain(gone).collect()
+fn compare_folders(rows: &BTreeMap<&str, &str>, tracked: &[String]) -> Vec<String> {
+    let folders: BTreeSet<String> = tracked.iter().filter_map(|path| folder(path)).collect();
+    let named: BTreeSet<String> = rows.keys().map(ToString::to_string).collect();
+    let differ = folders.symmetric_difference(&named);
+    let differ = differ.map(|folder| format!("{PAGE}: code map and repository differ in {folder}"));
+    differ.collect()
 }
 
-/// `tree` has a line `name version ...` for each package that the one in the folder can reach; it stands first itself.
+/// `tree` has a line `name version ...` for each package that the one in the folder can reach, itself first.
 ///
 /// A name that is not in `lock` is a violation too: a misspelt one would never be reached.
-fn compare_reach(folder: &str, row: &Row, tree: &str, lock: &str) -> Vec<Violation> {
-    let reached = tree
-        .lines()
-        .skip(1)
-        .filter_map(|line| line.split(' ').next());
-    let reached: BTreeSet<&str> = reached.collect();
+fn compare_reach(folder: &str, cell: &str, tree: &str, lock: &str) -> Vec<String> {
+    let reached = tree.lines().skip(1);
+    let reached: BTreeSet<_> = reached.filter_map(|line| line.split(' ').next()).collect();
     let mut violations = Vec::new();
-    for name in &row.cannot_reach {
+    for name in quoted(cell) {
         if !lock.contains(&format!("\nname = \"{name}\"\n")) {
-            let what = format!("{folder} cannot reach {name}, but no package has that name");
-            violations.push(Violation::new(PAGE, what));
+            violations.push(format!("{PAGE}: {folder}: there is no package {name}"));
         }
-        if reached.contains(name.as_str()) {
-            let what = format!("reaches {name}, which {PAGE} rules out");
-            violations.push(Violation::new(folder, what));
+        if reached.contains(name) {
+            violations.push(format!("{folder} reaches {name}, which {PAGE} excludes"));
         }
     }
     violations
@@ -177,64 +146,58 @@ mod tests {
     use super::*;
     use crate::workspace::tests::workspace;
 
-    #[track_caller]
-    fn check(violations: Vec<Violation>, expect: &[&str]) {
-        let found: Vec<String> = violations.into_iter().map(|it| it.what).collect();
-        assert_eq!(found, expect);
+    #[test]
+    fn planted_folders() {
+        #[track_caller]
+        fn check(folders: &[&str], expect: &[&str]) {
+            let files = "README.md .ci/run docs/a.md crates/gob/src/lib.rs xtask/Cargo.toml tests/go/gob/go.mod";
+            let tracked: Vec<_> = files.split(' ').map(str::to_owned).collect();
+            let page: String = folders
+                .iter()
+                .map(|folder| format!("| `{folder}` | a | |\n"))
+                .collect();
+            let what = "ARCHITECTURE.md: code map and repository differ in";
+            let expect = expect.iter().map(|folder| format!("{what} {folder}"));
+            assert_eq!(
+                compare_folders(&rows(&page), &tracked),
+                expect.collect::<Vec<_>>()
+            );
+        }
+        check(&["crates/gob", "tests/go/gob", "xtask"], &[]);
+        check(
+            &["crates/gob", "tests/go/gob", "xtask", "crates/gone"],
+            &["crates/gone"],
+        );
+        check(&["crates/gob", "xtask"], &["tests/go/gob"]);
     }
 
     #[test]
-    fn map_and_folders_agree_or_the_difference_is_named() {
-        let folders = BTreeSet::from(["crates/gob".to_owned(), "xtask".to_owned()]);
-        let compare = |page: &str| compare_folders(&rows(page), &folders);
-        check(
-            compare("x\n| `crates/gob` | a | |\n| `xtask` | b | |\n"),
-            &[],
-        );
-        check(
-            compare("| `crates/gob` | a | |\n"),
-            &["is missing in ARCHITECTURE.md"],
-        );
-        check(
-            compare("| `crates/gob` | a | |\n| `xtask` | b | |\n| `crates/gone` | c | |\n"),
-            &["names crates/gone, which is not there"],
-        );
-    }
-
-    #[test]
-    fn what_a_crate_reaches_is_refused() {
+    fn planted_dependencies() {
         let lock =
             "[[package]]\nname = \"serde\"\nversion = \"1\"\n\n[[package]]\nname = \"tokio\"\n";
-        let compare = |page: &str| {
-            let tree = "a v0.1.0 (/r/crates/a)\nserde v1.0.0 (*)\nserde_core v1.0.0\n";
-            compare_reach("crates/a", &rows(page)["crates/a"], tree, lock)
+        let tree = "a v0.1.0 (/r/crates/a)\nserde v1.0.0 (*)\nserde_core v1.0.0\n";
+        let check = |cells: &str, pure: bool, expect: &[&str]| {
+            let page = format!("| `a` | {cells} |\n");
+            let cell = rows(&page)["a"];
+            assert_eq!(compare_reach("a", cell, tree, lock), expect);
+            assert_eq!(cell.starts_with("pure"), pure, "{cells}");
         };
-        check(compare("| `crates/a` | `serde` | pure; `tokio` |\n"), &[]);
+        check("reads `serde` | pure; `tokio`", true, &[]);
+        let reaches = "a reaches serde, which ARCHITECTURE.md excludes";
+        check("is pure | `serde`, `tokio`", false, &[reaches]);
         check(
-            compare("| `crates/a` | | `serde`, `tokio` |\n"),
-            &["reaches serde, which ARCHITECTURE.md rules out"],
+            "| `tokyo`",
+            false,
+            &["ARCHITECTURE.md: a: there is no package tokyo"],
         );
-        check(
-            compare("| `crates/a` | | `tokyo` |\n"),
-            &["crates/a cannot reach tokyo, but no package has that name"],
-        );
-    }
-
-    #[test]
-    fn a_pure_crate_is_one_whose_last_cell_says_so() {
-        let rows = rows("| `crates/c` | it is pure | `a` |\n| `crates/b` | b | pure; `a` |\n");
-        assert!(!rows["crates/c"].is_pure);
-        assert!(rows["crates/b"].is_pure);
     }
 
     #[test]
     fn the_picture_has_all_arrows_and_is_drawn_again() {
         let drawn = "\n```mermaid\nflowchart BT\n  a --> b\n  b -.-> c\n```\n\n";
         let page = format!("before\n{BEGIN}old\n{END}after\n");
-        assert_eq!(
-            redrawn(&page, &workspace()).unwrap(),
-            format!("before\n{BEGIN}{drawn}{END}after\n")
-        );
+        let expect = format!("before\n{BEGIN}{drawn}{END}after\n");
+        assert_eq!(redrawn(&page, &workspace()).unwrap(), expect);
         assert!(redrawn("no picture\n", &workspace()).is_err());
     }
 }

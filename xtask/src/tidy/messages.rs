@@ -1,12 +1,11 @@
 //! `docs/troubleshooting.md` has a row for each message of the programs that ship, and no row for another message.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path};
+use std::path::Path;
 
-use anyhow::Context as _;
 use xshell::Shell;
 
-use super::{SourceFile, Violation, files};
+use super::{SourceFile, files};
 
 const PAGE: &str = "docs/troubleshooting.md";
 
@@ -45,71 +44,66 @@ const WITHOUT_ROW: &[(&str, &str)] = &[
     ("crates/traffic-page", "for tests and the demo only"),
 ];
 
-pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
-    let page = sh
-        .read_file(PAGE)
-        .with_context(|| format!("cannot read {PAGE}"))?;
-    Ok(compare(&page, &files(sh, ".rs")?))
+pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
+    Ok(compare(&sh.read_file(PAGE)?, &files(sh, &[".rs"])?))
 }
 
-fn compare(page: &str, sources: &[SourceFile]) -> Vec<Violation> {
-    let quoted: BTreeSet<String> = page.lines().filter_map(quote).collect();
-    let mut said = BTreeSet::new();
+fn compare(page: &str, sources: &[SourceFile]) -> Vec<String> {
+    let rows: Vec<String> = page.lines().filter_map(quote).collect();
+    let mut used = BTreeSet::new();
     let mut violations = Vec::new();
-    for source in sources {
-        for message in messages(&source.text) {
-            let matching = quoted.iter().filter(|quote| is_quote(quote, &message));
-            let matching: Vec<_> = matching.cloned().collect();
-            if has_row(&source.path) && matching.is_empty() {
-                let place = source.path.display().to_string();
-                let what = format!("{PAGE} has no row for: {message}");
-                violations.push(Violation::new(place, what));
+    for SourceFile { path, text } in sources {
+        for message in messages(text) {
+            let matching = rows.iter().filter(|quote| is_quote(quote, &message));
+            let matching: Vec<&String> = matching.collect();
+            if matching.is_empty() && needs_rows(path) {
+                violations.push(format!("{path}: {PAGE} has no row for: {message}"));
             }
-            said.extend(matching);
+            used.extend(matching);
         }
     }
-    let unsaid = quoted.difference(&said);
-    violations.extend(unsaid.map(|quote| Violation::new(PAGE, format!("nothing says: {quote}"))));
+    let unused = rows.iter().filter(|quote| !used.contains(quote));
+    violations.extend(unused.map(|quote| format!("{PAGE}: no error has the text: {quote}")));
     violations
 }
 
-/// Whether the messages of a file need a row each.
-fn has_row(path: &Path) -> bool {
-    let mut parts = path.components().map(Component::as_os_str);
-    let is_library =
-        parts.next().is_some_and(|it| it == "crates") && parts.nth(1).is_some_and(|it| it == "src");
-    is_library
-        && !WITHOUT_ROW
-            .iter()
-            .any(|(without, _)| path.starts_with(without))
+/// Whether each message of a file needs a row.
+fn needs_rows(path: &str) -> bool {
+    let in_crate = path
+        .strip_prefix("crates/")
+        .and_then(|rest| rest.split_once('/'));
+    let is_library = in_crate.is_some_and(|(_, file)| file.starts_with("src/"));
+    let is_below = |folder: &str| Path::new(path).starts_with(folder);
+    is_library && !WITHOUT_ROW.iter().any(|(without, _)| is_below(without))
 }
 
-/// What a row of a table has in backticks in its first cell.
+/// The text in backticks in the first cell of a table's row.
 fn quote(line: &str) -> Option<String> {
     let (quote, _) = line.strip_prefix("| `")?.split_once("` |")?;
     Some(quote.replace("\\|", "|"))
 }
 
-/// Whether the page says the whole message, or its beginning and `…`.
+/// Whether the row quotes the whole message, or its beginning and `…`.
 fn is_quote(quote: &str, message: &str) -> bool {
-    let begins = |quote| message.starts_with(quote);
-    quote == message || quote.strip_suffix('…').is_some_and(begins)
+    let beginning = quote.strip_suffix('…');
+    quote == message || beginning.is_some_and(|beginning| message.starts_with(beginning))
 }
 
-/// The texts of the errors in a source, with `…` for what is filled in.
+/// The texts of the errors in a source file, with `…` for each inserted value.
 fn messages(source: &str) -> Vec<String> {
     let attributes = source.split("#[error(").skip(1);
     let literals = attributes.filter_map(|rest| rest.trim_start().strip_prefix('"'));
     literals.map(message).filter(|text| text != "…").collect()
 }
 
-/// What stands before the quotation mark that ends a string literal.
+/// Reads a string literal up to its closing quotation mark.
 fn message(literal: &str) -> String {
     let mut text = String::new();
     let mut chars = literal.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '"' => break,
+            // A backslash at the end of a line joins it with the next one.
             '\\' if chars.next_if_eq(&'\n').is_some() => {
                 while chars.next_if(|c| c.is_whitespace()).is_some() {}
             }
@@ -127,6 +121,7 @@ fn message(literal: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tidy::tests::file;
 
     const SOURCE: &str = r##"
 #[error("{0} not found: \"create\" it")]
@@ -140,25 +135,16 @@ mod tests {
 
     #[track_caller]
     fn check(page: &str, expect: &[&str]) {
-        let source = |path: &str, text: &str| SourceFile {
-            path: path.into(),
-            text: text.to_owned(),
-        };
         let sources = [
-            source("crates/route-store/src/error.rs", SOURCE),
-            source("crates/gob/src/error.rs", "#[error(\"corrupt\")]"),
-            source(
-                "crates/gloo-types/tests/a.rs",
-                "#[error(\"planted by a test\")]",
-            ),
+            file("crates/route-store/src/error.rs", SOURCE),
+            file("crates/gob/src/error.rs", "#[error(\"corrupt\")]"),
+            file("crates/gloo-types/tests/a.rs", "#[error(\"planted\")]"),
         ];
-        let found = compare(page, &sources).into_iter();
-        let found: Vec<_> = found.map(|violation| violation.what).collect();
-        assert_eq!(found, expect);
+        assert_eq!(compare(page, &sources), expect);
     }
 
     #[test]
-    fn whole_messages_and_beginnings_are_quotes() {
+    fn planted_rows() {
         check(
             "| message | why |\n|---|---|\n| `… not found: \"create\" it` | x |\n| `the host accepts a\\|b of …, not …` | x |\n",
             &[],
@@ -167,21 +153,15 @@ mod tests {
             "| `… not found: …` | |\n| `the host accepts…` | `x` |\n| `corrupt` | |\n",
             &[],
         );
-    }
-
-    #[test]
-    fn planted_missing_row() {
         check(
             "| `… not found: …` | |\n",
-            &["docs/troubleshooting.md has no row for: the host accepts a|b of …, not …"],
+            &[
+                "crates/route-store/src/error.rs: docs/troubleshooting.md has no row for: the host accepts a|b of …, not …",
+            ],
         );
-    }
-
-    #[test]
-    fn planted_message_that_nothing_says() {
         check(
             "| `… not found: …` | |\n| `the host accepts…` | |\n| `… not found, create it` | |\n",
-            &["nothing says: … not found, create it"],
+            &["docs/troubleshooting.md: no error has the text: … not found, create it"],
         );
     }
 }

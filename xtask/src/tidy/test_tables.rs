@@ -1,89 +1,69 @@
-//! The tables in `docs/maintainers` name a test in each row, and each of these tests exists.
+//! The tables in `docs/maintainers` name tests, and each of these tests exists.
 
 use std::collections::BTreeSet;
 
-use anyhow::Context as _;
-use xshell::{Shell, cmd};
+use xshell::Shell;
 
-use super::{SourceFile, Violation, files};
+use super::{files, quoted, tracked};
 
-const TABLES: &[&str] = &[
+const TABLES: [&str; 3] = [
     "docs/maintainers/bugs-avoided.md",
     "docs/maintainers/hostile-peers.md",
     "docs/maintainers/yardstick.md",
 ];
 
-pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<Violation>> {
-    let mut tests = functions(&files(sh, ".rs")?);
-    tests.extend(functions(&files(sh, "_test.go")?));
-    let listed = cmd!(sh, "git ls-files --cached --others --exclude-standard")
-        .quiet()
-        .read()?;
-    tests.extend(listed.lines().filter_map(scenario).map(str::to_owned));
+pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
+    let (sources, paths) = (files(sh, &[".rs", "_test.go"])?, tracked(sh)?);
+    let functions = sources.iter().flat_map(|file| functions(&file.text));
+    let tests = functions.chain(paths.iter().filter_map(|path| scenario(path)));
+    let tests = tests.collect();
     let mut violations = Vec::new();
     for table in TABLES {
-        let text = sh
-            .read_file(table)
-            .with_context(|| format!("cannot read {table}"))?;
-        violations.extend(compare(table, &text, &tests));
+        violations.extend(compare(table, &sh.read_file(table)?, &tests));
     }
     Ok(violations)
 }
 
-/// The names of all functions; a test is one of them.
-fn functions(files: &[SourceFile]) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for line in files.iter().flat_map(|file| file.text.lines()) {
-        let rest = line.split_once("fn ").or_else(|| line.split_once("func "));
-        if let Some((name, _)) = rest.and_then(|(_, rest)| rest.split_once('(')) {
-            names.insert(name.to_owned());
-        }
-    }
-    names
+/// The names of all functions; the tests are among them.
+fn functions(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| {
+        let (_, rest) = line
+            .split_once("fn ")
+            .or_else(|| line.split_once("func "))?;
+        Some(rest.split_once('(')?.0)
+    })
 }
 
-/// The name of a scenario's file.
+/// The name of a scenario, from the path of its file.
 fn scenario(path: &str) -> Option<&str> {
-    let (folder, file) = path.rsplit_once('/')?;
-    file.strip_suffix(".yaml")
-        .filter(|_| folder.ends_with("/scenarios"))
+    let (_, name) = path.strip_suffix(".yaml")?.rsplit_once("/scenarios/")?;
+    Some(name)
 }
 
-/// The last cell of each row names tests in backticks, or says in words why there is none.
-fn compare(place: &str, text: &str, tests: &BTreeSet<String>) -> Vec<Violation> {
+/// The last cell of a row names tests in backticks, or says in words why there is none.
+fn compare(path: &str, page: &str, tests: &BTreeSet<&str>) -> Vec<String> {
     let mut violations = Vec::new();
     let mut rows = 0;
-    for (index, line) in text.lines().enumerate() {
-        let place = format!("{place}:{}", index + 1);
-        let Some(row) = line
+    for (line, number) in page.lines().zip(1..) {
+        let row = line
             .strip_prefix("| ")
-            .and_then(|row| row.strip_suffix(" |"))
-        else {
+            .and_then(|row| row.strip_suffix(" |"));
+        let last = row.and_then(|row| row.rsplit(" | ").next());
+        // The heading of the last column is `here`.
+        let Some(last) = last.filter(|last| *last != "here") else {
             continue;
         };
-        let last = row.rsplit(" | ").next().unwrap_or_default();
-        // The head of a table.
-        if last == "here" {
-            continue;
-        }
         rows += 1;
         if last.trim_matches(['|', ' ']).is_empty() {
-            violations.push(Violation::new(
-                place.as_str(),
-                "names no test and gives no reason",
+            violations.push(format!(
+                "{path}:{number}: names no test and gives no reason"
             ));
         }
-        for name in last.split('`').skip(1).step_by(2) {
-            if !tests.contains(name) {
-                violations.push(Violation::new(
-                    place.as_str(),
-                    format!("there is no test {name}"),
-                ));
-            }
-        }
+        let unknown = quoted(last).filter(|name| !tests.contains(name));
+        violations.extend(unknown.map(|name| format!("{path}:{number}: there is no test {name}")));
     }
     if rows == 0 {
-        violations.push(Violation::new(place, "has no table"));
+        violations.push(format!("{path} has no table"));
     }
     violations
 }
@@ -93,50 +73,29 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(text: &str, expect: &[&str]) {
-        let tests = ["s01_routes", "b13_absent"].map(str::to_owned).into();
-        let found = compare("docs/x.md", text, &tests);
-        let found: Vec<_> = found.into_iter().map(|it| it.what).collect();
-        assert_eq!(found, expect);
+    fn check(page: &str, expect: &[&str]) {
+        let source =
+            "    async fn an_abort(cluster: &Cluster) {}\nfunc TestFigures(t *testing.T) {\n";
+        let paths = ["a/tests/scenarios/s01_routes.yaml", "a/src/base.yaml"];
+        let scenarios = paths.into_iter().filter_map(scenario);
+        let tests = functions(source).chain(scenarios).collect();
+        assert_eq!(compare("x.md", page, &tests), expect);
     }
 
     #[test]
-    fn tests_that_exist_and_reasons_pass() {
-        check(
-            "| | bug | here |\n|---|---|---|\n| B1 | x | `s01_routes`, `b13_absent` |\n",
-            &[],
-        );
+    fn planted_rows() {
+        let named = "| | bug | here |\n|---|---|---|\n| B1 | x | `s01_routes`, `TestFigures`, `an_abort` |\n";
+        check(named, &[]);
         check("| B2 | x | about releases |\n", &[]);
-    }
-
-    #[test]
-    fn planted_missing_test() {
         check(
             "| B1 | x | `s01_routes`, `gone` |\n",
-            &["there is no test gone"],
+            &["x.md:1: there is no test gone"],
         );
-    }
-
-    #[test]
-    fn planted_empty_cell() {
-        check("| B1 | x |  |\n", &["names no test and gives no reason"]);
-    }
-
-    #[test]
-    fn planted_lost_table() {
-        check("nothing here\n", &["has no table"]);
-    }
-
-    #[test]
-    fn functions_and_files_are_tests() {
-        let file = SourceFile {
-            path: "x.rs".into(),
-            text: "    async fn an_abort(cluster: &Cluster) {}\nfunc TestFigures(t *testing.T) {"
-                .to_owned(),
-        };
-        let names: Vec<_> = functions(&[file]).into_iter().collect();
-        assert_eq!(names, ["TestFigures", "an_abort"]);
-        assert_eq!(scenario("crates/a/tests/scenarios/s01.yaml"), Some("s01"));
-        assert_eq!(scenario("crates/a/src/base.yaml"), None);
+        check("| B1 | x | `base` |\n", &["x.md:1: there is no test base"]);
+        check(
+            "\n| B1 | x |  |\n",
+            &["x.md:2: names no test and gives no reason"],
+        );
+        check("nothing here\n", &["x.md has no table"]);
     }
 }

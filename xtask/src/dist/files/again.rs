@@ -1,4 +1,4 @@
-//! Whether a release can be told to be of its commit: built again elsewhere, it has the same bytes.
+//! Checks that a build is reproducible: builds the commit again in a clone and compares the files.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,12 +8,12 @@ use xshell::{Shell, cmd};
 use super::is_of_release;
 use crate::report::say;
 
-/// Builds the checked out commit in a clone, for the same `url`, and compares what comes out with the files in `out`.
+/// Builds the checked-out commit in a clone, for the same `url`, and compares the files with those in `out`.
 ///
-/// Source, target directory and zig's cache are others than before; only the downloads are shared.
+/// Only the downloads are shared; the source, the target directory and the cache of zig are new.
 ///
 /// # Errors
-/// When there are changes that a clone would not have, the build fails, or a file differs.
+/// Returns `Err` if there are uncommitted changes, the build fails, or a file differs.
 pub(super) fn compare(sh: &Shell, out: &Path, url: Option<&str>) -> anyhow::Result<()> {
     let changes = cmd!(sh, "git status --porcelain").quiet().read()?;
     ensure!(changes.is_empty(), "commit these first:\n{changes}");
@@ -39,7 +39,7 @@ pub(super) fn compare(sh: &Shell, out: &Path, url: Option<&str>) -> anyhow::Resu
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Those of a release, by name.
+/// The files of a release, by name.
 fn files(sh: &Shell, dir: &Path) -> anyhow::Result<Files> {
     let mut files = Files::new();
     for path in sh.read_dir(dir)? {
@@ -52,7 +52,7 @@ fn files(sh: &Shell, dir: &Path) -> anyhow::Result<Files> {
     Ok(files)
 }
 
-/// The names of files that are not in both, or not the same.
+/// The names of files that are in one directory only, or that differ.
 fn differing<'f>(first: &'f Files, second: &'f Files) -> Vec<&'f str> {
     let is_other = |name: &&String| first.get(*name) != second.get(*name);
     let mut names: Vec<&str> = first
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_other_or_only_in_one_build_are_named() {
+    fn files_that_differ_or_are_missing_are_named() {
         let files = [("a", "1"), ("b", "2")];
         check(&files, &files, &[]);
         check(&files, &[("a", "1"), ("b", "3")], &["b"]);

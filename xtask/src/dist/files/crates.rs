@@ -1,14 +1,14 @@
-//! The crates that others build with.
+//! The published crates.
 
 use std::path::PathBuf;
 
 use xshell::{Shell, cmd};
 
-use crate::{plugin::target_dir, report::say, tools};
+use crate::{plugin::target_dir, report::say, toolchain};
 
 const CARGO_SEMVER_CHECKS: &str = "0.51.0";
 
-/// Those that depend on each other and on crates of others only.
+/// Crates that depend only on each other and on crates.io.
 pub(super) const NAMES: [&str; 7] = [
     "gloo-types",
     "go-gob",
@@ -19,10 +19,10 @@ pub(super) const NAMES: [&str; 7] = [
     "strict-json",
 ];
 
-/// Packs them as for a registry and builds each from its packed files. Nothing is uploaded.
+/// Packs the crates for a registry and builds each from its packed files. Uploads nothing.
 ///
 /// # Errors
-/// When a file that is needed is not packed, or is not committed.
+/// Returns `Err` if a necessary file is not packed or not committed.
 pub(super) fn pack(sh: &Shell) -> anyhow::Result<Vec<PathBuf>> {
     let packages = NAMES.iter().flat_map(|name| ["--package", *name]);
     cmd!(sh, "cargo package --locked {packages...}").run()?;
@@ -33,18 +33,18 @@ pub(super) fn pack(sh: &Shell) -> anyhow::Result<Vec<PathBuf>> {
     Ok(packed.into())
 }
 
-/// Compares the public API with that of the release before: a breaking change needs another version.
+/// Compares the public API with the previous release.
 ///
 /// # Errors
-/// If the version does not allow what changed.
+/// Returns `Err` if a change needs another version.
 pub(super) fn check_versions(sh: &Shell) -> anyhow::Result<()> {
-    // The commit of a release has a tag of its own.
+    // From the parent, because the commit of a release has a tag too.
     let tag = cmd!(sh, "git describe --tags --abbrev=0 --match v* HEAD^");
     let Ok(tag) = tag.quiet().ignore_stderr().read() else {
         say("    skipped: there is no tag of an earlier release to compare with");
         return Ok(());
     };
-    let program = tools::installed(sh, "cargo-semver-checks", CARGO_SEMVER_CHECKS, &[])?;
+    let program = toolchain::tool(sh, "cargo-semver-checks", CARGO_SEMVER_CHECKS, &[])?;
     let packages = NAMES.iter().flat_map(|name| ["--package", *name]);
     cmd!(
         sh,

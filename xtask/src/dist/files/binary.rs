@@ -1,21 +1,67 @@
-//! The bill of materials of a binary, in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json>): what is linked into it.
+//! A binary of a release: it runs in any image (static, stripped, for the right machine), and has a bill of materials.
 //!
-//! `cargo tree` knows it for one package and one target. Generators that read `cargo metadata` list what other packages
-//! of the workspace enable, and the directory it was built in.
+//! The bill is in CycloneDX 1.5 (<https://cyclonedx.org/docs/1.5/json>) and lists what is linked into the binary. `cargo tree`
+//! knows this for one package and one target. Generators that read `cargo metadata` also list the features that other packages of
+//! the workspace enable, and the directory of the build.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail, ensure};
+use object::{
+    Endianness,
+    elf::{DT_NEEDED, EM_AARCH64, EM_X86_64, FileHeader64, PT_INTERP, SHT_SYMTAB},
+    read::elf::{FileHeader as _, ProgramHeader as _},
+};
 use serde_json::{Value, json};
 use xshell::{Shell, cmd};
 
 use super::{Platform, release::Release};
 
-/// The bill of a program's binary with this checksum.
+/// The processors of releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Machine {
+    X86_64,
+    Aarch64,
+}
+
+/// Checks that a binary is static, stripped and for this processor.
 ///
 /// # Errors
-/// When `cargo tree` fails or prints something else than expected.
-pub(super) fn of_binary(
+/// Returns `Err` if it is not.
+pub(super) fn check(binary: &[u8], machine: Machine) -> anyhow::Result<()> {
+    let header = FileHeader64::<Endianness>::parse(binary)?;
+    let endian = header.endian()?;
+    let found = match header.e_machine(endian) {
+        EM_X86_64 => Machine::X86_64,
+        EM_AARCH64 => Machine::Aarch64,
+        other => bail!("it is for machine {other}"),
+    };
+    ensure!(found == machine, "it is for {found:?}, not for {machine:?}");
+
+    for segment in header.program_headers(endian, binary)? {
+        ensure!(
+            segment.p_type(endian) != PT_INTERP,
+            "it is dynamic: it needs a loader"
+        );
+        // A static, position-independent binary has a dynamic section too, but needs no library.
+        for entry in segment.dynamic(endian, binary)?.into_iter().flatten() {
+            ensure!(
+                entry.d_tag.get(endian) != DT_NEEDED,
+                "it is dynamic: it needs a library"
+            );
+        }
+    }
+    let sections = header.sections(endian, binary)?;
+    let symbols = sections.symbols(endian, binary, SHT_SYMTAB)?;
+    ensure!(symbols.is_empty(), "it is not stripped");
+    Ok(())
+}
+
+/// The bill of materials of a program's binary with this checksum.
+///
+/// # Errors
+/// Returns `Err` if `cargo tree` fails or has unexpected output.
+pub(super) fn bill_of_materials(
     sh: &Shell,
     release: &Release,
     program: &str,
@@ -51,7 +97,7 @@ pub(super) fn of_binary(
     Ok(serde_json::to_string_pretty(&bill)? + "\n")
 }
 
-/// Name and version; of no two registries at once.
+/// Name and version. All packages come from one registry.
 type Id<'t> = (&'t str, &'t str);
 
 #[derive(Debug, Default)]
@@ -69,7 +115,7 @@ impl Package<'_> {
             "bom-ref": reference(id),
             "name": name,
             "version": version,
-            // The slash is how crates wrote OR before SPDX had a say.
+            // Old crates have a slash instead of SPDX's OR.
             "licenses": [{ "expression": self.license.replace('/', " OR ") }],
         });
         if !self.is_ours
@@ -95,8 +141,8 @@ fn reference((name, version): &Id<'_>) -> String {
     format!("{name}@{version}")
 }
 
-/// Reads lines such as `2|serde v1.0.229|MIT OR Apache-2.0|`, where the number is the depth. A package that comes again is
-/// marked behind, and its dependencies are not repeated.
+/// Parses lines such as `2|serde v1.0.229|MIT OR Apache-2.0|`; the number is the depth. A repeated package ends with `(*)`, and its
+/// dependencies are not repeated.
 fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
     let mut packages: BTreeMap<Id<'_>, Package<'_>> = BTreeMap::new();
     let mut parents: Vec<Id<'_>> = Vec::new();
@@ -116,7 +162,7 @@ fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
         parents.push(id);
         let package = packages.entry(id).or_default();
         package.license = license;
-        // Its directory.
+        // The third word is the directory of a local package.
         package.is_ours = words.next().is_some();
     }
     Ok(packages)
@@ -125,6 +171,30 @@ fn packages(tree: &str) -> anyhow::Result<BTreeMap<Id<'_>, Package<'_>>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[track_caller]
+    fn check_says(binary: &[u8], machine: Machine, expect: &str) {
+        assert_eq!(check(binary, machine).unwrap_err().to_string(), expect);
+    }
+
+    /// The test program is dynamic and not stripped.
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn a_dynamic_binary_and_one_of_another_machine_are_refused() {
+        let this = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let (here, elsewhere) = match std::env::consts::ARCH {
+            "x86_64" => (Machine::X86_64, Machine::Aarch64),
+            _ => (Machine::Aarch64, Machine::X86_64),
+        };
+        check_says(&this, here, "it is dynamic: it needs a loader");
+        let expect = format!("it is for {here:?}, not for {elsewhere:?}");
+        check_says(&this, elsewhere, &expect);
+    }
+
+    #[test]
+    fn a_script_is_refused() {
+        assert!(check(b"#!/bin/sh\n", Machine::X86_64).is_err());
+    }
 
     const TREE: &str = "\
 0|plugin v0.1.0 (/home/me/plugin)|Apache-2.0|
@@ -135,7 +205,7 @@ mod tests {
 ";
 
     #[test]
-    fn each_package_is_listed_once_with_what_it_needs() {
+    fn each_package_is_listed_once_with_its_dependencies() {
         let packages = packages(TREE).unwrap();
         let shown: Vec<String> = packages
             .iter()
@@ -153,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_packages_of_a_registry_have_a_package_url_and_no_directory_is_told() {
+    fn only_packages_of_a_registry_have_a_package_url_and_no_directory_is_shown() {
         let packages = packages(TREE).unwrap();
         let component = |id| packages.get(&id).map(|it| it.component(&id).to_string());
         assert_eq!(
