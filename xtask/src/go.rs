@@ -6,6 +6,7 @@ use anyhow::{Context as _, bail};
 use xshell::{Cmd, Shell, cmd};
 
 use crate::{
+    e2e,
     matrix::RELEASES,
     plugin::{self, PLUGIN, target_dir},
 };
@@ -40,7 +41,7 @@ pub(crate) fn build(sh: &Shell) -> anyhow::Result<()> {
     if cmd!(sh, "go version").quiet().run().is_err() {
         bail!("Go is not installed: get it from go.dev/dl, or use --no-go");
     }
-    let bin = target_dir(sh).join("go/bin");
+    let bin = bin(sh);
     let build = |go_mod: &str, output: &str, package: &str| {
         let flags = linker_flags(&sh.read_file(Path::new(MODULE).join(go_mod))?)?;
         let build = cmd!(
@@ -81,7 +82,7 @@ pub(crate) fn build_decoder(sh: &Shell) -> anyhow::Result<PathBuf> {
 /// # Errors
 /// Returns `Err` if a build or the measuring fails.
 pub(crate) fn compare(sh: &Shell, ours: &Path) -> anyhow::Result<()> {
-    let bin = target_dir(sh).join("go/bin");
+    let bin = bin(sh);
     for (output, package) in [("minimal-router", "./minimal"), ("compare", "./compare")] {
         let build = cmd!(
             sh,
@@ -183,15 +184,14 @@ pub(crate) fn prometheus_tests(sh: &Shell) -> anyhow::Result<()> {
 /// Returns `Err` if a build or a test fails.
 pub(crate) fn cluster_tests(sh: &Shell, plugin: &Path) -> anyhow::Result<()> {
     let programs = Programs::build(sh)?;
-    // The tests that need an Envoy are another tier.
-    let targets = ["--test", "cluster_*", "--test", "host_*"];
-    let tests = cmd!(
-        sh,
-        "cargo test --locked --no-fail-fast --package e2e-tests {targets...}"
-    )
-    .env("EXAMPLES_DIR", programs.examples())
-    .env("GENERATOR_BINARY", programs.generator());
-    in_cluster(sh, tests, plugin)
+    let env = [
+        ("EXAMPLES_DIR", programs.examples()),
+        ("GENERATOR_BINARY", programs.generator()),
+        ("GO_BIN_DIR", bin(sh)),
+        ("PLUGIN_BINARY", plugin.to_owned()),
+    ];
+    // The tests that need an Envoy are another tier. The longest file is one of the first prefix.
+    e2e::run_in_parallel(sh, &["host_", "cluster_"], &env)
 }
 
 /// The tests of failures that need their own cluster.
@@ -217,16 +217,9 @@ const OUTAGE: &str = "600";
 pub(crate) fn chaos(sh: &Shell, minutes: u64) -> anyhow::Result<()> {
     let plugin = plugin::build(sh)?;
     build(sh)?;
-    let soak = cmd!(
-        sh,
-        "cargo test --locked --package e2e-tests --test cluster_chaos -- --nocapture"
-    );
+    let soak = e2e::command(sh, &["cluster_chaos"]).args(["--", "--nocapture"]);
     in_cluster(sh, soak.env("CHAOS_MINUTES", minutes.to_string()), &plugin)?;
-    let targets = CHAOS.iter().flat_map(|target| ["--test", *target]);
-    let others = cmd!(
-        sh,
-        "cargo test --locked --no-fail-fast --package e2e-tests {targets...}"
-    );
+    let others = e2e::command(sh, &CHAOS);
     in_cluster(sh, others.env("CHAOS_OUTAGE_SECONDS", OUTAGE), &plugin)
 }
 
@@ -256,8 +249,12 @@ fn in_cluster(sh: &Shell, command: Cmd<'_>, plugin: &Path) -> anyhow::Result<()>
 /// # Errors
 /// Returns `Err` if the command fails.
 pub(crate) fn with_programs(sh: &Shell, command: Cmd<'_>) -> anyhow::Result<()> {
-    let bin = target_dir(sh).join("go/bin");
-    Ok(command.env("GO_BIN_DIR", bin).run()?)
+    Ok(command.env("GO_BIN_DIR", bin(sh)).run()?)
+}
+
+/// The directory of the programs of [`build`].
+fn bin(sh: &Shell) -> PathBuf {
+    target_dir(sh).join("go/bin")
 }
 
 /// Runs Go with a cache in cargo's target directory, so that CI caches both together.

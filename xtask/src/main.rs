@@ -6,6 +6,7 @@ mod check;
 mod demo;
 mod deny;
 mod dist;
+mod e2e;
 mod fuzz;
 mod go;
 mod matrix;

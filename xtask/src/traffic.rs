@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use xshell::{Cmd, Shell, cmd};
 
 use crate::{
-    go,
+    e2e, go,
     plugin::{self, target_dir},
     report::say,
 };
@@ -25,15 +25,9 @@ pub(crate) fn split_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Re
 /// # Errors
 /// Returns `Err` if there is no Chromium, or if the build or a test fails.
 pub(crate) fn page_tests(sh: &Shell, envoy: &Path, plugin: &Path) -> anyhow::Result<()> {
-    // With all features, so that cargo reuses the dependencies that the earlier tests have built.
-    cmd!(
-        sh,
-        "cargo build --locked --all-features --package examples --example traffic"
-    )
-    .run()?;
-    let examples = target_dir(sh).join("debug/examples");
+    let programs = go::Programs::build(sh)?;
     let tests = tests(sh, &["traffic_page"], envoy, plugin);
-    Ok(tests.env("EXAMPLES_DIR", examples).run()?)
+    Ok(tests.env("EXAMPLES_DIR", programs.examples()).run()?)
 }
 
 /// Writes pictures of the page that `demo` serves, and the recording, into a directory.
@@ -84,8 +78,7 @@ pub(crate) fn soak(sh: &Shell, walks: u64, lanes: u32) -> anyhow::Result<()> {
 }
 
 fn tests<'a>(sh: &'a Shell, targets: &[&str], envoy: &Path, plugin: &Path) -> Cmd<'a> {
-    let targets = targets.iter().flat_map(|target| ["--test", target]);
-    cmd!(sh, "cargo test --locked --package e2e-tests {targets...}")
+    e2e::command(sh, targets)
         .env("ENVOY_BINARY", envoy)
         .env("PLUGIN_BINARY", plugin)
 }

@@ -1,0 +1,94 @@
+//! The test files of `tests`: how cargo builds and runs them.
+//!
+//! All commands select the same packages and features as `cargo test --all-features`, so that each dependency is compiled once.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context as _, ensure};
+use xshell::{Cmd, Shell, cmd};
+
+use crate::report::say;
+
+/// How many test files run at the same time: most of the time they wait for a controller.
+const AT_ONCE: usize = 2;
+
+/// Returns the command that runs test files, by name or pattern.
+pub(crate) fn command<'a>(sh: &'a Shell, files: &[&str]) -> Cmd<'a> {
+    let files = files.iter().flat_map(|file| ["--test", file]);
+    cmd!(
+        sh,
+        "cargo test --locked --no-fail-fast --all-features {files...}"
+    )
+}
+
+/// Runs all test files whose names start with one of `prefixes`, some of them at the same time, with the variables in `env`.
+/// Prints the output of a file when it has ended.
+///
+/// # Errors
+/// Returns `Err` if the build or a test fails; the message names the files.
+pub(crate) fn run_in_parallel(
+    sh: &Shell,
+    prefixes: &[&str],
+    env: &[(&str, PathBuf)],
+) -> anyhow::Result<()> {
+    let files = files(sh, prefixes)?;
+    let names: Vec<&str> = files.iter().map(String::as_str).collect();
+    command(sh, &names).arg("--no-run").run()?;
+
+    let directory = sh.current_dir();
+    let toolchain = sh.var_os("RUSTUP_TOOLCHAIN");
+    let queue = Mutex::new(names.into_iter());
+    let failed = Mutex::new(Vec::new());
+    let work = || -> anyhow::Result<()> {
+        loop {
+            let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(file) = next else { return Ok(()) };
+            let mut cargo = Command::new("cargo");
+            cargo
+                .args(["test", "--locked", "--all-features", "--test", file])
+                .current_dir(&directory)
+                .envs(env.iter().map(|(name, value)| (name, value)));
+            if let Some(toolchain) = &toolchain {
+                cargo.env("RUSTUP_TOOLCHAIN", toolchain);
+            }
+            let output = cargo.output().context("cannot run cargo")?;
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+            // One text, so that the outputs of two files do not mix.
+            let text = [output.stdout, output.stderr].concat();
+            say(&format!("{file}\n{}", String::from_utf8_lossy(&text)));
+            if !output.status.success() {
+                failed.push(file);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| match worker.join() {
+                Ok(worked) => worked,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+    })?;
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// The names of the test files with one of `prefixes`, in the order of the prefixes.
+fn files(sh: &Shell, prefixes: &[&str]) -> anyhow::Result<Vec<String>> {
+    let paths = sh.read_dir("tests/tests")?;
+    let names = paths.iter().filter_map(|path| path.file_stem()?.to_str());
+    let mut names: Vec<&str> = names.collect();
+    names.sort_unstable();
+    let mut files = Vec::new();
+    for prefix in prefixes {
+        let found = names.iter().filter(|name| name.starts_with(prefix));
+        files.extend(found.map(|name| (*name).to_owned()));
+    }
+    ensure!(!files.is_empty(), "tests/tests has none of {prefixes:?}");
+    Ok(files)
+}
