@@ -12,7 +12,6 @@ use crate::{
     wire::{put_int, put_uint},
 };
 
-mod compound;
 mod value;
 
 /// Encodes one gob stream. Does no I/O: bytes are appended to a buffer.
@@ -142,13 +141,21 @@ impl Messages<'_> {
         if !self.schema.is_struct(ty)? {
             put_uint(&mut self.current, 0);
         }
-        value
-            .serialize(ValueSerializer {
-                messages: self,
-                ty,
-                place: Place::Element,
-            })
-            .map(drop)
+        self.element(ty, value)
+    }
+
+    /// A value that is always written, even if it is zero.
+    fn element<T: Serialize + ?Sized>(
+        &mut self,
+        ty: SchemaRef,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        let serializer = ValueSerializer {
+            messages: self,
+            ty,
+            place: Place::Element,
+        };
+        value.serialize(serializer).map(drop)
     }
 
     // Depth first, as Go does. A type is marked before its parts, so recursive types end.

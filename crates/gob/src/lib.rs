@@ -51,27 +51,23 @@
 //! Where doc.go and the code differ, the code counts: the zero byte of a top-level value that is not a struct
 //! stands in front of it, not behind.
 
-pub use bytes::Bytes;
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use error::{DecodeError, EncodeError, Fault};
 pub use limits::Limits;
 pub use raw::{LazyVec, Raw, WithRaw};
 pub use schema::{Describe, GobType, Schema, SchemaRef};
-pub use time::Time;
+pub use values::{Bytes, Time};
 
-mod bytes;
 mod declare;
 mod decode;
 mod definition;
 mod encode;
 mod error;
 mod limits;
-mod names;
 mod raw;
 mod schema;
-mod time;
-mod types;
+mod values;
 mod wire;
 
 // What the macros' expansion needs in a crate that does not depend on serde itself.
@@ -79,7 +75,7 @@ mod wire;
 pub mod __private {
     pub use serde;
 
-    pub use crate::names::{Name, Variant};
+    pub use crate::declare::{Name, Variant};
 }
 
 #[cfg(doctest)]

@@ -1,6 +1,6 @@
 //! Values that are kept as they arrived, and decoded later, one element at a time, or never.
 
-use std::{cell::RefCell, fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -10,78 +10,42 @@ use serde::{
 
 use crate::{
     GobType, Schema, SchemaRef,
-    decode::{array_len, skip, value::Reader},
+    decode::{
+        value::{CAPTURE_ONLY, CAPTURE_TOO, Captured, Reader},
+        walk::{array_len, skip},
+    },
+    definition::{TypeRef, WireType},
     error::{DecodeError, Fault, ValueError},
-    limits::{Budget, Limits},
-    types::{TypeRef, TypeTable, WireType},
+    limits::Budget,
 };
-
-/// Asks this crate's decoder for a [`Raw`] instead of a value.
-pub(crate) const INSTEAD: &str = "$gob::Raw";
-
-/// Asks this crate's decoder for a value and its [`Raw`] form.
-pub(crate) const BESIDE: &str = "$gob::WithRaw";
-
-thread_local! {
-    // serde's data model has no place for a value with its types. It waits here between a visitor's end and the line
-    // behind the call of the deserializer.
-    static CAPTURED: RefCell<Option<Raw>> = const { RefCell::new(None) };
-}
 
 /// Any value as it arrived, with the types that explain it. Decodes from gob only.
 ///
 /// It does not depend on the stream it came from. What it may hold is bounded by the stream's [`Limits`] without
 /// `elements`, which counts in each [`decode`](Self::decode).
 #[derive(Clone)]
-pub struct Raw {
-    types: Arc<TypeTable>,
-    ty: TypeRef,
-    body: Vec<u8>,
-    limits: Limits,
-}
+pub struct Raw(Captured);
 
 impl Raw {
-    pub(crate) fn new(types: Arc<TypeTable>, ty: TypeRef, body: Vec<u8>, limits: Limits) -> Self {
-        Self {
-            types,
-            ty,
-            body,
-            limits,
-        }
-    }
-
-    pub(crate) fn capture(self) {
-        CAPTURED.set(Some(self));
-    }
-
-    fn captured<E: Error>() -> Result<Self, E> {
-        let raw = CAPTURED.take();
-        raw.ok_or_else(|| E::custom("only gob can be kept as it arrived"))
-    }
-
     /// Decodes the value.
     ///
     /// # Errors
     ///
     /// [`DecodeError::Mismatch`] if it does not fit `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
-        Ok(self.reader().only(self.ty)?)
+        Ok(self.0.reader().only(self.0.ty)?)
     }
 
     /// Bytes that the value takes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.body.len()
-    }
-
-    fn reader(&self) -> Reader<'_, '_> {
-        Reader::new(&self.body, &self.types, Budget::new(&self.limits))
+        self.0.body.len()
     }
 
     /// The elements of a slice or an array.
     fn elements<T>(&self) -> Result<Elements<'_, T>, ValueError> {
-        let mut reader = self.reader();
-        let (elem, left) = match self.types.get(self.ty) {
+        let mut reader = self.0.reader();
+        let (elem, left) = match self.0.types.get(self.0.ty) {
             WireType::Slice { elem } => (*elem, reader.cursor.uint()?),
             WireType::Array { elem, len } => (*elem, array_len(*len, &mut reader.cursor)?),
             _ => return Err(ValueError::custom("expected a slice or an array")),
@@ -99,14 +63,17 @@ impl Raw {
 
 impl fmt::Debug for Raw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Raw({} bytes)", self.body.len())
+        write!(f, "Raw({} bytes)", self.0.body.len())
     }
 }
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(INSTEAD, Skipped)?;
-        Self::captured()
+        deserializer.deserialize_newtype_struct(CAPTURE_ONLY, Skipped)?;
+        let captured = Captured::take();
+        let captured =
+            captured.ok_or_else(|| D::Error::custom("only gob can be kept as it arrived"));
+        captured.map(Self)
     }
 }
 
@@ -135,10 +102,10 @@ pub struct WithRaw<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithRaw<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = deserializer.deserialize_newtype_struct(BESIDE, Inner(PhantomData))?;
+        let value = deserializer.deserialize_newtype_struct(CAPTURE_TOO, Inner(PhantomData))?;
         Ok(Self {
             value,
-            raw: CAPTURED.take(),
+            raw: Captured::take().map(Raw),
         })
     }
 }
@@ -291,7 +258,7 @@ impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
         let index = self.index;
         self.index += 1;
         let begin = self.reader.cursor;
-        self.reader.budget = Budget::new(&self.raw.limits);
+        self.reader.budget = Budget::new(&self.raw.0.limits);
         let value = T::deserialize(self.reader.value(self.elem));
         Some(value.map_err(|error| {
             self.reader.cursor = begin;
@@ -306,7 +273,7 @@ impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
 
 impl<T> Elements<'_, T> {
     fn skip(&mut self) -> Result<(), Fault> {
-        let mut budget = Budget::new(&self.raw.limits);
+        let mut budget = Budget::new(&self.raw.0.limits);
         skip(
             self.elem,
             &mut self.reader.cursor,

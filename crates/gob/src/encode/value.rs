@@ -3,12 +3,12 @@
 //! Its result says whether anything was written: a struct field with a zero value is not, and then the next
 //! field's delta grows. Source of what is left out: Go `encoding/gob` encode.go, `encOpFor`.
 
-use serde::ser::{Impossible, Serialize, SerializeStruct, Serializer};
-
-use super::{
-    Messages,
-    compound::{ComplexField, Elements, Entries, Fields},
+use serde::ser::{
+    Impossible, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple,
+    SerializeTupleStruct, Serializer,
 };
+
+use super::Messages;
 use crate::{
     error::EncodeError,
     schema::{SchemaRef, Shape},
@@ -344,5 +344,157 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
 
     fn is_human_readable(&self) -> bool {
         false
+    }
+}
+
+/// A slice, an array or the two parts of a complex number.
+pub(crate) struct Elements<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    elem: SchemaRef,
+    left: usize,
+    written: bool,
+    complex: Option<ComplexField>,
+}
+
+/// Where a complex number stands that is a struct field: whether it is zero is only known behind both parts.
+struct ComplexField {
+    field_at: usize,
+    value_at: usize,
+}
+
+impl Elements<'_, '_> {
+    fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.left = self.left.checked_sub(1).ok_or(EncodeError::Length)?;
+        self.messages.element(self.elem, value)
+    }
+
+    fn finish(self) -> Result<bool, EncodeError> {
+        if self.left > 0 {
+            return Err(EncodeError::Length);
+        }
+        if let Some(ComplexField { field_at, value_at }) = self.complex
+            && self.messages.current.get(value_at..) == Some(&[0, 0])
+        {
+            self.messages.current.truncate(field_at);
+            return Ok(false);
+        }
+        Ok(self.written)
+    }
+}
+
+// serde hands over a slice, an array and a tuple struct in the same way, by three traits.
+macro_rules! serialize_elements {
+    ($($serialize:ident: $element:ident),*) => {$(
+        impl $serialize for Elements<'_, '_> {
+            type Ok = bool;
+            type Error = EncodeError;
+
+            fn $element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+                self.element(value)
+            }
+
+            fn end(self) -> Result<bool, EncodeError> {
+                self.finish()
+            }
+        }
+    )*};
+}
+
+serialize_elements! {
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field
+}
+
+/// A map.
+pub(crate) struct Entries<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    key: SchemaRef,
+    elem: SchemaRef,
+    left: usize,
+    written: bool,
+}
+
+impl SerializeMap for Entries<'_, '_> {
+    type Ok = bool;
+    type Error = EncodeError;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
+        self.left = self.left.checked_sub(1).ok_or(EncodeError::Length)?;
+        self.messages.element(self.key, key)
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.messages.element(self.elem, value)
+    }
+
+    fn end(self) -> Result<bool, EncodeError> {
+        if self.left > 0 {
+            Err(EncodeError::Length)
+        } else {
+            Ok(self.written)
+        }
+    }
+}
+
+/// A struct.
+pub(crate) struct Fields<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    ty: SchemaRef,
+    // The first described field not serialized yet.
+    next: usize,
+    // One above the last field written.
+    written: usize,
+}
+
+impl SerializeStruct for Fields<'_, '_> {
+    type Ok = bool;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        let Shape::Struct {
+            name: go_type,
+            fields,
+        } = self.messages.schema.shape(self.ty)?
+        else {
+            return Err(EncodeError::Mismatch {
+                given: "a field",
+                expected: "something else",
+            });
+        };
+        // Fields that serde skips are skipped here too.
+        let Some((number, (_, ty))) = fields
+            .iter()
+            .enumerate()
+            .skip(self.next)
+            .find(|(_, (field, _))| *field == key)
+        else {
+            return Err(EncodeError::UnknownField {
+                go_type,
+                field: key,
+            });
+        };
+        let (number, ty) = (number + 1, *ty);
+        self.next = number;
+        let place = Place::Field {
+            delta: (number - self.written) as u64,
+        };
+        if value.serialize(ValueSerializer {
+            messages: self.messages,
+            ty,
+            place,
+        })? {
+            self.written = number;
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<bool, EncodeError> {
+        put_uint(&mut self.messages.current, 0);
+        Ok(true)
     }
 }
