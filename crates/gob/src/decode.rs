@@ -1,4 +1,4 @@
-//! [`Decoder`]: bytes in, values out.
+//! [`Decoder`]: decodes a stream of bytes to values.
 //!
 //! The decoder works in three stages: [`Input`] divides the stream into messages, [`Assembler`] collects the messages of
 //! one value and learns the types that they define, and [`value::Reader`] lets serde read the value.
@@ -21,16 +21,20 @@ use crate::{
 pub(crate) mod value;
 pub(crate) mod walk;
 
-/// Decodes one gob stream. Does no I/O: feed it bytes as they arrive, in pieces of any size.
+/// Decodes one gob stream, without I/O. The caller passes bytes as they arrive, in pieces of any size.
 ///
-/// Types stay known for the life of the stream, so there is one decoder per stream and direction.
+/// The decoder keeps the types of the stream, so each stream and direction needs its own decoder.
 ///
-/// How Go values become Rust values: a struct fills a Rust struct by exact Go field name, whatever it does
-/// not name is skipped, and a field that is zero in Go is absent (use `#[serde(default)]`). Pointers vanish,
-/// so `*int32` decodes as `i32` or `Option<i32>`. An interface value is an enum whose variants are named
-/// after the registered types, nil is `None`. `[]byte` is [`Bytes`](crate::Bytes), `time.Time` is
-/// [`Time`](crate::Time). Any non-zero bool is true, as in Go. Integers are checked against the range of the
-/// Rust type. A string must be UTF-8 if, and only if, it is decoded into a `String`.
+/// Go values decode to Rust values as follows:
+///
+/// - A struct decodes to a Rust struct by exact Go field names. Unknown fields are skipped. A field that is zero in Go is absent, so use
+///   `#[serde(default)]`.
+/// - A pointer is not visible in gob: `*int32` decodes to `i32` or `Option<i32>`.
+/// - An interface value decodes to an enum whose variants have the names of the registered types; nil decodes to `None`.
+/// - `[]byte` decodes to [`Bytes`](crate::Bytes), and `time.Time` to [`Time`](crate::Time).
+/// - A bool is true if it is not zero, as in Go.
+/// - An integer must be in the range of the Rust type.
+/// - A string must be UTF-8 only if it is decoded to a `String`.
 #[derive(Debug)]
 pub struct Decoder {
     input: Input,
@@ -39,7 +43,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a stream of which no byte has been read yet.
+    /// Creates a decoder for a new stream.
     pub fn new(limits: Limits) -> Self {
         Self {
             input: Input::default(),
@@ -50,12 +54,12 @@ impl Decoder {
 
     /// Takes the next bytes of the stream.
     ///
-    /// Call [`poll_value`](Self::poll_value) until it returns `None` before the next input: then never more
-    /// than one value and one input are held.
+    /// Call [`poll_value`](Self::poll_value) until it returns `None` before the next input: then the decoder holds at most one value and
+    /// one input.
     ///
     /// # Errors
     ///
-    /// The error that ended the stream, if it has ended.
+    /// Returns the error that ended the stream, if it ended.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -64,15 +68,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next value, or `None` when more bytes are needed.
+    /// Returns the next value, or `None` if more bytes are needed.
     ///
-    /// Consumes the value whole, with all definitions before and inside it. `T` =
-    /// [`IgnoredAny`](serde::de::IgnoredAny) skips it.
+    /// It consumes the value with all definitions before and inside it. The type [`IgnoredAny`](serde::de::IgnoredAny) skips a value.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Mismatch`] if this value does not fit `T`; it is consumed and the next call yields the
-    /// next value. [`DecodeError::Corrupt`] if the stream is broken; every later call returns it too.
+    /// Returns [`DecodeError::Mismatch`] if the value does not fit `T`. The value is consumed, and the next call returns the next value.
+    /// Returns [`DecodeError::Corrupt`] if the stream is corrupt. Every later call returns the same error.
     pub fn poll_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -84,8 +87,8 @@ impl Decoder {
         result
     }
 
-    /// True when the stream stands between two values: nothing has arrived that was not polled. At the end
-    /// of input this tells a finished stream from one cut short.
+    /// Returns whether the stream is between two values, with no unread bytes. At the end of input, false means that the stream was cut
+    /// short.
     pub fn is_between_values(&self) -> bool {
         self.input.is_empty() && self.values.is_empty()
     }
@@ -116,19 +119,19 @@ impl Decoder {
     }
 }
 
-/// Bytes of the stream that have arrived.
+/// Collects input and divides it into messages: a length, then that many bytes.
 #[derive(Debug, Default)]
 struct Input {
     buffer: Vec<u8>,
-    // Everything before is consumed.
+    // Everything before this position is consumed.
     start: usize,
-    // Position in the stream of the buffer's first byte.
+    // Position in the stream of the first byte of the buffer.
     offset: u64,
 }
 
 impl Input {
     fn push(&mut self, bytes: &[u8]) {
-        // Moving the unread rest only once the read part outgrows it keeps the cost linear.
+        // The cost stays linear because unread bytes move only when the consumed part is at least as long.
         if self.start * 2 >= self.buffer.len() {
             self.buffer.drain(..self.start);
             self.offset += self.start as u64;
@@ -137,13 +140,13 @@ impl Input {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// True when nothing waits to be consumed.
+    /// Returns whether all input is consumed.
     fn is_empty(&self) -> bool {
         self.start == self.buffer.len()
     }
 
-    /// Consumes the next message when it is complete, and says where its payload is. The payload stays
-    /// in place until the next [`push`](Self::push).
+    /// Consumes the next message if it is complete, and returns the range of its payload. The payload stays in the buffer until the
+    /// next [`push`](Self::push).
     fn next_message(&mut self, max_bytes: usize) -> Result<Option<Range<usize>>, Fault> {
         let unread = self.payload(self.start..self.buffer.len())?;
         let mut cursor = Cursor::new(unread);
@@ -162,27 +165,27 @@ impl Input {
         Ok(Some(begin..self.start))
     }
 
-    /// The bytes of a message.
+    /// Returns the bytes of a message.
     fn payload(&self, range: Range<usize>) -> Result<&[u8], Fault> {
         self.buffer.get(range).ok_or(Fault::Misplaced)
     }
 
-    /// Position in the stream of a position in the buffer.
+    /// Converts a position in the buffer to a position in the stream.
     fn stream_offset(&self, position: usize) -> u64 {
         self.offset + position as u64
     }
 
-    /// Position in the stream of the next message.
+    /// Returns the position in the stream of the next message.
     fn next_offset(&self) -> u64 {
         self.stream_offset(self.start)
     }
 }
 
-/// Puts messages together into values, and learns the types they define on the way.
+/// Assembles messages to values, and stores the types that they define.
 ///
-/// Most values are one message. An interface value whose concrete type is new to the stream is not: Go has
-/// already buffered the value's beginning when it finds out, and flushes it together with the first
-/// definition (`encoder.go`, `sendTypeDescriptor`):
+/// Most values are one message. An interface value whose concrete type is new to the stream spans several: Go has already buffered the
+/// start of the value when it meets the new type, and flushes it together with the first definition (`encoder.go`,
+/// `sendTypeDescriptor`):
 ///
 /// ```text
 /// message 1     interface id, registered name, first definition
@@ -190,19 +193,19 @@ impl Input {
 /// message k+1   concrete type id, byte count, value
 /// ```
 ///
-/// Such a value is collected in a buffer of its own, without the definitions, so that serde sees the same
-/// bytes as when all types had been known before.
+/// Such a value is collected in a buffer without the definitions, so that serde reads the same bytes as for a value whose types were all
+/// defined before.
 #[derive(Debug)]
 struct Assembler {
     limits: Limits,
     types: Arc<TypeTable>,
     walker: Walker,
     pending: Option<Pending>,
-    // Of the pending or the last collected value. Kept for its allocation.
+    // Bytes of the pending value, or of the last one: the buffer is reused.
     body: Vec<u8>,
 }
 
-/// A value that continues in the next message. The walker knows where it stopped.
+/// A value that continues in the next message. The walker has the position in it.
 #[derive(Debug)]
 struct Pending {
     ty: TypeRef,
@@ -238,13 +241,12 @@ impl Assembler {
         self.limits.message_bytes
     }
 
-    /// True when no value waits for more messages.
+    /// Returns whether no value needs more messages.
     fn is_empty(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// Takes one message. Returns the value it completes, if it completes one. After [`Failure::Corrupt`] the cursor
-    /// stands at the fault.
+    /// Takes one message and returns the value that it completes, if any. After [`Failure::Corrupt`] the cursor is at the fault.
     fn message<T: DeserializeOwned>(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -256,11 +258,11 @@ impl Assembler {
                 let Some(ty) = self.head(cursor)? else {
                     return Ok(None);
                 };
-                // Nearly every value ends with its message and fits, so this comes first.
+                // Fast path: nearly all values are one message and fit the type.
                 if let Ok(value) = self.decode(ty, cursor.rest()) {
                     return Ok(Some(value));
                 }
-                // The value continues in the next message, is corrupt or has another type: the walk finds out which.
+                // The value continues in the next message, is corrupt or does not fit: the walk tells which.
                 self.begin(ty, cursor)?
             }
         };
@@ -272,7 +274,7 @@ impl Assembler {
             .map_err(Failure::Mismatch)
     }
 
-    // Reads up to the value, and the whole message if it holds a definition instead.
+    // Reads the type id of a value, or a whole message with a definition.
     fn head(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
         let id = cursor.int()?;
         if id < 0 {
@@ -290,7 +292,7 @@ impl Assembler {
         Reader::new(body, &self.types, Budget::new(&self.limits)).only(ty)
     }
 
-    // Begins to collect a value.
+    // Starts to collect a value.
     fn begin(&mut self, ty: TypeRef, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
         self.body.clear();
         let begin = cursor.rest();
@@ -304,8 +306,8 @@ impl Assembler {
         self.collect(pending, begin, cursor)
     }
 
-    // Walks over the rest of a message and keeps it from `begin` on, except for definitions. Returns the type of the
-    // value in the buffer when it is complete and sound.
+    // Walks over the rest of a message and appends it to the buffer, from `begin` on and without definitions. Returns the type of the
+    // value if it is complete and valid.
     fn collect<'c>(
         &mut self,
         mut pending: Pending,
@@ -342,7 +344,7 @@ impl Assembler {
                 Progress::Definition => {
                     let id = cursor.int()?;
                     definition::read(id, cursor, Arc::make_mut(&mut self.types), &self.limits)?;
-                    // Inside another interface's value the rest is counted anew. Go ignores the count.
+                    // Inside the value of another interface, a new byte count precedes the rest. Go ignores it.
                     if !cursor.is_empty() {
                         cursor.uint()?;
                     }

@@ -1,7 +1,10 @@
-//! Go's `wireType`: how a stream describes its own types, in both directions.
+//! Type definitions (Go's `wireType`): reads them to a table of the peer's types, and writes them.
 //!
-//! A definition is an ordinary gob struct of which exactly one field is set, so these functions are a
-//! struct decoder and encoder for one fixed set of structs. Source: Go `encoding/gob` type.go, `wireType`.
+//! A definition is a gob struct with exactly one field set, so these functions decode and encode one fixed set of structs. Source: Go
+//! `encoding/gob` type.go, `wireType`.
+//!
+//! A definition may refer to types that are defined later, or to itself. So a reference is a [`TypeRef`], an index in the table, and
+//! the type at this index is looked up when a value needs it.
 
 use std::collections::HashMap;
 
@@ -11,7 +14,7 @@ use crate::{
     wire::{Cursor, put_counted, put_int, put_uint},
 };
 
-/// Lowest id a user type can have (Go `type.go`, `firstUserId`).
+/// Lowest id of a user type (Go `type.go`, `firstUserId`).
 pub(crate) const FIRST_USER_ID: i64 = 64;
 
 /// A type in a [`TypeTable`].
@@ -22,10 +25,10 @@ impl TypeRef {
     pub(crate) const INTERFACE: Self = Self(8);
 }
 
-/// How values of a type look on the wire.
+/// The form of the values of a type on the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum WireType {
-    /// Referred to, but not defined yet.
+    /// Referred to but not defined yet.
     Undefined {
         id: i64,
     },
@@ -51,7 +54,7 @@ pub(crate) enum WireType {
         key: TypeRef,
         elem: TypeRef,
     },
-    /// Bytes made by the type's own `GobEncode`, `MarshalBinary` or `MarshalText`.
+    /// Bytes of the type's own `GobEncode`, `MarshalBinary` or `MarshalText`.
     Opaque,
 }
 
@@ -61,10 +64,10 @@ pub(crate) struct Field {
     pub(crate) ty: TypeRef,
 }
 
-/// See the module documentation.
+/// The types that the peer has defined on one stream.
 #[derive(Clone, Debug)]
 pub(crate) struct TypeTable {
-    // The basic types stand at their own ids 1 to 8, user types follow in order of first mention.
+    // The index of a basic type is its id, 1 to 8. User types follow in the order of their first mention.
     types: Vec<WireType>,
     user: HashMap<i64, TypeRef>,
     definition_bytes: usize,
@@ -96,7 +99,7 @@ impl TypeTable {
         self.types.get(ty.0).unwrap_or(UNDEFINED)
     }
 
-    /// The fields of a struct type. None for any other.
+    /// Returns the fields of a struct type; any other type has none.
     pub(crate) fn fields(&self, ty: TypeRef) -> &[Field] {
         match self.get(ty) {
             WireType::Struct { fields } => fields,
@@ -104,7 +107,7 @@ impl TypeTable {
         }
     }
 
-    /// The type of a value that begins with `id`.
+    /// Returns the type of a value that starts with `id`.
     pub(crate) fn of_value(&self, id: i64) -> Result<TypeRef, Fault> {
         match id {
             1..=8 => Ok(basic(id)),
@@ -116,7 +119,7 @@ impl TypeTable {
         }
     }
 
-    /// The type a definition refers to by `id`, which may come later.
+    /// Returns the type that a definition refers to by `id`, which may be defined later.
     pub(crate) fn mention(&mut self, id: i64, limits: &Limits) -> Result<TypeRef, Fault> {
         match id {
             1..=8 => Ok(basic(id)),
@@ -134,7 +137,7 @@ impl TypeTable {
         }
     }
 
-    /// Stores the definition of `id`, which took `size` bytes.
+    /// Stores the definition of `id`, which has `size` bytes.
     pub(crate) fn define(
         &mut self,
         id: i64,
@@ -165,7 +168,7 @@ fn basic(id: i64) -> TypeRef {
     TypeRef(usize::try_from(id).unwrap_or_default())
 }
 
-/// Reads a definition and adds it to the table. `negative` is the id in front of it: that of the type, negated.
+/// Reads a definition and adds it to the table. `negative` is the number before it: the negated id of the type.
 pub(crate) fn read(
     negative: i64,
     cursor: &mut Cursor<'_>,
@@ -188,7 +191,7 @@ struct Reader<'t> {
     limits: &'t Limits,
 }
 
-// Field numbers are those of the Go structs, the embedded CommonType being field 0.
+// Field numbers are those of the Go structs, where the embedded CommonType is field 0.
 impl Reader<'_> {
     fn wire_type(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
         let mut wire = None;
@@ -311,7 +314,7 @@ impl Reader<'_> {
         })
     }
 
-    // Go's decoder ignores both name and id here: the id that counts is the one in front of the definition.
+    // Like Go's decoder, this ignores name and id: the id before the definition is the right one.
     fn common(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
         fields(cursor, |cursor, field| match field {
             0 => self.name(cursor).map(drop),
@@ -333,7 +336,7 @@ impl Reader<'_> {
     }
 }
 
-/// Calls `read` for each field present in a struct value, with the field's number.
+/// Calls `read` with the number of each field in a struct value.
 fn fields<'c>(
     cursor: &mut Cursor<'c>,
     mut read: impl FnMut(&mut Cursor<'c>, usize) -> Result<(), Fault>,
@@ -345,8 +348,7 @@ fn fields<'c>(
     Ok(())
 }
 
-/// Reads a field delta: the number of the field that follows, or `None` at the end of the struct.
-/// `next` is one above the last field read.
+/// Reads a field delta and returns the number of the next field, or `None` at the end of the struct. `next` is one above the last field.
 #[inline]
 pub(crate) fn next_field(
     cursor: &mut Cursor<'_>,
@@ -357,7 +359,7 @@ pub(crate) fn next_field(
         return Ok(None);
     }
     let delta = usize::try_from(delta).unwrap_or(usize::MAX);
-    // A number this large is beyond any definition; the caller's bounds check refuses it.
+    // The bounds check of the caller refuses a number that is too large.
     let field = next.saturating_add(delta - 1);
     *next = field.saturating_add(1);
     Ok(Some(field))
@@ -369,7 +371,7 @@ fn unknown_field() -> Fault {
     }
 }
 
-/// A type to be sent. Ids are those of the stream.
+/// A definition to write, with the ids of the stream.
 pub(crate) enum Definition<'a> {
     Array {
         elem: i64,
@@ -423,11 +425,11 @@ pub(crate) fn write(out: &mut Vec<u8>, id: i64, definition: &Definition<'_>) {
         }
         Definition::GobEncoder { name } => open(out, 4, name, id),
     }
-    // End of the arrayType, sliceType, ... and of the wireType.
+    // Ends the arrayType, sliceType, ... and the wireType.
     out.extend([0, 0]);
 }
 
-// The delta to one field of wireType, and the CommonType inside it.
+// Writes the delta to one field of wireType, and the CommonType in it.
 fn open(out: &mut Vec<u8>, variant: u64, name: &str, id: i64) {
     put_uint(out, variant + 1);
     put_uint(out, 1);

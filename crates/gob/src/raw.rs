@@ -1,4 +1,4 @@
-//! Values that are kept as they arrived, and decoded later, one element at a time, or never.
+//! Values that are kept in wire format, and decoded later or never.
 
 use std::{fmt, marker::PhantomData};
 
@@ -19,10 +19,10 @@ use crate::{
     limits::Budget,
 };
 
-/// Any value as it arrived, with the types that explain it. Decodes from gob only.
+/// Any value in wire format, with its types. It can be decoded only from gob.
 ///
-/// It does not depend on the stream it came from. What it may hold is bounded by the stream's [`Limits`] without
-/// `elements`, which counts in each [`decode`](Self::decode).
+/// It does not depend on the stream that it came from. The stream's [`Limits`](crate::Limits) bound its size, except `elements`, which
+/// bounds each [`decode`](Self::decode).
 #[derive(Clone)]
 pub struct Raw(Captured);
 
@@ -31,18 +31,18 @@ impl Raw {
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Mismatch`] if it does not fit `T`.
+    /// Returns [`DecodeError::Mismatch`] if the value does not fit `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         Ok(self.0.reader().only(self.0.ty)?)
     }
 
-    /// Bytes that the value takes.
+    /// Returns the size of the value in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.0.body.len()
     }
 
-    /// The elements of a slice or an array.
+    /// Returns an iterator over the elements of a slice or an array.
     fn elements<T>(&self) -> Result<Elements<'_, T>, ValueError> {
         let mut reader = self.0.reader();
         let (elem, left) = match self.0.types.get(self.0.ty) {
@@ -71,8 +71,8 @@ impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_newtype_struct(CAPTURE_ONLY, Skipped)?;
         let captured = Captured::take();
-        let captured =
-            captured.ok_or_else(|| D::Error::custom("only gob can be kept as it arrived"));
+        let captured = captured
+            .ok_or_else(|| D::Error::custom("only a value in gob can be kept in wire format"));
         captured.map(Self)
     }
 }
@@ -91,12 +91,12 @@ impl<'de> Visitor<'de> for Skipped {
     }
 }
 
-/// A value and, if it came in gob, all that arrived: for the fields that `T` does not have.
+/// A value and its wire format, which also has the fields that `T` does not have.
 #[derive(Clone, Debug, Default)]
 pub struct WithRaw<T> {
     /// The value.
     pub value: T,
-    /// `None` if it did not come in gob.
+    /// The value in wire format; `None` if it was not decoded from gob.
     pub raw: Option<Raw>,
 }
 
@@ -142,10 +142,9 @@ impl<T: PartialEq> PartialEq for WithRaw<T> {
     }
 }
 
-/// A slice whose elements are decoded one at a time, each time they are asked for: for a long list of which a program
-/// reads a part, or nothing.
+/// A slice whose elements are decoded one at a time while they are read, for long lists of which a program reads a part or nothing.
 ///
-/// Each element has the limit on elements for itself, so that a list of any length can be read in little memory.
+/// The limit on elements applies to each element alone, so that a list of any length can be read in little memory.
 #[derive(Clone)]
 pub struct LazyVec<T>(Elems<T>);
 
@@ -156,7 +155,7 @@ enum Elems<T> {
 }
 
 impl<T> LazyVec<T> {
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -165,7 +164,7 @@ impl<T> LazyVec<T> {
         }
     }
 
-    /// Whether there is no element.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -173,7 +172,7 @@ impl<T> LazyVec<T> {
 }
 
 impl<T: Clone + DeserializeOwned> LazyVec<T> {
-    /// The elements. One that does not fit `T` is an error, and the next one follows.
+    /// Iterates over the elements. An element that does not fit `T` is an error, and the iteration continues after it.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, DecodeError>> {
         let (owned, arrived) = match &self.0 {
             Elems::Owned(elems) => (elems.as_slice(), None),
@@ -240,7 +239,7 @@ impl<'de, T> Deserialize<'de> for LazyVec<T> {
     }
 }
 
-/// The elements that are still to be decoded.
+/// Decodes the elements of a list one at a time.
 struct Elements<'r, T> {
     raw: &'r Raw,
     reader: Reader<'r, 'r>,

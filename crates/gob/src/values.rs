@@ -1,12 +1,12 @@
-//! Go types that have no equal in Rust: `[]byte` and `time.Time`.
+//! Go types without a Rust type of the same form in serde: `[]byte` and `time.Time`.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A Go `[]byte` of any name, `json.RawMessage` for one.
+/// A Go `[]byte`, also with another name such as `json.RawMessage`.
 ///
-/// Gob has a type of its own for it, so a `Vec<u8>` would be something else. It has no [`GobType`](crate::GobType).
+/// It is a basic type in gob, not a slice of numbers. So `Vec<u8>` has no [`GobType`](crate::GobType).
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -58,15 +58,15 @@ impl de::Visitor<'_> for BytesVisitor {
     }
 }
 
-// From 0001-01-01T00:00:00Z, where Go's clock begins, to 1970-01-01T00:00:00Z.
+// Seconds from 0001-01-01T00:00:00Z, Go's zero time, to 1970-01-01T00:00:00Z.
 const YEAR_ONE_TO_UNIX: i64 = 62_135_596_800;
 
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 /// An instant, as a Go `time.Time` value.
 ///
-/// The default is Go's zero time, 0001-01-01T00:00:00Z. As in Go it is left out when it is the value of a
-/// struct field, but not when it stands behind a pointer (`Option<Time>`).
+/// The default is Go's zero time, 0001-01-01T00:00:00Z. As in Go, it is omitted as the value of a struct field, but not behind a pointer
+/// (`Option<Time>`).
 ///
 /// Source: Go `time` package, `Time.MarshalBinary`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,8 +75,7 @@ pub struct Time {
     pub unix_seconds: i64,
     /// Nanoseconds within the second, below 1 000 000 000.
     pub nanos: u32,
-    /// How the sender would have displayed it: seconds east of UTC. `None` is UTC itself, which Go tells apart
-    /// from a zone that has no offset.
+    /// The zone of the sender, in seconds east of UTC. `None` is UTC, which Go distinguishes from a zone with offset 0.
     pub offset_seconds: Option<i32>,
 }
 
@@ -91,7 +90,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// An instant in UTC, `seconds` after 1970-01-01T00:00:00Z.
+    /// Returns the instant in UTC, `seconds` after 1970-01-01T00:00:00Z.
     pub fn from_unix(seconds: i64) -> Self {
         Self {
             unix_seconds: seconds,
@@ -99,15 +98,15 @@ impl Time {
         }
     }
 
-    /// True for Go's zero time, whatever its zone (Go `Time.IsZero`).
+    /// Returns whether this is Go's zero time in any zone (Go `Time.IsZero`).
     pub fn is_zero(&self) -> bool {
         self.unix_seconds == -YEAR_ONE_TO_UNIX && self.nanos == 0
     }
 
-    /// What Go's zero time looks like when it is not left out.
+    /// The encoding of Go's zero time.
     pub(crate) const ZERO_BYTES: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-    // Version 1, or version 2 with one more byte for the seconds of the offset.
+    // Version 1 has 15 bytes. Version 2 has one more byte for the seconds of the offset.
     fn to_bytes(self) -> Result<([u8; 16], usize), &'static str> {
         let (minutes, seconds) = match self.offset_seconds {
             None => (-1, 0),

@@ -1,6 +1,6 @@
-//! serde's view of one value: a `Deserializer` driven by the types the peer declared.
+//! serde's `Deserializer` for one value, driven by the types that the peer defined.
 //!
-//! What it reads is *normalised*: all definitions that travelled inside the value have been taken out.
+//! It reads *normalised* values: the definitions inside the value are already removed.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -34,14 +34,14 @@ impl<'de, 't> Reader<'de, 't> {
         }
     }
 
-    /// The value of which the body consists.
+    /// Decodes the value, which must be the whole body.
     pub(crate) fn only<T: DeserializeOwned>(mut self, ty: TypeRef) -> Result<T, ValueError> {
         let value = T::deserialize(self.value(ty))?;
         if self.cursor.is_empty() {
             Ok(value)
         } else {
             Err(ValueError::custom(
-                "value goes on after the expected type ends",
+                "value continues after the end of the expected type",
             ))
         }
     }
@@ -103,7 +103,7 @@ impl Captured {
     }
 }
 
-/// A value about to be read.
+/// A value at the position of the reader.
 pub(crate) struct ValueDeserializer<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     ty: TypeRef,
@@ -172,7 +172,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         }
     }
 
-    // A field that is present is never nil, except that an interface can be.
+    // A present field is never nil, except an interface.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         if self.ty == TypeRef::INTERFACE {
             let mut ahead = self.reader.cursor;
@@ -217,7 +217,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         }
     }
 
-    // A derived struct would also take a map with matching keys, or a sequence of matching elements.
+    // A derived struct would also accept a map with the right keys, or a sequence of the right elements.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -311,7 +311,7 @@ fn elements<'de, V: Visitor<'de>>(
     Ok(value)
 }
 
-// A visitor that stops early would leave the reader in the middle of the value.
+// A visitor that stops early leaves the reader within the value.
 fn all_read(left: u64) -> Result<(), ValueError> {
     match left {
         0 => Ok(()),
@@ -321,7 +321,7 @@ fn all_read(left: u64) -> Result<(), ValueError> {
     }
 }
 
-// Every element takes at least one byte, so what a visitor allocates ahead is bounded by what has arrived.
+// Every element is at least one byte, so the input bounds what a visitor preallocates.
 fn size_hint(left: u64, cursor: &Cursor<'_>) -> Option<usize> {
     Some(usize::try_from(left).map_or(cursor.remaining(), |left| left.min(cursor.remaining())))
 }
@@ -443,14 +443,14 @@ impl<'de> MapAccess<'de> for &mut Entries<'_, 'de, '_> {
     }
 }
 
-/// An interface value as serde sees it: an enum whose variant is the registered name of the concrete type. Not nil, its registered name already read.
+/// serde's access to a non-nil interface value after its registered name: an enum whose variant is the registered name.
 struct InterfaceAccess<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     name: &'de [u8],
 }
 
 impl<'r, 'de, 't> InterfaceAccess<'r, 'de, 't> {
-    /// Reads the registered name. `None` is the nil interface.
+    /// Reads the registered name, or returns `None` for a nil interface.
     fn read(reader: &'r mut Reader<'de, 't>) -> Result<Option<Self>, ValueError> {
         let name = reader.cursor.counted()?;
         if name.is_empty() {

@@ -1,7 +1,7 @@
 //! serde's `Serializer` for one value of a described type.
 //!
-//! Its result says whether anything was written: a struct field with a zero value is not, and then the next
-//! field's delta grows. Source of what is left out: Go `encoding/gob` encode.go, `encOpFor`.
+//! Its result is whether the value was written. A struct field with a zero value is omitted, and the delta of the next field grows. The
+//! rules for omission are from Go's `encoding/gob` (encode.go, `encOpFor`).
 
 use serde::ser::{
     Impossible, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple,
@@ -15,14 +15,14 @@ use crate::{
     wire::{put_counted, put_float, put_int, put_uint},
 };
 
-/// Where a value stands, which decides whether it can be left out.
+/// The position of a value, which decides whether it can be omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A struct field, with the delta that announces it.
+    /// A struct field, with the delta that precedes it.
     Field { delta: u64 },
-    /// The same, behind a pointer.
+    /// A struct field behind a pointer.
     Pointee { delta: u64 },
-    /// An element, a key, or a value of its own: always written.
+    /// An element, a key or a top-level value: never omitted.
     Element,
 }
 
@@ -48,11 +48,11 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
         }
     }
 
-    fn can_be_left_out(&self) -> bool {
+    fn can_be_omitted(&self) -> bool {
         self.place != Place::Element
     }
 
-    // The buffer for the value, behind the delta if it is a field.
+    // Writes the delta, if the value is a field, and returns the buffer.
     fn begin(&mut self) -> &mut Vec<u8> {
         let out = &mut self.messages.current;
         if let Place::Field { delta } | Place::Pointee { delta } = self.place {
@@ -66,7 +66,7 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
         is_zero: bool,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool, EncodeError> {
-        if is_zero && self.can_be_left_out() {
+        if is_zero && self.can_be_omitted() {
             return Ok(false);
         }
         put(self.begin());
@@ -168,7 +168,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     fn serialize_bytes(self, value: &[u8]) -> Result<bool, EncodeError> {
         let is_zero = match self.shape()? {
             Shape::Bytes => value.is_empty(),
-            // A pointer to a zero time.Time is sent, unlike one to any other zero value.
+            // A pointer to a zero time.Time is sent, unlike a pointer to any other zero value.
             Shape::GobEncoder { zero, .. } => {
                 value == *zero && matches!(self.place, Place::Field { .. })
             }
@@ -242,7 +242,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         };
         match len {
             None => Err(EncodeError::Length),
-            Some(0) if self.can_be_left_out() => Ok(Elements {
+            Some(0) if self.can_be_omitted() => Ok(Elements {
                 messages: self.messages,
                 elem,
                 left: 0,
@@ -263,7 +263,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
                 let field_at = self.messages.current.len();
                 let value_at = self.begin().len();
                 let complex = self
-                    .can_be_left_out()
+                    .can_be_omitted()
                     .then_some(ComplexField { field_at, value_at });
                 let elem = SchemaRef::FLOAT;
                 Ok(Elements {
@@ -301,7 +301,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
             return Err(self.mismatch("a map"));
         };
         let left = len.ok_or(EncodeError::Length)?;
-        // Go sends an empty map that is not nil. Behind an Option that is what it is.
+        // Go sends an empty map that is not nil; here it is a map in an Option.
         let written = left > 0 || !matches!(self.place, Place::Field { .. });
         if written {
             put_uint(self.begin(), left as u64);
@@ -356,7 +356,7 @@ pub(crate) struct Elements<'m, 'e> {
     complex: Option<ComplexField>,
 }
 
-/// Where a complex number stands that is a struct field: whether it is zero is only known behind both parts.
+/// The position of a complex number in a struct field. Only after both parts is it known whether it is zero and must be omitted.
 struct ComplexField {
     field_at: usize,
     value_at: usize,
@@ -382,7 +382,7 @@ impl Elements<'_, '_> {
     }
 }
 
-// serde hands over a slice, an array and a tuple struct in the same way, by three traits.
+// serde has the same methods for a slice, an array and a tuple struct in three traits.
 macro_rules! serialize_elements {
     ($($serialize:ident: $element:ident),*) => {$(
         impl $serialize for Elements<'_, '_> {
@@ -441,7 +441,7 @@ impl SerializeMap for Entries<'_, '_> {
 pub(crate) struct Fields<'m, 'e> {
     messages: &'m mut Messages<'e>,
     ty: SchemaRef,
-    // The first described field not serialized yet.
+    // The first described field that is not serialized yet.
     next: usize,
     // One above the last field written.
     written: usize,
@@ -466,7 +466,7 @@ impl SerializeStruct for Fields<'_, '_> {
                 expected: "something else",
             });
         };
-        // Fields that serde skips are skipped here too.
+        // Fields that serde skips are omitted.
         let Some((number, (_, ty))) = fields
             .iter()
             .enumerate()
