@@ -57,7 +57,7 @@ fn note(change: impl FnOnce(&mut Pass)) {
 
 /// Counts the calls of a router.
 pub(crate) struct Metered<R> {
-    pub(super) router: R,
+    pub(super) router: Arc<R>,
     metrics: Arc<Metrics>,
     pub(super) passes: Mutex<HashMap<ObjectKey, Pass>>,
 }
@@ -77,7 +77,7 @@ pub(super) struct Pass {
 }
 
 impl<R> Metered<R> {
-    pub(crate) fn new(router: R, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(router: Arc<R>, metrics: Arc<Metrics>) -> Self {
         Self {
             router,
             metrics,
