@@ -1,4 +1,4 @@
-//! Generates the gRPC services from `proto`, for feature `grpc` only and without `protoc`.
+//! Generates the gRPC services from `proto` if feature `grpc` is on, without `protoc`.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo::rerun-if-changed=proto");

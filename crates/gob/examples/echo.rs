@@ -1,6 +1,6 @@
 //! Decodes streams of Go values and encodes them again, for the Go test in `tests/go/gob`.
 //!
-//! On stdin and stdout a stream stands behind its length in four bytes, big-endian.
+//! On stdin and stdout, the length of a stream precedes it in four bytes, big-endian.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ gob::gob_struct! {
         raw: Bytes as "Raw",
         array: [i16; 3] as "Array",
         texts: Vec<Vec<String>> as "Texts",
-        // Nil and empty maps differ on the wire.
+        // A nil map and an empty map differ on the wire.
         map: Option<BTreeMap<String, Vec<i64>>> as "Map",
         leaves: Option<BTreeMap<i32, Leaf>> as "Leaves",
         ptr_int: Option<i32> as "PtrInt",

@@ -1,13 +1,16 @@
-//! [`gob_struct!`](crate::gob_struct) and [`gob_interface!`](crate::gob_interface): a wire type declared once.
+//! [`gob_struct!`](crate::gob_struct) and [`gob_interface!`](crate::gob_interface), which declare Rust types with their Go types.
 
-/// Declares structs with their Go names: the Rust type, its serde implementations and its
-/// [`GobType`](crate::GobType).
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, Visitor};
+
+/// Declares structs with their Go names: the Rust types, their serde implementations and their [`GobType`](crate::GobType)s.
 ///
-/// Every field is optional when decoding, as gob leaves out what is zero. The structs are `Clone`, `Debug`,
-/// `Default` and `PartialEq`; attributes, further derives among them, pass through.
+/// All fields are optional when decoding, because gob omits zero values. The structs implement `Clone`, `Debug`, `Default` and
+/// `PartialEq`. Attributes are kept, including more derives.
 ///
-/// A field may have a second name, by which it is read from formats other than gob; null counts as absent there. Fields
-/// behind a semicolon do not travel.
+/// A field may have a second name, under which it is read from other formats than gob; there, null counts as absent. Fields after a
+/// semicolon are not serialized.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -20,7 +23,7 @@
 ///         pub weight: Option<i32> as "SetWeight" / "setWeight",
 ///         pub plugins: BTreeMap<String, gob::Bytes> as "Plugins",
 ///         pub next: Option<Box<Step>> as "Next";
-///         /// Known to this program only.
+///         /// Not serialized.
 ///         pub was_read: bool,
 ///     }
 /// }
@@ -124,8 +127,8 @@ macro_rules! gob_struct {
     )*};
 }
 
-/// Declares a Go interface as an enum of its registered types. A field or argument of interface type is then an
-/// `Option` of the enum; `None` is nil.
+/// Declares a Go interface as an enum of its registered types. The Rust type of a field of this interface is an `Option` of the enum;
+/// `None` is nil.
 ///
 /// ```
 /// gob::gob_struct! {
@@ -165,7 +168,7 @@ macro_rules! gob_interface {
         }
 
         impl $name {
-            /// The name that the Go program has registered the type under.
+            /// Returns the name under which the Go program registered the type.
             #[allow(dead_code)]
             $visibility const fn registered_name(&self) -> &'static str {
                 match self { $(Self::$variant(_) => $registered),* }
@@ -233,4 +236,63 @@ macro_rules! gob_interface {
             }
         };
     )*};
+}
+
+/// Deserializes the name of a field; `None` is an unknown field. For the macros' expansion.
+#[derive(Clone, Copy, Debug)]
+pub struct Name<F: 'static>(pub &'static [(&'static str, F)]);
+
+impl<'de, F: Copy> DeserializeSeed<'de> for Name<F> {
+    type Value = Option<F>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<F>, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl<F: Copy> Visitor<'_> for Name<F> {
+    type Value = Option<F>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Option<F>, E> {
+        let mut known = self.0.iter();
+        let found = known.find(|(known, _)| *known == name);
+        Ok(found.map(|(_, field)| *field))
+    }
+}
+
+/// Deserializes the name of a registered type. For the macros' expansion.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant<'v, T> {
+    /// The types, by name.
+    pub types: &'v [(&'static str, T)],
+    /// The names, for the error of an unknown name.
+    pub names: &'static [&'static str],
+}
+
+impl<'de, T: Copy> DeserializeSeed<'de> for Variant<'_, T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        deserializer.deserialize_identifier(self)
+    }
+}
+
+impl<T: Copy> Visitor<'_> for Variant<'_, T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("variant identifier")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<T, E> {
+        let mut known = self.types.iter();
+        let found = known.find(|(known, _)| *known == name);
+        found
+            .map(|(_, ty)| *ty)
+            .ok_or_else(|| E::unknown_variant(name, self.names))
+    }
 }

@@ -1,33 +1,40 @@
-//! [`Decoder`]: bytes in, values out.
+//! [`Decoder`]: decodes a stream of bytes to values.
+//!
+//! The decoder works in three stages: [`Input`] divides the stream into messages, [`Assembler`] collects the messages of
+//! one value and learns the types that they define, and [`value::Reader`] lets serde read the value.
+
+use std::{ops::Range, sync::Arc};
 
 use serde::de::DeserializeOwned;
 
 use self::{
-    assemble::{Assembler, Failure},
-    frame::Input,
+    value::Reader,
+    walk::{Progress, Walker},
 };
-use crate::{error::DecodeError, limits::Limits, wire::Cursor};
+use crate::{
+    definition::{self, TypeRef, TypeTable, WireType},
+    error::{DecodeError, Fault, ValueError},
+    limits::{Budget, Limits, Used, at_most},
+    wire::Cursor,
+};
 
-mod assemble;
-mod frame;
-mod interface;
-mod skip;
 pub(crate) mod value;
-mod walk;
+pub(crate) mod walk;
 
-pub(crate) use skip::skip;
-pub(crate) use walk::array_len;
-
-/// Decodes one gob stream. Does no I/O: feed it bytes as they arrive, in pieces of any size.
+/// Decodes one gob stream, without I/O. The caller passes bytes as they arrive, in pieces of any size.
 ///
-/// Types stay known for the life of the stream, so there is one decoder per stream and direction.
+/// The decoder keeps the types of the stream, so each stream and direction needs its own decoder.
 ///
-/// How Go values become Rust values: a struct fills a Rust struct by exact Go field name, whatever it does
-/// not name is skipped, and a field that is zero in Go is absent (use `#[serde(default)]`). Pointers vanish,
-/// so `*int32` decodes as `i32` or `Option<i32>`. An interface value is an enum whose variants are named
-/// after the registered types, nil is `None`. `[]byte` is [`Bytes`](crate::Bytes), `time.Time` is
-/// [`Time`](crate::Time). Any non-zero bool is true, as in Go. Integers are checked against the range of the
-/// Rust type. A string must be UTF-8 if, and only if, it is decoded into a `String`.
+/// Go values decode to Rust values as follows:
+///
+/// - A struct decodes to a Rust struct by exact Go field names. Unknown fields are skipped. A field that is zero in Go is absent, so use
+///   `#[serde(default)]`.
+/// - A pointer is not visible in gob: `*int32` decodes to `i32` or `Option<i32>`.
+/// - An interface value decodes to an enum whose variants have the names of the registered types; nil decodes to `None`.
+/// - `[]byte` decodes to [`Bytes`](crate::Bytes), and `time.Time` to [`Time`](crate::Time).
+/// - A bool is true if it is not zero, as in Go.
+/// - An integer must be in the range of the Rust type.
+/// - A string must be UTF-8 only if it is decoded to a `String`.
 #[derive(Debug)]
 pub struct Decoder {
     input: Input,
@@ -36,7 +43,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for a stream of which no byte has been read yet.
+    /// Creates a decoder for a new stream.
     pub fn new(limits: Limits) -> Self {
         Self {
             input: Input::default(),
@@ -47,12 +54,12 @@ impl Decoder {
 
     /// Takes the next bytes of the stream.
     ///
-    /// Call [`poll_value`](Self::poll_value) until it returns `None` before the next input: then never more
-    /// than one value and one input are held.
+    /// Call [`poll_value`](Self::poll_value) until it returns `None` before the next input: then the decoder holds at most one value and
+    /// one input.
     ///
     /// # Errors
     ///
-    /// The error that ended the stream, if it has ended.
+    /// Returns the error that ended the stream, if it ended.
     pub fn handle_input(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -61,15 +68,14 @@ impl Decoder {
         Ok(())
     }
 
-    /// The next value, or `None` when more bytes are needed.
+    /// Returns the next value, or `None` if more bytes are needed.
     ///
-    /// Consumes the value whole, with all definitions before and inside it. `T` =
-    /// [`IgnoredAny`](serde::de::IgnoredAny) skips it.
+    /// It consumes the value with all definitions before and inside it. The type [`IgnoredAny`](serde::de::IgnoredAny) skips a value.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Mismatch`] if this value does not fit `T`; it is consumed and the next call yields the
-    /// next value. [`DecodeError::Corrupt`] if the stream is broken; every later call returns it too.
+    /// Returns [`DecodeError::Mismatch`] if the value does not fit `T`. The value is consumed, and the next call returns the next value.
+    /// Returns [`DecodeError::Corrupt`] if the stream is corrupt. Every later call returns the same error.
     pub fn poll_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, DecodeError> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
@@ -81,8 +87,8 @@ impl Decoder {
         result
     }
 
-    /// True when the stream stands between two values: nothing has arrived that was not polled. At the end
-    /// of input this tells a finished stream from one cut short.
+    /// Returns whether the stream is between two values, with no unread bytes. At the end of input, false means that the stream was cut
+    /// short.
     pub fn is_between_values(&self) -> bool {
         self.input.is_empty() && self.values.is_empty()
     }
@@ -110,5 +116,248 @@ impl Decoder {
                 }
             };
         }
+    }
+}
+
+/// Collects input and divides it into messages: a length, then that many bytes.
+#[derive(Debug, Default)]
+struct Input {
+    buffer: Vec<u8>,
+    // Everything before this position is consumed.
+    start: usize,
+    // Position in the stream of the first byte of the buffer.
+    offset: u64,
+}
+
+impl Input {
+    fn push(&mut self, bytes: &[u8]) {
+        // The cost stays linear because unread bytes move only when the consumed part is at least as long.
+        if self.start * 2 >= self.buffer.len() {
+            self.buffer.drain(..self.start);
+            self.offset += self.start as u64;
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Returns whether all input is consumed.
+    fn is_empty(&self) -> bool {
+        self.start == self.buffer.len()
+    }
+
+    /// Consumes the next message if it is complete, and returns the range of its payload. The payload stays in the buffer until the
+    /// next [`push`](Self::push).
+    fn next_message(&mut self, max_bytes: usize) -> Result<Option<Range<usize>>, Fault> {
+        let unread = self.payload(self.start..self.buffer.len())?;
+        let mut cursor = Cursor::new(unread);
+        let length = match cursor.uint() {
+            Ok(0) => return Err(Fault::EmptyMessage),
+            Ok(length) => usize::try_from(length).unwrap_or(usize::MAX),
+            Err(Fault::Truncated) => return Ok(None),
+            Err(fault) => return Err(fault),
+        };
+        at_most(length, max_bytes, "bytes in one message")?;
+        if cursor.remaining() < length {
+            return Ok(None);
+        }
+        let begin = self.buffer.len() - cursor.remaining();
+        self.start = begin + length;
+        Ok(Some(begin..self.start))
+    }
+
+    /// Returns the bytes of a message.
+    fn payload(&self, range: Range<usize>) -> Result<&[u8], Fault> {
+        self.buffer.get(range).ok_or(Fault::Misplaced)
+    }
+
+    /// Converts a position in the buffer to a position in the stream.
+    fn stream_offset(&self, position: usize) -> u64 {
+        self.offset + position as u64
+    }
+
+    /// Returns the position in the stream of the next message.
+    fn next_offset(&self) -> u64 {
+        self.stream_offset(self.start)
+    }
+}
+
+/// Assembles messages to values, and stores the types that they define.
+///
+/// Most values are one message. An interface value whose concrete type is new to the stream spans several: Go has already buffered the
+/// start of the value when it meets the new type, and flushes it together with the first definition (`encoder.go`,
+/// `sendTypeDescriptor`):
+///
+/// ```text
+/// message 1     interface id, registered name, first definition
+/// message 2..k  one definition each
+/// message k+1   concrete type id, byte count, value
+/// ```
+///
+/// Such a value is collected in a buffer without the definitions, so that serde reads the same bytes as for a value whose types were all
+/// defined before.
+#[derive(Debug)]
+struct Assembler {
+    limits: Limits,
+    types: Arc<TypeTable>,
+    walker: Walker,
+    pending: Option<Pending>,
+    // Bytes of the pending value, or of the last one: the buffer is reused.
+    body: Vec<u8>,
+}
+
+/// A value that continues in the next message. The walker has the position in it.
+#[derive(Debug)]
+struct Pending {
+    ty: TypeRef,
+    messages: usize,
+    used: Used,
+}
+
+/// Why a complete value could not be decoded.
+#[derive(Debug)]
+enum Failure {
+    Mismatch(ValueError),
+    Corrupt(Fault),
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Corrupt(fault)
+    }
+}
+
+impl Assembler {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            types: Arc::new(TypeTable::new()),
+            walker: Walker::default(),
+            pending: None,
+            body: Vec::new(),
+        }
+    }
+
+    fn max_message_bytes(&self) -> usize {
+        self.limits.message_bytes
+    }
+
+    /// Returns whether no value needs more messages.
+    fn is_empty(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Takes one message and returns the value that it completes, if any. After [`Failure::Corrupt`] the cursor is at the fault.
+    fn message<T: DeserializeOwned>(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<Option<T>, Failure> {
+        let begin = cursor.rest();
+        let complete = match self.pending.take() {
+            Some(pending) => self.collect(pending, begin, cursor)?,
+            None => {
+                let Some(ty) = self.head(cursor)? else {
+                    return Ok(None);
+                };
+                // Fast path: nearly all values are one message and fit the type.
+                if let Ok(value) = self.decode(ty, cursor.rest()) {
+                    return Ok(Some(value));
+                }
+                // The value continues in the next message, is corrupt or does not fit: the walk tells which.
+                self.begin(ty, cursor)?
+            }
+        };
+        let Some(ty) = complete else {
+            return Ok(None);
+        };
+        self.decode(ty, &self.body)
+            .map(Some)
+            .map_err(Failure::Mismatch)
+    }
+
+    // Reads the type id of a value, or a whole message with a definition.
+    fn head(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
+        let id = cursor.int()?;
+        if id < 0 {
+            definition::read(id, cursor, Arc::make_mut(&mut self.types), &self.limits)?;
+            return no_bytes_left(cursor).map(|()| None);
+        }
+        let ty = self.types.of_value(id)?;
+        if !matches!(self.types.get(ty), WireType::Struct { .. }) {
+            cursor.singleton_marker()?;
+        }
+        Ok(Some(ty))
+    }
+
+    fn decode<T: DeserializeOwned>(&self, ty: TypeRef, body: &[u8]) -> Result<T, ValueError> {
+        Reader::new(body, &self.types, Budget::new(&self.limits)).only(ty)
+    }
+
+    // Starts to collect a value.
+    fn begin(&mut self, ty: TypeRef, cursor: &mut Cursor<'_>) -> Result<Option<TypeRef>, Fault> {
+        self.body.clear();
+        let begin = cursor.rest();
+        let mut budget = Budget::new(&self.limits);
+        self.walker.begin(ty, cursor, &self.types, &mut budget)?;
+        let pending = Pending {
+            ty,
+            messages: 0,
+            used: budget.used(),
+        };
+        self.collect(pending, begin, cursor)
+    }
+
+    // Walks over the rest of a message and appends it to the buffer, from `begin` on and without definitions. Returns the type of the
+    // value if it is complete and valid.
+    fn collect<'c>(
+        &mut self,
+        mut pending: Pending,
+        mut begin: &'c [u8],
+        cursor: &mut Cursor<'c>,
+    ) -> Result<Option<TypeRef>, Fault> {
+        pending.messages += 1;
+        at_most(
+            pending.messages,
+            self.limits.value_messages,
+            "messages in one value",
+        )?;
+        let mut budget = Budget::resume(&self.limits, pending.used);
+        loop {
+            let progress = self.walker.run(cursor, &self.types, &mut budget)?;
+            let read = begin.len().checked_sub(cursor.remaining());
+            let piece = read.and_then(|read| begin.get(..read));
+            let piece = piece.ok_or(Fault::Misplaced)?;
+            at_most(
+                self.body.len() + piece.len(),
+                self.limits.message_bytes,
+                "bytes in one value",
+            )?;
+            self.body.extend_from_slice(piece);
+            match progress {
+                Progress::Done => {
+                    return no_bytes_left(cursor).map(|()| Some(pending.ty));
+                }
+                Progress::NeedMessage => {
+                    pending.used = budget.used();
+                    self.pending = Some(pending);
+                    return Ok(None);
+                }
+                Progress::Definition => {
+                    let id = cursor.int()?;
+                    definition::read(id, cursor, Arc::make_mut(&mut self.types), &self.limits)?;
+                    // Inside the value of another interface, a new byte count precedes the rest. Go ignores it.
+                    if !cursor.is_empty() {
+                        cursor.uint()?;
+                    }
+                    begin = cursor.rest();
+                }
+            }
+        }
+    }
+}
+
+fn no_bytes_left(cursor: &Cursor<'_>) -> Result<(), Fault> {
+    match cursor.remaining() {
+        0 => Ok(()),
+        count => Err(Fault::TrailingBytes { count }),
     }
 }

@@ -1,16 +1,174 @@
-//! Go's `wireType`: how a stream describes its own types, in both directions.
+//! Type definitions (Go's `wireType`): reads them to a table of the peer's types, and writes them.
 //!
-//! A definition is an ordinary gob struct of which exactly one field is set, so these functions are a
-//! struct decoder and encoder for one fixed set of structs. Source: Go `encoding/gob` type.go, `wireType`.
+//! A definition is a gob struct with exactly one field set, so these functions decode and encode one fixed set of structs. Source: Go
+//! `encoding/gob` type.go, `wireType`.
+//!
+//! A definition may refer to types that are defined later, or to itself. So a reference is a [`TypeRef`], an index in the table, and
+//! the type at this index is looked up when a value needs it.
+
+use std::collections::HashMap;
 
 use crate::{
     error::Fault,
     limits::{Limits, at_most},
-    types::{Field, TypeRef, TypeTable, WireType},
     wire::{Cursor, put_counted, put_int, put_uint},
 };
 
-/// Reads a definition and adds it to the table. `negative` is the id in front of it: that of the type, negated.
+/// Lowest id of a user type (Go `type.go`, `firstUserId`).
+pub(crate) const FIRST_USER_ID: i64 = 64;
+
+/// A type in a [`TypeTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TypeRef(usize);
+
+impl TypeRef {
+    pub(crate) const INTERFACE: Self = Self(8);
+}
+
+/// The form of the values of a type on the wire.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum WireType {
+    /// Referred to but not defined yet.
+    Undefined {
+        id: i64,
+    },
+    Bool,
+    Int,
+    Uint,
+    Float,
+    Bytes,
+    String,
+    Complex,
+    Interface,
+    Array {
+        elem: TypeRef,
+        len: u64,
+    },
+    Slice {
+        elem: TypeRef,
+    },
+    Struct {
+        fields: Vec<Field>,
+    },
+    Map {
+        key: TypeRef,
+        elem: TypeRef,
+    },
+    /// Bytes of the type's own `GobEncode`, `MarshalBinary` or `MarshalText`.
+    Opaque,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    pub(crate) name: Box<str>,
+    pub(crate) ty: TypeRef,
+}
+
+/// The types that the peer has defined on one stream.
+#[derive(Clone, Debug)]
+pub(crate) struct TypeTable {
+    // The index of a basic type is its id, 1 to 8. User types follow in the order of their first mention.
+    types: Vec<WireType>,
+    user: HashMap<i64, TypeRef>,
+    definition_bytes: usize,
+}
+
+impl TypeTable {
+    pub(crate) fn new() -> Self {
+        let types = vec![
+            WireType::Undefined { id: 0 },
+            WireType::Bool,
+            WireType::Int,
+            WireType::Uint,
+            WireType::Float,
+            WireType::Bytes,
+            WireType::String,
+            WireType::Complex,
+            WireType::Interface,
+        ];
+        Self {
+            types,
+            user: HashMap::new(),
+            definition_bytes: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, ty: TypeRef) -> &WireType {
+        const UNDEFINED: &WireType = &WireType::Undefined { id: 0 };
+        self.types.get(ty.0).unwrap_or(UNDEFINED)
+    }
+
+    /// Returns the fields of a struct type; any other type has none.
+    pub(crate) fn fields(&self, ty: TypeRef) -> &[Field] {
+        match self.get(ty) {
+            WireType::Struct { fields } => fields,
+            _ => &[],
+        }
+    }
+
+    /// Returns the type of a value that starts with `id`.
+    pub(crate) fn of_value(&self, id: i64) -> Result<TypeRef, Fault> {
+        match id {
+            1..=8 => Ok(basic(id)),
+            FIRST_USER_ID.. => match self.user.get(&id) {
+                Some(&ty) if !matches!(self.get(ty), WireType::Undefined { .. }) => Ok(ty),
+                _ => Err(Fault::UndefinedType { id }),
+            },
+            _ => Err(Fault::BadTypeId { id }),
+        }
+    }
+
+    /// Returns the type that a definition refers to by `id`, which may be defined later.
+    pub(crate) fn mention(&mut self, id: i64, limits: &Limits) -> Result<TypeRef, Fault> {
+        match id {
+            1..=8 => Ok(basic(id)),
+            FIRST_USER_ID..=0x7fff_ffff => {
+                if let Some(&known) = self.user.get(&id) {
+                    return Ok(known);
+                }
+                at_most(self.user.len() + 1, limits.types, "types on one stream")?;
+                let ty = TypeRef(self.types.len());
+                self.types.push(WireType::Undefined { id });
+                self.user.insert(id, ty);
+                Ok(ty)
+            }
+            _ => Err(Fault::BadTypeId { id }),
+        }
+    }
+
+    /// Stores the definition of `id`, which has `size` bytes.
+    pub(crate) fn define(
+        &mut self,
+        id: i64,
+        wire: WireType,
+        size: usize,
+        limits: &Limits,
+    ) -> Result<(), Fault> {
+        self.definition_bytes = self.definition_bytes.saturating_add(size);
+        at_most(
+            self.definition_bytes,
+            limits.definition_bytes,
+            "bytes of type definitions",
+        )?;
+        if id < FIRST_USER_ID {
+            return Err(Fault::BadTypeId { id });
+        }
+        let TypeRef(index) = self.mention(id, limits)?;
+        match self.types.get_mut(index) {
+            Some(slot @ WireType::Undefined { .. }) => *slot = wire,
+            _ => return Err(Fault::DuplicateType { id }),
+        }
+        Ok(())
+    }
+}
+
+// Only called with 1 to 8.
+fn basic(id: i64) -> TypeRef {
+    TypeRef(usize::try_from(id).unwrap_or_default())
+}
+
+/// Reads a definition and adds it to the table. `negative` is the number before it: the negated id of the type.
 pub(crate) fn read(
     negative: i64,
     cursor: &mut Cursor<'_>,
@@ -33,7 +191,7 @@ struct Reader<'t> {
     limits: &'t Limits,
 }
 
-// Field numbers are those of the Go structs, the embedded CommonType being field 0.
+// Field numbers are those of the Go structs, where the embedded CommonType is field 0.
 impl Reader<'_> {
     fn wire_type(&mut self, cursor: &mut Cursor<'_>) -> Result<WireType, Fault> {
         let mut wire = None;
@@ -156,7 +314,7 @@ impl Reader<'_> {
         })
     }
 
-    // Go's decoder ignores both name and id here: the id that counts is the one in front of the definition.
+    // Like Go's decoder, this ignores name and id: the id before the definition is the right one.
     fn common(&mut self, cursor: &mut Cursor<'_>) -> Result<(), Fault> {
         fields(cursor, |cursor, field| match field {
             0 => self.name(cursor).map(drop),
@@ -178,7 +336,7 @@ impl Reader<'_> {
     }
 }
 
-/// Calls `read` for each field present in a struct value, with the field's number.
+/// Calls `read` with the number of each field in a struct value.
 fn fields<'c>(
     cursor: &mut Cursor<'c>,
     mut read: impl FnMut(&mut Cursor<'c>, usize) -> Result<(), Fault>,
@@ -190,8 +348,7 @@ fn fields<'c>(
     Ok(())
 }
 
-/// Reads a field delta: the number of the field that follows, or `None` at the end of the struct.
-/// `next` is one above the last field read.
+/// Reads a field delta and returns the number of the next field, or `None` at the end of the struct. `next` is one above the last field.
 #[inline]
 pub(crate) fn next_field(
     cursor: &mut Cursor<'_>,
@@ -202,7 +359,7 @@ pub(crate) fn next_field(
         return Ok(None);
     }
     let delta = usize::try_from(delta).unwrap_or(usize::MAX);
-    // A number this large is beyond any definition; the caller's bounds check refuses it.
+    // The bounds check of the caller refuses a number that is too large.
     let field = next.saturating_add(delta - 1);
     *next = field.saturating_add(1);
     Ok(Some(field))
@@ -214,7 +371,7 @@ fn unknown_field() -> Fault {
     }
 }
 
-/// A type to be sent. Ids are those of the stream.
+/// A definition to write, with the ids of the stream.
 pub(crate) enum Definition<'a> {
     Array {
         elem: i64,
@@ -268,11 +425,11 @@ pub(crate) fn write(out: &mut Vec<u8>, id: i64, definition: &Definition<'_>) {
         }
         Definition::GobEncoder { name } => open(out, 4, name, id),
     }
-    // End of the arrayType, sliceType, ... and of the wireType.
+    // Ends the arrayType, sliceType, ... and the wireType.
     out.extend([0, 0]);
 }
 
-// The delta to one field of wireType, and the CommonType inside it.
+// Writes the delta to one field of wireType, and the CommonType in it.
 fn open(out: &mut Vec<u8>, variant: u64, name: &str, id: i64) {
     put_uint(out, variant + 1);
     put_uint(out, 1);

@@ -1,4 +1,4 @@
-//! [`Encoder`]: values in, bytes out.
+//! [`Encoder`]: encodes values to a stream of bytes.
 
 use std::mem;
 
@@ -12,22 +12,24 @@ use crate::{
     wire::{put_int, put_uint},
 };
 
-mod compound;
 mod value;
 
-/// Encodes one gob stream. Does no I/O: bytes are appended to a buffer.
+/// Encodes one gob stream, without I/O: it appends bytes to a buffer.
 ///
-/// Each type is sent once per stream, before the first value that needs it. So there is one encoder per
-/// stream and direction, and its output must reach the peer in order and without gaps.
+/// The encoder sends each type once, before the first value that needs it. So each stream and direction needs its own encoder, and its
+/// output must reach the peer in order and without gaps.
 ///
-/// How Rust values become Go values, where Go knows nil: a `None` field is nil. As in Go, a field is left out
-/// when it is zero, false, an empty string or an empty slice, even behind a pointer (so `Some(0)` arrives as
-/// nil); a struct never is. An empty map arrives as nil, `Some` of an empty map as an empty map. Elements of
-/// slices, arrays and maps are always sent.
+/// Rust values become Go values as follows:
+///
+/// - A `None` field is nil.
+/// - As in Go, a field is omitted if it is zero, false, an empty string or an empty slice, even behind a pointer. So `Some(0)` arrives as
+///   nil. A struct is never omitted.
+/// - An empty map arrives as nil, and `Some` of an empty map as an empty map.
+/// - Elements of slices, arrays and maps are always sent.
 #[derive(Debug)]
 pub struct Encoder {
     schema: Schema,
-    // Empty between calls. Kept for its allocation.
+    // Empty between calls; the buffer is reused.
     spare: Vec<u8>,
 }
 
@@ -38,7 +40,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// An encoder for a stream to which nothing has been written yet.
+    /// Creates an encoder for a new stream.
     pub fn new() -> Self {
         Self {
             schema: Schema::new(),
@@ -46,12 +48,12 @@ impl Encoder {
         }
     }
 
-    /// Appends a value to `out`, preceded by the definitions of all types the peer has not seen.
+    /// Appends a value to `out`, after the definitions of all types that the stream does not have yet.
     ///
     /// # Errors
     ///
-    /// When gob has no form for the value ([`EncodeError::Nil`], [`EncodeError::Length`]) or `Serialize` and
-    /// [`GobType`] disagree. Then `out` is unchanged and the stream can go on.
+    /// Returns `Err` if gob cannot represent the value ([`EncodeError::Nil`], [`EncodeError::Length`]), or if `Serialize` and
+    /// [`GobType`] disagree. Then `out` and the stream are unchanged, and the encoder can continue.
     pub fn encode<T: GobType + Serialize>(
         &mut self,
         value: &T,
@@ -60,13 +62,13 @@ impl Encoder {
         self.atomically(out, |encoder, out| encoder.append(value, out))
     }
 
-    /// Lets `write` append several values, or none: if it fails, `out` is unchanged and the stream can go on.
+    /// Appends all values of `write` or none: if `write` fails, `out` and the stream are unchanged, and the encoder can continue.
     ///
-    /// Without it a header whose body cannot be encoded would leave its type's definition counted as sent.
+    /// For example, if the body after a header cannot be encoded, the type of the header counts as not sent again.
     ///
     /// # Errors
     ///
-    /// That of `write`.
+    /// Returns the error of `write`.
     pub fn atomically<R, E>(
         &mut self,
         out: &mut Vec<u8>,
@@ -101,15 +103,15 @@ impl Encoder {
     }
 }
 
-/// The messages of one value.
+/// Writes the messages of one value.
 ///
-/// The value inside an interface is written to a buffer of its own, because its length comes first. What Go's
-/// encoder does with definitions there is the same at every level: finish what is in the buffer, with the
-/// definition, as one counted piece of the level above. At the outermost level that piece is a message.
+/// The value inside an interface needs its own buffer, because its length precedes it. Like Go's encoder, a definition at any level ends
+/// the content of the current buffer, which becomes one piece with a byte count in the level above. At the outermost level the
+/// piece is a message.
 struct Messages<'e> {
     schema: &'e mut Schema,
     current: Vec<u8>,
-    // Levels above the current one, outermost first.
+    // The levels above the current one, outermost first.
     outer: Vec<Vec<u8>>,
     out: &'e mut Vec<u8>,
 }
@@ -123,7 +125,7 @@ impl Messages<'_> {
         Ok(())
     }
 
-    /// The value of an interface, behind the registered name.
+    /// Writes the concrete value of an interface, after the registered name.
     fn concrete<T: Serialize + ?Sized>(
         &mut self,
         ty: SchemaRef,
@@ -142,16 +144,24 @@ impl Messages<'_> {
         if !self.schema.is_struct(ty)? {
             put_uint(&mut self.current, 0);
         }
-        value
-            .serialize(ValueSerializer {
-                messages: self,
-                ty,
-                place: Place::Element,
-            })
-            .map(drop)
+        self.element(ty, value)
     }
 
-    // Depth first, as Go does. A type is marked before its parts, so recursive types end.
+    /// Writes a value that is never omitted.
+    fn element<T: Serialize + ?Sized>(
+        &mut self,
+        ty: SchemaRef,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        let serializer = ValueSerializer {
+            messages: self,
+            ty,
+            place: Place::Element,
+        };
+        value.serialize(serializer).map(drop)
+    }
+
+    // Depth first, as in Go. A type counts as sent before its parts, so recursion ends for recursive types.
     fn define(&mut self, ty: SchemaRef) -> Result<(), EncodeError> {
         if !self.schema.send(ty)? {
             return Ok(());
@@ -167,7 +177,7 @@ impl Messages<'_> {
         Ok(())
     }
 
-    // Moves the current buffer, counted, to the level above.
+    // Moves the current buffer to the level above, after its byte count.
     fn flush(&mut self) {
         let above = self.outer.last_mut().unwrap_or(self.out);
         put_uint(above, self.current.len() as u64);

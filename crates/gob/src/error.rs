@@ -1,48 +1,46 @@
-//! What can go wrong: a corrupt stream, a value that does not fit its Rust type, a value gob cannot carry.
+//! Errors: a corrupt stream, a value that does not fit its Rust type, and a value that gob cannot represent.
 
 use std::fmt;
 
-/// Why [`Decoder::poll_value`](crate::Decoder::poll_value) gave no value.
+/// The error of [`Decoder::poll_value`](crate::Decoder::poll_value).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The value is sound gob but does not fit the requested Rust type. It has been skipped and the
-    /// stream is in step: the next call yields the next value.
+    /// The value is valid gob but does not fit the requested Rust type. It is skipped, and the next call returns the next value.
     #[error("gob value does not fit{}{path}: {reason}", if path.is_empty() { "" } else { " at " })]
     Mismatch {
-        /// Where in the value, in Go field names (`Rollout.Spec.Steps[2].SetWeight`); empty for the value itself.
+        /// Path in the value, in Go field names (`Rollout.Spec.Steps[2].SetWeight`); empty for the value itself.
         path: String,
-        /// What was expected and what arrived. Strings and bytes of the value are not quoted, but a name that is no
-        /// variant of an enum is.
+        /// What was expected and what arrived. It contains no strings or bytes of the value, except a name that is not a variant of an
+        /// enum.
         reason: String,
     },
-    /// The bytes are not gob, or exceed a limit. Nothing after them can be trusted: every later call
-    /// returns this same error.
+    /// The bytes are not gob, or exceed a limit. The decoder cannot continue, and every later call returns the same error.
     #[error("gob stream is corrupt at byte {offset}")]
     Corrupt {
-        /// Position in the stream, counted from the first byte given to the decoder.
+        /// Position in the stream, from its first byte.
         offset: u64,
-        /// What was found there.
+        /// The fault at this position.
         #[source]
         fault: Fault,
     },
 }
 
 impl DecodeError {
-    /// True when the stream cannot be used any more.
+    /// Returns whether the stream is corrupt, so that the decoder cannot continue.
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Corrupt { .. })
     }
 }
 
-/// What makes a stream corrupt.
+/// Why a stream is corrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// A message ends before its value.
     #[error("message ends inside a value")]
     Truncated,
-    /// A byte that cannot begin an unsigned integer.
+    /// A byte that cannot start an unsigned integer.
     #[error("0x{head:02x} does not begin an integer")]
     BadInteger {
         /// The byte.
@@ -54,10 +52,10 @@ pub enum Fault {
     /// Bytes after a complete value or definition.
     #[error("{count} bytes follow a complete value")]
     TrailingBytes {
-        /// How many.
+        /// Number of bytes.
         count: usize,
     },
-    /// An id that is neither of a basic type nor in the range of user types.
+    /// An id that is not a basic type and not in the range of user types.
     #[error("type id {id} is reserved or out of range")]
     BadTypeId {
         /// The id as sent.
@@ -78,10 +76,10 @@ pub enum Fault {
     /// A type definition that breaks the rules of Go's `wireType`.
     #[error("type definition {problem}")]
     BadDefinition {
-        /// What is wrong with it.
+        /// The broken rule.
         problem: &'static str,
     },
-    /// A struct value with a field its definition does not have.
+    /// A struct value with a field that its definition does not have.
     #[error("struct value has a field beyond the {fields} of its definition")]
     FieldOutOfRange {
         /// Fields in the definition.
@@ -95,32 +93,32 @@ pub enum Fault {
         /// Length in the value.
         found: u64,
     },
-    /// The zero byte in front of a top-level value that is not a struct is missing.
+    /// The zero byte before a top-level value that is not a struct is missing.
     #[error("value is not preceded by a zero byte")]
     BadSingleton,
-    /// The decoder has lost its place in a message: a mistake in this crate.
+    /// The decoder lost its position in a message: a bug in this crate.
     #[error("decoder has lost its place in a message: please report this")]
     Misplaced,
     /// More than [`Limits`](crate::Limits) allows.
     #[error("more than {limit} {what}")]
     LimitExceeded {
-        /// What there is too much of.
+        /// What exceeds the limit.
         what: &'static str,
-        /// How much is allowed.
+        /// The limit.
         limit: usize,
     },
 }
 
-/// Why a Rust value could not be encoded. The output buffer and the stream are as before the call.
+/// Why a Rust value could not be encoded. The output buffer and the stream are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// `Serialize` produced something else than `GobType` described.
+    /// `Serialize` produced another kind of value than `GobType` described.
     #[error("{given} cannot be sent as gob {expected}")]
     Mismatch {
-        /// The kind of value serde produced.
+        /// The kind of value that serde produced.
         given: &'static str,
-        /// The kind of type described.
+        /// The kind of type that was described.
         expected: &'static str,
     },
     /// A field that is not in the description of its struct.
@@ -128,28 +126,28 @@ pub enum EncodeError {
     UnknownField {
         /// Go name of the struct.
         go_type: &'static str,
-        /// The field serde produced.
+        /// The field that serde produced.
         field: &'static str,
     },
-    /// An enum variant that is no registered type of its interface.
+    /// An enum variant that is not a registered type of its interface.
     #[error("gob interface has no registered type {variant}")]
     UnknownVariant {
-        /// The variant serde produced.
+        /// The variant that serde produced.
         variant: &'static str,
     },
-    /// A slice, array or map whose length was not known before its elements, or was wrong.
+    /// A slice, array or map whose length was unknown before its elements, or wrong.
     #[error("gob needs the exact length of a slice, array or map before its elements")]
     Length,
-    /// A `None` where gob has no way to leave a value out: only struct fields and interfaces can be nil.
+    /// A `None` that gob cannot omit: only a struct field or an interface can be nil.
     #[error("gob cannot send None here: only a struct field or an interface can be nil")]
     Nil,
-    /// A [`SchemaRef`](crate::SchemaRef) that another encoder's schema made.
+    /// A [`SchemaRef`](crate::SchemaRef) of another encoder's schema.
     #[error("gob type belongs to another encoder: a GobType must not keep its SchemaRef")]
     ForeignType,
-    /// The encoder has lost track of the values inside one another: a mistake in this crate.
+    /// The encoder lost track of nested values: a bug in this crate.
     #[error("gob encoder has lost its place in a nested value: please report this")]
     Unbalanced,
-    /// Reported by a `Serialize` implementation.
+    /// An error of a `Serialize` implementation.
     #[error("{0}")]
     Custom(String),
 }
@@ -160,8 +158,7 @@ impl serde::ser::Error for EncodeError {
     }
 }
 
-/// What serde reports while a value is decoded: becomes [`DecodeError::Mismatch`] unless the bytes
-/// themselves turn out to be corrupt.
+/// An error of serde while it decodes a value. It becomes [`DecodeError::Mismatch`] unless the bytes are corrupt.
 #[derive(Debug)]
 pub(crate) struct ValueError(Box<Mismatch>);
 
@@ -171,7 +168,7 @@ struct Mismatch {
     reason: String,
 }
 
-// A peer chooses some of the names in a reason; this keeps a log line readable.
+// The peer chooses some of the names in a reason, so its length is limited.
 const REASON_CHARS: usize = 300;
 
 impl ValueError {
@@ -186,12 +183,12 @@ impl ValueError {
         }))
     }
 
-    /// The error, seen from the struct that holds the field.
+    /// Adds a field of a struct to the front of the path.
     pub(crate) fn in_field(self, name: &str) -> Self {
         self.inside(name.to_owned())
     }
 
-    /// The error, seen from the slice or array that holds the element.
+    /// Adds an element of a slice or array to the front of the path.
     pub(crate) fn in_element(self, index: u64) -> Self {
         self.inside(format!("[{index}]"))
     }
@@ -235,7 +232,7 @@ impl serde::de::Error for ValueError {
         Self::new(message.to_string().replace(char::is_control, " "))
     }
 
-    // serde's own texts quote strings and bytes, which may be secrets of the sender.
+    // serde's own texts contain strings and bytes of the value, which may be secrets.
     fn invalid_type(found: serde::de::Unexpected<'_>, expected: &dyn serde::de::Expected) -> Self {
         Self::new(format!(
             "expected {expected}, found {}",

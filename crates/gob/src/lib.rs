@@ -1,10 +1,10 @@
-//! Go's `encoding/gob`, through serde, in both directions.
+//! Go's `encoding/gob` for serde.
 //!
-//! A [`Decoder`] turns bytes into values and an [`Encoder`] values into bytes. Neither does I/O, and a
-//! decoder's [`Limits`] bound everything a peer controls.
+//! A [`Decoder`] decodes bytes to values, and an [`Encoder`] encodes values to bytes. Neither does I/O. The decoder's [`Limits`] bound
+//! everything that a peer controls.
 //!
-//! A gob stream describes itself: before the first value of a type comes the type's definition, under an id
-//! that later values repeat. Values hold no field names, only the distance to the next field that is not zero.
+//! A gob stream is self-describing: the definition of a type precedes its first value, with an id that each value of the type repeats.
+//! Values contain no field names, only the distance to the next field that is not zero.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,17 +22,17 @@
 //! let definition = [
 //!     b"\x26" as &[u8],                     // a message of 38 bytes
 //!     b"\xff\x81",                          // id -65: the definition of type 65
-//!     b"\x03",                              // a wireType of which field 2 is set, StructT
-//!     b"\x01\x01\x08RpcError\x01\xff\x82\0", //   its name and its id once more
-//!     b"\x01\x01",                          //   its fields, one of them:
+//!     b"\x03",                              // a wireType with field 2 set, StructT
+//!     b"\x01\x01\x08RpcError\x01\xff\x82\0", //   its name and its id again
+//!     b"\x01\x01",                          //   its fields, one element:
 //!     b"\x01\x0bErrorString\x01\x0c\0",     //     name, and type 6: string
 //!     b"\0\0",                              //   end of StructT, end of wireType
 //! ];
 //! let value = [
 //!     b"\x09" as &[u8], // a message of 9 bytes
 //!     b"\xff\x82",      // id 65: a value of type 65
-//!     b"\x01\x04boom",  // one field further, from -1 to 0: a string of 4 bytes
-//!     b"\0",            // no further field
+//!     b"\x01\x04boom",  // one field ahead, from -1 to 0: a string of 4 bytes
+//!     b"\0",            // no more fields
 //! ];
 //! assert_eq!(bytes, [definition.concat(), value.concat()].concat());
 //!
@@ -47,39 +47,34 @@
 //! # }
 //! ```
 //!
-//! Sources: Go's `encoding/gob` (doc.go, encode.go, decode.go, type.go) and what Go 1.26 was seen to send.
-//! Where doc.go and the code differ, the code counts: the zero byte of a top-level value that is not a struct
-//! stands in front of it, not behind.
+//! Sources: Go's `encoding/gob` (doc.go, encode.go, decode.go, type.go) and the output of Go 1.26. Where doc.go and the code differ,
+//! this crate follows the code: the zero byte of a top-level value that is not a struct precedes the value.
 
-pub use bytes::Bytes;
 pub use decode::Decoder;
 pub use encode::Encoder;
 pub use error::{DecodeError, EncodeError, Fault};
 pub use limits::Limits;
 pub use raw::{LazyVec, Raw, WithRaw};
 pub use schema::{Describe, GobType, Schema, SchemaRef};
-pub use time::Time;
+pub use values::{Bytes, Time};
 
-mod bytes;
 mod declare;
 mod decode;
 mod definition;
 mod encode;
 mod error;
 mod limits;
-mod names;
 mod raw;
 mod schema;
-mod time;
-mod types;
+mod values;
 mod wire;
 
-// What the macros' expansion needs in a crate that does not depend on serde itself.
+// For the expansion of the macros in a crate that does not depend on serde.
 #[doc(hidden)]
 pub mod __private {
     pub use serde;
 
-    pub use crate::names::{Name, Variant};
+    pub use crate::declare::{Name, Variant};
 }
 
 #[cfg(doctest)]

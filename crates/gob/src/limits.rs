@@ -1,16 +1,14 @@
-//! How much a peer may send, and the count of what one value has used so far.
+//! Limits on what a peer may send, and the part of them that one value has used.
 
 use crate::error::Fault;
 
 /// Declares [`Limits`] with a setter for each of them.
 macro_rules! limits {
     ($($(#[doc = $doc:literal])* $field:ident, $with:ident;)*) => {
-        /// Upper bounds on what a peer can make a decoder hold or do. Exceeding one ends the stream, with the exception
-        /// of `elements`.
+        /// Upper bounds on the memory and work of a decoder. A stream that exceeds one is corrupt, except `elements`.
         ///
-        /// There is no `Default`: what is generous depends on who may write to the stream. For scale, the first
-        /// call an Argo Rollouts controller makes on a stream is about 22 KB in 246 messages, with 245 types
-        /// nested 17 deep.
+        /// There is no `Default`, because the right limits depend on who may write to the stream. For scale: the first call of an Argo
+        /// Rollouts controller is about 22 KB in 246 messages, with 245 types nested 17 deep.
         ///
         /// ```
         /// use gob::Limits;
@@ -26,7 +24,7 @@ macro_rules! limits {
 
         impl Limits {
             $(
-                /// Sets the limit of that name.
+                /// Sets the limit of this name.
                 #[must_use]
                 pub const fn $with(mut self, limit: usize) -> Self {
                     self.$field = limit;
@@ -38,11 +36,11 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Bytes in one message, and bytes of one value when it spans several messages.
+    /// Bytes in one message, and in one value that spans several messages.
     message_bytes, with_message_bytes;
-    /// Messages one value may span: an interface value sends the types it introduces as messages of their own.
+    /// Messages in one value: the new types in an interface value are sent as separate messages.
     value_messages, with_value_messages;
-    /// Types on one stream, counting those referred to but not yet defined.
+    /// Types on one stream, including those that are referred to but not defined yet.
     types, with_types;
     /// Bytes of all type definitions on one stream.
     definition_bytes, with_definition_bytes;
@@ -50,20 +48,18 @@ limits! {
     fields, with_fields;
     /// Bytes in the name of a type, of a field or of an interface's registered type.
     name_bytes, with_name_bytes;
-    /// Structs, slices, arrays, maps and interfaces inside one another in a value. Decoding recurses, so each
-    /// level takes call stack.
+    /// Nesting depth of structs, slices, arrays, maps and interfaces in a value. Decoding is recursive, so each level takes call stack.
     depth, with_depth;
-    /// Interface values inside one another.
+    /// Nesting depth of interface values.
     interface_depth, with_interface_depth;
-    /// Slice and array elements and map entries of one value that are decoded, in total; skipped ones do not
-    /// count. An empty struct is a single byte on the wire however large it is in memory, so this is what bounds
-    /// the memory a value can take. A value beyond it does not fit, like one of another type, and the stream
-    /// goes on.
+    /// Slice elements, array elements and map entries that are decoded in one value, in total. Skipped ones do not count. An empty struct
+    /// is one byte on the wire, whatever its size in memory, so this limit bounds the memory of a value. A value that exceeds it is a
+    /// mismatch, and the stream continues.
     elements, with_elements;
 }
 
 impl Limits {
-    /// For a peer that may be hostile: a stream holds a few MiB at most, and 4096 elements of each value.
+    /// For a peer that may be hostile: at most a few MiB for a stream, and 4096 elements for each value.
     pub const STRICT: Self = Self {
         message_bytes: 1 << 20,
         value_messages: 8192,
@@ -76,7 +72,7 @@ impl Limits {
         elements: 4096,
     };
 
-    /// For a peer or a file of one's own: mistakes are found, and data of some 100 MB passes.
+    /// For a trusted peer or file, with values up to about 100 MB. It still detects mistakes.
     pub const GENEROUS: Self = Self {
         message_bytes: 256 << 20,
         value_messages: 1 << 16,
@@ -90,7 +86,7 @@ impl Limits {
     };
 }
 
-/// What the value being read may still use.
+/// The limits, and what the current value has used of them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget<'l> {
     pub(crate) limits: &'l Limits,
@@ -118,7 +114,7 @@ impl<'l> Budget<'l> {
         self.used
     }
 
-    /// One level deeper. [`leave`](Self::leave) takes it back.
+    /// Enters a level; [`leave`](Self::leave) leaves it.
     pub(crate) fn enter(&mut self) -> Result<(), Fault> {
         self.used.depth += 1;
         at_most(self.used.depth, self.limits.depth, "levels in one value")
@@ -143,7 +139,7 @@ impl<'l> Budget<'l> {
         self.leave();
     }
 
-    /// Accounts for the announced elements before the first one is read.
+    /// Counts elements before the first of them is read.
     pub(crate) fn take_elements(&mut self, count: u64) -> Result<(), Fault> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         self.used.elements = self.used.elements.saturating_add(count);
@@ -160,7 +156,7 @@ impl<'l> Budget<'l> {
     }
 }
 
-/// Fails with [`Fault::LimitExceeded`] when `used` is above `limit`.
+/// Returns [`Fault::LimitExceeded`] if `used` is above `limit`.
 pub(crate) fn at_most(used: usize, limit: usize, what: &'static str) -> Result<(), Fault> {
     if used > limit {
         Err(Fault::LimitExceeded { what, limit })

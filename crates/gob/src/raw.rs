@@ -1,6 +1,6 @@
-//! Values that are kept as they arrived, and decoded later, one element at a time, or never.
+//! Values that are kept in wire format, and decoded later or never.
 
-use std::{cell::RefCell, fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
@@ -10,78 +10,42 @@ use serde::{
 
 use crate::{
     GobType, Schema, SchemaRef,
-    decode::{array_len, skip, value::Reader},
+    decode::{
+        value::{CAPTURE_ONLY, CAPTURE_TOO, Captured, Reader},
+        walk::{array_len, skip},
+    },
+    definition::{TypeRef, WireType},
     error::{DecodeError, Fault, ValueError},
-    limits::{Budget, Limits},
-    types::{TypeRef, TypeTable, WireType},
+    limits::Budget,
 };
 
-/// Asks this crate's decoder for a [`Raw`] instead of a value.
-pub(crate) const INSTEAD: &str = "$gob::Raw";
-
-/// Asks this crate's decoder for a value and its [`Raw`] form.
-pub(crate) const BESIDE: &str = "$gob::WithRaw";
-
-thread_local! {
-    // serde's data model has no place for a value with its types. It waits here between a visitor's end and the line
-    // behind the call of the deserializer.
-    static CAPTURED: RefCell<Option<Raw>> = const { RefCell::new(None) };
-}
-
-/// Any value as it arrived, with the types that explain it. Decodes from gob only.
+/// Any value in wire format, with its types. It can be decoded only from gob.
 ///
-/// It does not depend on the stream it came from. What it may hold is bounded by the stream's [`Limits`] without
-/// `elements`, which counts in each [`decode`](Self::decode).
+/// It does not depend on the stream that it came from. The stream's [`Limits`](crate::Limits) bound its size, except `elements`, which
+/// bounds each [`decode`](Self::decode).
 #[derive(Clone)]
-pub struct Raw {
-    types: Arc<TypeTable>,
-    ty: TypeRef,
-    body: Vec<u8>,
-    limits: Limits,
-}
+pub struct Raw(Captured);
 
 impl Raw {
-    pub(crate) fn new(types: Arc<TypeTable>, ty: TypeRef, body: Vec<u8>, limits: Limits) -> Self {
-        Self {
-            types,
-            ty,
-            body,
-            limits,
-        }
-    }
-
-    pub(crate) fn capture(self) {
-        CAPTURED.set(Some(self));
-    }
-
-    fn captured<E: Error>() -> Result<Self, E> {
-        let raw = CAPTURED.take();
-        raw.ok_or_else(|| E::custom("only gob can be kept as it arrived"))
-    }
-
     /// Decodes the value.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Mismatch`] if it does not fit `T`.
+    /// Returns [`DecodeError::Mismatch`] if the value does not fit `T`.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
-        Ok(self.reader().only(self.ty)?)
+        Ok(self.0.reader().only(self.0.ty)?)
     }
 
-    /// Bytes that the value takes.
+    /// Returns the size of the value in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
-        self.body.len()
+        self.0.body.len()
     }
 
-    fn reader(&self) -> Reader<'_, '_> {
-        Reader::new(&self.body, &self.types, Budget::new(&self.limits))
-    }
-
-    /// The elements of a slice or an array.
+    /// Returns an iterator over the elements of a slice or an array.
     fn elements<T>(&self) -> Result<Elements<'_, T>, ValueError> {
-        let mut reader = self.reader();
-        let (elem, left) = match self.types.get(self.ty) {
+        let mut reader = self.0.reader();
+        let (elem, left) = match self.0.types.get(self.0.ty) {
             WireType::Slice { elem } => (*elem, reader.cursor.uint()?),
             WireType::Array { elem, len } => (*elem, array_len(*len, &mut reader.cursor)?),
             _ => return Err(ValueError::custom("expected a slice or an array")),
@@ -99,14 +63,17 @@ impl Raw {
 
 impl fmt::Debug for Raw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Raw({} bytes)", self.body.len())
+        write!(f, "Raw({} bytes)", self.0.body.len())
     }
 }
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_newtype_struct(INSTEAD, Skipped)?;
-        Self::captured()
+        deserializer.deserialize_newtype_struct(CAPTURE_ONLY, Skipped)?;
+        let captured = Captured::take();
+        let captured = captured
+            .ok_or_else(|| D::Error::custom("only a value in gob can be kept in wire format"));
+        captured.map(Self)
     }
 }
 
@@ -124,21 +91,21 @@ impl<'de> Visitor<'de> for Skipped {
     }
 }
 
-/// A value and, if it came in gob, all that arrived: for the fields that `T` does not have.
+/// A value and its wire format, which also has the fields that `T` does not have.
 #[derive(Clone, Debug, Default)]
 pub struct WithRaw<T> {
     /// The value.
     pub value: T,
-    /// `None` if it did not come in gob.
+    /// The value in wire format; `None` if it was not decoded from gob.
     pub raw: Option<Raw>,
 }
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for WithRaw<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = deserializer.deserialize_newtype_struct(BESIDE, Inner(PhantomData))?;
+        let value = deserializer.deserialize_newtype_struct(CAPTURE_TOO, Inner(PhantomData))?;
         Ok(Self {
             value,
-            raw: CAPTURED.take(),
+            raw: Captured::take().map(Raw),
         })
     }
 }
@@ -175,10 +142,9 @@ impl<T: PartialEq> PartialEq for WithRaw<T> {
     }
 }
 
-/// A slice whose elements are decoded one at a time, each time they are asked for: for a long list of which a program
-/// reads a part, or nothing.
+/// A slice whose elements are decoded one at a time while they are read, for long lists of which a program reads a part or nothing.
 ///
-/// Each element has the limit on elements for itself, so that a list of any length can be read in little memory.
+/// The limit on elements applies to each element alone, so that a list of any length can be read in little memory.
 #[derive(Clone)]
 pub struct LazyVec<T>(Elems<T>);
 
@@ -189,7 +155,7 @@ enum Elems<T> {
 }
 
 impl<T> LazyVec<T> {
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.0 {
@@ -198,7 +164,7 @@ impl<T> LazyVec<T> {
         }
     }
 
-    /// Whether there is no element.
+    /// Returns whether there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -206,7 +172,7 @@ impl<T> LazyVec<T> {
 }
 
 impl<T: Clone + DeserializeOwned> LazyVec<T> {
-    /// The elements. One that does not fit `T` is an error, and the next one follows.
+    /// Iterates over the elements. An element that does not fit `T` is an error, and the iteration continues after it.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, DecodeError>> {
         let (owned, arrived) = match &self.0 {
             Elems::Owned(elems) => (elems.as_slice(), None),
@@ -273,7 +239,7 @@ impl<'de, T> Deserialize<'de> for LazyVec<T> {
     }
 }
 
-/// The elements that are still to be decoded.
+/// Decodes the elements of a list one at a time.
 struct Elements<'r, T> {
     raw: &'r Raw,
     reader: Reader<'r, 'r>,
@@ -291,7 +257,7 @@ impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
         let index = self.index;
         self.index += 1;
         let begin = self.reader.cursor;
-        self.reader.budget = Budget::new(&self.raw.limits);
+        self.reader.budget = Budget::new(&self.raw.0.limits);
         let value = T::deserialize(self.reader.value(self.elem));
         Some(value.map_err(|error| {
             self.reader.cursor = begin;
@@ -306,7 +272,7 @@ impl<T: DeserializeOwned> Iterator for Elements<'_, T> {
 
 impl<T> Elements<'_, T> {
     fn skip(&mut self) -> Result<(), Fault> {
-        let mut budget = Budget::new(&self.raw.limits);
+        let mut budget = Budget::new(&self.raw.0.limits);
         skip(
             self.elem,
             &mut self.reader.cursor,

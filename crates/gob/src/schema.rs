@@ -1,7 +1,7 @@
-//! The Go types of Rust values. gob sends a type before its first value, and `Serialize` does not know types.
+//! The Go types of Rust values. gob sends the definition of a type before its first value, and `Serialize` has no types.
 //!
-//! A [`Schema`] belongs to one stream. It is a list of types that refer to each other by index, so a type may refer to itself.
-//! For the type
+//! A [`Schema`] belongs to one stream. It is a list of types that refer to each other by index, so a type may refer to itself. For the
+//! type
 //!
 //! ```text
 //! gob_struct! {
@@ -9,7 +9,7 @@
 //! }
 //! ```
 //!
-//! the first `encode` of a `Tree` adds two types. The eight basic types stand before them in every schema:
+//! the first `encode` of a `Tree` adds two types after the eight basic types of every schema:
 //!
 //! ```text
 //! index  id  shape                                   sent
@@ -18,9 +18,9 @@
 //!     9  66  slice of 8                              second, because type 65 refers to it
 //! ```
 //!
-//! `describe` of `Tree` first reserves index 8 under Rust's `TypeId` and then asks for its fields. `Vec<Tree>` asks for `Tree` again,
-//! gets the reserved index, and the recursion ends. Before the first value, all definitions that it needs are sent; `sent` says which
-//! the peer has. If the value then cannot be encoded, the definitions are marked as not sent: their bytes were dropped too.
+//! `describe` of `Tree` first reserves index 8 for Rust's `TypeId` and then describes its fields. `Vec<Tree>` describes `Tree` again, gets
+//! the reserved index, and the recursion ends. The definitions that a value needs are sent before the value, and `sent` lists the
+//! types that the peer has. If the value cannot be encoded, its definitions count as not sent again, because their bytes are dropped.
 
 use std::{
     any::TypeId,
@@ -30,60 +30,60 @@ use std::{
 
 use crate::{Bytes, Time, definition::Definition, error::EncodeError};
 
-/// A Rust type with a Go type. Declare structs with [`gob_struct!`](crate::gob_struct) and interfaces with
-/// [`gob_interface!`](crate::gob_interface); basic types and collections have theirs here.
+/// A Rust type with a Go type.
 ///
-/// `Vec<T>` is a slice, `[T; N]` an array, `BTreeMap` a map, `Option<T>` and `Box<T>` pointers (which gob
-/// does not show), [`Bytes`] a `[]byte`, `(f64, f64)` a complex number and `()` an empty struct.
+/// [`gob_struct!`](crate::gob_struct) implements it for structs and [`gob_interface!`](crate::gob_interface) for interfaces. This crate
+/// implements it for basic types and collections: `Vec<T>` is a slice, `[T; N]` an array, `BTreeMap` a map, `Option<T>` and `Box<T>` are
+/// pointers (which are not visible in gob), [`Bytes`] is a `[]byte`, `(f64, f64)` a complex number and `()` an empty struct.
 ///
-/// `u8` has no Go type, so that a `Vec<u8>` is not sent as a slice of numbers by mistake.
+/// `u8` has no implementation, so that a `Vec<u8>` is not sent as a slice of numbers by mistake.
 pub trait GobType: 'static {
-    /// Adds the type to the schema of a stream, unless it is there already.
+    /// Adds the type to the schema of a stream, if the schema does not have it yet.
     fn describe(schema: &mut Schema) -> SchemaRef;
 }
 
-/// [`GobType::describe`] of some type. Being called late is what lets types refer to themselves.
+/// [`GobType::describe`] of some type. It is a function and not its result, so that a type can refer to itself.
 pub type Describe = fn(&mut Schema) -> SchemaRef;
 
-/// A type in a [`Schema`]. It means nothing to another schema, which refuses it.
+/// A type in a [`Schema`]. Other schemas refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchemaRef {
     index: usize,
-    /// The schema it was made by; basic types stand in every schema.
+    /// Number of its schema, or [`EVERY_SCHEMA`] for a basic type.
     owner: u64,
 }
 
-/// The types an encoder has met so far on its stream, and which of them the peer knows.
+/// The types of an encoder's stream, and which of them the peer has.
 #[derive(Debug)]
 pub struct Schema {
     types: Vec<Described>,
     known: HashMap<TypeId, SchemaRef>,
     next_id: i64,
     number: u64,
-    /// The types that the peer knows, in the order in which they were sent.
+    /// The types that the peer has, in the order in which they were sent.
     sent: Vec<SchemaRef>,
 }
 
-/// Numbers the schemas of a process.
+/// The number of the next schema of this process.
 static SCHEMAS: AtomicU64 = AtomicU64::new(EVERY_SCHEMA + 1);
 
 /// The owner of the basic types.
 const EVERY_SCHEMA: u64 = 0;
 
-// Go gave the first user type 65 up to 1.19 and gives it 64 since. Every decoder takes 65.
+// The id of the first user type is 65 up to Go 1.19, and 64 in later versions. All decoders accept 65.
 const FIRST_ID: i64 = 65;
 
 const INTERFACE_ID: i64 = 8;
 
 #[derive(Debug)]
 struct Described {
-    // As on the wire.
+    // The id on the wire.
     id: i64,
     shape: Shape,
     sent: bool,
 }
 
-/// What values of a type look like.
+/// The form of the values of a type.
 #[derive(Debug)]
 pub(crate) enum Shape {
     Bool,
@@ -118,7 +118,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// For error texts.
+    /// Returns the name of the shape for error texts.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -138,7 +138,7 @@ impl Shape {
     }
 }
 
-// The basic types stand at their own ids.
+// The index of a basic type is its id.
 const BASIC: [Shape; 8] = [
     Shape::Bool,
     Shape::Bool,
@@ -170,7 +170,7 @@ impl Schema {
         }
     }
 
-    /// Describes `T` as the Go struct `name` with these fields, in the order of `T`'s `Serialize`.
+    /// Describes `T` as the Go struct `name` with these fields, in the order in which `T` serializes them.
     pub fn structure<T: 'static>(
         &mut self,
         name: &'static str,
@@ -196,8 +196,8 @@ impl Schema {
         ty
     }
 
-    /// Describes `T`, an enum of newtype variants, as a Go interface. The variants' serde names are the names
-    /// under which the Go program has registered the concrete types (`gob.RegisterName`).
+    /// Describes `T`, an enum of newtype variants, as a Go interface. The serde names of the variants are the names under which the Go
+    /// program registered the concrete types (`gob.RegisterName`).
     pub fn interface<T: 'static>(
         &mut self,
         variants: &'static [(&'static str, Describe)],
@@ -208,8 +208,8 @@ impl Schema {
         }
     }
 
-    /// Describes `T` as the Go type `name` that implements `GobEncoder`. `T` serializes as bytes; a struct
-    /// field is left out when they equal `zero`, the encoding of Go's zero value.
+    /// Describes `T` as the Go type `name` that implements `GobEncoder`. `T` serializes as bytes. A struct field is omitted if its bytes are
+    /// `zero`, the encoding of Go's zero value.
     pub fn gob_encoder<T: 'static>(
         &mut self,
         name: &'static str,
@@ -221,7 +221,7 @@ impl Schema {
         }
     }
 
-    // Go numbers a slice, array or map after its elements. They may refer to it, so it stands there before.
+    // Go assigns the id of a slice, array or map after those of its elements. The elements may refer to it, so its index is reserved first.
     fn collection<T: 'static>(&mut self, shape: impl FnOnce(&mut Self) -> Shape) -> SchemaRef {
         if let Some(ty) = self.known::<T>() {
             return ty;
@@ -269,7 +269,7 @@ impl Schema {
         known.ok_or(EncodeError::ForeignType)
     }
 
-    /// The type's id on the wire.
+    /// Returns the id of the type on the wire.
     pub(crate) fn id(&self, ty: SchemaRef) -> Result<i64, EncodeError> {
         Ok(self.get(ty)?.id)
     }
@@ -282,7 +282,7 @@ impl Schema {
         Ok(matches!(self.shape(ty)?, Shape::Struct { .. }))
     }
 
-    /// Records that the peer gets to know the type. False if it knows it already.
+    /// Marks the type as sent. Returns false if it was sent before.
     pub(crate) fn send(&mut self, ty: SchemaRef) -> Result<bool, EncodeError> {
         if self.get(ty)?.sent {
             return Ok(false);
@@ -294,12 +294,12 @@ impl Schema {
         Ok(true)
     }
 
-    /// How many types the peer knows, for [`unsend`](Self::unsend).
+    /// Returns the number of sent types, for [`unsend`](Self::unsend).
     pub(crate) fn sent(&self) -> usize {
         self.sent.len()
     }
 
-    /// Forgets that the peer knows the types that were sent after the first `count`.
+    /// Marks all types after the first `count` sent ones as not sent.
     pub(crate) fn unsend(&mut self, count: usize) {
         for ty in self.sent.split_off(count.min(self.sent.len())) {
             if let Some(described) = self.types.get_mut(ty.index) {
@@ -308,7 +308,7 @@ impl Schema {
         }
     }
 
-    /// The definition to send for a type, and the types it refers to; `None` for a type that has none.
+    /// Returns the definition of a type and the types that it refers to, or `None` for a type that needs no definition.
     pub(crate) fn definition(
         &self,
         ty: SchemaRef,

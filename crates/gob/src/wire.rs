@@ -1,10 +1,10 @@
-//! The primitives every gob value is made of: unsigned and signed integers, floats and counted bytes.
+//! The primitives of gob: unsigned and signed integers, floats, and bytes with a count.
 //!
 //! Source: Go `encoding/gob` doc.go, "Encoding Details".
 
 use crate::error::Fault;
 
-/// Reads primitives from the front of a byte slice. Never reads past its end.
+/// Reads primitives from the start of a byte slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],
@@ -15,7 +15,7 @@ impl<'a> Cursor<'a> {
         Self { rest: bytes }
     }
 
-    /// Bytes not yet read.
+    /// Returns the number of unread bytes.
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    // Go accepts more bytes than a number needs, so this does too.
+    // Like Go, this accepts more bytes than a number needs.
     fn long_uint(&mut self, head: u8, rest: &'a [u8]) -> Result<u64, Fault> {
         let width = usize::from(head.wrapping_neg());
         if width > size_of::<u64>() {
@@ -63,7 +63,7 @@ impl<'a> Cursor<'a> {
         self.uint().map(|bits| f64::from_bits(bits.swap_bytes()))
     }
 
-    /// A byte count and that many bytes: a string, `[]byte`, or the output of a `GobEncoder`.
+    /// Reads a byte count and that many bytes: a string, a `[]byte`, or the output of a `GobEncoder`.
     #[inline]
     pub(crate) fn counted(&mut self) -> Result<&'a [u8], Fault> {
         let count = self.uint()?;
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
         Ok(bytes)
     }
 
-    /// The zero byte in front of a top-level value that is not a struct.
+    /// Reads the zero byte before a top-level value that is not a struct.
     pub(crate) fn singleton_marker(&mut self) -> Result<(), Fault> {
         match self.uint()? {
             0 => Ok(()),
@@ -100,7 +100,7 @@ pub(crate) fn put_uint(out: &mut Vec<u8>, value: u64) {
     out.extend(digits());
 }
 
-/// Appends a signed integer: the sign moves to the lowest bit.
+/// Appends a signed integer, with the sign in the lowest bit.
 pub(crate) fn put_int(out: &mut Vec<u8>, value: i64) {
     put_uint(out, (value << 1 ^ value >> 63).cast_unsigned());
 }

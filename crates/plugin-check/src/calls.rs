@@ -1,10 +1,10 @@
-//! Checks of calls: every method with valid and invalid arguments, and many calls.
+//! Checks of calls: every method with valid and invalid arguments, recorded calls, and load.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use gob::Decoder;
+use gob::{DecodeError, Decoder};
 use rollouts_rpc::host::{AnyClient, HostSession};
 use rollouts_rpc::testing::{LIMITS, NoArgument, Recording, recordings};
 use serde::de::IgnoredAny;
@@ -12,13 +12,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{sleep, timeout};
 
 use crate::process::{Plugin, text};
-use crate::replies::{self, Response, methods};
 use crate::report::Level::{Must, Should};
 use crate::report::{Report, Seen};
 use crate::session::patient;
 use crate::{Args, Kind};
 
-/// How long a process that crashes may take to be gone.
+/// How long a crashing process may take to exit.
 const CRASH: Duration = Duration::from_secs(1);
 
 gob::gob_struct! {
@@ -51,7 +50,7 @@ gob::gob_interface! {
     }
 }
 
-/// The argument type of the method without any field: Go leaves out zero values.
+/// Returns the argument type of the method without any field, which is an argument of zero values in Go.
 fn empty(kind: Kind, method: &str) -> Argument {
     let nothing = Nothing { unused: true };
     match (kind, method) {
@@ -91,26 +90,26 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
 
     if report.wants(&["call"]) {
         let mut after_all = ["call.survives", "call.ping", "call.log"].into_iter();
-        report.carries_out_all = after_all.any(|check| report.is_asked(check));
+        report.runs_all = after_all.any(|check| report.is_selected(check));
         arguments(args, report, &session, &client).await;
         for recording in recordings(kind) {
             let section = format!("call.{}", recording.version);
-            if report.carries_out_all || report.wants(&[&section]) {
+            if report.runs_all || report.wants(&[&section]) {
                 replay(args, report, &session, recording).await;
             }
         }
-        report.carries_out_all = false;
+        report.runs_all = false;
     }
     if report.wants(&["load"]) {
         load(args, report, &client, &plugin).await;
     }
     let ping = patient(args, session.ping()).await;
     if ping.is_err() {
-        // A process that crashes closes its connection before it is gone.
+        // A crashing process closes its connection before it exits.
         sleep(CRASH).await;
     }
     let running = plugin.is_running().map(|running| running.then_some(()));
-    let running = running.and_then(|running| running.ok_or("it has ended".to_owned()));
+    let running = running.and_then(|running| running.ok_or("it exited".to_owned()));
     report.must(
         "call.survives",
         "the process still runs after all calls",
@@ -120,7 +119,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     report.must(
         "call.log",
         "no log line crashes the controller",
-        log(&plugin.log()),
+        log(&plugin.log().lines()),
     );
 }
 
@@ -130,34 +129,34 @@ async fn arguments(args: &Args, report: &mut Report, session: &HostSession, clie
         let check = |name: &str| format!("call.{method}.{name}");
         let rule = format!("{method} with nil is answered, and the next call too");
         let nil = answered(args, client, method, &None);
-        report.carry_out(Must, &check("nil"), rule, nil).await;
+        report.run(Must, &check("nil"), rule, nil).await;
 
         let rule = format!("{method} with a string is answered, and the next call too");
         let string = Some(Argument::Text("text".to_owned()));
         let string = answered(args, client, method, &string);
-        report.carry_out(Must, &check("string"), rule, string).await;
+        report.run(Must, &check("string"), rule, string).await;
 
         let rule = format!(
             "{method} with a type that is not registered is answered, and the next call too"
         );
-        // On a stream of its own: Go's server loses its place in it.
+        // On a separate stream, because Go's server loses its position in the stream.
         let unregistered = async {
             let client = patient(args, session.dispense_any(args.kind.plugin())).await?;
             let argument = Some(Argument::Unregistered(Odd::default()));
             answered(args, &client, method, &argument).await
         };
         report
-            .carry_out(Should, &check("unregistered"), rule, unregistered)
+            .run(Should, &check("unregistered"), rule, unregistered)
             .await;
 
         let rule = format!("{method} with an empty argument is answered, and the next call too");
         let empty = Some(empty(args.kind, method));
         let empty = answered(args, client, method, &empty);
-        report.carry_out(Must, &check("empty"), rule, empty).await;
+        report.run(Must, &check("empty"), rule, empty).await;
     }
 }
 
-/// Returns `Ok` if the call is answered, also with an error, and the next call too.
+/// Returns `Ok` if the call is answered, also with an error, and the next call is answered too.
 async fn answered(
     args: &Args,
     client: &AnyClient,
@@ -184,7 +183,7 @@ fn one_line(text: &str) -> Seen {
     }
 }
 
-/// Sends what a released controller has sent, and reads what comes back as it does.
+/// Makes the recorded calls of a released controller, and decodes the replies as it does.
 async fn replay(args: &Args, report: &mut Report, session: &HostSession, recording: &Recording) {
     let version = recording.version;
     let opened = patient(args, session.dispense_stream(args.kind.plugin())).await;
@@ -213,7 +212,7 @@ async fn replay(args: &Args, report: &mut Report, session: &HostSession, recordi
         let check = format!("call.{version}.{method}");
         let rule = format!("{method} of controller {version} is answered as it reads it");
         report.must(check.clone(), rule, reply.clone().map(drop));
-        // Type returns a name and no error.
+        // Type returns a name and never an error.
         if let (Ok(refusal), true) = (reply, method != "Type") {
             let rule = format!("the error of {method} is one line without %");
             report.should(format!("{check}.text"), rule, one_line(&refusal));
@@ -245,12 +244,12 @@ async fn reply(
                 if replies.poll_value::<IgnoredAny>().map_err(text)?.is_some() {
                     return Ok(Err(found.error.clone()));
                 }
-            } else if let Some(body) = replies::body(kind, method, replies).map_err(text)? {
+            } else if let Some(body) = body(kind, method, replies).map_err(text)? {
                 return Ok(body);
             }
         }
         match stream.read(&mut chunk).await.map_err(text)? {
-            0 => return Err("the stream ends".to_owned()),
+            0 => return Err("the plugin closed the stream".to_owned()),
             read => replies
                 .handle_input(chunk.get(..read).unwrap_or_default())
                 .map_err(text)?,
@@ -267,7 +266,7 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     let at_once = patient(args, at_once).await;
     let same = at_once.and_then(|names| match names {
         1 => Ok(()),
-        names => Err(format!("there are {names} answers")),
+        names => Err(format!("there are {names} different answers")),
     });
     report.must(
         "load.at-once",
@@ -320,7 +319,7 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
         .and(plugin.memory())
         .and_then(|memory| match memory <= limit {
             true => Ok(()),
-            false => Err(format!("it has {} MiB", memory >> 20)),
+            false => Err(format!("it uses {} MiB", memory >> 20)),
         });
     report.must(
         "load.memory",
@@ -329,7 +328,7 @@ async fn load(args: &Args, report: &mut Report, client: &AnyClient, plugin: &Plu
     );
 }
 
-/// The host reads a JSON object as a log record. It panics if one of three keys is not a string.
+/// Checks that no log line crashes the host. It parses a JSON object as a record, and panics if one of three keys is not a string.
 pub(crate) fn log(lines: &[String]) -> Seen {
     for line in lines {
         let Ok(serde_json::Value::Object(record)) = serde_json::from_str(line) else {
@@ -337,11 +336,124 @@ pub(crate) fn log(lines: &[String]) -> Seen {
         };
         for key in ["@level", "@message", "@timestamp"] {
             if record.get(key).is_some_and(|value| !value.is_string()) {
-                return Err(format!("{key} is no text in {line:?}"));
+                return Err(format!("{key} is not a string in {line:?}"));
             }
         }
     }
     Ok(())
+}
+
+gob::gob_struct! {
+    struct Response as "Response" {
+        seq: u64 as "Seq",
+        error: String as "Error",
+    }
+
+    struct RpcError as "RpcError" {
+        text: String as "ErrorString",
+    }
+
+    struct VerifyWeightResponse as "VerifyWeightResponse" {
+        verified: i32 as "Verified",
+        error: RpcError as "Err",
+    }
+
+    struct Measurement as "Measurement" {
+        phase: String as "Phase",
+        message: String as "Message",
+    }
+
+    struct StepResponse as "Response" {
+        result: StepResult as "Result",
+        error: RpcError as "Error",
+    }
+
+    struct StepResult as "RpcStepResult" {
+        phase: String as "Phase",
+        status: gob::Bytes as "Status",
+    }
+}
+
+/// Returns the methods of a kind that take an argument.
+fn methods(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::Router => &[
+            "UpdateHash",
+            "SetWeight",
+            "VerifyWeight",
+            "SetHeaderRoute",
+            "SetMirrorRoute",
+            "RemoveManagedRoutes",
+        ],
+        Kind::Metric => &[
+            "Run",
+            "Resume",
+            "Terminate",
+            "GarbageCollect",
+            "GetMetadata",
+        ],
+        Kind::Step => &["Run", "Terminate", "Abort"],
+    }
+}
+
+/// Decodes the body of a reply as a controller does. Returns `None` if more bytes are needed, and otherwise the text of the plugin's
+/// error, which is empty after success.
+fn body(
+    kind: Kind,
+    method: &str,
+    stream: &mut Decoder,
+) -> Result<Option<Seen<String>>, DecodeError> {
+    let phase = |phase: &str, known: &[&str]| match known.contains(&phase) {
+        true => Ok(String::new()),
+        false => Err(format!("its phase is {phase:?}")),
+    };
+    Ok(match (kind, method) {
+        (_, "Type") => stream.poll_value::<String>()?.map(|_| Ok(String::new())),
+        (Kind::Router, "VerifyWeight") => {
+            stream
+                .poll_value::<VerifyWeightResponse>()?
+                .map(|reply| match reply.verified {
+                    0..=2 => Ok(reply.error.text),
+                    other => Err(format!("Verified is {other}")),
+                })
+        }
+        (Kind::Metric, "Run" | "Resume" | "Terminate") => {
+            stream.poll_value::<Measurement>()?.map(|reply| {
+                let known = [
+                    "Pending",
+                    "Running",
+                    "Successful",
+                    "Failed",
+                    "Error",
+                    "Inconclusive",
+                ];
+                phase(&reply.phase, &known)?;
+                Ok(reply.message)
+            })
+        }
+        (Kind::Metric, "GetMetadata") => {
+            let found = stream.poll_value::<BTreeMap<String, String>>()?;
+            found.map(|mut reply| Ok(reply.remove("error").unwrap_or_default()))
+        }
+        (Kind::Step, "Run" | "Terminate" | "Abort") => {
+            stream.poll_value::<StepResponse>()?.map(|reply| {
+                if reply.error.text.is_empty() {
+                    phase(
+                        &reply.result.phase,
+                        &["Running", "Successful", "Failed", "Error"],
+                    )?;
+                    let status = &reply.result.status.0;
+                    let is_json = status.is_empty()
+                        || serde_json::from_slice::<serde_json::Value>(status).is_ok();
+                    if !is_json {
+                        return Err("its status is not JSON".to_owned());
+                    }
+                }
+                Ok(reply.error.text)
+            })
+        }
+        _ => stream.poll_value::<RpcError>()?.map(|reply| Ok(reply.text)),
+    })
 }
 
 #[cfg(test)]
@@ -363,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_one_line_without_a_format() {
+    fn an_error_text_is_one_line_without_percent() {
         assert!(one_line("no: not at all").is_ok());
         assert!(one_line("50%").is_err());
         assert!(one_line("a\nb").is_err());

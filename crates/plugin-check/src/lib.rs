@@ -1,26 +1,24 @@
-//! A conformance kit for plugins of Argo Rollouts, whatever they are written in.
+//! A conformance kit for Argo Rollouts plugins in any language.
 //!
-//! It starts the plugin as the controller does, calls it with what released controllers have sent, and writes down what it
-//! finds. A check of level `must` is about something that breaks a controller, a rollout or a call; `should` is about
-//! something that a controller survives, such as a log line that is hard to read.
+//! It starts the plugin as the controller does, makes recorded and invalid calls, and reports its findings. A failed check of level `must`
+//! breaks a controller, a rollout or a call. A controller survives a failed check of level `should`, such as a log line that is
+//! hard to read.
 //!
 //! ```text
-//! checks          what
-//! by-hand.*       started without a controller
-//! announce.*      the handshake line, and the environment it depends on
+//! checks          subject
+//! by-hand.*       start without a controller
+//! announce.*      handshake line and environment
 //! session.*       streams, ping, dispense, unknown methods
-//! call.*          every method: with nil, another type, an empty argument, and what released controllers sent
-//! load.*          calls at once, big arguments, memory
-//! life.*          idle, quit, hang-up, kill, signals, log lines
+//! call.*          every method with nil, another type, an empty argument, and the recorded calls of released controllers
+//! load.*          concurrent calls, large arguments, memory
+//! life.*          idle session, quit, closed connection, kill, signals, log lines
 //! ```
 
 mod calls;
 mod life;
 mod process;
-mod replies;
 mod report;
 mod session;
-mod sniffer;
 mod start;
 
 use std::ffi::OsString;
@@ -32,16 +30,16 @@ use rollouts_rpc::goplugin::handshake::PluginKind;
 
 pub use report::{Finding, Level, Outcome, Report};
 
-/// What to check, and how long to wait.
+/// The plugin to check, and the timeouts.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(
     version,
-    about = "Checks a plugin of Argo Rollouts as the controller would use it"
+    about = "Checks an Argo Rollouts plugin: starts and calls it as the controller does"
 )]
 pub struct Args {
-    /// The plugin.
+    /// Path of the plugin.
     pub binary: PathBuf,
-    /// What the controller would use it as.
+    /// Kind of the plugin.
     #[arg(long)]
     pub kind: Kind,
     /// Arguments of the plugin, as in the controller's ConfigMap.
@@ -50,16 +48,16 @@ pub struct Args {
     /// Print the findings as JSON instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// Seconds without a call: a controller gives up on a stream that is not acknowledged within 75.
+    /// Length of the idle session, in seconds. A controller closes a session if a stream is not acknowledged within 75 s.
     #[arg(long, value_name = "SECONDS", default_value_t = 80)]
     pub idle: u64,
-    /// Seconds that a call may take.
+    /// Longest time of a call, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 40)]
     pub patience: u64,
-    /// MiB that the plugin may have in memory after all calls.
+    /// Most memory of the plugin after all calls, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     pub memory: u64,
-    /// Only checks whose name begins with this.
+    /// Run only the checks whose names start with this.
     #[arg(long, value_name = "PREFIX")]
     pub only: Vec<String>,
 }
@@ -71,7 +69,7 @@ pub enum Kind {
     Router,
     /// A metric provider.
     Metric,
-    /// A step.
+    /// A step plugin.
     Step,
 }
 
@@ -91,13 +89,13 @@ impl Args {
     }
 }
 
-/// Runs the checks and prints what they found. The exit code is 1 if a plugin fails what it must, 2 if the checks cannot
-/// run, and 130 after an interrupt.
+/// Runs the checks and prints the report. The exit code is 1 if the plugin fails a check of level `must`, 2 if the checks cannot run, and
+/// 130 after an interrupt.
 #[must_use]
 #[allow(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a person or a program reads it"
+    reason = "the report is the output of the program"
 )]
 pub fn main(args: Args) -> ExitCode {
     let json = args.json;
@@ -129,7 +127,7 @@ pub fn main(args: Args) -> ExitCode {
     }
 }
 
-/// Runs the checks. From then on an interrupt does not end this process by itself.
+/// Runs the checks. It installs a handler of SIGINT, so afterwards an interrupt does not end this process.
 pub async fn check(args: Args) -> Report {
     let mut report = Report::new(&args);
     if report.wants(&["by-hand", "other-kind"]) {

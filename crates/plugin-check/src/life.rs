@@ -1,9 +1,10 @@
-//! Checks of a process's life: an idle session, Quit, signals, a second process.
+//! Checks of the process: idle session, Quit, closed connection, signals, and a second process.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use rollouts_rpc::host::HostSession;
+use rollouts_rpc::testing::NoArgument;
 use rustix::process::Signal;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,38 +17,34 @@ use crate::report::{Report, Seen};
 use crate::session::patient;
 use crate::start::yes;
 
-/// A controller kills a plugin that is still there after Quit.
+/// A controller kills a plugin that does not exit within this time after Quit.
 const QUIT: Duration = Duration::from_secs(2);
 
-/// How long a plugin may take to exit after its host is gone.
+/// How long a plugin may take to exit after its host closed the connection.
 const GONE: Duration = Duration::from_secs(10);
 
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let rule = format!("after {} s without a call a ping is answered", args.idle);
-    report.carry_out(Must, "life.idle", rule, idle(args)).await;
+    report.run(Must, "life.idle", rule, idle(args)).await;
     quit(args, report).await;
     let rule = "it exits after its host is gone";
     report
-        .carry_out(Should, "life.hang-up", rule, hang_up(args))
+        .run(Should, "life.hang-up", rule, hang_up(args))
         .await;
     let rule = "a connection that is closed at once does not stop the host from connecting";
-    report
-        .carry_out(Should, "life.knock", rule, knock(args))
-        .await;
+    report.run(Should, "life.knock", rule, knock(args)).await;
     let rule = "it ignores SIGINT, which is for the host";
     report
-        .carry_out(Must, "life.interrupt", rule, interrupt(args))
+        .run(Must, "life.interrupt", rule, interrupt(args))
         .await;
     let rule = "it exits after SIGTERM";
     report
-        .carry_out(Must, "life.terminate", rule, terminate(args))
+        .run(Must, "life.terminate", rule, terminate(args))
         .await;
     let rule = "after a kill it can be started again";
-    report
-        .carry_out(Must, "life.restart", rule, restart(args))
-        .await;
+    report.run(Must, "life.restart", rule, restart(args)).await;
     let rule = "two processes serve side by side";
-    report.carry_out(Must, "life.two", rule, two(args)).await;
+    report.run(Must, "life.two", rule, two(args)).await;
 }
 
 async fn hang_up(args: &Args) -> Seen {
@@ -66,12 +63,12 @@ async fn knock(args: &Args) -> Seen {
 }
 
 async fn interrupt(args: &Args) -> Seen {
-    // The parent of the kit may ignore SIGINT, and a child inherits that, but not a handler.
+    // A child inherits an ignored SIGINT, but not a handler. The parent of this process may ignore SIGINT.
     let _handler = signal(SignalKind::interrupt()).map_err(text)?;
     let (mut plugin, session) = serving(args).await?;
     plugin.signal(Signal::INT)?;
     sleep(Duration::from_millis(300)).await;
-    yes("it ended")(plugin.is_running()?)?;
+    yes("it exited")(plugin.is_running()?)?;
     patient(args, session.ping()).await
 }
 
@@ -85,8 +82,8 @@ async fn restart(args: &Args) -> Seen {
     let (plugin, session) = serving(args).await?;
     plugin.signal(Signal::KILL)?;
     let died = timeout(GONE, session.ping()).await;
-    let died = died.map_err(|_| "the connection stays".to_owned())?;
-    yes("it answers")(died.is_err())?;
+    let died = died.map_err(|_| "the connection stays open".to_owned())?;
+    yes("it still answers")(died.is_err())?;
     plugin.ended(GONE).await?;
     serving(args).await.map(drop)
 }
@@ -98,13 +95,13 @@ async fn two(args: &Args) -> Seen {
     patient(args, other.ping()).await
 }
 
-/// The plugin ends in time, however.
+/// Checks that the plugin exits in time, with any code.
 async fn ends(plugin: Plugin) -> Seen {
     let status = plugin.ended(GONE).await?.status;
-    status.map(drop).ok_or("it stays".to_owned())
+    status.map(drop).ok_or("it does not exit".to_owned())
 }
 
-/// A plugin that has answered a ping.
+/// Starts a plugin, opens a session and calls Ping.
 async fn serving(args: &Args) -> Seen<(Plugin, HostSession)> {
     let plugin = Plugin::start(args).await?;
     let (session, _frames) = plugin.session(args).await?;
@@ -118,7 +115,7 @@ async fn idle(args: &Args) -> Seen {
     let client = patient(args, session.dispense_any(kind)).await?;
     sleep(Duration::from_secs(args.idle)).await;
     patient(args, session.ping()).await?;
-    let call = client.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>);
+    let call = client.call::<_, String>("Plugin.Type", &None::<NoArgument>);
     patient(args, call).await.map(drop)
 }
 
@@ -127,7 +124,7 @@ async fn quit(args: &Args, report: &mut Report) {
         let (plugin, session) = serving(args).await?;
         let acknowledged = patient(args, session.quit()).await;
         drop(session);
-        let log = plugin.log_handle();
+        let log = plugin.log();
         Ok((acknowledged, plugin.ended(QUIT).await?, log.lines()))
     };
     let (acknowledged, ended, log) = match quitting.await {
@@ -142,7 +139,7 @@ async fn quit(args: &Args, report: &mut Report) {
     report.must(
         "life.quit",
         "it exits within 2 s of Quit",
-        status.map(drop).ok_or("it stays".to_owned()),
+        status.map(drop).ok_or("it does not exit".to_owned()),
     );
     report.should(
         "life.quit-reply",
@@ -153,16 +150,16 @@ async fn quit(args: &Args, report: &mut Report) {
     report.must(
         "life.exit-code",
         "its exit code after Quit is 0",
-        yes("it is not")(code),
+        yes("the exit code is not 0, or there is none")(code),
     );
     report.should(
         "life.socket",
         "its socket is removed",
-        yes("it is still there")(files == 0),
+        yes("the socket is still there")(files == 0),
     );
     let stdout = match stray_stdout {
         0 => Ok(()),
-        bytes => Err(format!("there are {bytes} bytes")),
+        bytes => Err(format!("there are {bytes} more bytes")),
     };
     report.must(
         "life.stdout",
@@ -178,7 +175,7 @@ async fn quit(args: &Args, report: &mut Report) {
     report.should(
         "life.log-lines",
         "each log line is shorter than 64 KiB, where the host would split it",
-        yes("one is longer")(long),
+        yes("a line is longer")(long),
     );
     report.should(
         "life.log-times",
@@ -187,7 +184,7 @@ async fn quit(args: &Args, report: &mut Report) {
     );
 }
 
-/// Go reads a time with exactly six digits behind the point; any other record is logged as raw text.
+/// Checks the time of a record. Go parses only a time with exactly six fractional digits, and logs any other record as raw text.
 fn time(line: &str) -> Seen {
     let Ok(record) = serde_json::from_str::<serde_json::Value>(line) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `rollouts-plugin-check BINARY --kind router|metric|step`: see the library.
+//! `rollouts-plugin-check BINARY --kind router|metric|step`; the library has all the code.
 
 use std::process::ExitCode;
 

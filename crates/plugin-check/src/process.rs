@@ -1,14 +1,19 @@
-//! A plugin's process, watched from outside.
+//! The process of a plugin, and a connection that reads the plugin's yamux frames.
 
+use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use rollouts_rpc::host::HostSession;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, BufReader, ReadBuf,
+};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
@@ -16,26 +21,25 @@ use tokio::time::timeout;
 
 use crate::Args;
 use crate::report::Seen;
-use crate::sniffer::{Frames, Sniffer};
 
-/// How long a plugin has for its handshake line.
+/// How long a plugin may take to write its handshake line.
 const START: Duration = Duration::from_secs(60);
 
-/// The variable with the cookie.
+/// The variable with the magic cookie.
 pub(crate) const COOKIE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
 
-/// A plugin that was started and has announced itself, or ended.
+/// A plugin after its handshake line, or after it closed stdout.
 pub(crate) struct Plugin {
     child: Child,
-    /// The first line on stdout; empty if stdout ended before.
+    /// The first line on stdout; empty if stdout was closed.
     pub(crate) line: String,
     stdout: JoinHandle<u64>,
-    log: Arc<Mutex<Vec<String>>>,
-    /// Where its socket should be.
+    log: Log,
+    /// `TMPDIR` of the plugin, where its socket should be.
     pub(crate) dir: tempfile::TempDir,
 }
 
-/// A command as the controller makes it; `change` may undo that.
+/// Returns the command that starts the plugin as the controller does.
 pub(crate) fn command(args: &Args) -> Command {
     let mut command = Command::new(&args.binary);
     command
@@ -68,9 +72,9 @@ impl Plugin {
         let mut child = command.env("TMPDIR", dir.path()).spawn().map_err(text)?;
         let stdout = child.stdout.take().ok_or("no stdout")?;
         let stderr = child.stderr.take().ok_or("no stderr")?;
-        let log = Arc::new(Mutex::new(Vec::new()));
+        let log = Log::default();
         tokio::spawn({
-            let log = Arc::clone(&log);
+            let log = log.clone();
             async move {
                 let mut lines = BufReader::new(stderr);
                 let mut line = Vec::new();
@@ -80,9 +84,7 @@ impl Plugin {
                     .is_ok_and(|read| read > 0)
                 {
                     let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                    log.lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(text);
+                    log.push(text);
                     line.clear();
                 }
             }
@@ -106,14 +108,15 @@ impl Plugin {
         })
     }
 
-    /// The address in the handshake line.
+    /// Returns the path of the socket in the handshake line.
     pub(crate) fn socket(&self) -> Seen<PathBuf> {
         let address = self.line.trim().split('|').nth(3);
-        let address = address.ok_or_else(|| format!("no handshake line: {:?}", self.line))?;
+        let address =
+            address.ok_or_else(|| format!("there is no handshake line: {:?}", self.line))?;
         Ok(PathBuf::from(address))
     }
 
-    /// Opens a session; `Frames` sees what the plugin sends.
+    /// Opens a session. `Frames` has the frames that the plugin sends.
     pub(crate) async fn session(&self, args: &Args) -> Seen<(HostSession, Frames)> {
         let socket = UnixStream::connect(self.socket()?).await.map_err(text)?;
         let (sniffer, frames) = Sniffer::new(socket);
@@ -124,33 +127,30 @@ impl Plugin {
         Ok((session, frames))
     }
 
-    pub(crate) fn log(&self) -> Vec<String> {
-        self.log
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    pub(crate) fn log(&self) -> Log {
+        self.log.clone()
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Seen {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
-        let id = id.and_then(Pid::from_raw).ok_or("it has ended")?;
+        let id = id.and_then(Pid::from_raw).ok_or("the process exited")?;
         kill_process(id, signal).map_err(text)
     }
 
-    /// Bytes of memory that are in use.
+    /// Returns the memory of the process in bytes.
     pub(crate) fn memory(&self) -> Seen<u64> {
-        let id = self.child.id().ok_or("it has ended")?;
+        let id = self.child.id().ok_or("the process exited")?;
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).map_err(text)?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        Ok(kib.ok_or("the system does not say")? * 1024)
+        Ok(kib.ok_or("/proc does not have the memory of the process")? * 1024)
     }
 
     pub(crate) fn is_running(&mut self) -> Seen<bool> {
         Ok(self.child.try_wait().map_err(text)?.is_none())
     }
 
-    /// Waits for its end, as long as `patience`, and kills it then.
+    /// Waits for the process to exit, and kills it after `patience`.
     pub(crate) async fn ended(mut self, patience: Duration) -> Seen<Ended> {
         let status = match timeout(patience, self.child.wait()).await {
             Ok(status) => Some(status.map_err(text)?),
@@ -161,7 +161,7 @@ impl Plugin {
         }
         let stray_stdout = timeout(patience, self.stdout).await;
         let stray_stdout =
-            stray_stdout.map_err(|_| "a child of the plugin keeps its stdout open".to_owned());
+            stray_stdout.map_err(|_| "stdout is still open, in a child of the plugin".to_owned());
         Ok(Ended {
             status,
             stray_stdout: stray_stdout?.map_err(text)?,
@@ -170,13 +170,13 @@ impl Plugin {
     }
 }
 
-/// How a plugin ended.
+/// How a plugin exited.
 pub(crate) struct Ended {
-    /// `None` if it had to be killed.
+    /// Exit status; `None` if it was killed.
     pub(crate) status: Option<ExitStatus>,
-    /// Bytes on stdout behind the handshake line.
+    /// Bytes on stdout after the handshake line.
     pub(crate) stray_stdout: u64,
-    /// What is left of its sockets.
+    /// Number of files left in the socket's directory.
     pub(crate) files: usize,
 }
 
@@ -188,7 +188,8 @@ pub(crate) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// What a plugin writes to stderr, also after its end.
+/// The lines that a plugin writes to stderr. It can be read after the plugin exited.
+#[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
@@ -198,10 +199,150 @@ impl Log {
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
+
+    fn push(&self, line: String) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(line);
+    }
 }
 
-impl Plugin {
-    pub(crate) fn log_handle(&self) -> Log {
-        Log(Arc::clone(&self.log))
+const HEADER: usize = 12;
+const ACK: u16 = 2;
+const PING: u8 = 2;
+
+/// What the plugin sent: acknowledgements and pongs.
+#[derive(Clone, Default)]
+pub(crate) struct Frames(Arc<Mutex<Headers>>);
+
+#[derive(Default)]
+struct Headers {
+    acknowledged: HashSet<u32>,
+    pongs: usize,
+    header: Vec<u8>,
+    payload: usize,
+}
+
+impl Frames {
+    /// Returns whether the plugin acknowledged the stream.
+    pub(crate) fn has_acknowledged(&self, stream: u32) -> bool {
+        self.with(|headers| headers.acknowledged.contains(&stream))
+    }
+
+    /// Returns the number of the host's pings that the plugin answered.
+    pub(crate) fn pongs(&self) -> usize {
+        self.with(|headers| headers.pongs)
+    }
+
+    fn with<T>(&self, read: impl FnOnce(&mut Headers) -> T) -> T {
+        read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Headers {
+    fn scan(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if self.payload > 0 {
+                self.payload -= 1;
+                continue;
+            }
+            self.header.push(*byte);
+            if self.header.len() < HEADER {
+                continue;
+            }
+            let header = std::mem::take(&mut self.header);
+            if let Ok([_, kind, f0, f1, a, b, c, d, length @ ..]) = <[u8; HEADER]>::try_from(header)
+            {
+                let (flags, stream) = (
+                    u16::from_be_bytes([f0, f1]),
+                    u32::from_be_bytes([a, b, c, d]),
+                );
+                if flags & ACK != 0 && kind == PING {
+                    self.pongs += 1;
+                } else if flags & ACK != 0 {
+                    self.acknowledged.insert(stream);
+                }
+                if kind == 0 {
+                    self.payload =
+                        usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+                }
+            }
+        }
+    }
+}
+
+/// A connection that reads the headers of incoming yamux frames.
+pub(crate) struct Sniffer<IO> {
+    io: IO,
+    frames: Frames,
+}
+
+impl<IO> Sniffer<IO> {
+    pub(crate) fn new(io: IO) -> (Self, Frames) {
+        let frames = Frames::default();
+        let sniffer = Self {
+            io,
+            frames: frames.clone(),
+        };
+        (sniffer, frames)
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Sniffer<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        if let Some(read) = buffer.filled().get(before..) {
+            self.frames.with(|headers| headers.scan(read));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Sniffer<IO> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn acknowledgements_and_pongs_are_found_in_pieces_of_any_size() {
+        let bytes = [
+            [0, 1, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0].as_slice(),
+            // A frame with an acknowledgement and three bytes of data that look like a header.
+            &[0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 3, 0, 1, 0],
+            &[0, 2, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9],
+        ]
+        .concat();
+        for cut in 1..bytes.len() {
+            let frames = Frames::default();
+            for piece in bytes.chunks(cut) {
+                frames.with(|headers| headers.scan(piece));
+            }
+            assert!(frames.has_acknowledged(1) && frames.has_acknowledged(3));
+            assert!(!frames.has_acknowledged(5));
+            assert_eq!(frames.pongs(), 1);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What the checks found, for people and for programs.
+//! The report of the checks, as a table and as JSON.
 
 use std::fmt;
 
@@ -7,39 +7,39 @@ use serde_json::json;
 
 use crate::Args;
 
-/// How bad it is to fail a check.
+/// The severity of a failed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Level {
-    /// It breaks a controller, a rollout or a call.
+    /// The failure breaks a controller, a rollout or a call.
     Must,
-    /// A controller survives it.
+    /// A controller survives the failure.
     Should,
 }
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "outcome", content = "detail")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// All is well.
+    /// The plugin follows the rule.
     Passed,
-    /// What was seen instead.
+    /// The plugin does not follow the rule; the text is the observation.
     Failed(String),
 }
 
-/// One check.
+/// One check and its outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Finding {
-    /// Its name, which stays the same from release to release.
+    /// Name of the check, which is stable between releases.
     pub check: String,
-    /// What a plugin does that passes.
+    /// The behaviour of a plugin that passes.
     pub rule: String,
-    /// How bad it is to fail.
+    /// Severity of a failure.
     pub level: Level,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
@@ -48,16 +48,16 @@ pub struct Finding {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// The plugin.
+    /// Path of the plugin.
     pub plugin: String,
     /// The checks, in the order in which they ran.
     pub findings: Vec<Finding>,
     only: Vec<String>,
-    /// Whether checks are carried out that were not asked for, because a later one depends on their calls.
-    pub(crate) carries_out_all: bool,
+    /// Whether checks run that were not selected, because a selected check depends on their calls.
+    pub(crate) runs_all: bool,
 }
 
-/// What a check saw; an error is what was wrong.
+/// The observation of a check; `Err` is the reason of the failure.
 pub(crate) type Seen<T = ()> = Result<T, String>;
 
 impl Report {
@@ -66,7 +66,7 @@ impl Report {
             plugin: args.binary.display().to_string(),
             findings: Vec::new(),
             only: args.only.clone(),
-            carries_out_all: false,
+            runs_all: false,
         }
     }
 
@@ -78,20 +78,20 @@ impl Report {
         self.add(Level::Should, check.into(), rule.into(), seen);
     }
 
-    /// Carries out a check only if it was asked for.
-    pub(crate) async fn carry_out(
+    /// Runs a check if it was selected.
+    pub(crate) async fn run(
         &mut self,
         level: Level,
         check: &str,
         rule: impl Into<String>,
         seen: impl Future<Output = Seen>,
     ) {
-        if self.carries_out_all || self.is_asked(check) {
+        if self.runs_all || self.is_selected(check) {
             self.add(level, check.to_owned(), rule.into(), seen.await);
         }
     }
 
-    /// Whether a check whose name begins with one of these may have been asked for.
+    /// Returns whether a check in one of these sections may have been selected.
     pub(crate) fn wants(&self, sections: &[&str]) -> bool {
         let overlaps =
             |only: &str, section: &str| only.starts_with(section) || section.starts_with(only);
@@ -99,13 +99,13 @@ impl Report {
         self.only.is_empty() || self.only.iter().any(is_in)
     }
 
-    /// Whether this check was asked for.
-    pub(crate) fn is_asked(&self, check: &str) -> bool {
+    /// Returns whether this check was selected.
+    pub(crate) fn is_selected(&self, check: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| check.starts_with(only))
     }
 
     fn add(&mut self, level: Level, check: String, rule: String, seen: Seen) {
-        if !self.is_asked(&check) {
+        if !self.is_selected(&check) {
             return;
         }
         let outcome = match seen {
@@ -120,20 +120,20 @@ impl Report {
         });
     }
 
-    /// Whether the plugin does all that it must.
+    /// Returns whether the plugin passes all checks of level `must`.
     #[must_use]
     pub fn is_conformant(&self) -> bool {
         let mut failed = self.failed();
         !self.findings.is_empty() && !failed.any(|finding| finding.level == Level::Must)
     }
 
-    /// The checks that the plugin fails.
+    /// Returns the checks that the plugin fails.
     pub fn failed(&self) -> impl Iterator<Item = &Finding> {
         let findings = self.findings.iter();
         findings.filter(|finding| finding.outcome != Outcome::Passed)
     }
 
-    /// The report for a program.
+    /// Returns the report as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         let report = json!({
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_plugin_must_do_decides() {
+    fn only_failures_of_level_must_are_not_conformant() {
         let failed = || Err("it did not".to_owned());
         assert!(report(&[(Level::Must, Ok(())), (Level::Should, failed())]).is_conformant());
         assert!(!report(&[(Level::Must, failed())]).is_conformant());

@@ -1,16 +1,16 @@
 //! Checks of a session: streams, pings, Dispense and unknown methods.
 
+use std::time::Duration;
+
 use rollouts_rpc::host::{CallError, HostSession};
+use rollouts_rpc::testing::NoArgument;
 use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::process::{Plugin, text};
+use crate::process::{Frames, Plugin, text};
 use crate::report::{Report, Seen};
-use crate::sniffer::Frames;
 use crate::start::yes;
 use crate::{Args, Kind};
-
-use std::time::Duration;
 
 pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let opened = async {
@@ -127,7 +127,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         "NotYetInvented"
     };
     let method = format!("Plugin.{future}");
-    // Not with nil, which Go's server does not manage to skip.
+    // Not with nil, which Go's server cannot skip.
     let call = plugin.call::<_, IgnoredAny>(&method, &argument);
     report.must(
         "session.future-method",
@@ -136,7 +136,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     );
     let named = patient(
         args,
-        plugin.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>),
+        plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>),
     )
     .await;
     report.must(
@@ -152,7 +152,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     let again = async {
         let second = session.dispense_any(kind).await?;
         let named = second
-            .call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>)
+            .call::<_, String>("Plugin.Type", &None::<NoArgument>)
             .await;
         named.map(drop)
     };
@@ -161,7 +161,7 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
         "a second Dispense returns a plugin that answers",
         patient(args, again).await,
     );
-    let first = plugin.call::<_, String>("Plugin.Type", &None::<rollouts_rpc::testing::NoArgument>);
+    let first = plugin.call::<_, String>("Plugin.Type", &None::<NoArgument>);
     report.must(
         "session.first-goes-on",
         "the first plugin still answers",
@@ -169,16 +169,17 @@ pub(crate) async fn checks(args: &Args, report: &mut Report) {
     );
 }
 
-/// The yamux crate pings by itself while a session is in use.
+/// Checks that the plugin answers a yamux ping. The host's yamux crate sends pings while a session is in use.
 async fn pong(args: &Args, session: &HostSession, frames: &Frames) -> Seen {
     let begin = Instant::now();
     while frames.pongs() == 0 && begin.elapsed() < Duration::from_secs(15) {
         patient(args, session.ping()).await?;
         sleep(Duration::from_millis(50)).await;
     }
-    yes("none was within 15 s")(frames.pongs() > 0)
+    yes("no ping was answered within 15 s")(frames.pongs() > 0)
 }
 
+/// Waits up to 2 s until `holds` returns true.
 async fn until(holds: impl Fn() -> bool) -> Seen {
     for _ in 0..100 {
         if holds() {
@@ -186,10 +187,10 @@ async fn until(holds: impl Fn() -> bool) -> Seen {
         }
         sleep(Duration::from_millis(20)).await;
     }
-    Err("it is not".to_owned())
+    Err("it is not acknowledged within 2 s".to_owned())
 }
 
-/// The outcome of a call, unless it takes too long.
+/// Waits for the outcome of a call, for the time in `--patience`.
 pub(crate) async fn patient<T>(
     args: &Args,
     call: impl Future<Output = Result<T, CallError>>,
@@ -200,11 +201,11 @@ pub(crate) async fn patient<T>(
         .map_err(text)
 }
 
-/// A call that has to be refused by net/rpc.
+/// Checks that a call is refused with an error of net/rpc.
 async fn refused<T>(args: &Args, call: impl Future<Output = Result<T, CallError>>) -> Seen {
     match timeout(args.patience(), call).await {
         Err(_elapsed) => Err(format!("no answer within {} s", args.patience)),
-        Ok(Ok(_)) => Err("it is answered".to_owned()),
+        Ok(Ok(_)) => Err("it is not refused".to_owned()),
         Ok(Err(CallError::Refused(text))) if !text.is_empty() => Ok(()),
         Ok(Err(other)) => Err(other.to_string()),
     }

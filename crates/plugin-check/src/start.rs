@@ -13,7 +13,7 @@ use crate::report::{Report, Seen};
 /// How long a plugin may take to exit without a host.
 const BY_HAND: Duration = Duration::from_secs(10);
 
-/// Started without the cookie, or with that of another kind.
+/// Checks a start without the cookie, and with an unknown cookie.
 pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
     for (name, cookie) in [("by-hand", None), ("other-kind", Some("no such kind"))] {
         let mut command = command(args);
@@ -33,7 +33,7 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
         report.must(
             check("ends"),
             "it exits by itself",
-            code.map(drop).ok_or("it stays".to_owned()),
+            code.map(drop).ok_or("it does not exit".to_owned()),
         );
         let failed = |code| {
             if code == Some(0) {
@@ -56,7 +56,7 @@ pub(crate) async fn by_hand(args: &Args, report: &mut Report) {
 async fn alone(command: Command) -> Seen<(Option<i32>, String, Vec<String>)> {
     let plugin = Plugin::start_with(command).await?;
     let line = plugin.line.clone();
-    let log = plugin.log_handle();
+    let log = plugin.log();
     let ended = plugin.ended(BY_HAND).await?;
     let code = ended.status.map(|status| status.code().unwrap_or(-1));
     Ok((code, line, log.lines()))
@@ -70,7 +70,7 @@ fn empty(line: &str) -> Seen {
     }
 }
 
-/// The handshake line. False if there is nothing to go on with.
+/// Checks the handshake line. Returns false if the other checks cannot run.
 pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     let plugin = match Plugin::start(args).await {
         Ok(plugin) => plugin,
@@ -143,7 +143,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
         if found.file_type().is_socket() {
             Ok(())
         } else {
-            Err("it is something else".to_owned())
+            Err("it is not a socket".to_owned())
         }
     });
     report.must(
@@ -167,7 +167,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     report.should(
         "announce.tmpdir",
         "the socket is in TMPDIR",
-        in_dir.and_then(yes("it is elsewhere")),
+        in_dir.and_then(yes("it is in another directory")),
     );
     drop(plugin);
 
@@ -184,23 +184,19 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
         command.env("PLUGIN_PROTOCOL_VERSIONS", "3,x,1");
     });
     let rule = "it takes version 1 of those that the host accepts";
-    report
-        .carry_out(Must, "announce.many-versions", rule, many)
-        .await;
+    report.run(Must, "announce.many-versions", rule, many).await;
     let none = announced(|command| {
         command.env_remove("PLUGIN_PROTOCOL_VERSIONS");
     });
     let rule = "it announces version 1 to a host that names none";
-    report
-        .carry_out(Must, "announce.no-version", rule, none)
-        .await;
+    report.run(Must, "announce.no-version", rule, none).await;
     let ports = announced(|command| {
         command
             .env_remove("PLUGIN_MIN_PORT")
             .env_remove("PLUGIN_MAX_PORT");
     });
     report
-        .carry_out(
+        .run(
             Must,
             "announce.no-ports",
             "it needs no range of ports",
@@ -210,6 +206,7 @@ pub(crate) async fn announcement(args: &Args, report: &mut Report) -> bool {
     true
 }
 
+/// Returns a function that converts `false` to an error.
 pub(crate) fn yes(otherwise: &'static str) -> impl Fn(bool) -> Seen {
     move |holds| {
         if holds {

@@ -1,4 +1,4 @@
-//! The kit meets every example: each does what it must, and what it should.
+//! Runs the kit on the examples: each passes all checks.
 
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Parser as _;
 use rollouts_plugin_check::{Args, Finding, Level, Outcome, Report, check};
 
-/// Cargo builds them along with the tests of the whole workspace.
+/// Returns the path of an example. Cargo builds examples with the tests of the whole workspace.
 fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let examples = this.ancestors().nth(2).unwrap().join("examples");
@@ -47,7 +47,7 @@ async fn check_all(name: &str, kind: &str) {
     );
 }
 
-/// Reports of different releases are compared by the names.
+/// Users compare reports of different releases by the names.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_kind_has_these_checks() {
     for kind in ["router", "metric", "step"] {
@@ -90,7 +90,7 @@ async fn the_steps_are_conformant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plugin_of_another_kind_is_not() {
+async fn a_plugin_of_another_kind_is_not_conformant() {
     let report = report("minimal_step", "router", &[]).await;
     assert!(!report.is_conformant(), "{report}");
     let first = report.failed().find(|finding| finding.level == Level::Must);

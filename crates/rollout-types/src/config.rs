@@ -1,42 +1,42 @@
-//! The configuration of a plugin, as the type its author reads it into.
+//! Parses the configuration of a plugin to the author's type.
 
 use serde::de::DeserializeOwned;
 
 use crate::Rollout;
 
-/// Why a plugin has no configuration.
+/// Why the configuration of a plugin cannot be parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The Rollout has no configuration under this name.
     #[error("{place} is missing: configure the plugin there")]
     Absent {
-        /// The object and where in it.
+        /// The object and the path in it.
         place: String,
     },
-    /// It is not what the plugin reads.
+    /// The configuration does not fit the author's type.
     #[error("{place} is invalid")]
     Invalid {
-        /// The object and where in it, down to the field.
+        /// The object and the path in it, including the field.
         place: String,
-        /// What was expected there.
+        /// The error of the JSON parser.
         #[source]
         source: serde_json::Error,
     },
 }
 
 impl ConfigError {
-    /// Nothing is there.
+    /// Returns the error of a missing configuration.
     #[must_use]
     pub fn absent(place: String) -> Self {
         Self::Absent { place }
     }
 
-    /// Reads JSON that stands at `place`.
+    /// Parses JSON. `place` is the object and the path of the JSON, for the error.
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Invalid`], with the path to the field that is to blame.
+    /// Returns [`ConfigError::Invalid`] with the path of the field that does not fit.
     pub fn parse<T: DeserializeOwned>(
         json: &[u8],
         place: impl FnOnce() -> String,
@@ -57,7 +57,7 @@ impl ConfigError {
 }
 
 impl Rollout {
-    /// What `trafficRouting.plugins` has under the plugin's name in the controller's ConfigMap.
+    /// Parses the value in `trafficRouting.plugins` under the plugin's name, which is its name in the controller's ConfigMap.
     ///
     /// ```
     /// #[derive(serde::Deserialize)]

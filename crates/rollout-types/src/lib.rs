@@ -1,8 +1,8 @@
-//! Argo Rollouts' Rollout (`argoproj.io/v1alpha1`): the part that plugins and their tools need.
+//! The Rollout of Argo Rollouts (`argoproj.io/v1alpha1`), with the fields that plugins and their tools need.
 //!
-//! Each field is declared once, with its name in Go and its name in JSON, so the same types are read from the gob that
-//! the controller sends and from the object that the API server shows. Other fields, the Pod template among them, are
-//! skipped while decoding; [`Rollout::raw`] has them, if the controller sent them. Field names and their meaning are those of `pkg/apis/rollouts/v1alpha1/types.go`.
+//! Each field is declared once, with its names in Go and in JSON. So the same types decode from the gob that the controller sends and
+//! from the JSON of the API server. Other fields, such as the Pod template, are skipped; [`Rollout::raw`] has them if the controller
+//! sent the Rollout. Field names and their meaning are those of `pkg/apis/rollouts/v1alpha1/types.go` in Argo Rollouts.
 //!
 //! ```
 //! let rollout: rollout_types::Rollout = serde_json::from_str(
@@ -13,27 +13,18 @@
 //! # Ok::<(), serde_json::Error>(())
 //! ```
 //!
-//! # What absence means
+//! # Absent fields
 //!
-//! In JSON, absent and null are the field's default. In gob they are more than that: Go's encoder drops pointers to zero
-//! values, so nil and zero arrive alike. [`Rollout::restore_zeros`] tells them apart where the API's validation allows
-//! it; the fields for which nothing does say so.
+//! In JSON, an absent or null field has its default. In gob, an absent field is nil or zero: Go's encoder drops pointers to zero values.
+//! [`Rollout::restore_zeros`] restores the zeros that the validation of the API allows to infer. The documentation of a field says if
+//! nil and zero cannot be distinguished.
 
 mod config;
-mod declare;
-mod json;
-mod progress;
-mod raw;
-#[cfg(feature = "resource")]
-mod resource;
-mod services;
-mod timestamp;
+mod rollout;
 mod types;
+mod values;
 
 pub use config::ConfigError;
-pub use json::RawJson;
-pub use progress::REVISION_ANNOTATION;
-pub use raw::RawRollout;
-pub use services::Services;
-pub use timestamp::Timestamp;
+pub use rollout::{REVISION_ANNOTATION, Services};
 pub use types::*;
+pub use values::{RawJson, RawRollout, Timestamp};

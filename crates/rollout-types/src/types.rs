@@ -2,11 +2,47 @@
 
 use std::collections::BTreeMap;
 
-use crate::declare::api_struct;
+#[cfg(feature = "resource")]
+use gloo_types::Resource;
+
 use crate::{RawJson, RawRollout, Timestamp};
 
+/// Declares structs with the names of their fields in Go and in JSON.
+///
+/// All fields are optional when decoding. As in Go, null in JSON counts as absent.
+macro_rules! api_struct {
+    ($(
+        $(#[$attribute:meta])*
+        pub struct $name:ident as $go_name:literal {
+            $(
+                $(#[$field_attribute:meta])*
+                pub $field:ident: $type:ty as $go_field:literal / $json_field:literal
+            ),* $(,)?
+            $(;
+                $(#[$own_attribute:meta])*
+                pub $own:ident: $own_type:ty $(,)?
+            )?
+        }
+    )*) => {
+        gob::gob_struct! {$(
+            $(#[$attribute])*
+            #[derive(Eq)]
+            pub struct $name as $go_name {
+                $(
+                    $(#[$field_attribute])*
+                    pub $field: $type as $go_field / $json_field
+                ),*
+                $(;
+                    $(#[$own_attribute])*
+                    pub $own: $own_type
+                )?
+            }
+        )*}
+    };
+}
+
 api_struct! {
-    /// A Rollout as it was when the controller's reconcile began, or as the API server shows it.
+    /// A Rollout at the start of the controller's reconcile, or as the API server returns it.
     pub struct Rollout as "Rollout" {
         /// `metadata`.
         pub metadata: ObjectMeta as "ObjectMeta" / "metadata",
@@ -14,7 +50,7 @@ api_struct! {
         pub spec: RolloutSpec as "Spec" / "spec",
         /// `status`.
         pub status: RolloutStatus as "Status" / "status";
-        /// All that the controller sent, for the fields that are not here.
+        /// The Rollout in the controller's wire format, for fields without a type here.
         pub raw: RawRollout,
     }
 
@@ -38,7 +74,7 @@ api_struct! {
         pub generate_name: String as "GenerateName" / "generateName",
         /// `creationTimestamp`.
         pub creation_timestamp: Option<Timestamp> as "CreationTimestamp" / "creationTimestamp",
-        /// `deletionTimestamp`: when its deletion was asked for.
+        /// `deletionTimestamp`: when its deletion was requested.
         pub deletion_timestamp: Option<Timestamp> as "DeletionTimestamp" / "deletionTimestamp",
         /// `ownerReferences`.
         pub owner_references: Vec<OwnerReference> as "OwnerReferences" / "ownerReferences",
@@ -56,9 +92,9 @@ api_struct! {
         pub name: String as "Name" / "name",
         /// `uid`.
         pub uid: String as "UID" / "uid",
-        /// `controller`. Absent and false are alike in gob.
+        /// `controller`. Absent and false are the same in gob.
         pub controller: bool as "Controller" / "controller",
-        /// `blockOwnerDeletion`. Absent and false are alike in gob.
+        /// `blockOwnerDeletion`. Absent and false are the same in gob.
         pub block_owner_deletion: bool as "BlockOwnerDeletion" / "blockOwnerDeletion",
     }
 
@@ -70,15 +106,15 @@ api_struct! {
         pub paused: bool as "Paused" / "paused",
         /// `strategy`.
         pub strategy: RolloutStrategy as "Strategy" / "strategy",
-        /// `selector` of the Pods. In gob it is resolved, if `workloadRef` names where it comes from.
+        /// `selector` of the Pods. In gob, the controller has resolved it from `workloadRef`, if that is set.
         pub selector: Option<LabelSelector> as "Selector" / "selector",
         /// `workloadRef`.
         pub workload_ref: Option<WorkloadRef> as "WorkloadRef" / "workloadRef",
         /// `minReadySeconds`.
         pub min_ready_seconds: i32 as "MinReadySeconds" / "minReadySeconds",
-        /// `revisionHistoryLimit`. Absent (10) and 0 are alike in gob.
+        /// `revisionHistoryLimit`. Absent (10) and 0 are the same in gob.
         pub revision_history_limit: Option<i32> as "RevisionHistoryLimit" / "revisionHistoryLimit",
-        /// `progressDeadlineSeconds`. Absent (600) and 0 are alike in gob.
+        /// `progressDeadlineSeconds`. Absent (600) and 0 are the same in gob.
         pub progress_deadline_seconds: Option<i32> as "ProgressDeadlineSeconds" / "progressDeadlineSeconds",
         /// `progressDeadlineAbort`.
         pub progress_deadline_abort: bool as "ProgressDeadlineAbort" / "progressDeadlineAbort",
@@ -104,7 +140,7 @@ api_struct! {
         pub values: Vec<String> as "Values" / "values",
     }
 
-    /// `spec.workloadRef`: where the Pod template comes from.
+    /// `spec.workloadRef`: the object with the Pod template.
     pub struct WorkloadRef as "ObjectRef" {
         /// `apiVersion`.
         pub api_version: String as "APIVersion" / "apiVersion",
@@ -118,7 +154,7 @@ api_struct! {
 
     /// `spec.strategy`.
     pub struct RolloutStrategy as "RolloutStrategy" {
-        /// `canary`; routers are called only for Rollouts that have it.
+        /// `canary`; the controller calls routers only for Rollouts that have it.
         pub canary: Option<CanaryStrategy> as "Canary" / "canary",
         /// `blueGreen`; steps and metrics may belong to one.
         pub blue_green: Option<BlueGreenStrategy> as "BlueGreen" / "blueGreen",
@@ -148,7 +184,7 @@ api_struct! {
         pub dynamic_stable_scale: bool as "DynamicStableScale" / "dynamicStableScale",
     }
 
-    /// `pingPong`: two Services that exchange the roles of stable and canary with every promotion.
+    /// `pingPong`: two Services that exchange the roles of stable and canary at each promotion.
     pub struct PingPong as "PingPongSpec" {
         /// `pingService`.
         pub ping_service: String as "PingService" / "pingService",
@@ -156,7 +192,7 @@ api_struct! {
         pub pong_service: String as "PongService" / "pongService",
     }
 
-    /// One entry of `steps`. A single step may set a weight, a header route and a mirror route at once.
+    /// One entry of `steps`. One step may set a weight, a header route and a mirror route.
     pub struct CanaryStep as "CanaryStep" {
         /// `setWeight`, in parts of [`Rollout::max_traffic_weight`].
         pub set_weight: Option<i32> as "SetWeight" / "setWeight",
@@ -176,7 +212,7 @@ api_struct! {
         pub plugin: Option<Present> as "Plugin" / "plugin",
     }
 
-    /// An object of which only the presence is read.
+    /// An object of which only the presence is decoded.
     #[derive(Copy)]
     pub struct Present as "Present" {}
 
@@ -190,13 +226,13 @@ api_struct! {
         pub max_traffic_weight: Option<i32> as "MaxTrafficWeight" / "maxTrafficWeight",
     }
 
-    /// One entry of `managedRoutes`. Its type has this name in Go.
+    /// One entry of `managedRoutes`. The Go type is spelled `MangedRoutes`.
     pub struct ManagedRoute as "MangedRoutes" {
         /// `name`.
         pub name: String as "Name" / "name",
     }
 
-    /// A `setHeaderRoute` step: requests that match go to the canary.
+    /// A `setHeaderRoute` step: matching requests are routed to the canary.
     pub struct SetHeaderRoute as "SetHeaderRoute" {
         /// `name`, one of `managedRoutes`.
         pub name: String as "Name" / "name",
@@ -204,7 +240,7 @@ api_struct! {
         pub matches: Vec<HeaderRoutingMatch> as "Match" / "match",
     }
 
-    /// A header that a request must have.
+    /// A condition on one header of a request.
     pub struct HeaderRoutingMatch as "HeaderRoutingMatch" {
         /// `headerName`.
         pub header_name: String as "HeaderName" / "headerName",
@@ -212,18 +248,18 @@ api_struct! {
         pub header_value: StringMatch as "HeaderValue" / "headerValue",
     }
 
-    /// A `setMirrorRoute` step: requests that match are copied to the canary.
+    /// A `setMirrorRoute` step: matching requests are mirrored to the canary.
     pub struct SetMirrorRoute as "SetMirrorRoute" {
         /// `name`, one of `managedRoutes`.
         pub name: String as "Name" / "name",
         /// `match`. Empty asks for the removal of the route.
         pub matches: Vec<RouteMatch> as "Match" / "match",
-        /// `percentage` of the requests that match. Absent means all of them. In gob, `None` is either absent or 0; only
-        /// the live object tells.
+        /// `percentage` of the matching requests; absent is all of them. In gob, `None` is absent or 0, and only the live object
+        /// distinguishes them.
         pub percentage: Option<i32> as "Percentage" / "percentage",
     }
 
-    /// What a request to be mirrored must have; all that is set must match.
+    /// Conditions on a mirrored request; all conditions must match.
     pub struct RouteMatch as "RouteMatch" {
         /// `method`.
         pub method: Option<StringMatch> as "Method" / "method",
@@ -233,7 +269,7 @@ api_struct! {
         pub headers: BTreeMap<String, StringMatch> as "Headers" / "headers",
     }
 
-    /// How a text is matched. Where the controller validates, exactly one of the fields is not empty.
+    /// A condition on a text. Where the controller validates it, exactly one field is not empty.
     pub struct StringMatch as "StringMatch" {
         /// `exact`.
         pub exact: String as "Exact" / "exact",
@@ -243,7 +279,7 @@ api_struct! {
         pub regex: String as "Regex" / "regex",
     }
 
-    /// `status`, as the last reconcile left it.
+    /// `status`, as of the last reconcile.
     pub struct RolloutStatus as "RolloutStatus" {
         /// `abort`.
         pub abort: bool as "Abort" / "abort",
@@ -255,23 +291,23 @@ api_struct! {
         pub current_step_hash: String as "CurrentStepHash" / "currentStepHash",
         /// `restartedAt`.
         pub restarted_at: Option<Timestamp> as "RestartedAt" / "restartedAt",
-        /// `selector`: the Pods, as a text.
+        /// `selector` of the Pods, as text.
         pub selector: String as "Selector" / "selector",
-        /// `workloadObservedGeneration`: that of the object in `workloadRef`.
+        /// `workloadObservedGeneration`: the observed generation of the object in `workloadRef`.
         pub workload_observed_generation: String as "WorkloadObservedGeneration" / "workloadObservedGeneration",
-        /// `currentPodHash`: the hash of the Pods that the spec asks for.
+        /// `currentPodHash`: the hash of the version in the spec.
         pub current_pod_hash: String as "CurrentPodHash" / "currentPodHash",
         /// `replicas`: Pods of all versions.
         pub replicas: i32 as "Replicas" / "replicas",
-        /// `updatedReplicas`: Pods of the current template, the canary's while there is one.
+        /// `updatedReplicas`: Pods of the current template, which are the canary Pods during an update.
         pub updated_replicas: i32 as "UpdatedReplicas" / "updatedReplicas",
         /// `readyReplicas`.
         pub ready_replicas: i32 as "ReadyReplicas" / "readyReplicas",
         /// `availableReplicas`.
         pub available_replicas: i32 as "AvailableReplicas" / "availableReplicas",
-        /// `currentStepIndex`; the number of steps after the last one. `None` when there are no steps.
+        /// `currentStepIndex`; after the last step it is the number of steps. `None` without steps.
         pub current_step_index: Option<i32> as "CurrentStepIndex" / "currentStepIndex",
-        /// `observedGeneration`, a text in this API.
+        /// `observedGeneration`, a string in this API.
         pub observed_generation: String as "ObservedGeneration" / "observedGeneration",
         /// `canary`.
         pub canary: CanaryStatus as "Canary" / "canary",
@@ -295,7 +331,7 @@ api_struct! {
         pub stable_ping_pong: String as "StablePingPong" / "stablePingPong",
     }
 
-    /// `status.canary.weights`: the weights that the controller asked the router for last.
+    /// `status.canary.weights`: the last weights that the controller requested from the router.
     pub struct TrafficWeights as "TrafficWeights" {
         /// `canary`.
         pub canary: WeightDestination as "Canary" / "canary",
@@ -303,17 +339,28 @@ api_struct! {
         pub stable: WeightDestination as "Stable" / "stable",
         /// `additional`.
         pub additional: Vec<WeightDestination> as "Additional" / "additional",
-        /// `verified`. Absent and false are alike in gob.
+        /// `verified`. Absent and false are the same in gob.
         pub verified: bool as "Verified" / "verified",
     }
 
-    /// A destination and its share of the traffic.
+    /// A destination and its weight.
     pub struct WeightDestination as "WeightDestination" {
-        /// The share, in parts of [`Rollout::max_traffic_weight`].
+        /// The weight, in parts of [`Rollout::max_traffic_weight`].
         pub weight: i32 as "Weight" / "weight",
         /// Name of the Service; empty if the Pods of an experiment have no port.
         pub service_name: String as "ServiceName" / "serviceName",
-        /// Hash of the Pods behind it.
+        /// Hash of the Pods of the Service.
         pub pod_template_hash: String as "PodTemplateHash" / "podTemplateHash",
     }
+}
+
+#[cfg(feature = "resource")]
+impl Resource for Rollout {
+    const GROUP: &'static str = "argoproj.io";
+    const VERSION: &'static str = "v1alpha1";
+    const KIND: &'static str = "Rollout";
+    const PLURAL: &'static str = "rollouts";
+
+    type Spec = RolloutSpec;
+    type Status = RolloutStatus;
 }

@@ -1,11 +1,11 @@
-//! A Rollout as the API server shows it.
+//! Decodes a Rollout from the JSON of the API server.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use rollout_types::{HeaderRoutingMatch, Present, RawJson, Rollout, StringMatch};
 use serde_json::json;
 
 #[test]
-fn a_rollout_is_read_as_the_api_server_shows_it() {
+fn a_rollout_decodes_from_json_of_the_api_server() {
     let rollout: Rollout = serde_json::from_value(json!({
         "apiVersion": "argoproj.io/v1alpha1",
         "kind": "Rollout",
@@ -57,7 +57,7 @@ fn a_rollout_is_read_as_the_api_server_shows_it() {
 }
 
 #[test]
-fn what_go_writes_as_null_is_absent() {
+fn null_counts_as_absent() {
     let rollout: Rollout = serde_json::from_value(json!({
         "metadata": {"name": "demo"},
         "spec": {"replicas": null, "strategy": {"canary": null}},

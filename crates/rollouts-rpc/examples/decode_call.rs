@@ -1,10 +1,10 @@
-//! Counts the allocations of decoding a recorded call that came after others, and measures the same in gobwire; `cargo xtask bench`
-//! runs it. How long the plugin takes is measured by `decode_time` in its own package.
+//! Counts the allocations of decoding a recorded call after earlier calls, and measures the same in gobwire. `cargo xtask bench` runs
+//! it. The time that the plugin takes is measured by `decode_time` in the plugin's package.
 //!
-//! Arguments: the recording, and where the call begins and ends in it. Prints our allocations to the end of the crate's own
-//! conversion, then gobwire's nanoseconds and allocations into its dynamic value.
+//! Arguments: the recording, and the start and end of the call in it. It prints the allocations of this crate, including the conversion
+//! to domain types, and then the nanoseconds and allocations of gobwire for its dynamic value.
 
-#![allow(clippy::print_stdout, reason = "it prints what it measured")]
+#![allow(clippy::print_stdout, reason = "it prints its measurements")]
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
     calls.decode(before)?;
     let ours = allocations(|| match calls.decode(call)?.as_slice() {
         [RouterCall::SetWeight(..)] => Ok(()),
-        _ => Err("the call is no SetWeight".into()),
+        _ => Err("the call is not SetWeight".into()),
     })?;
     println!("{ours}");
 
@@ -73,7 +73,7 @@ fn decode_with_gobwire(values: &mut gobwire::Decoder, mut bytes: &[u8]) -> Resul
     Ok(())
 }
 
-/// Allocations of the second time.
+/// Returns the allocations of the second decoding.
 fn allocations(mut decode: impl FnMut() -> Result<(), Error>) -> Result<u64, Error> {
     decode()?;
     let mut outcome = Ok(());

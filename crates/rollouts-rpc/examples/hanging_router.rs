@@ -1,5 +1,5 @@
-//! A router whose calls never come back, for tests of what a plugin holds while they run. A Rollout named `panic`
-//! makes it panic, and one named `block` makes it block its thread.
+//! A router whose calls never return, for tests of a plugin with calls in flight. For a Rollout named `panic` it panics, and for one
+//! named `block` it blocks its thread.
 
 use std::future::pending;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use rollouts_rpc::{Router, RouterCall};
 fn main() -> ExitCode {
     rollouts_rpc::main(Router(FnRouter(|call| async move {
         match call {
-            #[expect(clippy::panic, reason = "a test asks for it")]
+            #[expect(clippy::panic, reason = "a test needs a panic")]
             RouterCall::RemoveManagedRoutes(rollout) if rollout.metadata.name == "panic" => {
                 panic!("index 3\nof 50%")
             }

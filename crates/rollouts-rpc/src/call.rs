@@ -1,19 +1,7 @@
-//! A dispensed plugin as a net/rpc service: what all three kinds have in common.
+//! Serves a plugin of any kind as a net/rpc service: decodes each call, dispatches it to the author's code and encodes the reply.
 
-mod metric;
 #[cfg(all(test, feature = "testing"))]
 mod recorded;
-mod router;
-mod step;
-
-pub use metric::Metrics;
-pub(crate) use metric::{MetricCall, MetricMethod};
-pub(crate) use router::RouterMethod;
-#[cfg(feature = "grpc")]
-pub(crate) use router::RouterReply;
-pub use router::{Router, RouterCall};
-pub use step::Step;
-pub(crate) use step::{StepCall, StepMethod};
 
 use std::any::Any;
 use std::future::Future;
@@ -22,55 +10,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use gob::{Decoder, Limits};
+use gob::Decoder;
 use serde::de::IgnoredAny;
 use tracing::{Instrument as _, Span, error, error_span, field};
 
-use crate::error::PluginError;
-use crate::goplugin::handshake::PluginKind;
+use crate::error::{PluginError, error_chain};
+use crate::kind::PluginKind;
+use crate::methods::{
+    Call, Method, MetricCall, MetricMethod, MetricReply, RouterCall, RouterMethod, RouterReply,
+    StepCall, StepMethod, StepReply,
+};
 use crate::metric_provider::MetricProvider;
 use crate::netrpc::server::Serve;
 use crate::netrpc::{self, Body, Decoded, Fault};
 use crate::step_plugin::StepPlugin;
-use crate::to_wire;
-use crate::traffic_router::TrafficRouter;
-use crate::wire::LIMITS;
+use crate::traffic_router::{TrafficRouter, Verification};
+use crate::wire;
 
-/// The closed list of methods of one kind of plugin.
-pub(crate) trait Method: Copy + Send + Sync + 'static {
-    const ALL: &[Self];
-
-    /// The method's name in Go, without the service.
-    fn name(self) -> &'static str;
-
-    /// The method a host means by `Plugin.<name>`.
-    fn of_service_method(service_method: &str) -> Option<Self> {
-        let name = service_method.strip_prefix("Plugin.")?;
-        let mut all = Self::ALL.iter().copied();
-        all.find(|method| method.name() == name)
-    }
-}
-
-/// Declares a [`Method`] whose variants are named as in Go.
-macro_rules! methods {
-    ($(#[$attribute:meta])* $name:ident { $($method:ident),* $(,)? }) => {
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum $name { $($method),* }
-
-        impl $crate::call::Method for $name {
-            const ALL: &[Self] = &[$(Self::$method),*];
-
-            fn name(self) -> &'static str {
-                match self { $(Self::$method => stringify!($method)),* }
-            }
-        }
-    };
-}
-use methods;
-
-/// A plugin to serve: [`Router`], [`Metrics`] or [`Step`] around a type that implements the trait of its kind. The controller learns
-/// the kind from it.
+/// A plugin that can be served: [`Router`], [`Metrics`] or [`Step`] around a type that implements the trait of its kind.
 pub trait Plugin: sealed::Plugin {}
 
 pub(crate) mod sealed {
@@ -79,20 +36,32 @@ pub(crate) mod sealed {
     pub trait Plugin: Send + Sync + 'static {
         const KIND: PluginKind;
 
-        /// The plugin behind the protocol, with `deadline` for each call.
+        /// Returns the plugin as a service that allows each call `deadline`.
         fn into_service(self, deadline: Duration) -> Service;
     }
 }
 
-/// A plugin of any kind, behind the protocol.
+/// A service of any kind of plugin.
 pub struct Service(pub(crate) Arc<dyn Serve>);
+
+/// A traffic router to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Router<R>(pub R);
+
+/// A metric provider to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Metrics<P>(pub P);
+
+/// A step plugin to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Step<P>(pub P);
 
 macro_rules! plugins {
     ($($plugin:ident: $implements:ident),*) => {$(
         impl<P: $implements> Plugin for $plugin<P> {}
 
         impl<P: $implements> sealed::Plugin for $plugin<P> {
-            const KIND: PluginKind = <Self as Answers>::KIND;
+            const KIND: PluginKind = <Self as Dispatch>::KIND;
 
             fn into_service(self, deadline: Duration) -> Service {
                 Service(Arc::new(PluginService::new(self, deadline)))
@@ -103,38 +72,32 @@ macro_rules! plugins {
 
 plugins!(Router: TrafficRouter, Metrics: MetricProvider, Step: StepPlugin);
 
-/// One kind of plugin: what a host can ask of it and what it answers.
-pub(crate) trait Answers: Send + Sync + 'static {
+/// Dispatches the calls of one kind of plugin to the author's code.
+pub(crate) trait Dispatch: Send + Sync + 'static {
     const KIND: PluginKind;
-    type Method: Method;
-    /// A call with the argument that belongs to its method.
-    type Call: Send + 'static;
+    type Call: Call;
     type Reply: Body + Send + Sync + 'static;
 
-    /// Reads the argument of a call. `None` means that more bytes are needed.
+    /// Decodes the argument of a call. `None` means that more bytes are needed.
     ///
     /// # Errors
     ///
-    /// Of the stream; [`Fault::Argument`] for the argument of another method.
-    fn decode(method: Self::Method, stream: &mut Decoder) -> Decoded<Self::Call>;
+    /// Returns `Err` if the argument is not gob of the expected type. The inner error is [`Fault::Argument`] if the argument is
+    /// nil or belongs to another method.
+    fn decode(method: MethodOf<Self>, stream: &mut Decoder) -> Decoded<Self::Call>;
 
-    fn method(call: &Self::Call) -> Self::Method;
+    /// Calls the method of the author's type.
+    fn dispatch(&self, call: Self::Call) -> impl Future<Output = Self::Reply> + Send;
 
-    /// The namespace and name of the object a call is about.
-    fn object(call: &Self::Call) -> Option<(&str, &str)>;
-
-    /// Hands a call to the author's code.
-    fn answer(&self, call: Self::Call) -> impl Future<Output = Self::Reply> + Send;
-
-    /// The answer to a call that was cut short.
+    /// Returns the reply to a call that exceeded its deadline.
     ///
     /// # Errors
     ///
-    /// The fault itself, where a reply has no place for an error.
-    fn late(method: Self::Method, late: Fault) -> Result<Self::Reply, Fault>;
+    /// Returns the fault itself if the method's reply has no field for an error.
+    fn deadline_exceeded(method: MethodOf<Self>, fault: Fault) -> Result<Self::Reply, Fault>;
 
-    /// The reply instead of any fault, for a method whose host ignores errors.
-    fn fail_closed(_method: Self::Method) -> Option<Self::Reply> {
+    /// Returns the reply that replaces every fault of a method whose host ignores errors.
+    fn fail_closed(_method: MethodOf<Self>) -> Option<Self::Reply> {
         None
     }
 
@@ -143,8 +106,170 @@ pub(crate) trait Answers: Send + Sync + 'static {
         async {}
     }
 
-    /// The error that the plugin returned, if any.
-    fn refusal(reply: &Self::Reply) -> Option<&PluginError>;
+    /// Returns the error that the plugin returned, if any.
+    fn plugin_error(reply: &Self::Reply) -> Option<&PluginError>;
+}
+
+type MethodOf<P> = <<P as Dispatch>::Call as Call>::Method;
+
+impl<R: TrafficRouter> Dispatch for Router<R> {
+    const KIND: PluginKind = PluginKind::TrafficRouter;
+    type Call = RouterCall;
+    type Reply = RouterReply;
+
+    fn decode(method: RouterMethod, stream: &mut Decoder) -> Decoded<RouterCall> {
+        wire::router::decode_call(method, stream)
+    }
+
+    async fn dispatch(&self, call: RouterCall) -> RouterReply {
+        use RouterReply::{Done, Type, Verified};
+        let router = &self.0;
+        match call {
+            RouterCall::InitPlugin => Done(router.init().await),
+            RouterCall::Type => Type(router.type_name().to_owned()),
+            RouterCall::UpdateHash(rollout, hashes, additional) => {
+                Done(router.update_hash(&rollout, &hashes, &additional).await)
+            }
+            RouterCall::SetWeight(rollout, desired, additional) => {
+                Done(router.set_weight(&rollout, desired, &additional).await)
+            }
+            RouterCall::VerifyWeight(rollout, desired, additional) => {
+                let answer = router.verify_weight(&rollout, desired, &additional).await;
+                Verified(answer.unwrap_or_else(|error| {
+                    let error = error_chain(error.as_error());
+                    error!(
+                        error,
+                        "call failed: replied that the weight is not verified"
+                    );
+                    Verification::NotVerified
+                }))
+            }
+            RouterCall::SetHeaderRoute(rollout, route) => {
+                Done(router.set_header_route(&rollout, &route).await)
+            }
+            RouterCall::SetMirrorRoute(rollout, route) => {
+                Done(router.set_mirror_route(&rollout, &route).await)
+            }
+            RouterCall::RemoveManagedRoutes(rollout) => {
+                Done(router.remove_managed_routes(&rollout).await)
+            }
+        }
+    }
+
+    async fn stop(&self) {
+        self.0.stop().await;
+    }
+
+    fn deadline_exceeded(method: RouterMethod, fault: Fault) -> Result<RouterReply, Fault> {
+        match method {
+            RouterMethod::Type | RouterMethod::VerifyWeight => Err(fault),
+            _ => Ok(RouterReply::Done(Err(fault.into()))),
+        }
+    }
+
+    fn fail_closed(method: RouterMethod) -> Option<RouterReply> {
+        let is_verify = method == RouterMethod::VerifyWeight;
+        is_verify.then_some(RouterReply::Verified(Verification::NotVerified))
+    }
+
+    fn plugin_error(reply: &RouterReply) -> Option<&PluginError> {
+        match reply {
+            RouterReply::Type(_) | RouterReply::Verified(_) => None,
+            RouterReply::Done(outcome) => outcome.as_ref().err(),
+        }
+    }
+}
+
+impl<P: MetricProvider> Dispatch for Metrics<P> {
+    const KIND: PluginKind = PluginKind::MetricProvider;
+    type Call = MetricCall;
+    type Reply = MetricReply;
+
+    fn decode(method: MetricMethod, stream: &mut Decoder) -> Decoded<MetricCall> {
+        wire::metric::decode_call(method, stream)
+    }
+
+    async fn dispatch(&self, call: MetricCall) -> MetricReply {
+        use MetricReply::{Done, Measured, Metadata, Type};
+        let provider = &self.0;
+        match call {
+            MetricCall::InitPlugin => Done(provider.init().await),
+            MetricCall::Type => Type(provider.type_name().to_owned()),
+            MetricCall::Run(run, metric) => Measured(Box::new(provider.run(&run, &metric).await)),
+            MetricCall::Resume(run, metric, measurement) => {
+                Measured(Box::new(provider.resume(&run, &metric, *measurement).await))
+            }
+            MetricCall::Terminate(run, metric, measurement) => Measured(Box::new(
+                provider.terminate(&run, &metric, *measurement).await,
+            )),
+            MetricCall::GarbageCollect(run, metric, limit) => {
+                Done(provider.garbage_collect(&run, &metric, limit).await)
+            }
+            MetricCall::GetMetadata(metric) => Metadata(provider.metadata(&metric).await),
+        }
+    }
+
+    fn deadline_exceeded(method: MetricMethod, fault: Fault) -> Result<MetricReply, Fault> {
+        Ok(match method {
+            MetricMethod::Type => return Err(fault),
+            MetricMethod::InitPlugin | MetricMethod::GarbageCollect => {
+                MetricReply::Done(Err(fault.into()))
+            }
+            MetricMethod::Run | MetricMethod::Resume | MetricMethod::Terminate => {
+                MetricReply::Measured(Box::new(Err(fault.into())))
+            }
+            MetricMethod::GetMetadata => MetricReply::Metadata(Err(fault.into())),
+        })
+    }
+
+    fn plugin_error(reply: &MetricReply) -> Option<&PluginError> {
+        match reply {
+            MetricReply::Type(_) => None,
+            MetricReply::Done(outcome) => outcome.as_ref().err(),
+            MetricReply::Measured(outcome) => outcome.as_ref().as_ref().err(),
+            MetricReply::Metadata(outcome) => outcome.as_ref().err(),
+        }
+    }
+}
+
+impl<P: StepPlugin> Dispatch for Step<P> {
+    const KIND: PluginKind = PluginKind::Step;
+    type Call = StepCall;
+    type Reply = StepReply;
+
+    fn decode(method: StepMethod, stream: &mut Decoder) -> Decoded<StepCall> {
+        wire::step::decode_call(method, stream)
+    }
+
+    async fn dispatch(&self, call: StepCall) -> StepReply {
+        use StepReply::{Done, Initialized, Type};
+        let step = &self.0;
+        match call {
+            StepCall::InitPlugin => Initialized(step.init().await),
+            StepCall::Type => Type(step.type_name().to_owned()),
+            StepCall::Run(rollout, context) => Done(step.run(&rollout, &context).await),
+            StepCall::Terminate(rollout, context) => Done(step.terminate(&rollout, &context).await),
+            StepCall::Abort(rollout, context) => Done(step.abort(&rollout, &context).await),
+        }
+    }
+
+    fn deadline_exceeded(method: StepMethod, fault: Fault) -> Result<StepReply, Fault> {
+        match method {
+            StepMethod::Type => Err(fault),
+            StepMethod::InitPlugin => Ok(StepReply::Initialized(Err(fault.into()))),
+            StepMethod::Run | StepMethod::Terminate | StepMethod::Abort => {
+                Ok(StepReply::Done(Err(fault.into())))
+            }
+        }
+    }
+
+    fn plugin_error(reply: &StepReply) -> Option<&PluginError> {
+        match reply {
+            StepReply::Type(_) => None,
+            StepReply::Initialized(outcome) => outcome.as_ref().err(),
+            StepReply::Done(outcome) => outcome.as_ref().err(),
+        }
+    }
 }
 
 /// A plugin as a net/rpc service.
@@ -153,59 +278,59 @@ pub(crate) struct PluginService<P> {
     deadline: Duration,
 }
 
-/// A call that is being carried out.
+/// The method and the log span of a call in flight.
 #[derive(Clone)]
-pub(crate) struct Ticket<M> {
+pub(crate) struct CallInfo<M> {
     method: M,
-    /// Around everything that the call logs.
     span: Span,
 }
 
-impl<P: Answers> PluginService<P> {
+impl<P: Dispatch> PluginService<P> {
     pub(crate) fn new(plugin: P, deadline: Duration) -> Self {
         Self { plugin, deadline }
     }
 
-    /// The answer to a call that the plugin's code did not answer.
-    fn fault(method: P::Method, fault: Fault) -> Result<P::Reply, Fault> {
+    /// Converts a fault to a reply, if the method's reply can hold it.
+    fn fault(method: MethodOf<P>, fault: Fault) -> Result<P::Reply, Fault> {
         if let Some(reply) = P::fail_closed(method) {
-            let error = to_wire::error_chain(&fault);
-            error!(error, "call failed: answered in the safe way");
+            let error = error_chain(&fault);
+            error!(error, "call failed: replied in the safe way");
             return Ok(reply);
         }
         match fault {
-            late @ Fault::Late { .. } => P::late(method, late),
+            fault @ Fault::DeadlineExceeded { .. } => P::deadline_exceeded(method, fault),
             fault => Err(fault),
         }
     }
 
-    /// Carries out a call in a task of its own, for a caller who does not watch the deadline.
+    /// Runs a call in a task and enforces the deadline, for a caller that does not enforce it.
     #[cfg(feature = "grpc")]
-    pub(crate) async fn call_in_time(self: Arc<Self>, call: P::Call) -> Result<P::Reply, Fault> {
+    pub(crate) async fn call_with_deadline(
+        self: Arc<Self>,
+        call: P::Call,
+    ) -> Result<P::Reply, Fault> {
         use crate::netrpc::Service as _;
-        let ticket = self.ticket(&call);
+        let info = self.call_info(&call);
         let work = tokio::spawn({
-            let (service, ticket) = (Arc::clone(&self), ticket.clone());
-            async move { service.call(&ticket, call).await }
+            let (service, info) = (Arc::clone(&self), info.clone());
+            async move { service.call(&info, call).await }
         });
         let work = tokio_util::task::AbortOnDropHandle::new(work);
         match tokio::time::timeout(self.deadline, work).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_cancelled)) => Err(Fault::Ended),
-            Err(_elapsed) => self.late(&ticket),
+            Err(_elapsed) => self.deadline_exceeded(&info),
         }
     }
 }
 
-impl<P: Answers> netrpc::Service for PluginService<P> {
+impl<P: Dispatch> netrpc::Service for PluginService<P> {
     type Call = P::Call;
     type Reply = P::Reply;
-    type Ticket = Ticket<P::Method>;
-
-    const LIMITS: Limits = LIMITS;
+    type CallInfo = CallInfo<MethodOf<P>>;
 
     fn decode(method: &str, stream: &mut Decoder) -> Decoded<P::Call> {
-        let Some(known) = P::Method::of_service_method(method) else {
+        let Some(known) = MethodOf::<P>::of_service_method(method) else {
             let skipped = stream.poll_value()?;
             return Ok(skipped.map(|IgnoredAny| Err(Fault::not_found(method, &["Plugin"]))));
         };
@@ -216,9 +341,9 @@ impl<P: Answers> netrpc::Service for PluginService<P> {
         self.plugin.stop().await;
     }
 
-    fn ticket(&self, call: &P::Call) -> Self::Ticket {
-        Ticket {
-            method: P::method(call),
+    fn call_info(&self, call: &P::Call) -> Self::CallInfo {
+        CallInfo {
+            method: call.method(),
             span: span::<P>(call),
         }
     }
@@ -227,12 +352,12 @@ impl<P: Answers> netrpc::Service for PluginService<P> {
         Some(self.deadline)
     }
 
-    async fn call(&self, ticket: &Self::Ticket, call: P::Call) -> Result<P::Reply, Fault> {
-        let Ticket { method, span } = ticket;
-        let work = AssertUnwindSafe(self.plugin.answer(call)).catch_unwind();
-        let answered = work.instrument(span.clone()).await;
+    async fn call(&self, info: &Self::CallInfo, call: P::Call) -> Result<P::Reply, Fault> {
+        let CallInfo { method, span } = info;
+        let work = AssertUnwindSafe(self.plugin.dispatch(call)).catch_unwind();
+        let outcome = work.instrument(span.clone()).await;
         span.in_scope(|| {
-            concluded::<P>(match answered {
+            log_plugin_error::<P>(match outcome {
                 Ok(reply) => Ok(reply),
                 Err(panic) => Self::fault(
                     *method,
@@ -245,42 +370,43 @@ impl<P: Answers> netrpc::Service for PluginService<P> {
         })
     }
 
-    fn late(&self, Ticket { method, span }: &Self::Ticket) -> Result<P::Reply, Fault> {
-        let late = Fault::Late {
+    fn deadline_exceeded(&self, info: &Self::CallInfo) -> Result<P::Reply, Fault> {
+        let CallInfo { method, span } = info;
+        let fault = Fault::DeadlineExceeded {
             method: method.name(),
             seconds: self.deadline.as_secs_f32(),
         };
-        span.in_scope(|| concluded::<P>(Self::fault(*method, late)))
+        span.in_scope(|| log_plugin_error::<P>(Self::fault(*method, fault)))
     }
 
     fn refuse(method: &str, fault: Fault) -> Result<P::Reply, Fault> {
-        match P::Method::of_service_method(method) {
+        match MethodOf::<P>::of_service_method(method) {
             Some(method) => Self::fault(method, fault),
             None => Err(fault),
         }
     }
 }
 
-/// Logs the error that the plugin returned.
-fn concluded<P: Answers>(reply: Result<P::Reply, Fault>) -> Result<P::Reply, Fault> {
-    if let Some(refused) = reply.as_ref().ok().and_then(P::refusal) {
-        let error = to_wire::error_chain(refused.as_error());
+/// Logs the error that the plugin returned, if any.
+fn log_plugin_error<P: Dispatch>(reply: Result<P::Reply, Fault>) -> Result<P::Reply, Fault> {
+    if let Some(error) = reply.as_ref().ok().and_then(P::plugin_error) {
+        let error = error_chain(error.as_error());
         error!(error, "call failed");
     }
     reply
 }
 
-/// The span around everything a call logs.
-fn span<P: Answers>(call: &P::Call) -> Span {
-    let method = P::method(call).name();
-    // At this level no filter takes it away from an error inside.
+/// Returns the span of a call, with the object in its arguments.
+fn span<P: Dispatch>(call: &P::Call) -> Span {
+    let method = call.method().name();
+    // The span has level error, so that no level filter removes its fields from an error record.
     let span = error_span!(
         "call",
         method,
         rollout = field::Empty,
         analysis_run = field::Empty
     );
-    if let Some((namespace, name)) = P::object(call) {
+    if let Some((namespace, name)) = call.object() {
         let field = match P::KIND {
             PluginKind::TrafficRouter | PluginKind::Step => "rollout",
             PluginKind::MetricProvider => "analysis_run",
@@ -288,14 +414,6 @@ fn span<P: Answers>(call: &P::Call) -> Span {
         span.record(field, format!("{namespace}/{name}"));
     }
     span
-}
-
-/// The fault of a call whose argument belongs to another method, or is nil.
-pub(crate) fn other_argument(method: impl Method, found: Option<&'static str>) -> Fault {
-    Fault::Argument {
-        method: format!("Plugin.{}", method.name()),
-        reason: format!("it is {}", found.unwrap_or("nil")),
-    }
 }
 
 fn panic_message(payload: Box<dyn Any + Send>) -> String {

@@ -1,26 +1,33 @@
-//! The error type that a plugin returns.
+//! The error type that a plugin returns, and the text of an error in a reply.
 
 use std::error::Error;
 use std::fmt;
 
+/// Longest error text in characters; the rest is cut off. The text becomes the message of a Kubernetes event, which holds about
+/// 1000 characters.
+pub const MAX_ERROR: usize = 900;
+
+/// Replaces `%`, because the controller uses error texts as format strings (`TrafficRoutingError` in
+/// `rollout/trafficrouting.go`). The full-width form reads the same.
+const PERCENT: char = '\u{ff05}';
+
 /// What a plugin's methods return.
 pub type Result<T = (), E = PluginError> = std::result::Result<T, E>;
 
-/// Why a plugin did not do what it was asked: any error, with its causes.
+/// The error of a plugin's method: any error, with its causes.
 ///
-/// Made from any error by `?`, or from a text by [`PluginError::from`]. It becomes text only at the
-/// wire: one line without `%`, the causes joined by `": "`.
+/// `?` converts any error, and [`PluginError::from`] converts a text. The reply contains [`error_chain`] of it.
 pub struct PluginError(Box<dyn Error + Send + Sync>);
 
 impl PluginError {
-    /// The error itself; its causes are its sources.
+    /// Returns the error itself; its sources are its causes.
     #[must_use]
     pub fn as_error(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0
     }
 }
 
-// Like `anyhow::Error` this does not implement `Error`: that would forbid the conversion below.
+// Like `anyhow::Error`, this type does not implement `Error`: the implementation would conflict with this conversion.
 impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for PluginError {
     fn from(error: E) -> Self {
         Self(error.into())
@@ -39,7 +46,42 @@ impl fmt::Display for PluginError {
     }
 }
 
-/// The name of a type without the modules it is in.
+/// Returns an error and its causes as the host receives them: one line without `%`, joined by `": "`, never empty, at most
+/// [`MAX_ERROR`] characters.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        // Some libraries repeat a cause in their own text.
+        if !text.contains(&reason) {
+            text.push_str(": ");
+            text.push_str(&reason);
+        }
+        cause = error.source();
+    }
+    one_line(&text)
+}
+
+fn one_line(text: &str) -> String {
+    let words = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty());
+    let line = words
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('%', PERCENT.encode_utf8(&mut [0; 4]));
+    if line.is_empty() {
+        // An empty text means success.
+        return "an error without a text".to_owned();
+    }
+    if line.chars().nth(MAX_ERROR).is_none() {
+        return line;
+    }
+    line.chars().take(MAX_ERROR).chain(['…']).collect()
+}
+
+/// Returns the name of a type without its modules.
 pub(crate) fn short_name<T: ?Sized>() -> &'static str {
     let name = std::any::type_name::<T>();
     let name = name.split('<').next().unwrap_or(name);
@@ -49,6 +91,67 @@ pub(crate) fn short_name<T: ?Sized>() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Layer {
+        text: String,
+        source: Option<Box<Self>>,
+    }
+
+    fn layers(texts: &[&str]) -> Layer {
+        let (first, rest) = texts.split_first().unwrap();
+        let source = (!rest.is_empty()).then(|| Box::new(layers(rest)));
+        Layer {
+            text: (*first).to_owned(),
+            source,
+        }
+    }
+
+    #[track_caller]
+    fn check(texts: &[&str], expect: &str) {
+        assert_eq!(error_chain(&layers(texts)), expect);
+    }
+
+    #[test]
+    fn causes_are_joined() {
+        check(&["cannot patch ns/t"], "cannot patch ns/t");
+        check(
+            &["cannot patch ns/t", "forbidden", "no role"],
+            "cannot patch ns/t: forbidden: no role",
+        );
+    }
+
+    #[test]
+    fn a_repeated_cause_appears_once() {
+        check(
+            &["cannot patch ns/t: forbidden", "forbidden"],
+            "cannot patch ns/t: forbidden",
+        );
+    }
+
+    #[test]
+    fn the_text_is_one_line() {
+        check(&["a\nb\r\n\tc ", " d\u{7f}e"], "a b c : d e");
+    }
+
+    #[test]
+    fn go_finds_nothing_to_format() {
+        check(&["50% of %s, %!v(MISSING)"], "50％ of ％s, ％!v(MISSING)");
+    }
+
+    #[test]
+    fn an_error_is_never_empty_since_that_means_success() {
+        check(&[""], "an error without a text");
+        check(&["\n", " "], ":");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters() {
+        let text = error_chain(&layers(&[&"ü".repeat(2000)]));
+        assert_eq!(text.chars().count(), MAX_ERROR + 1);
+        assert!(text.ends_with("ü…"));
+    }
 
     #[test]
     fn a_plugin_is_named_after_its_type() {

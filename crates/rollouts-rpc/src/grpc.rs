@@ -1,9 +1,8 @@
 //! gRPC mode: a traffic router for hosts that are not the Rollouts controller.
 //!
-//! The controller speaks net/rpc to its plugins and refuses gRPC, so nobody needs this to run a
-//! Rollout. It is for other programs that start a router, in any language: a test rig, another
-//! controller, a command line. They use a go-plugin client with `AllowedProtocols: grpc`, or do by
-//! hand what [`go-plugin` does](https://github.com/hashicorp/go-plugin/blob/main/docs/guide-plugin-write-non-go.md):
+//! The controller uses net/rpc and refuses gRPC, so a Rollout does not need this mode. It is for other programs that start a router, in
+//! any language: a test rig, another controller, a command line tool. They use a go-plugin client with `AllowedProtocols: grpc`, or
+//! do themselves what [`go-plugin` does](https://github.com/hashicorp/go-plugin/blob/main/docs/guide-plugin-write-non-go.md):
 //!
 //! ```text
 //! host                                         plugin
@@ -14,21 +13,19 @@
 //!     |  HTTP/2 on the socket                    |   TLS first if PLUGIN_CLIENT_CERT is set
 //!     |<========================================>|
 //!     |  grpc.health.v1.Health/Check "plugin"    |   SERVING: this is Ping
-//!     |  plugin.GRPCBroker/StartStream           |   accepted, silent
-//!     |  plugin.GRPCStdio/StreamStdio            |   accepted, silent
+//!     |  plugin.GRPCBroker/StartStream           |   accepted, sends nothing
+//!     |  plugin.GRPCStdio/StreamStdio            |   accepted, sends nothing
 //!     |  grpc.reflection.v1, v1alpha             |   describes all services
 //!     |  rollouts.plugin.v1.TrafficRouter/...    |   the router, see [`proto`]
 //!     |  plugin.GRPCController/Shutdown          |   reply, hang up, exit 0
 //!     |<---------------------------------------->|
 //! ```
 //!
-//! A call takes the same way to the router as over net/rpc: the same deadline, the same answer to a
-//! panic, the same text for an error. A host may connect as often as it likes; once it has had no
-//! connection for [`ServeConfig::session_timeout`], the plugin ends.
+//! Calls have the same deadline, the same handling of panics and the same error texts as over net/rpc. A host may connect repeatedly. If
+//! it has no connection for [`ServeConfig::session_timeout`], the plugin exits.
 //!
-//! Of what a host can ask for in its environment, the plugin has AutoMTLS but not broker
-//! multiplexing: the seventh field of its handshake line says `false`, and a host that insists gives
-//! up with go-plugin's own message.
+//! The plugin supports AutoMTLS, but not broker multiplexing: the seventh field of its handshake line is `false`, and a host that
+//! requires multiplexing fails with go-plugin's own message.
 
 /// The service `rollouts.plugin.v1.TrafficRouter`, generated from
 /// `proto/rollouts/plugin/v1/traffic_router.proto`.
@@ -65,13 +62,13 @@ use go_plugin::{
 };
 use proto::traffic_router_server::TrafficRouterServer;
 
-/// Every service as a `FileDescriptorSet`, with the files it imports.
+/// All services as a `FileDescriptorSet`, with imported files.
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.bin"));
 
-/// The service whose health a go-plugin host asks for (`GRPCServiceName` in `grpc_server.go`).
+/// The service name that a go-plugin host sends to the health service (`GRPCServiceName` in `grpc_server.go`).
 const HEALTH_SERVICE: &str = "plugin";
 
-/// Serves `router` in gRPC mode, otherwise as [`crate::serve`] does.
+/// Serves `router` in gRPC mode, and otherwise does the same as [`crate::serve`].
 ///
 /// # Errors
 ///

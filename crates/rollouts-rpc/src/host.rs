@@ -1,8 +1,7 @@
-//! The host half: what the Argo Rollouts controller does with a plugin, for demos and tests.
+//! The host half: starts and calls a plugin as the Argo Rollouts controller does, for demos and tests.
 //!
-//! [`PluginProcess`] starts a plugin and reads its handshake line; [`HostSession`] is the yamux
-//! session with its three initial streams; [`RouterClient`], [`MetricClient`] and [`StepClient`] call
-//! a dispensed plugin of their kind.
+//! [`PluginProcess`] starts a plugin and reads its handshake line. [`HostSession`] is the yamux session with its three initial
+//! streams. [`RouterClient`], [`MetricClient`] and [`StepClient`] call a dispensed plugin of their kind.
 
 mod clients;
 mod process;

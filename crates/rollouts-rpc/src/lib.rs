@@ -1,5 +1,4 @@
-//! Argo Rollouts plugins in Rust: the protocol, the [`Rollout`] a plugin sees, and a trait for each
-//! kind of plugin.
+//! Argo Rollouts plugins in Rust: the protocol, the [`Rollout`] that a plugin receives, and a trait for each kind of plugin.
 //!
 //! | kind | trait | serve with |
 //! |---|---|---|
@@ -7,9 +6,8 @@
 //! | metric provider | [`MetricProvider`] | [`Metrics`] |
 //! | step (controller 1.8 and later) | [`StepPlugin`] | [`Step`] |
 //!
-//! The controller speaks HashiCorp go-plugin: Go's `net/rpc` with Go's `gob` over yamux. This crate
-//! speaks it natively, so an unmodified controller (1.5 and later) loads a Rust binary. A session,
-//! from start to end:
+//! The controller uses HashiCorp's go-plugin: Go's `net/rpc` with Go's `gob` over yamux. This crate implements these protocols, so an
+//! unmodified controller (1.5 and later) loads a Rust binary. A session:
 //!
 //! ```text
 //! controller                                   plugin
@@ -21,24 +19,24 @@
 //!     |=========================================>|   control, stdout, stderr: each acknowledged
 //!     |  1: Dispenser.Dispense(RpcTraffic...)    |   goplugin::control
 //!     |----------------------------------------->|
-//!     |  id 1                                    |   goplugin::broker: waits 5 s
+//!     |  id 1                                    |           the id expires in 5 s
 //!     |<-----------------------------------------|
 //!     |  yamux stream 7: id 1 | id 1 back        |
 //!     |<========================================>|
 //!     |  7: Plugin.InitPlugin, Type, SetWeight   |   netrpc: gob header + gob argument
-//!     |----------------------------------------->|   call: many at once, each with a deadline
+//!     |----------------------------------------->|   call: concurrent, each with a deadline
 //!     |  7: header + RpcError, in any order      |   one writer per stream
 //!     |<-----------------------------------------|
 //!     |  1: Control.Ping before every reconcile  |
 //!     |<---------------------------------------->|
-//!     |  1: Control.Quit; reply; hang up         |
+//!     |  1: Control.Quit; reply; close           |
 //!     |<---------------------------------------->|   exit 0 within 2 s
 //! ```
 //!
 //! # One session
 //!
-//! A router is a type with seven async methods, of which only one has no default. Here it is served over a pipe
-//! and called by the [`host`] half; in between, the bytes of stream 7 are written down.
+//! A router implements [`TrafficRouter`], in which only `set_weight` has no default. This example serves one over a pipe, calls it with
+//! the [`host`] half, and records the bytes of stream 7.
 //!
 //! ```
 //! use rollouts_rpc::host::HostSession;
@@ -59,7 +57,7 @@
 //!
 //! # use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split};
 //! # use tokio::task::JoinHandle;
-//! # /// Passes yamux frames on, and returns what they carried on stream 7.
+//! # /// Forwards yamux frames, and returns the data of stream 7.
 //! # async fn write_down(mut from: ReadHalf<DuplexStream>, mut to: WriteHalf<DuplexStream>) -> Vec<u8> {
 //! #     let mut seen = Vec::new();
 //! #     let mut header = [0; 12];
@@ -91,7 +89,7 @@
 //!     serve_connection(&ServeConfig::new(), plugin, Router(Cautious)).await
 //! });
 //!
-//! // Streams 1, 3 and 5 are opened; the router gets an id on stream 1 and with it stream 7.
+//! // The host opens streams 1, 3 and 5, dispenses the router on stream 1, and opens stream 7 with the returned id.
 //! let host = HostSession::open(host).await?;
 //! let router = host.dispense_router().await?;
 //!
@@ -104,24 +102,24 @@
 //! assert_eq!(plugin.await??, Shutdown::HostQuit);
 //! drop(host);
 //!
-//! // The host's direction: the id, little-endian; then each call as a header and an argument, in gob. A
-//! // value's type is defined when it comes for the first time, so that a later call is much shorter.
+//! // The host's direction: the id, little-endian, and then each call as a header and an argument in gob. A type is defined
+//! // before its first value, so later calls are much shorter.
 //! let from_host = from_host.await?;
 //! assert_eq!(from_host[..4], [1, 0, 0, 0]);
 //! assert_eq!(&from_host[11..18], b"Request");
 //!
 //! // The plugin's direction.
 //! let expect = [
-//!     &[1, 0, 0, 0][..],                                 // the id again: the stream is claimed
-//!     b"\x3a\xff\x81\x03\x01\x01\x08Response\x01\xff\x82\0\x01\x03", // type -65 is a struct of three fields:
+//!     &[1, 0, 0, 0][..],                                 // the id again: the plugin accepts the stream
+//!     b"\x3a\xff\x81\x03\x01\x01\x08Response\x01\xff\x82\0\x01\x03", // -65: type 65 is a struct of three fields:
 //!     b"\x01\x0dServiceMethod\x01\x0c\0",                 // a string
 //!     b"\x01\x03Seq\x01\x06\0",                           // an unsigned integer
 //!     b"\x01\x05Error\x01\x0c\0\0\0",                     // a string
-//!     b"\x15\xff\x82\x01\x10Plugin.SetWeight\0",           // a Response; Seq and Error are zero, and left out
+//!     b"\x15\xff\x82\x01\x10Plugin.SetWeight\0",           // a Response; Seq and Error are zero and omitted
 //!     b"\x26\xff\x83\x03\x01\x01\x08RpcError\x01\xff\x84\0\x01\x01\x01\x0bErrorString\x01\x0c\0\0\0",
-//!     b"\x03\xff\x84\0",                                  // an RpcError without a text: done
+//!     b"\x03\xff\x84\0",                                  // an RpcError without a text: success
 //!     b"\x17\xff\x82\x01\x10Plugin.SetWeight\x01\x01\0",   // the second Response: Seq is 1
-//!     b"\x13\xff\x84\x01\x0edemo: too much\0",            // an RpcError with one
+//!     b"\x13\xff\x84\x01\x0edemo: too much\0",            // an RpcError with a text
 //! ]
 //! .concat();
 //! assert_eq!(from_plugin.await?, expect);
@@ -129,21 +127,28 @@
 //! # }
 //! ```
 //!
-//! As a process the same router is `fn main() -> ExitCode { rollouts_rpc::main(Router(Cautious)) }`: see [`main`], and [`serve`]
-//! for a program with flags, a runtime or a log of its own.
+//! As a program, the same router is `fn main() -> ExitCode { rollouts_rpc::main(Router(Cautious)) }`: see [`main`], or [`serve`] for a
+//! program with its own flags, runtime or log.
 //!
-//! # What a plugin may rely on
+//! # Guarantees
 //!
-//! The other two kinds are served alike. Every call is bounded by [`ServeConfig::call_deadline`]; a panic in a
-//! call is that call's error; an error becomes one line without `%`; whatever goes wrong in `VerifyWeight` is the
-//! answer "not verified"; bytes that make no sense end the session with an error, upon which the controller
-//! starts the process again. What it must not do: write to stdout, or block a thread.
+//! They are the same for all kinds of plugin.
 //!
-//! Feature `host` adds the controller's half, feature `testing` an in-memory session, and feature
-//! `grpc` go-plugin's other protocol, for hosts that are not the controller.
+//! - Every call ends within [`ServeConfig::call_deadline`].
+//! - A panic in a call is an error of this call only.
+//! - An error text is one line without `%`.
+//! - If `VerifyWeight` fails for any reason, the reply is "not verified".
+//! - Bytes that are not valid end the session with an error. The process exits, and the controller restarts it.
+//!
+//! A plugin must not write to stdout and must not block a thread.
+//!
+//! # Features
+//!
+//! `host` adds the controller's half, `testing` adds a session in memory, and `grpc` adds go-plugin's gRPC protocol, for hosts other than
+//! the controller.
 
 #[cfg(not(unix))]
-compile_error!("rollouts-rpc needs Unix: the controller finds a plugin by a Unix socket");
+compile_error!("rollouts-rpc needs Unix: the controller connects to a plugin over a Unix socket");
 
 pub mod error;
 pub mod goplugin;
@@ -158,19 +163,21 @@ pub mod testing;
 pub mod traffic_router;
 
 mod call;
-mod from_wire;
+mod kind;
+mod methods;
 mod netrpc;
 mod program;
-mod to_wire;
 mod wire;
+mod write_deadline;
 
-pub use call::{Metrics, Plugin, Router, RouterCall, Step};
-pub use error::{PluginError, Result};
+pub use call::{Metrics, Plugin, Router, Step};
+pub use error::{MAX_ERROR, PluginError, Result, error_chain};
 pub use goplugin::env::PluginEnv;
 pub use goplugin::serve::{ServeConfig, ServeError, announce_on_stdout, serve, serve_connection};
 pub use goplugin::session::{SessionError, Shutdown};
 #[cfg(feature = "grpc")]
 pub use goplugin::tls::TlsError;
+pub use methods::RouterCall;
 pub use metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Measurements, Metric, MetricProvider, MetricResult,
 };
@@ -179,7 +186,6 @@ pub use program::{LOG_LEVEL_VARIABLE, main};
 pub use rollout_types as rollout;
 pub use rollout_types::{ConfigError, Rollout, WeightDestination};
 pub use step_plugin::{StepContext, StepPhase, StepPlugin, StepResult};
-pub use to_wire::{MAX_ERROR, error_chain};
 pub use traffic_router::{
     Additional, DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification,
 };

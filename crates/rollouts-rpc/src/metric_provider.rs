@@ -1,55 +1,52 @@
-//! What an author of a metric provider implements, and the part of an AnalysisRun it sees.
+//! The trait of metric providers, and the fields of an AnalysisRun that they receive.
 //!
-//! Field names are those of the API (`pkg/apis/rollouts/v1alpha1/analysis_types.go`) in snake case.
-//! What other providers need, such as the settings of Prometheus, is left in the stream.
+//! Field names are those of the API (`pkg/apis/rollouts/v1alpha1/analysis_types.go` in Argo Rollouts) in snake case. Fields of the
+//! built-in providers, such as the settings of Prometheus, are not decoded.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use gob::{DecodeError, LazyVec};
+use gob::DecodeError;
 use rollout_types::ConfigError;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Result, short_name};
-use crate::to_wire;
-use crate::wire;
 
 /// Takes the measurements of an analysis.
 ///
-/// The controller takes one measurement at a time of each metric of an AnalysisRun, and those of
-/// different metrics and runs at once. A measurement is begun by `run`; while its phase is
-/// [`AnalysisPhase::Running`] it is resumed (`analysis/analysis.go`). Deciding is the provider's
-/// part too: it applies the metric's conditions to the value and answers with the phase.
+/// The controller takes one measurement of a metric at a time, and measurements of different metrics and runs concurrently. `run` starts a
+/// measurement, and the controller calls `resume` while its phase is [`AnalysisPhase::Running`] (`analysis/analysis.go`). The
+/// provider also applies the metric's conditions to the value, and returns the phase.
 ///
-/// An error is a measurement in phase `Error`; the metric fails after `consecutiveErrorLimit` of
-/// them.
+/// An error becomes a measurement in phase `Error`. The metric fails after `consecutiveErrorLimit` consecutive ones.
 pub trait MetricProvider: Send + Sync + 'static {
-    /// The name the controller logs, such as `Prometheus`; that of the type unless a plugin says otherwise.
+    /// Returns the name that the controller logs, such as `Prometheus`. The default is the name of the type.
     fn type_name(&self) -> &str {
         short_name::<Self>()
     }
 
-    /// Called once per process, before anything else.
+    /// Initializes the plugin. It is called once per process, before all other methods.
     ///
-    /// It should return at once and not fail for reasons that may pass: the controller holds a lock
-    /// over every metric plugin meanwhile, and it uses the plugin all the same after an error.
+    /// It should return at once and not fail for temporary reasons: the controller holds a lock on all metric plugins during the call, and
+    /// uses the plugin even after an error.
     fn init(&self) -> impl Future<Output = Result> + Send {
         async { Ok(()) }
     }
 
-    /// Takes a measurement, or begins one that [`resume`](Self::resume) will finish.
+    /// Takes a measurement, or starts one that [`resume`](Self::resume) finishes.
     fn run(
         &self,
         run: &AnalysisRun,
         metric: &Metric,
     ) -> impl Future<Output = Result<Measurement>> + Send;
 
-    /// Looks again at a measurement that was still running.
+    /// Continues a running measurement.
     ///
-    /// Until a provider implements it, the measurement is returned as it is.
+    /// The default returns the measurement unchanged.
     fn resume(
         &self,
         _run: &AnalysisRun,
@@ -59,9 +56,9 @@ pub trait MetricProvider: Send + Sync + 'static {
         async { Ok(measurement) }
     }
 
-    /// Ends a measurement that was still running, because its run is being terminated.
+    /// Stops a running measurement because its run is terminated.
     ///
-    /// Until a provider implements it, the measurement ends as successful.
+    /// The default finishes the measurement as successful.
     fn terminate(
         &self,
         _run: &AnalysisRun,
@@ -77,10 +74,9 @@ pub trait MetricProvider: Send + Sync + 'static {
         }
     }
 
-    /// Removes what is kept elsewhere for all but the newest `limit` measurements of a metric; the
-    /// run still lists them all.
+    /// Removes external data of all measurements of a metric except the newest `limit`. The run still lists all measurements.
     ///
-    /// Until a provider implements it, there is nothing to remove.
+    /// The default does nothing.
     fn garbage_collect(
         &self,
         _run: &AnalysisRun,
@@ -90,10 +86,10 @@ pub trait MetricProvider: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// What the controller stores beside a metric's results, such as the query as it was sent. It
-    /// asks when the first measurement of a metric has been taken.
+    /// Returns metadata that the controller stores with a metric's results, such as the resolved query. The controller calls it after
+    /// the first measurement of a metric.
     ///
-    /// Until a provider implements it, there is nothing. The key `error` means a failure.
+    /// The default is empty. The key `error` means that the call failed.
     fn metadata(
         &self,
         _metric: &Metric,
@@ -102,7 +98,7 @@ pub trait MetricProvider: Send + Sync + 'static {
     }
 }
 
-/// An AnalysisRun as it was when the controller's reconcile began.
+/// An AnalysisRun at the start of the controller's reconcile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AnalysisRun {
@@ -116,7 +112,7 @@ pub struct AnalysisRun {
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// `spec.args` but for those from Secrets. The controller has put all of them into the metric already.
+    /// `spec.args`, without arguments from Secrets. The controller has already substituted all arguments in the metric.
     pub args: BTreeMap<String, String>,
     /// `spec.terminate`.
     pub terminate: bool,
@@ -128,40 +124,73 @@ pub struct AnalysisRun {
     pub results: Vec<MetricResult>,
 }
 
-/// What has been measured of one metric.
+/// The results of one metric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MetricResult {
     /// The metric's name.
     pub name: String,
-    /// The metric as a whole.
+    /// The phase of the metric.
     pub phase: AnalysisPhase,
     /// The newest measurements, oldest first.
     pub measurements: Measurements,
-    /// What [`MetricProvider::metadata`] said.
+    /// The result of [`MetricProvider::metadata`].
     pub metadata: BTreeMap<String, String>,
 }
 
-/// The measurements of a metric, each decoded when it is asked for: a run keeps thousands, and most calls read none.
-#[derive(Clone, Default)]
-pub struct Measurements(pub(crate) LazyVec<wire::Measurement>);
+/// The measurements of a metric, oldest first.
+///
+/// Those that the controller sent are decoded one at a time while they are read: a long run has thousands, and most calls read none.
+#[derive(Clone)]
+pub struct Measurements(List);
+
+#[derive(Clone)]
+enum List {
+    Owned(Vec<Measurement>),
+    OnDemand(Arc<dyn OnDemand>),
+}
+
+/// A list of measurements that are decoded while they are read.
+pub(crate) trait OnDemand: Send + Sync {
+    fn len(&self) -> usize;
+
+    fn iter(&self) -> Box<dyn Iterator<Item = Result<Measurement, DecodeError>> + '_>;
+}
 
 impl Measurements {
-    /// How many there are.
+    pub(crate) fn on_demand(list: Arc<dyn OnDemand>) -> Self {
+        Self(List::OnDemand(list))
+    }
+
+    /// Returns the number of measurements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        match &self.0 {
+            List::Owned(list) => list.len(),
+            List::OnDemand(list) => list.len(),
+        }
     }
 
-    /// Whether there are no measurements.
+    /// Returns whether there are no measurements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len() == 0
     }
 
-    /// The measurements, oldest first. One that cannot be decoded is an error, and the next one follows.
+    /// Iterates over the measurements, oldest first. A measurement that does not decode is an error, and the iteration continues after
+    /// it.
     pub fn iter(&self) -> impl Iterator<Item = Result<Measurement, DecodeError>> {
-        self.0.iter().map(|found| found.map(Measurement::from))
+        let iter: Box<dyn Iterator<Item = _>> = match &self.0 {
+            List::Owned(list) => Box::new(list.iter().cloned().map(Ok)),
+            List::OnDemand(list) => list.iter(),
+        };
+        iter
+    }
+}
+
+impl Default for Measurements {
+    fn default() -> Self {
+        Vec::new().into()
     }
 }
 
@@ -175,7 +204,7 @@ impl Eq for Measurements {}
 
 impl From<Vec<Measurement>> for Measurements {
     fn from(measurements: Vec<Measurement>) -> Self {
-        Self(to_wire::all(&measurements).into())
+        Self(List::Owned(measurements))
     }
 }
 
@@ -185,7 +214,7 @@ impl fmt::Debug for Measurements {
     }
 }
 
-/// A metric of an AnalysisRun, its arguments resolved.
+/// A metric of an AnalysisRun, with resolved arguments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
@@ -195,7 +224,7 @@ pub struct Metric {
     pub interval: String,
     /// `successCondition`, an expression over `result`; empty if it is not set.
     pub success_condition: String,
-    /// `failureCondition`, likewise.
+    /// `failureCondition`, an expression over `result`; empty if it is not set.
     pub failure_condition: String,
     /// `provider.plugin`: the JSON configuration by plugin name.
     pub plugins: BTreeMap<String, Vec<u8>>,
@@ -205,24 +234,24 @@ pub struct Metric {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measurement {
-    /// `Running` to be resumed, else the verdict.
+    /// `Running` if the controller must resume it, otherwise the final phase.
     pub phase: AnalysisPhase,
-    /// For people.
+    /// A message for people.
     pub message: String,
-    /// When it began.
+    /// When it started.
     pub started_at: Option<SystemTime>,
-    /// When it ended; the controller fills it in if it is absent.
+    /// When it finished. The controller sets it if it is absent.
     pub finished_at: Option<SystemTime>,
     /// The value, as text.
     pub value: String,
-    /// Whatever the provider needs to find it again, such as an id.
+    /// Data with which the provider identifies the measurement later, such as an id.
     pub metadata: BTreeMap<String, String>,
-    /// When to resume a running measurement; the controller chooses if it is absent.
+    /// When to resume a running measurement. The controller chooses the time if it is absent.
     pub resume_at: Option<SystemTime>,
 }
 
 impl AnalysisRun {
-    /// A run of which only the key is known.
+    /// Returns a run with only a namespace and a name.
     #[must_use]
     pub fn named(namespace: &str, name: &str) -> Self {
         Self {
@@ -234,7 +263,7 @@ impl AnalysisRun {
 }
 
 impl MetricResult {
-    /// The measurements of the metric of that name.
+    /// Returns the results of the metric of that name.
     #[must_use]
     pub fn new(name: &str, phase: AnalysisPhase, measurements: Vec<Measurement>) -> Self {
         Self {
@@ -247,7 +276,7 @@ impl MetricResult {
 }
 
 impl Metric {
-    /// A metric with the configuration of one plugin.
+    /// Returns a metric with the configuration of one plugin.
     #[must_use]
     pub fn new(name: &str, plugin: &str, config: &Value) -> Self {
         Self {
@@ -257,7 +286,7 @@ impl Metric {
         }
     }
 
-    /// The configuration of the metric's plugin. A metric has one, whatever the controller's ConfigMap calls it.
+    /// Parses the configuration of the metric's plugin. A metric has only one, so the plugin's name is not needed.
     ///
     /// # Errors
     ///
@@ -272,7 +301,7 @@ impl Metric {
 }
 
 impl Measurement {
-    /// A measurement that begins now and that [`MetricProvider::resume`] will finish.
+    /// Returns a measurement that starts now and that [`MetricProvider::resume`] finishes.
     #[must_use]
     pub fn running() -> Self {
         Self {
@@ -282,13 +311,13 @@ impl Measurement {
         }
     }
 
-    /// A measurement that begins and ends now, with its verdict.
+    /// Returns a measurement that starts and finishes now.
     #[must_use]
     pub fn taken(phase: AnalysisPhase, value: impl ToString) -> Self {
         Self::running().finish(phase, value)
     }
 
-    /// Ends the measurement now.
+    /// Finishes the measurement now.
     #[must_use]
     pub fn finish(self, phase: AnalysisPhase, value: impl ToString) -> Self {
         Self {
@@ -309,7 +338,7 @@ impl Measurement {
         }
     }
 
-    /// Adds something that is needed to find the measurement again.
+    /// Adds data with which the provider identifies the measurement later.
     #[must_use]
     pub fn with_metadata(mut self, key: &str, value: impl ToString) -> Self {
         self.metadata.insert(key.to_owned(), value.to_string());
@@ -317,20 +346,20 @@ impl Measurement {
     }
 }
 
-/// How a measurement, a metric or a whole run stands.
+/// The phase of a measurement, a metric or a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnalysisPhase {
-    /// Not begun. A phase that is empty, or that no released controller knows, is read as this.
+    /// Not started. An empty or unknown phase is read as `Pending`.
     #[default]
     Pending,
-    /// Begun.
+    /// Started.
     Running,
     /// The success condition holds.
     Successful,
     /// The failure condition holds.
     Failed,
-    /// There is no value.
+    /// The measurement failed.
     Error,
     /// Neither condition holds.
     Inconclusive,

@@ -1,4 +1,4 @@
-//! A plugin as a whole program.
+//! [`main`]: a plugin as a complete program.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -8,22 +8,22 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, warn};
 
 use crate::call::Plugin;
+use crate::error::error_chain;
 use crate::goplugin::env::PluginEnv;
 use crate::goplugin::handshake::{HandshakeError, Protocol};
 use crate::goplugin::log::{self, LogFormat};
 use crate::goplugin::serve::{
     Announced, ServeConfig, ServeError, Signals, announce_on_stdout, serve_announced,
 };
-use crate::to_wire::error_chain;
 
-/// How much a plugin logs: `off`, `error`, `warn`, `info` (unless it is set), `debug` or `trace`.
+/// The variable with the log level of a plugin: `off`, `error`, `warn`, `info` (the default), `debug` or `trace`.
 pub const LOG_LEVEL_VARIABLE: &str = "ROLLOUTS_PLUGIN_LOG_LEVEL";
 
-/// Serves `plugin` and returns the exit code of the process: all that a program's own `main` has to do.
+/// Serves `plugin` and returns the exit code of the process. A program needs nothing else in its `main`.
 ///
-/// It logs in the host's format to stderr, as much as [`LOG_LEVEL_VARIABLE`] says, and serves the controller that started
-/// the process until one of them ends. A person who starts the program by hand is told where it belongs. A program that
-/// needs flags, a runtime or a log of its own calls [`serve`](crate::serve) instead.
+/// It logs to stderr in the host's format, with the level in [`LOG_LEVEL_VARIABLE`], and serves the controller that started the process
+/// until the controller or a signal ends it. If a person starts the program by hand, it explains how to install it. A program
+/// that needs its own flags, runtime or log calls [`serve`](crate::serve) instead.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -44,20 +44,20 @@ pub fn main(plugin: impl Plugin) -> ExitCode {
     let level = std::env::var(LOG_LEVEL_VARIABLE).unwrap_or_else(|_| "info".to_owned());
     let env = PluginEnv::from_vars(std::env::vars_os());
     let parsed: Result<LevelFilter, _> = level.parse();
-    // A program that has set up a log of its own keeps it.
+    // A program that installed its own subscriber keeps it.
     let _kept = log::install(
         *parsed.as_ref().unwrap_or(&LevelFilter::INFO),
         LogFormat::Json,
     );
     if parsed.is_err() && env.cookie.is_some() {
-        warn!(level, "{LOG_LEVEL_VARIABLE} is no level of logging");
+        warn!(level, "{LOG_LEVEL_VARIABLE} is not a log level");
     }
     match run(plugin, &env) {
         Ok(()) => ExitCode::SUCCESS,
         Err(ProgramError::Serve(ServeError::Handshake(
             for_people @ HandshakeError::NotStartedByHost(_),
         ))) => {
-            // Nobody else is there to read it.
+            // The text is for the person who started the program, so it is not an hclog record.
             let _ = writeln!(io::stderr(), "{for_people}");
             ExitCode::FAILURE
         }
@@ -78,8 +78,8 @@ enum ProgramError {
 
 fn run<P: Plugin>(plugin: P, env: &PluginEnv) -> Result<(), ProgramError> {
     let config = ServeConfig::new();
-    // The controller waits for the handshake line, so worker threads start after it. Signals are handled before it. That needs a
-    // runtime but no thread: the runtime that runs later delivers them.
+    // The controller waits for the handshake line, so the worker threads start after it. The signal handlers are installed before it,
+    // which needs a runtime but no thread: the second runtime delivers the signals.
     let first = Builder::new_current_thread().enable_io().build();
     let signals = {
         let first = first.map_err(ProgramError::Runtime)?;
@@ -90,7 +90,7 @@ fn run<P: Plugin>(plugin: P, env: &PluginEnv) -> Result<(), ProgramError> {
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(ProgramError::Runtime)?;
     runtime.block_on(serve_announced(&config, signals, announced, plugin))?;
-    // A call that blocks its thread must not keep the process.
+    // A call that blocks its thread must not keep the process running.
     runtime.shutdown_background();
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What an author of a step plugin implements (`rollout/steps/plugin` in Argo Rollouts, since 1.8).
+//! The trait of step plugins (`rollout/steps/plugin` in Argo Rollouts, since 1.8).
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,37 +13,36 @@ use crate::rollout::Rollout;
 
 /// Runs as a step of a canary.
 ///
-/// The controller calls from several workers at once: calls for different Rollouts overlap, those
-/// for one Rollout do not. A step is kept in the Rollout's status, not in the process: whatever one
-/// `run` has to tell the next goes into [`StepResult::status`].
+/// The controller calls from several workers: calls for different Rollouts are concurrent, calls for one Rollout are not. The state of
+/// a step is in the Rollout's status, not in the process: `run` stores it in [`StepResult::status`] for the next `run`.
 ///
-/// After an error the step stands in phase `Error` and is run again every 30 s, without an end; a step that
-/// is to fail answers [`StepPhase::Failed`].
+/// After an error the step is in phase `Error`, and the controller runs it again every 30 s without a limit. To fail a step, return
+/// [`StepPhase::Failed`].
 pub trait StepPlugin: Send + Sync + 'static {
-    /// The name the controller logs; that of the type unless a plugin says otherwise.
+    /// Returns the name that the controller logs. The default is the name of the type.
     fn type_name(&self) -> &str {
         short_name::<Self>()
     }
 
-    /// Called once per process, before anything else.
+    /// Initializes the plugin. It is called once per process, before all other methods.
     ///
-    /// It should return at once and not fail for reasons that may pass: the controller holds a lock
-    /// over every step plugin meanwhile, and it uses the plugin all the same after an error.
+    /// It should return at once and not fail for temporary reasons: the controller holds a lock on all step plugins during the call, and
+    /// uses the plugin even after an error.
     fn init(&self) -> impl Future<Output = Result> + Send {
         async { Ok(()) }
     }
 
-    /// Begins the step, or looks after one that is running.
+    /// Starts the step, or continues a running step.
     fn run(
         &self,
         rollout: &Rollout,
         context: &StepContext,
     ) -> impl Future<Output = Result<StepResult>> + Send;
 
-    /// Ends a step that is still running when its Rollout is fully promoted (`rollout/stepplugin.go`). It is called
-    /// once, even after an error, and cannot go on in the background.
+    /// Stops a running step because its Rollout is fully promoted (`rollout/stepplugin.go`). It must finish within the call: the
+    /// controller calls it once, and not again after an error.
     ///
-    /// Until a plugin implements it, there is nothing to do.
+    /// The default does nothing.
     fn terminate(
         &self,
         _rollout: &Rollout,
@@ -52,10 +51,10 @@ pub trait StepPlugin: Send + Sync + 'static {
         async { Ok(StepResult::default()) }
     }
 
-    /// Takes back what a running or successful step has done, because its Rollout is aborted. It is called once,
-    /// even after an error, and cannot go on in the background.
+    /// Reverts a running or successful step because its Rollout is aborted. It must finish within the call: the controller calls it once,
+    /// and not again after an error.
     ///
-    /// Until a plugin implements it, there is nothing to do.
+    /// The default does nothing.
     fn abort(
         &self,
         _rollout: &Rollout,
@@ -65,7 +64,7 @@ pub trait StepPlugin: Send + Sync + 'static {
     }
 }
 
-/// What a step knows of itself.
+/// The configuration and the state of a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepContext {
@@ -78,7 +77,7 @@ pub struct StepContext {
 }
 
 impl StepContext {
-    /// A step of this plugin, with its configuration.
+    /// Returns the context of a step of this plugin with this configuration and without a status.
     #[must_use]
     pub fn new(plugin_name: &str, config: &Value) -> Self {
         Self {
@@ -88,7 +87,7 @@ impl StepContext {
         }
     }
 
-    /// The step's configuration; null if it is not set.
+    /// Parses the step's configuration; it is null if not set.
     ///
     /// # Errors
     ///
@@ -101,7 +100,7 @@ impl StepContext {
         ConfigError::parse(json, || format!("config of step {}", self.plugin_name))
     }
 
-    /// What the last call left in [`StepResult::status`]; the default before the first.
+    /// Parses the [`StepResult::status`] of the last call. Returns the default before the first call.
     ///
     /// # Errors
     ///
@@ -116,22 +115,22 @@ impl StepContext {
     }
 }
 
-/// What has come of a step.
+/// The result of a call to a step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StepResult {
-    /// How it stands.
+    /// The phase of the step.
     pub phase: StepPhase,
-    /// For people; shown in the Rollout's status.
+    /// A message for people, shown in the Rollout's status.
     pub message: String,
-    /// When to run a running step again. The controller waits 30 s unless this is more than 10 s.
+    /// When to run a running step again. If it is 10 s or less, the controller waits 30 s.
     pub requeue_after: Duration,
-    /// Replaces what the next call gets as [`StepContext::status`], unless the phase is `Error`.
+    /// The [`StepContext::status`] of the next call. The controller ignores it in phase `Error`.
     pub status: Option<Value>,
 }
 
 impl StepResult {
-    /// The step stands like this.
+    /// Returns a result with this phase and message.
     #[must_use]
     pub fn new(phase: StepPhase, message: impl Into<String>) -> Self {
         Self {
@@ -141,7 +140,7 @@ impl StepResult {
         }
     }
 
-    /// Sets when a running step is run again.
+    /// Sets when to run a running step again.
     #[must_use]
     pub fn requeue_after(self, wait: Duration) -> Self {
         Self {
@@ -150,11 +149,11 @@ impl StepResult {
         }
     }
 
-    /// Sets what the next call gets from [`StepContext::status`].
+    /// Sets the status for the next call, which reads it with [`StepContext::status`].
     ///
     /// # Errors
     ///
-    /// When `status` has no form in JSON.
+    /// Returns `Err` if `status` cannot be represented in JSON.
     pub fn with_status(self, status: &impl Serialize) -> Result<Self, serde_json::Error> {
         Ok(Self {
             status: Some(serde_json::to_value(status)?),
@@ -163,17 +162,17 @@ impl StepResult {
     }
 }
 
-/// How a step stands.
+/// The phase of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StepPhase {
-    /// To be run again.
+    /// Still running; the controller runs the step again.
     Running,
-    /// Done; the Rollout continues with its next step.
+    /// Completed; the Rollout continues with its next step.
     #[default]
     Successful,
-    /// Done; the Rollout is aborted.
+    /// Failed; the Rollout is aborted.
     Failed,
-    /// Something went wrong that may pass; run again after a while.
+    /// A temporary error; the controller runs the step again later.
     Error,
 }

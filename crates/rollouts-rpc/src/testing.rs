@@ -1,4 +1,4 @@
-//! An in-memory host: a whole session with a plugin, without process, socket or signal.
+//! Test support: a session with a plugin in memory, recorded calls of released controllers, and a router made of a function.
 
 use std::future::{Future, Ready};
 use std::sync::Arc;
@@ -6,41 +6,42 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, duplex};
 use tokio::task::JoinHandle;
 
-use crate::call::{Plugin, PluginService, Router, RouterCall};
+use crate::call::{Plugin, PluginService, Router};
 use crate::goplugin::handshake::PluginKind;
 use crate::goplugin::serve::{ServeConfig, serve_connection};
 use crate::goplugin::session::{SessionError, Shutdown};
 use crate::host::{CallError, HostSession, RouterClient};
+use crate::methods::RouterCall;
+use crate::netrpc;
 use crate::netrpc::codec::CallDecoder;
-use crate::netrpc::server::{self, Room};
+use crate::netrpc::server::{self, InFlightLimit};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::traffic_router::{DesiredWeight, PodHashes, RouterError, TrafficRouter, Verification};
-use crate::wire;
 
-/// What a host may send on a stream of a dispensed plugin.
-pub const LIMITS: gob::Limits = wire::LIMITS;
+/// Limits on what a host may send on the stream of a dispensed plugin.
+pub const LIMITS: gob::Limits = netrpc::LIMITS;
 
 gob::gob_interface! {
-    /// The argument of a method that takes none: as `Option<NoArgument>`, always `None`.
+    /// The type for the argument of a method without arguments: `None::<NoArgument>`.
     pub enum NoArgument {
-        /// Any type would do.
+        /// Never used; an interface needs a variant.
         Text(String) as "string",
     }
 }
 
-/// What the client package of a released controller has written to a plugin, call by call.
+/// The bytes that the client package of a released controller wrote to a plugin.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Recording {
     /// The controller's version.
     pub version: &'static str,
-    /// The stream behind the plugin's id.
+    /// The bytes on the stream after the id of the dispensed plugin.
     pub stream: &'static [u8],
     calls: &'static str,
 }
 
 impl Recording {
-    /// Each call: its method, and the bytes of its header and argument.
+    /// Iterates over the calls: the method, and the bytes of header and argument.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, &'static [u8])> {
         let (stream, mut begin) = (self.stream, 0);
         self.calls.lines().filter_map(move |line| {
@@ -63,7 +64,7 @@ macro_rules! recordings {
     };
 }
 
-/// What the oldest and the newest supported controller have written to plugins of this kind (`tests/data/MANIFEST`).
+/// Returns the recordings of the oldest and the newest supported controller for this kind of plugin (`tests/data/MANIFEST`).
 #[must_use]
 pub fn recordings(kind: PluginKind) -> &'static [Recording] {
     match kind {
@@ -74,20 +75,19 @@ pub fn recordings(kind: PluginKind) -> &'static [Recording] {
     }
 }
 
-/// Bytes either side can be ahead of the other.
+/// Capacity of the pipe in each direction, in bytes.
 const PIPE: usize = 64 * 1024;
 
-/// A plugin that is being served over a pipe, and the host that calls it.
+/// A plugin that is served over a pipe, and the host's end of the session.
 pub struct MemoryHost {
     session: HostSession,
     plugin: JoinHandle<Result<Shutdown, SessionError>>,
 }
 
-/// A router made of one function, which gets every call that takes a Rollout. The verification it
-/// returns matters to VerifyWeight only.
+/// A router made of one function, which receives every call with a Rollout. Only VerifyWeight uses the verification that it returns.
 pub struct FnRouter<F>(pub F);
 
-/// The calls in a host's direction of a router's stream, decoded as in a session but not answered.
+/// Decodes the host's direction of a router's stream, without replies.
 #[derive(Debug)]
 pub struct CallStream(CallDecoder);
 
@@ -98,11 +98,11 @@ impl Default for CallStream {
 }
 
 impl CallStream {
-    /// Takes the next bytes and returns the calls they complete. A call that would be refused is left out.
+    /// Takes the next bytes and returns the calls that they complete, except those that a plugin would refuse.
     ///
     /// # Errors
     ///
-    /// [`gob::DecodeError`] for a stream that cannot be followed any further.
+    /// Returns [`gob::DecodeError`] if the stream is corrupt.
     pub fn decode(&mut self, bytes: &[u8]) -> Result<Vec<RouterCall>, gob::DecodeError> {
         type Unused = FnRouter<fn(RouterCall) -> Ready<Result<Verification, RouterError>>>;
         self.0.handle_input(bytes)?;
@@ -114,11 +114,11 @@ impl CallStream {
     }
 }
 
-/// Serves the stream of a dispensed router, without the session around it, until the host closes it.
+/// Serves the stream of a dispensed router without a session, until the host closes it.
 ///
 /// # Errors
 ///
-/// [`SessionError::CorruptStream`] for bytes that make no sense, [`SessionError::LostStream`] when `stream` fails.
+/// Returns [`SessionError::CorruptStream`] if the bytes are not net/rpc over gob, and [`SessionError::LostStream`] if `stream` fails.
 pub async fn serve_stream<R, IO>(
     config: ServeConfig,
     stream: IO,
@@ -129,7 +129,7 @@ where
     IO: AsyncRead + AsyncWrite + Send + 'static,
 {
     let service = PluginService::new(Router(router), config.deadline(PluginKind::TrafficRouter));
-    let ended = server::serve(stream, Arc::new(service), Room::default()).await;
+    let ended = server::serve(stream, Arc::new(service), InFlightLimit::default()).await;
     ended.map_err(|error| error.on("plugin"))
 }
 
@@ -138,7 +138,7 @@ impl MemoryHost {
     ///
     /// # Errors
     ///
-    /// [`CallError::Shutdown`] if the plugin's side ended at once.
+    /// Returns [`CallError::Shutdown`] if the plugin's end failed.
     pub async fn start(config: ServeConfig, plugin: impl Plugin) -> Result<Self, CallError> {
         let (host, io) = duplex(PIPE);
         let plugin = tokio::spawn(async move { serve_connection(&config, io, plugin).await });
@@ -148,13 +148,13 @@ impl MemoryHost {
         })
     }
 
-    /// The host's end.
+    /// Returns the host's end.
     #[must_use]
     pub fn session(&self) -> &HostSession {
         &self.session
     }
 
-    /// Dispenses the router and initialises it, as a controller does first.
+    /// Dispenses the router and calls InitPlugin, as a controller does.
     ///
     /// # Errors
     ///
@@ -165,27 +165,27 @@ impl MemoryHost {
         Ok(router)
     }
 
-    /// The host's end, and the task of the plugin's end.
+    /// Returns the host's end, and the task of the plugin's end.
     #[must_use]
     pub fn into_parts(self) -> (HostSession, JoinHandle<Result<Shutdown, SessionError>>) {
         (self.session, self.plugin)
     }
 
-    /// Sends Quit and returns how the plugin's side ended.
+    /// Calls Quit and returns how the plugin's end ended.
     ///
     /// # Errors
     ///
-    /// [`CallError::Shutdown`] if there was no reply.
+    /// Returns [`CallError::Shutdown`] if there was no reply.
     pub async fn quit(self) -> Result<Result<Shutdown, SessionError>, CallError> {
         self.session.quit().await?;
         self.hang_up().await
     }
 
-    /// Hangs up without a Quit and returns how the plugin's side ended.
+    /// Closes the connection without Quit and returns how the plugin's end ended.
     ///
     /// # Errors
     ///
-    /// [`CallError::Shutdown`] if the plugin's side panicked.
+    /// Returns [`CallError::Shutdown`] if the plugin's end panicked.
     pub async fn hang_up(self) -> Result<Result<Shutdown, SessionError>, CallError> {
         drop(self.session);
         self.plugin.await.map_err(|_| CallError::Shutdown)

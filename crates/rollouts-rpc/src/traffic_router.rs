@@ -1,34 +1,32 @@
-//! What an author of a traffic router implements (`rollout/trafficrouting/plugin/rpc` in Argo Rollouts).
+//! The trait of traffic routers (`rollout/trafficrouting/plugin/rpc` in Argo Rollouts).
 
 use std::future::Future;
-use std::sync::Arc;
 
 use crate::error::{PluginError, Result, short_name};
 use crate::rollout::{ObjectMeta, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 
 /// Moves traffic between the stable and the canary of a Rollout.
 ///
-/// The controller calls from several workers at once: calls for different Rollouts overlap, those
-/// for one Rollout do not. It repeats every call on every reconcile, so each must be idempotent and
-/// cheap when nothing changes. Errors become one line in the controller's log; of all methods only
-/// `set_weight` and `verify_weight` get theirs shown as an event (`rollout/trafficrouting.go`).
+/// The controller calls from several workers: calls for different Rollouts are concurrent, calls for one Rollout are not. It repeats
+/// every call on every reconcile, so each call must be idempotent, and cheap if nothing changes. The controller logs each error as
+/// one line. Only errors of `set_weight` and `verify_weight` also become events (`rollout/trafficrouting.go`).
 pub trait TrafficRouter: Send + Sync + 'static {
-    /// The name the controller logs, such as `Istio`; that of the type unless a plugin says otherwise.
+    /// Returns the name that the controller logs, such as `Istio`. The default is the name of the type.
     fn type_name(&self) -> &str {
         short_name::<Self>()
     }
 
-    /// Called once per process, before anything else.
+    /// Initializes the plugin. It is called once per process, before all other methods.
     ///
-    /// It should return at once and not fail for reasons that may pass: the controller holds a lock
-    /// over every traffic plugin meanwhile, and it uses the plugin all the same after an error.
+    /// It should return at once and not fail for temporary reasons: the controller holds a lock on all traffic plugins during the call,
+    /// and uses the plugin even after an error.
     fn init(&self) -> impl Future<Output = Result> + Send {
         async { Ok(()) }
     }
 
-    /// Tells which pods are canary and stable now.
+    /// Receives the hashes of the canary and stable Pods.
     ///
-    /// The default does nothing and succeeds.
+    /// The default does nothing.
     fn update_hash(
         &self,
         _rollout: &Rollout,
@@ -38,8 +36,7 @@ pub trait TrafficRouter: Send + Sync + 'static {
         async { Ok(()) }
     }
 
-    /// Sends `desired` of the traffic to the canary and the given share to each additional
-    /// destination; the rest goes to stable.
+    /// Routes `desired` of the traffic to the canary, its weight to each additional destination, and the rest to stable.
     fn set_weight(
         &self,
         rollout: &Rollout,
@@ -47,13 +44,13 @@ pub trait TrafficRouter: Send + Sync + 'static {
         additional: &[WeightDestination],
     ) -> impl Future<Output = Result> + Send;
 
-    /// Says whether traffic is split as `set_weight` was asked to.
+    /// Returns whether traffic is split as `set_weight` requested.
     ///
-    /// After an error the controller would not ask again, and would promote at the end
-    /// (`rollout/trafficrouting.go`). So an error, a panic, a late answer and an argument that cannot be decoded
-    /// all reach it as [`Verification::NotVerified`]; the log has the error.
+    /// After an error the controller does not ask again, and promotes at the end (`rollout/trafficrouting.go`). So the reply is
+    /// [`Verification::NotVerified`] after an error, a panic, an exceeded deadline and an argument that does not decode. The log has the
+    /// error.
     ///
-    /// The default is [`Verification::NotImplemented`], with which the controller continues.
+    /// The default is [`Verification::NotImplemented`], and the controller continues.
     fn verify_weight(
         &self,
         _rollout: &Rollout,
@@ -63,10 +60,9 @@ pub trait TrafficRouter: Send + Sync + 'static {
         async { Ok(Verification::NotImplemented) }
     }
 
-    /// Sends requests with certain headers to the canary. Without a match the route of that name is
-    /// to be removed.
+    /// Routes requests with certain headers to the canary. An empty `match` removes the route of that name.
     ///
-    /// Until a router implements it, the controller gets an error that says so.
+    /// The default returns an error: the method is not supported.
     fn set_header_route(
         &self,
         rollout: &Rollout,
@@ -75,10 +71,9 @@ pub trait TrafficRouter: Send + Sync + 'static {
         async { Err(not_supported("SetHeaderRoute", rollout, &route.name)) }
     }
 
-    /// Copies certain requests to the canary. Without a match the route of that name is to be
-    /// removed.
+    /// Mirrors certain requests to the canary. An empty `match` removes the route of that name.
     ///
-    /// Until a router implements it, the controller gets an error that says so.
+    /// The default returns an error: the method is not supported.
     fn set_mirror_route(
         &self,
         rollout: &Rollout,
@@ -87,112 +82,69 @@ pub trait TrafficRouter: Send + Sync + 'static {
         async { Err(not_supported("SetMirrorRoute", rollout, &route.name)) }
     }
 
-    /// Removes every route the two methods above have made. Called often, and mostly in vain.
+    /// Removes all routes that `set_header_route` and `set_mirror_route` created. The controller calls it often, usually when there is
+    /// no such route.
     ///
-    /// A router that implements neither of them has nothing to remove.
+    /// The default does nothing.
     fn remove_managed_routes(&self, _rollout: &Rollout) -> impl Future<Output = Result> + Send {
         async { Ok(()) }
     }
 
-    /// Ends what the router does by itself between the calls.
+    /// Stops the background work of the router.
     ///
-    /// Called when the host says Quit, before the reply, and when the session ends in any other way: another controller may
-    /// be the leader from then on. It may be called more than once. It has 500 ms.
+    /// It is called before the reply to Quit, and when the session ends in any other way: another controller may become the leader. It may be
+    /// called more than once, and has 500 ms.
     fn stop(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// A shared router is a router, for one that also works between the calls.
-impl<R: TrafficRouter> TrafficRouter for Arc<R> {
-    fn type_name(&self) -> &str {
-        R::type_name(self)
-    }
-
-    async fn init(&self) -> Result {
-        R::init(self).await
-    }
-
-    async fn update_hash(
-        &self,
-        rollout: &Rollout,
-        hashes: &PodHashes,
-        additional: &[WeightDestination],
-    ) -> Result {
-        R::update_hash(self, rollout, hashes, additional).await
-    }
-
-    async fn set_weight(
-        &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-    ) -> Result {
-        R::set_weight(self, rollout, desired, additional).await
-    }
-
-    async fn verify_weight(
-        &self,
-        rollout: &Rollout,
-        desired: DesiredWeight,
-        additional: &[WeightDestination],
-    ) -> Result<Verification> {
-        R::verify_weight(self, rollout, desired, additional).await
-    }
-
-    async fn set_header_route(&self, rollout: &Rollout, route: &SetHeaderRoute) -> Result {
-        R::set_header_route(self, rollout, route).await
-    }
-
-    async fn set_mirror_route(&self, rollout: &Rollout, route: &SetMirrorRoute) -> Result {
-        R::set_mirror_route(self, rollout, route).await
-    }
-
-    async fn remove_managed_routes(&self, rollout: &Rollout) -> Result {
-        R::remove_managed_routes(self, rollout).await
-    }
-
-    async fn stop(&self) {
-        R::stop(self).await;
-    }
-}
-
-/// The destinations beside stable and canary, with their shares: those of an experiment.
+/// The destinations of an experiment and their weights, in addition to stable and canary.
 pub type Additional = [WeightDestination];
 
-/// The pod template hashes of both sides; either may be empty, and both are equal once promoted.
+/// The Pod template hashes of canary and stable. Either may be empty, and both are equal after promotion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHashes {
-    /// Hash of the canary's pods.
+    /// Hash of the canary Pods.
     pub canary: String,
-    /// Hash of the stable pods.
+    /// Hash of the stable Pods.
     pub stable: String,
 }
 
-/// The canary's share of the traffic: `value` out of `max`, as the controller sent it.
+/// The canary's weight: `value` out of `max`, as the controller sent it.
 ///
-/// The controller can send a value above `max` (full promotion with `dynamicStableScale`).
+/// The controller may send a value above `max` (full promotion with `dynamicStableScale`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DesiredWeight {
-    /// The share, in parts of `max`.
+    /// The weight, in parts of `max`.
     pub value: i32,
-    /// `trafficRouting.maxTrafficWeight`, 100 unless the Rollout sets it.
+    /// `trafficRouting.maxTrafficWeight` of the Rollout; 100 if unset.
     pub max: i32,
 }
 
-/// The answer to VerifyWeight (`RpcVerified` in `utils/plugin/types`).
+impl DesiredWeight {
+    /// Returns `value` out of the Rollout's maximum weight.
+    pub(crate) fn of(rollout: &Rollout, value: i32) -> Self {
+        Self {
+            value,
+            max: rollout.max_traffic_weight(),
+        }
+    }
+}
+
+/// The reply to VerifyWeight (`RpcVerified` in `utils/plugin/types`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verification {
-    /// Traffic is split as asked.
+    /// Traffic is split as requested.
     Verified,
-    /// Not yet; the controller asks again in 10 s.
+    /// Traffic is not split as requested yet; the controller asks again in 10 s.
     NotVerified,
-    /// This router does not verify weights; the controller continues.
+    /// The router does not verify weights; the controller continues.
     NotImplemented,
 }
 
-/// What a router's methods fail with.
+/// The error of a router's methods.
 pub type RouterError = PluginError;
 
 fn not_supported(method: &str, rollout: &Rollout, route: &str) -> RouterError {

@@ -1,221 +1,93 @@
-//! What goes over the wire, field by field under the names Go gave it.
+//! Conversion between the domain types and the values that net/rpc carries.
 //!
-//! These names are frozen by every released controller. Nothing outside `from_wire`, `to_wire`, the
-//! codec and the host half uses these types.
+//! The wire types have the type and field names of Argo Rollouts' Go types, field by field. Every released controller depends on these
+//! names, so they never change. Each file declares the wire types of one kind of plugin and keeps them private: the rest of the
+//! crate decodes and encodes calls and replies through functions that take bytes and domain types.
+//!
+//! ```text
+//! plugin:  bytes -> decode_call -> RouterCall     RouterReply -> Body::encode -> bytes
+//! host:    RouterCall -> encode_call -> bytes     bytes -> decode_done, decode_verification -> result
+//! ```
 
-use std::collections::BTreeMap;
+pub(crate) mod metric;
+pub(crate) mod router;
+pub(crate) mod step;
 
-use gob::{Bytes, LazyVec, Limits, Time, WithRaw};
-use rollout_types::{
-    ObjectMeta, Present, Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination,
-};
+use gob::WithRaw;
+#[cfg(feature = "host")]
+use gob::{DecodeError, Decoder};
 
-/// What a peer may send. A controller's first call is about 22 KB with 245 types nested 17 deep; the API server
-/// takes no object above 3 MiB, and gob does not make it larger. Whatever an author of Rollouts can exceed
-/// here ends a call, not the session.
-pub(crate) const LIMITS: Limits = Limits::STRICT
-    .with_message_bytes(4 << 20)
-    .with_value_messages(8192)
-    .with_types(4096)
-    .with_definition_bytes(256 << 10)
-    .with_fields(1024)
-    .with_name_bytes(1024)
-    .with_depth(64)
-    .with_interface_depth(4)
-    .with_elements(4096);
-
-// The headers of Go's `net/rpc`, whose bodies follow as values of their own.
+use crate::error::{PluginError, error_chain};
+use crate::methods::Method;
+use crate::netrpc::Fault;
+use crate::rollout::{RawRollout, Rollout};
 
 gob::gob_struct! {
-    pub(crate) struct Request as "Request" {
-        pub(crate) service_method: String as "ServiceMethod",
-        pub(crate) seq: u64 as "Seq",
-    }
-
-    pub(crate) struct Response as "Response" {
-        pub(crate) service_method: String as "ServiceMethod",
-        pub(crate) seq: u64 as "Seq",
-        /// Empty for a call that was carried out.
-        pub(crate) error: String as "Error",
-    }
-}
-
-// Arguments and replies of a traffic router: `rollout/trafficrouting/plugin/rpc/rpc.go`.
-
-gob::gob_struct! {
-    pub(crate) struct UpdateHashArgs as "UpdateHashArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-        pub(crate) canary_hash: String as "CanaryHash",
-        pub(crate) stable_hash: String as "StableHash",
-        pub(crate) additional_destinations: Vec<WeightDestination> as "AdditionalDestinations",
-    }
-
-    pub(crate) struct SetWeightAndVerifyWeightArgs as "SetWeightAndVerifyWeightArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-        pub(crate) desired_weight: i32 as "DesiredWeight",
-        pub(crate) additional_destinations: Vec<WeightDestination> as "AdditionalDestinations",
-    }
-
-    pub(crate) struct SetHeaderArgs as "SetHeaderArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-        pub(crate) set_header_route: SetHeaderRoute as "SetHeaderRoute",
-    }
-
-    pub(crate) struct SetMirrorArgs as "SetMirrorArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-        pub(crate) set_mirror_route: SetMirrorRoute as "SetMirrorRoute",
-    }
-
-    pub(crate) struct RemoveManagedRoutesArgs as "RemoveManagedRoutesArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-    }
-
-    pub(crate) struct RpcError as "RpcError" {
+    struct RpcError as "RpcError" {
         /// Empty for success.
-        pub(crate) error_string: String as "ErrorString",
-    }
-
-    pub(crate) struct VerifyWeightResponse as "VerifyWeightResponse" {
-        /// 0 not verified, 1 verified, 2 not implemented.
-        pub(crate) verified: i32 as "Verified",
-        pub(crate) err: RpcError as "Err",
+        error_string: String as "ErrorString",
     }
 }
 
-gob::gob_interface! {
-    /// The argument of every method, a Go `any` under a registered name.
-    pub(crate) enum RouterArgs {
-        UpdateHash(UpdateHashArgs) as "UpdateHashArgs",
-        Weight(SetWeightAndVerifyWeightArgs) as "SetWeightAndVerifyWeightArgs",
-        SetHeader(SetHeaderArgs) as "SetHeaderArgs",
-        SetMirror(SetMirrorArgs) as "SetMirrorArgs",
-        RemoveManagedRoutes(RemoveManagedRoutesArgs) as "RemoveManagedRoutesArgs",
+impl<T> From<&Result<T, PluginError>> for RpcError {
+    fn from(outcome: &Result<T, PluginError>) -> Self {
+        let error = outcome.as_ref().err();
+        Self {
+            error_string: error.map_or_else(String::new, error_text),
+        }
     }
 }
 
-// Arguments and replies of a metric provider: `metricproviders/plugin/rpc/rpc.go`, and of `analysis_types.go` what is read.
+fn error_text(error: &PluginError) -> String {
+    error_chain(error.as_error())
+}
 
-gob::gob_struct! {
-    pub(crate) struct MetricRunArgs as "RunArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-    }
+/// Result of a call as the host decodes it; `Err` holds the text of the error that the plugin returned.
+#[cfg(feature = "host")]
+pub(crate) type Outcome<T> = Result<T, String>;
 
-    pub(crate) struct TerminateAndResumeArgs as "TerminateAndResumeArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-        pub(crate) measurement: Measurement as "Measurement",
-    }
+/// Decodes a reply that holds only an error. `None` means that more bytes are needed.
+#[cfg(feature = "host")]
+pub(crate) fn decode_done(stream: &mut Decoder) -> Result<Option<Outcome<()>>, DecodeError> {
+    let reply: Option<RpcError> = stream.poll_value()?;
+    Ok(reply.map(RpcError::into_outcome))
+}
 
-    pub(crate) struct GarbageCollectArgs as "GarbageCollectArgs" {
-        pub(crate) analysis_run: AnalysisRun as "AnalysisRun",
-        pub(crate) metric: Metric as "Metric",
-        pub(crate) limit: i64 as "Limit",
-    }
-
-    pub(crate) struct GetMetadataArgs as "GetMetadataArgs" {
-        pub(crate) metric: Metric as "Metric",
-    }
-
-    pub(crate) struct AnalysisRun as "AnalysisRun" {
-        pub(crate) object_meta: ObjectMeta as "ObjectMeta",
-        pub(crate) spec: AnalysisRunSpec as "Spec",
-        pub(crate) status: AnalysisRunStatus as "Status",
-    }
-
-    pub(crate) struct AnalysisRunSpec as "AnalysisRunSpec" {
-        pub(crate) args: Vec<Argument> as "Args",
-        pub(crate) terminate: bool as "Terminate",
-    }
-
-    pub(crate) struct Argument as "Argument" {
-        pub(crate) name: String as "Name",
-        /// Nil and empty arrive alike.
-        pub(crate) value: Option<String> as "Value",
-        pub(crate) value_from: Option<Present> as "ValueFrom",
-    }
-
-    pub(crate) struct AnalysisRunStatus as "AnalysisRunStatus" {
-        pub(crate) phase: String as "Phase",
-        pub(crate) metric_results: Vec<MetricResult> as "MetricResults",
-        pub(crate) started_at: Option<Time> as "StartedAt",
-    }
-
-    pub(crate) struct MetricResult as "MetricResult" {
-        pub(crate) name: String as "Name",
-        pub(crate) phase: String as "Phase",
-        /// Thousands, of which most calls read none.
-        pub(crate) measurements: LazyVec<Measurement> as "Measurements",
-        pub(crate) metadata: BTreeMap<String, String> as "Metadata",
-    }
-
-    pub(crate) struct Metric as "Metric" {
-        pub(crate) name: String as "Name",
-        pub(crate) interval: String as "Interval",
-        pub(crate) success_condition: String as "SuccessCondition",
-        pub(crate) failure_condition: String as "FailureCondition",
-        pub(crate) provider: MetricProvider as "Provider",
-    }
-
-    pub(crate) struct MetricProvider as "MetricProvider" {
-        pub(crate) plugin: BTreeMap<String, Bytes> as "Plugin",
-    }
-
-    pub(crate) struct Measurement as "Measurement" {
-        pub(crate) phase: String as "Phase",
-        pub(crate) message: String as "Message",
-        pub(crate) started_at: Option<Time> as "StartedAt",
-        pub(crate) finished_at: Option<Time> as "FinishedAt",
-        pub(crate) value: String as "Value",
-        pub(crate) metadata: BTreeMap<String, String> as "Metadata",
-        pub(crate) resume_at: Option<Time> as "ResumeAt",
+#[cfg(feature = "host")]
+impl RpcError {
+    fn into_outcome(self) -> Outcome<()> {
+        if self.error_string.is_empty() {
+            Ok(())
+        } else {
+            Err(self.error_string)
+        }
     }
 }
 
-gob::gob_interface! {
-    /// The argument of every method, a Go `any` under a registered name.
-    pub(crate) enum MetricArgs {
-        Run(MetricRunArgs) as "RunArgs",
-        TerminateAndResume(TerminateAndResumeArgs) as "TerminateAndResumeArgs",
-        GarbageCollect(GarbageCollectArgs) as "GarbageCollectArgs",
-        GetMetadata(GetMetadataArgs) as "GetMetadataArgs",
+/// Returns the fault of a call whose argument is nil or belongs to another method. `found` is the registered name of the argument.
+fn other_argument(method: impl Method, found: Option<&'static str>) -> Fault {
+    Fault::Argument {
+        method: format!("Plugin.{}", method.name()),
+        reason: format!("it is {}", found.unwrap_or("nil")),
     }
 }
 
-// Arguments and reply of a step plugin: `rollout/steps/plugin/rpc/rpc.go`, `utils/plugin/types/steps.go`.
+/// Largest Rollout that is kept in wire format, in bytes. It is more than the API server stores of one Rollout, and small enough to
+/// keep one for each call in flight.
+const MAX_RAW: usize = 2 << 20;
 
-gob::gob_struct! {
-    /// `RunArgs`, `TerminateArgs` and `AbortArgs`, which are told apart by their registered names.
-    pub(crate) struct StepArgs as "RunArgs" {
-        pub(crate) rollout: WithRaw<Rollout> as "Rollout",
-        pub(crate) context: RpcStepContext as "Context",
-    }
-
-    pub(crate) struct RpcStepContext as "RpcStepContext" {
-        pub(crate) plugin_name: String as "PluginName",
-        pub(crate) config: Bytes as "Config",
-        pub(crate) status: Bytes as "Status",
-    }
-
-    pub(crate) struct StepResponse as "Response" {
-        pub(crate) result: RpcStepResult as "Result",
-        pub(crate) error: RpcError as "Error",
-    }
-
-    pub(crate) struct RpcStepResult as "RpcStepResult" {
-        pub(crate) phase: String as "Phase",
-        pub(crate) message: String as "Message",
-        /// Nanoseconds.
-        pub(crate) requeue_after: i64 as "RequeueAfter",
-        pub(crate) status: Bytes as "Status",
-    }
+/// Converts a Rollout that a controller sent, and restores the zero values that gob dropped.
+fn received(arrived: WithRaw<Rollout>) -> Box<Rollout> {
+    let mut rollout = arrived.value.restore_zeros();
+    rollout.raw = RawRollout(arrived.raw.filter(|raw| raw.size() <= MAX_RAW));
+    Box::new(rollout)
 }
 
-gob::gob_interface! {
-    /// The argument of every method, a Go `any` under a registered name.
-    pub(crate) enum StepCallArgs {
-        Run(StepArgs) as "step.RunArgs",
-        Terminate(StepArgs) as "step.TerminateArgs",
-        Abort(StepArgs) as "step.AbortArgs",
+/// Converts a Rollout to what a controller would send.
+#[cfg(feature = "host")]
+fn sent(rollout: Rollout) -> WithRaw<Rollout> {
+    WithRaw {
+        value: rollout.with_defaults(),
+        raw: None,
     }
 }

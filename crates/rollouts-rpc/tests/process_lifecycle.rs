@@ -1,4 +1,4 @@
-//! The minimal router as a process: what only a process can show.
+//! The minimal router as a process: start, signals, exit and log.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Command;
 use tokio::sync::mpsc;
 
-/// Cargo builds a package's examples along with its tests, unless a single test is asked for.
+/// Returns the path of the example. Cargo builds examples with the tests of a package, but not with a single test.
 fn minimal_router() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let example = this
@@ -26,7 +26,7 @@ fn minimal_router() -> PathBuf {
 struct Started {
     plugin: PluginProcess,
     log: mpsc::UnboundedReceiver<String>,
-    /// Where the plugin puts its socket.
+    /// The directory of the plugin's socket.
     dir: tempfile::TempDir,
 }
 
@@ -51,7 +51,7 @@ impl Started {
         kill_process(Pid::from_raw(id).unwrap(), signal).unwrap();
     }
 
-    /// Where the plugin's stdout leads now.
+    /// Returns the file of the plugin's stdout.
     fn stdout(&self) -> PathBuf {
         std::fs::read_link(format!("/proc/{}/fd/1", self.plugin.id().unwrap())).unwrap()
     }
@@ -62,7 +62,7 @@ impl Started {
 }
 
 #[tokio::test]
-async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
+async fn a_plugin_serves_and_quits_and_removes_its_socket() {
     let mut started = start().await;
     assert_eq!(started.sockets(), 1);
     let router = started.plugin.session().dispense_router().await.unwrap();
@@ -93,16 +93,16 @@ async fn a_plugin_process_serves_quits_and_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_plugin_whose_host_crashed_ends_by_itself() {
+async fn a_plugin_exits_after_its_host_crashed() {
     let Started { plugin, .. } = start().await;
-    // Hanging up any sooner would look like a connection that only knocked.
+    // Without the ping, the connection could close before the plugin accepted the session.
     plugin.session().ping().await.unwrap();
     let ended = plugin.hang_up().await.unwrap();
     assert_eq!((ended.status.code(), ended.graceful), (Some(0), true));
 }
 
 #[tokio::test]
-async fn an_interrupt_is_ignored_and_a_termination_is_not() {
+async fn sigint_is_ignored_and_sigterm_ends_the_plugin() {
     let started = start().await;
     started.signal(Signal::INT);
     started.plugin.session().ping().await.unwrap();
@@ -115,7 +115,7 @@ async fn an_interrupt_is_ignored_and_a_termination_is_not() {
 }
 
 #[tokio::test]
-async fn run_by_hand_it_explains_itself_on_stderr_only() {
+async fn started_by_hand_it_explains_how_to_install_it_on_stderr() {
     let output = Command::new(minimal_router()).output().await.unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());

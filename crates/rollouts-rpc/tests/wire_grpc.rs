@@ -30,7 +30,7 @@ use tonic::{Code, Status};
 
 use crate::records::Records;
 
-/// A plugin that is being served, and one that calls it.
+/// A plugin that is served, and a client.
 struct Session {
     line: String,
     client: TrafficRouterClient<Channel>,
@@ -47,7 +47,7 @@ fn env(dir: &Path, more: &[(&str, &str)]) -> PluginEnv {
 }
 
 async fn connect(socket: String) -> Channel {
-    // The address is not used.
+    // The connector ignores the address.
     Endpoint::from_static("http://localhost")
         .connect_with_connector(tower::service_fn(move |_| {
             let socket = socket.clone();
@@ -93,7 +93,7 @@ impl Session {
     }
 }
 
-/// Does what the Rollout is named after.
+/// Acts according to the name of the Rollout.
 async fn answer(call: RouterCall) -> Result<Verification, RouterError> {
     let (rollout, desired) = match &call {
         RouterCall::SetWeight(rollout, desired, _)
@@ -121,7 +121,7 @@ fn check_status(outcome: Result<(), Status>, code: Code, message: &str) {
 }
 
 #[tokio::test]
-async fn an_outcome_has_the_status_that_the_service_documents() {
+async fn an_error_has_the_documented_status() {
     let config = ServeConfig::new().with_call_deadline(Duration::from_secs(1));
     let mut session = Session::start(config).await;
     assert!(session.line.ends_with("|grpc|\n"), "{}", session.line);
@@ -149,7 +149,7 @@ async fn an_outcome_has_the_status_that_the_service_documents() {
 }
 
 #[tokio::test]
-async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_record() {
+async fn a_failed_verification_is_not_verified_and_logged_as_an_error() {
     use proto::Verification::{NotVerified, Verified};
     let config = ServeConfig::new().with_call_deadline(Duration::from_secs(1));
     for (rollout, expect, record) in [
@@ -176,7 +176,7 @@ async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_reco
 }
 
 #[tokio::test]
-async fn a_host_may_come_back_until_it_stays_away() {
+async fn a_host_may_reconnect_until_the_session_timeout() {
     let config = ServeConfig::new().with_session_timeout(Duration::from_secs(2));
     let mut session = Session::start(config).await;
     session.set_weight(&named("works")).await.unwrap();
@@ -197,7 +197,7 @@ async fn a_host_may_come_back_until_it_stays_away() {
 }
 
 #[tokio::test]
-async fn a_plugin_that_nobody_connects_to_ends() {
+async fn a_plugin_without_a_connection_exits() {
     let dir = tempfile::tempdir().unwrap();
     let config = ServeConfig::new().with_session_timeout(Duration::from_millis(50));
     let served = grpc::serve(
@@ -214,7 +214,7 @@ async fn a_plugin_that_nobody_connects_to_ends() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_none_is_refused_before_anything_is_announced() {
+async fn an_invalid_certificate_is_refused_before_the_announcement() {
     let dir = tempfile::tempdir().unwrap();
     let env = env(dir.path(), &[("PLUGIN_CLIENT_CERT", "none")]);
     let announce = |line: &str| panic!("announced {line}");

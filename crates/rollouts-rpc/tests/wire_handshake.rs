@@ -1,4 +1,4 @@
-//! From the environment to the first stream, over a real socket but in one process.
+//! From the environment to the first session, with a real socket in one process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -70,12 +70,12 @@ impl Plugin {
 }
 
 #[tokio::test]
-async fn a_host_that_follows_the_line_gets_a_session() {
+async fn a_host_that_connects_to_the_announced_socket_gets_a_session() {
     start().await.serves_and_quits().await;
 }
 
 #[tokio::test]
-async fn a_connection_that_only_knocks_does_not_count() {
+async fn connections_that_close_at_once_are_ignored() {
     let plugin = start().await;
     for _ in 0..20 {
         drop(plugin.connect().await);
@@ -84,14 +84,14 @@ async fn a_connection_that_only_knocks_does_not_count() {
 }
 
 #[tokio::test]
-async fn a_silent_connection_does_not_stand_in_the_way() {
+async fn a_silent_connection_does_not_block_the_host() {
     let plugin = start().await;
     let _silent = plugin.connect().await;
     plugin.serves_and_quits().await;
 }
 
 #[tokio::test]
-async fn nobody_else_may_connect_once_there_is_a_session() {
+async fn other_connections_are_closed_during_a_session() {
     let plugin = start().await;
     let session = HostSession::open(plugin.connect().await).await.unwrap();
     session.ping().await.unwrap();
@@ -104,7 +104,7 @@ async fn nobody_else_may_connect_once_there_is_a_session() {
     assert_eq!(plugin.served.await.unwrap().unwrap(), Shutdown::HostQuit);
 }
 
-async fn check_given_up(plugin: Plugin) {
+async fn check_timeout(plugin: Plugin) {
     let error = plugin.served.await.unwrap().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -114,20 +114,20 @@ async fn check_given_up(plugin: Plugin) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_host_the_plugin_gives_up() {
-    check_given_up(start().await).await;
+async fn without_a_host_the_plugin_times_out() {
+    check_timeout(start().await).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_a_host_that_does_not_open_its_streams_the_plugin_gives_up() {
+async fn with_a_host_that_does_not_open_its_streams_the_plugin_times_out() {
     let plugin = start().await;
     let mut host = plugin.connect().await;
-    // Two streams of three.
+    // Opens two streams of three.
     for stream in [1, 3] {
         let open = [0, 1, 0, 1, 0, 0, 0, stream, 0, 0, 0, 0];
         host.write_all(&open).await.unwrap();
     }
-    check_given_up(plugin).await;
+    check_timeout(plugin).await;
 }
 
 async fn check_refused(env: PluginEnv, expect: &str) {

@@ -1,4 +1,4 @@
-//! Our host half and our plugin half over a link with latency, in pieces, and with an end: minutes of it, in milliseconds.
+//! The host half and the plugin half over a link with latency, small pieces, and cuts, in paused time.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,14 +22,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// Longer than anything takes that is to end.
+/// Longer than any session that ends.
 const FOREVER: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug)]
 struct Link {
-    /// From one end to the other.
+    /// Time from one end to the other.
     latency: Duration,
-    /// Bytes that travel together.
+    /// Bytes that arrive together.
     piece: usize,
     /// Bytes in each direction after which the link is cut.
     cut: usize,
@@ -44,12 +44,12 @@ const GOOD: Link = Link {
 type Served = JoinHandle<Result<Shutdown, SessionError>>;
 
 impl Link {
-    /// The host's end, and the plugin that is served at the other.
+    /// Serves a plugin at one end, and returns the host's end and the plugin's task.
     fn serve(self) -> (DuplexStream, Served) {
         let ((host, near), (far, plugin)) = (duplex(1 << 16), duplex(1 << 16));
         let ((from_host, to_host), (from_plugin, to_plugin)) = (split(near), split(far));
         tokio::spawn(async move {
-            // Both directions end together, as those of a socket do.
+            // As in a socket, both directions end together.
             tokio::select! {
                 () = self.carry(from_host, to_plugin) => {}
                 () = self.carry(from_plugin, to_host) => {}
@@ -100,7 +100,7 @@ fn named(name: &str) -> Rollout {
     Rollout::named("ns", name)
 }
 
-/// More than yamux's window.
+/// A Rollout that is larger than the yamux window.
 fn big() -> Rollout {
     let mut rollout = named("big");
     rollout.metadata.annotations = BTreeMap::from([("a".to_owned(), "x".repeat(600_000))]);
@@ -108,7 +108,7 @@ fn big() -> Rollout {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_arrive_whatever_the_latency_and_the_pieces() {
+async fn calls_arrive_with_any_latency_and_in_pieces_of_any_size() {
     for (milliseconds, piece) in [(0, 4096), (1, 11), (50, 4096), (50, 1000), (2000, 65_536)] {
         let latency = Duration::from_millis(milliseconds);
         let link = Link {
@@ -144,7 +144,7 @@ async fn calls_arrive_whatever_the_latency_and_the_pieces() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_hangs_is_answered_at_its_deadline_and_holds_up_no_other() {
+async fn a_call_that_hangs_does_not_delay_other_calls() {
     let (host, _served) = Link {
         latency: Duration::from_millis(100),
         ..GOOD
@@ -175,7 +175,7 @@ async fn a_call_that_hangs_is_answered_at_its_deadline_and_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_outlives_an_hour_without_a_call() {
+async fn a_session_survives_an_hour_without_calls() {
     let (host, served) = GOOD.serve();
     let host = HostSession::open(host).await.unwrap();
     let router = host.dispense_router().await.unwrap();
@@ -187,7 +187,7 @@ async fn a_session_outlives_an_hour_without_a_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wherever_the_link_is_cut_both_ends_notice() {
+async fn both_ends_notice_a_cut_link() {
     for cut in (1..4000).step_by(97) {
         let (host, served) = Link { cut, ..GOOD }.serve();
         let whole = async {
@@ -204,7 +204,7 @@ async fn wherever_the_link_is_cut_both_ends_notice() {
         );
         let served = timeout(FOREVER, served).await;
         let served = served
-            .unwrap_or_else(|_| panic!("after {cut} bytes the plugin goes on"))
+            .unwrap_or_else(|_| panic!("after {cut} bytes the plugin continues"))
             .unwrap();
         assert!(
             matches!(

@@ -1,10 +1,10 @@
-//! Every method of a metric provider, called over a whole session in memory.
+//! Every method of a metric provider, called over a complete session in memory.
 
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "a test fails by panicking, and one provider has to panic"
+    reason = "a test fails by panicking, and one provider must panic"
 )]
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ fn map(key: &str, value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([(key.to_owned(), value.to_owned())])
 }
 
-/// A measurement with something in every field.
+/// A measurement with a value in every field.
 fn measurement() -> Measurement {
     let mut measurement = Measurement::running().with_metadata("id", 42);
     measurement.message = "asked".into();
@@ -38,7 +38,7 @@ fn measurement() -> Measurement {
     measurement
 }
 
-/// A run with something in every field.
+/// A run with a value in every field.
 fn analysis_run() -> AnalysisRun {
     let measurements = vec![measurement(), Measurement::default()];
     let mut result = MetricResult::new("success-rate", AnalysisPhase::Inconclusive, measurements);
@@ -63,12 +63,17 @@ fn metric() -> Metric {
     metric
 }
 
-/// Checks that what it gets is what was sent, and answers with what differs by method.
+/// Checks that its arguments are those that were sent, and returns a different value from each method.
 struct Full;
 
 impl Full {
     fn check(run: &AnalysisRun, metric_given: &Metric) {
         assert_eq!((run, metric_given), (&analysis_run(), &metric()));
+    }
+
+    fn check_resumed(run: &AnalysisRun, metric: &Metric, before: &Measurement) {
+        Self::check(run, metric);
+        assert_eq!(*before, measurement());
     }
 
     fn measured(value: &str) -> Measurement {
@@ -82,9 +87,6 @@ impl MetricProvider for Full {
     fn type_name(&self) -> &str {
         "Full"
     }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
-    }
     async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement, PluginError> {
         Self::check(run, metric);
         Ok(Self::measured("run"))
@@ -95,8 +97,7 @@ impl MetricProvider for Full {
         metric: &Metric,
         before: Measurement,
     ) -> Result<Measurement, PluginError> {
-        Self::check(run, metric);
-        assert_eq!(before, measurement());
+        Self::check_resumed(run, metric, &before);
         Ok(Self::measured("resumed"))
     }
     async fn terminate(
@@ -105,8 +106,7 @@ impl MetricProvider for Full {
         metric: &Metric,
         before: Measurement,
     ) -> Result<Measurement, PluginError> {
-        Self::check(run, metric);
-        assert_eq!(before, measurement());
+        Self::check_resumed(run, metric, &before);
         Ok(Self::measured("terminated"))
     }
     async fn garbage_collect(
@@ -158,23 +158,17 @@ async fn every_method_arrives_with_its_arguments() {
     assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
 }
 
-/// What a provider does that implements only what it must.
+/// A provider that implements only `run`, and fails in it.
 enum Minimal {
-    Refuses,
+    Fails,
     Panics,
     Hangs,
 }
 
 impl MetricProvider for Minimal {
-    fn type_name(&self) -> &str {
-        "Minimal"
-    }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
-    }
     async fn run(&self, _: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
         match self {
-            Self::Refuses => Err("no data\nin 5%".into()),
+            Self::Fails => Err("no data\nin 5%".into()),
             Self::Panics => panic!("no\nluck"),
             Self::Hangs => std::future::pending().await,
         }
@@ -182,8 +176,8 @@ impl MetricProvider for Minimal {
 }
 
 #[tokio::test]
-async fn a_provider_need_not_implement_what_is_optional() {
-    let (_host, client) = serve(Minimal::Refuses).await;
+async fn the_default_methods_of_a_provider() {
+    let (_host, client) = serve(Minimal::Fails).await;
     let (run, metric, before) = (AnalysisRun::default(), Metric::default(), measurement());
     assert_eq!(client.resume(&run, &metric, &before).await.unwrap(), before);
     let ended = client.terminate(&run, &metric, &before).await.unwrap();
@@ -209,11 +203,11 @@ async fn check_error(provider: Minimal, expect: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_is_a_measurement_with_one_line() {
-    check_error(Minimal::Refuses, "no data in 5\u{ff05}").await;
+    check_error(Minimal::Fails, "no data in 5\u{ff05}").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_hangs_is_cut_short() {
+async fn a_call_that_hangs_ends_at_its_deadline() {
     check_error(
         Minimal::Hangs,
         "Run took longer than 30 s and was cut short; the plugin's log has its progress",
@@ -222,7 +216,7 @@ async fn a_call_that_hangs_is_cut_short() {
 }
 
 #[tokio::test]
-async fn a_panic_is_one_calls_error() {
+async fn a_panic_fails_only_its_call() {
     let (_host, client) = serve(Minimal::Panics).await;
     let (run, metric) = (AnalysisRun::default(), Metric::default());
     match client.run(&run, &metric).await {
@@ -236,7 +230,7 @@ async fn a_panic_is_one_calls_error() {
 }
 
 #[tokio::test]
-async fn a_metric_provider_is_nothing_else() {
+async fn a_metric_provider_is_not_dispensed_as_another_kind() {
     let (host, _client) = serve(Full).await;
     match host.session().dispense_router().await.map(drop) {
         Err(CallError::Refused(text)) => {
@@ -246,7 +240,7 @@ async fn a_metric_provider_is_nothing_else() {
     }
 }
 
-/// As many measurements as a run of a week keeps, each with something to find it again.
+/// A run with this many measurements, each with metadata.
 fn long_run(measurements: usize) -> AnalysisRun {
     let mut run = analysis_run();
     run.results[0].measurements = vec![measurement(); measurements].into();
@@ -254,16 +248,10 @@ fn long_run(measurements: usize) -> AnalysisRun {
     run
 }
 
-/// Counts what it gets.
+/// Returns the number of measurements in the run.
 struct Counts;
 
 impl MetricProvider for Counts {
-    fn type_name(&self) -> &str {
-        "Counts"
-    }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
-    }
     async fn run(&self, run: &AnalysisRun, _: &Metric) -> Result<Measurement, PluginError> {
         let count = run.results[0].measurements.len();
         let value = format!("{:?} {count}", run.args);
@@ -272,7 +260,7 @@ impl MetricProvider for Counts {
 }
 
 #[tokio::test]
-async fn a_long_history_is_no_reason_to_refuse_a_run() {
+async fn a_run_with_a_long_history_is_accepted() {
     let (_host, client) = serve(Counts).await;
     for count in [0, 2100, 15_000] {
         let measured = client.run(&long_run(count), &metric()).await.unwrap();
@@ -280,7 +268,7 @@ async fn a_long_history_is_no_reason_to_refuse_a_run() {
     }
 }
 
-/// Answers with a time that Go cannot represent.
+/// Returns a time that Go cannot represent.
 struct Late;
 
 impl MetricProvider for Late {
@@ -294,7 +282,7 @@ impl MetricProvider for Late {
 }
 
 #[tokio::test]
-async fn an_answer_that_gob_cannot_carry_is_refused_and_the_next_call_is_served() {
+async fn a_reply_that_gob_cannot_represent_fails_only_its_call() {
     let (_host, client) = serve(Late).await;
     for _ in 0..2 {
         let refused = client.run(&long_run(0), &metric()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Every method of a traffic router, called over a whole session in memory.
+//! Every method of a traffic router, called over a complete session in memory.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,13 @@ use rollouts_rpc::{
 use serde_json::json;
 use tokio::sync::mpsc;
 
-/// A router that hands every call to the test.
+async fn serve(router: impl TrafficRouter) -> MemoryHost {
+    MemoryHost::start(ServeConfig::new(), Router(router))
+        .await
+        .unwrap()
+}
+
+/// Returns a router that sends every call to the test.
 fn recorder() -> (impl TrafficRouter, mpsc::UnboundedReceiver<RouterCall>) {
     let (calls, received) = mpsc::unbounded_channel();
     let router = FnRouter(move |call| {
@@ -26,7 +32,7 @@ fn recorder() -> (impl TrafficRouter, mpsc::UnboundedReceiver<RouterCall>) {
     (router, received)
 }
 
-/// A Rollout with something in every field.
+/// A Rollout with a value in every field.
 fn full_rollout() -> Rollout {
     let destination =
         |weight| json!({"weight": weight, "serviceName": "svc", "podTemplateHash": "abc"});
@@ -80,9 +86,7 @@ fn full_rollout() -> Rollout {
 #[tokio::test]
 async fn every_method_arrives_with_its_arguments() {
     let (router, mut received) = recorder();
-    let host = MemoryHost::start(ServeConfig::new(), Router(router))
-        .await
-        .unwrap();
+    let host = serve(router).await;
     let client = host.router().await.unwrap();
     let rollout = full_rollout();
     let boxed = || Box::new(full_rollout());
@@ -148,7 +152,7 @@ fn check_refusal<T: std::fmt::Debug>(result: Result<T, CallError>, expect: &str)
 }
 
 #[tokio::test]
-async fn a_routers_error_becomes_one_line_in_the_reply() {
+async fn the_error_of_a_router_is_one_line_in_the_reply() {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot patch ns/table\nto 50%")]
     struct Refused(#[source] std::io::Error);
@@ -157,9 +161,7 @@ async fn a_routers_error_becomes_one_line_in_the_reply() {
             "forbidden",
         ))))
     });
-    let host = MemoryHost::start(ServeConfig::new(), Router(router))
-        .await
-        .unwrap();
+    let host = serve(router).await;
     let client = host.router().await.unwrap();
     let rollout = Rollout::default();
     let expect = "cannot patch ns/table to 50\u{ff05}: forbidden";
@@ -176,16 +178,14 @@ async fn a_routers_error_becomes_one_line_in_the_reply() {
 }
 
 #[tokio::test]
-async fn each_verification_arrives_as_it_was_given() {
+async fn each_verification_arrives_unchanged() {
     for verification in [
         Verification::Verified,
         Verification::NotVerified,
         Verification::NotImplemented,
     ] {
         let router = FnRouter(move |_| async move { Ok(verification) });
-        let host = MemoryHost::start(ServeConfig::new(), Router(router))
-            .await
-            .unwrap();
+        let host = serve(router).await;
         let client = host.router().await.unwrap();
         assert_eq!(
             client
@@ -197,24 +197,14 @@ async fn each_verification_arrives_as_it_was_given() {
     }
 }
 
-/// Implements only what it must.
+/// Implements only `set_weight`, and fails to initialize.
 struct Minimal;
 
 impl TrafficRouter for Minimal {
-    fn type_name(&self) -> &str {
-        "Minimal"
-    }
     async fn init(&self) -> Result<(), RouterError> {
         Err("not today".into())
     }
-    async fn update_hash(
-        &self,
-        _: &Rollout,
-        _: &PodHashes,
-        _: &[WeightDestination],
-    ) -> Result<(), RouterError> {
-        Ok(())
-    }
+
     async fn set_weight(
         &self,
         _: &Rollout,
@@ -223,24 +213,11 @@ impl TrafficRouter for Minimal {
     ) -> Result<(), RouterError> {
         Ok(())
     }
-    async fn verify_weight(
-        &self,
-        _: &Rollout,
-        _: DesiredWeight,
-        _: &[WeightDestination],
-    ) -> Result<Verification, RouterError> {
-        Ok(Verification::NotImplemented)
-    }
-    async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
-        Ok(())
-    }
 }
 
 #[tokio::test]
-async fn header_and_mirror_routes_are_refused_until_a_router_has_them() {
-    let host = MemoryHost::start(ServeConfig::new(), Router(Minimal))
-        .await
-        .unwrap();
+async fn header_and_mirror_routes_are_refused_by_default() {
+    let host = serve(Minimal).await;
     let client = host.session().dispense_router().await.unwrap();
     let rollout = full_rollout();
     let header = SetHeaderRoute {
@@ -262,10 +239,8 @@ async fn header_and_mirror_routes_are_refused_until_a_router_has_them() {
 }
 
 #[tokio::test]
-async fn a_router_that_failed_to_initialise_still_answers() {
-    let host = MemoryHost::start(ServeConfig::new(), Router(Minimal))
-        .await
-        .unwrap();
+async fn a_router_that_failed_to_initialize_is_still_called() {
+    let host = serve(Minimal).await;
     let client = host.session().dispense_router().await.unwrap();
     check_refusal(client.init_plugin().await, "not today");
     client

@@ -1,19 +1,22 @@
-//! The life of a session: dispensing, refusing, ending, and surviving what a router does wrong.
+//! Sessions in memory: Dispense, refused calls, deadlines, panics, shutdown, and dropped calls of the host half.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking, and one router has to panic"
+    reason = "a test fails by panicking, and one router must panic"
 )]
 
 #[path = "support/records.rs"]
 mod records;
 
+use std::collections::BTreeMap;
+use std::future::{Future as _, poll_fn};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use gob::GobType;
-use rollouts_rpc::host::CallError;
+use rollouts_rpc::host::{CallError, RouterClient};
 use rollouts_rpc::testing::{FnRouter, MemoryHost};
 use rollouts_rpc::{
     DesiredWeight, PodHashes, Rollout, Router, RouterCall, RouterError, ServeConfig, Shutdown,
@@ -21,6 +24,7 @@ use rollouts_rpc::{
 };
 use serde::Serialize;
 use tokio::sync::Barrier;
+use tokio::time::timeout;
 
 use crate::records::Records;
 
@@ -36,6 +40,15 @@ fn willing() -> impl TrafficRouter {
 
 async fn serve(router: impl TrafficRouter) -> MemoryHost {
     MemoryHost::start(CONFIG, Router(router)).await.unwrap()
+}
+
+/// Returns the text of the error that the router returned.
+#[track_caller]
+fn router_error<T: std::fmt::Debug>(result: Result<T, CallError>) -> String {
+    match result.unwrap_err() {
+        CallError::Router(text) => text,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[track_caller]
@@ -81,12 +94,12 @@ async fn check_router_fault<A: GobType + Serialize + Sync>(
     let host = serve(willing()).await;
     let router = host.router().await.unwrap();
     check_fault(router.call::<_, ()>(method, &argument).await, expect);
-    // The stream is in step: the next call is understood.
+    // The next call on the stream is decoded.
     assert_eq!(router.type_name().await.unwrap(), "FnRouter");
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_method_is_refused_and_its_argument_skipped() {
+async fn an_unknown_method_is_refused_and_its_argument_is_skipped() {
     check_router_fault("Plugin.Dance", 7_i64, "rpc: can't find method Plugin.Dance").await;
     check_router_fault("Control.Ping", true, "rpc: can't find service Control.Ping").await;
     check_router_fault(
@@ -155,7 +168,7 @@ async fn an_argument_of_the_wrong_type_is_refused_and_skipped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_answers_its_own_call_and_no_other() {
+async fn a_panic_fails_only_its_call() {
     let host = serve(FnRouter(|call| async move {
         match call {
             RouterCall::SetWeight(..) => panic!("index 3 of\n50%"),
@@ -176,7 +189,7 @@ async fn a_panic_answers_its_own_call_and_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
-    // Nobody passes before ten have arrived.
+    // No call returns before ten are in flight.
     let barrier = Arc::new(Barrier::new(10));
     let host = serve(FnRouter(move |call| {
         let barrier = Arc::clone(&barrier);
@@ -197,14 +210,8 @@ async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
         let router = Arc::clone(&router);
         tokio::spawn(async move {
             let name = format!("rollout-{weight}");
-            match router
-                .set_weight(&named(&name), weight, &[])
-                .await
-                .unwrap_err()
-            {
-                CallError::Router(text) => assert_eq!(text, format!("{name} {weight}")),
-                other => panic!("{other:?}"),
-            }
+            let call = router.set_weight(&named(&name), weight, &[]).await;
+            assert_eq!(router_error(call), format!("{name} {weight}"));
         })
     });
     for call in calls.collect::<Vec<_>>() {
@@ -212,7 +219,7 @@ async fn ten_calls_are_in_flight_at_once_and_200_are_answered() {
     }
 }
 
-/// A router that never comes back.
+/// Returns a router whose calls never return.
 fn hanging() -> impl TrafficRouter {
     FnRouter(|_| std::future::pending())
 }
@@ -227,16 +234,14 @@ async fn a_call_that_hangs_is_answered_at_its_deadline() {
             .update_hash(&named("a"), &PodHashes::default(), &[])
             .await,
     ] {
-        match call.unwrap_err() {
-            CallError::Router(text) => assert!(text.contains("took longer than 5 s"), "{text}"),
-            other => panic!("{other:?}"),
-        }
+        let text = router_error(call);
+        assert!(text.contains("took longer than 5 s"), "{text}");
     }
     host.session().ping().await.unwrap();
 }
 
-/// Does what the Rollout is named after.
-fn obedient() -> impl TrafficRouter {
+/// Returns a router that acts according to the name of the Rollout.
+fn named_action() -> impl TrafficRouter {
     FnRouter(|call| async move {
         let RouterCall::VerifyWeight(rollout, ..) = call else {
             return Ok(Verification::Verified);
@@ -252,7 +257,7 @@ fn obedient() -> impl TrafficRouter {
 
 async fn check_verification(rollout: &str, expect: Verification, record: &str) {
     let (log, _guard) = Records::start();
-    let host = serve(obedient()).await;
+    let host = serve(named_action()).await;
     let router = host.router().await.unwrap();
     let verification = router.verify_weight(&named(rollout), 5, &[]).await;
     assert_eq!(verification.unwrap(), expect, "{rollout}");
@@ -260,7 +265,7 @@ async fn check_verification(rollout: &str, expect: Verification, record: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_goes_wrong_in_a_verification_is_not_verified_and_an_error_record() {
+async fn a_failed_verification_is_not_verified_and_logged_as_an_error() {
     let refused = Verification::NotVerified;
     check_verification("works", Verification::Verified, "").await;
     check_verification("panics", refused, "VerifyWeight panicked: index 3").await;
@@ -279,7 +284,7 @@ async fn check_odd_verification(argument: Option<OddArgument>, record: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_argument_of_verify_weight_that_cannot_be_decoded_is_not_verified() {
+async fn verify_weight_with_an_argument_that_does_not_decode_is_not_verified() {
     let odd = || Odd {
         weight: "heavy".into(),
     };
@@ -300,7 +305,7 @@ async fn an_argument_of_verify_weight_that_cannot_be_decoded_is_not_verified() {
 async fn ping_is_answered_while_calls_hang() {
     let host = serve(hanging()).await;
     let router = Arc::new(host.router().await.unwrap());
-    // More than the plugin takes on at once.
+    // More calls than the plugin carries out at the same time.
     let calls: Vec<_> = (0..100)
         .map(|_| {
             let router = Arc::clone(&router);
@@ -325,7 +330,7 @@ async fn quit_is_answered_before_the_plugin_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_quit_the_plugin_ends_even_if_the_host_stays() {
+async fn after_quit_the_plugin_ends_even_if_the_connection_stays_open() {
     let (session, plugin) = serve(willing()).await.into_parts();
     session.quit().await.unwrap();
     assert_eq!(plugin.await.unwrap().unwrap(), Shutdown::HostQuit);
@@ -333,52 +338,22 @@ async fn after_quit_the_plugin_ends_even_if_the_host_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_hangs_up_ends_the_plugin() {
+async fn a_closed_connection_ends_the_plugin() {
     let host = serve(willing()).await;
     let _router = host.router().await.unwrap();
     assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
 }
 
-/// Works between the calls, and needs a moment to end that.
+/// A router with background work that takes a moment to stop.
 struct Resident(Arc<Mutex<Vec<&'static str>>>);
 
 impl TrafficRouter for Resident {
-    fn type_name(&self) -> &'static str {
-        "Resident"
-    }
-
-    async fn init(&self) -> Result<(), RouterError> {
-        Ok(())
-    }
-
-    async fn update_hash(
-        &self,
-        _: &Rollout,
-        _: &PodHashes,
-        _: &[WeightDestination],
-    ) -> Result<(), RouterError> {
-        Ok(())
-    }
-
     async fn set_weight(
         &self,
         _: &Rollout,
         _: DesiredWeight,
         _: &[WeightDestination],
     ) -> Result<(), RouterError> {
-        Ok(())
-    }
-
-    async fn verify_weight(
-        &self,
-        _: &Rollout,
-        _: DesiredWeight,
-        _: &[WeightDestination],
-    ) -> Result<Verification, RouterError> {
-        Ok(Verification::Verified)
-    }
-
-    async fn remove_managed_routes(&self, _: &Rollout) -> Result<(), RouterError> {
         Ok(())
     }
 
@@ -389,7 +364,7 @@ impl TrafficRouter for Resident {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_on_between_the_calls_ends_before_the_reply_to_quit() {
+async fn background_work_stops_before_the_reply_to_quit() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let host = serve(Resident(Arc::clone(&log))).await;
     let (session, plugin) = host.into_parts();
@@ -400,7 +375,7 @@ async fn what_goes_on_between_the_calls_ends_before_the_reply_to_quit() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_on_between_the_calls_ends_when_the_host_hangs_up() {
+async fn background_work_stops_when_the_connection_closes() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let host = serve(Resident(Arc::clone(&log))).await;
     assert_eq!(host.hang_up().await.unwrap().unwrap(), Shutdown::HostGone);
@@ -408,13 +383,13 @@ async fn what_goes_on_between_the_calls_ends_when_the_host_hangs_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_call_that_blocks_its_thread_is_answered_at_its_deadline_all_the_same() {
+async fn a_call_that_blocks_its_thread_is_answered_at_its_deadline() {
     let (free, blocked) = std::sync::mpsc::channel::<()>();
     let blocked = Mutex::new(Some(blocked));
     let router = FnRouter(move |_| {
         let first = blocked.lock().unwrap().take();
         if let Some(blocked) = first {
-            // Until the test is over.
+            // Until the end of the test.
             let _ = blocked.recv();
         }
         async { Ok(Verification::Verified) }
@@ -422,16 +397,14 @@ async fn a_call_that_blocks_its_thread_is_answered_at_its_deadline_all_the_same(
     let config = CONFIG.with_call_deadline(Duration::from_millis(100));
     let host = MemoryHost::start(config, Router(router)).await.unwrap();
     let client = host.router().await.unwrap();
-    match client.set_weight(&named("a"), 1, &[]).await.unwrap_err() {
-        CallError::Router(text) => assert!(text.starts_with("SetWeight took longer"), "{text}"),
-        other => panic!("{other:?}"),
-    }
+    let text = router_error(client.set_weight(&named("a"), 1, &[]).await);
+    assert!(text.starts_with("SetWeight took longer"), "{text}");
     client.set_weight(&named("a"), 2, &[]).await.unwrap();
     drop(free);
     host.quit().await.unwrap().unwrap();
 }
 
-/// Writes down the threads on which it is called and, at the end of the session, stopped.
+/// A router that records the threads of its calls.
 struct Threads(Arc<Mutex<Vec<String>>>);
 
 impl Threads {
@@ -458,7 +431,7 @@ impl TrafficRouter for Threads {
 }
 
 #[tokio::test]
-async fn a_session_and_its_calls_run_on_the_workers() {
+async fn a_session_and_its_calls_run_on_worker_threads() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("worker")
         .enable_all()
@@ -466,7 +439,7 @@ async fn a_session_and_its_calls_run_on_the_workers() {
         .unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let router = Threads(Arc::clone(&seen));
-    // As in a program: the caller blocks on the session.
+    // As in a program, the thread blocks on the session.
     let (host, plugin) = tokio::io::duplex(64 * 1024);
     let serving = std::thread::spawn(move || {
         let served = rollouts_rpc::serve_connection(&CONFIG, plugin, Router(router));
@@ -480,6 +453,60 @@ async fn a_session_and_its_calls_run_on_the_workers() {
     tokio::task::spawn_blocking(|| serving.join().unwrap().unwrap())
         .await
         .unwrap();
-    // The call, Quit, and the end of the session itself.
+    // SetWeight, Quit, and the end of the session.
     assert_eq!(*seen.lock().unwrap(), ["worker"; 3]);
+}
+
+/// A Rollout that is larger than all buffers between host and plugin.
+fn big() -> Rollout {
+    let mut rollout = Rollout::named("ns", "big");
+    rollout.metadata.annotations = BTreeMap::from([("a".to_owned(), "x".repeat(2_000_000))]);
+    rollout
+}
+
+/// Polls a call this many times, then drops it.
+async fn drop_after(router: &RouterClient, polls: usize) {
+    let rollout = big();
+    let call = router.set_weight(&rollout, 5, &[]);
+    let mut call = std::pin::pin!(call);
+    for _ in 0..polls {
+        let polled = poll_fn(|context| Poll::Ready(call.as_mut().poll(context)));
+        if polled.await.is_ready() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_call_leaves_no_partial_message_on_the_stream() {
+    for polls in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 1000] {
+        let host = serve(willing()).await;
+        let router = host.router().await.unwrap();
+        drop_after(&router, polls).await;
+        let rollout = Rollout::named("ns", "a");
+        let next = router.set_weight(&rollout, 5, &[]);
+        let next = timeout(Duration::from_secs(30), next).await;
+        assert!(matches!(next, Ok(Ok(()))), "after {polls} polls: {next:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_argument_that_gob_cannot_represent_fails_only_its_call() {
+    let host = serve(willing()).await;
+    let router = host.router().await.unwrap();
+    let mut time = gob::Time::from_unix(1);
+    time.nanos = 2_000_000_000;
+    // First on a new stream, and then on one that already has the type definitions.
+    for _ in 0..2 {
+        let refused = router.call::<_, ()>("Plugin.SetWeight", &time).await;
+        assert!(
+            matches!(refused, Err(CallError::Argument(_))),
+            "{refused:?}"
+        );
+        router
+            .set_weight(&Rollout::named("ns", "a"), 5, &[])
+            .await
+            .unwrap();
+    }
 }

@@ -1,9 +1,9 @@
-//! Every method of a step plugin, called over a whole session in memory.
+//! Every method of a step plugin, called over a complete session in memory.
 
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
-    reason = "a test fails by panicking, and one step has to panic"
+    reason = "a test fails by panicking, and one step must panic"
 )]
 
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn result(phase: StepPhase) -> StepResult {
         .unwrap()
 }
 
-/// Checks that what it gets is what was sent, and answers with another phase in each method.
+/// Checks that its arguments are those that were sent, and returns another phase from each method.
 struct Full;
 
 impl Full {
@@ -50,9 +50,6 @@ impl Full {
 impl StepPlugin for Full {
     fn type_name(&self) -> &str {
         "Full"
-    }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
     }
     async fn run(
         &self,
@@ -106,23 +103,17 @@ async fn every_method_arrives_with_its_arguments() {
     assert_eq!(host.quit().await.unwrap().unwrap(), Shutdown::HostQuit);
 }
 
-/// What a step does that implements only what it must.
+/// A step that implements only `run`, and fails in it.
 enum Minimal {
-    Refuses,
+    Fails,
     Panics,
     Hangs,
 }
 
 impl StepPlugin for Minimal {
-    fn type_name(&self) -> &str {
-        "Minimal"
-    }
-    async fn init(&self) -> Result<(), PluginError> {
-        Ok(())
-    }
     async fn run(&self, _: &Rollout, _: &StepContext) -> Result<StepResult, PluginError> {
         match self {
-            Self::Refuses => Err("not\n5%".into()),
+            Self::Fails => Err("not\n5%".into()),
             Self::Panics => panic!("no\nluck"),
             Self::Hangs => std::future::pending().await,
         }
@@ -130,8 +121,8 @@ impl StepPlugin for Minimal {
 }
 
 #[tokio::test]
-async fn a_step_need_not_implement_what_is_optional() {
-    let (_host, client) = serve(Minimal::Refuses).await;
+async fn the_default_methods_of_a_step() {
+    let (_host, client) = serve(Minimal::Fails).await;
     let (rollout, context) = (rollout(), context());
     let nothing = StepResult::default();
     assert_eq!(client.terminate(&rollout, &context).await.unwrap(), nothing);
@@ -147,14 +138,14 @@ async fn run(step: Minimal) -> CallError {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_is_one_line() {
-    match run(Minimal::Refuses).await {
+    match run(Minimal::Fails).await {
         CallError::Router(text) => assert_eq!(text, "not 5\u{ff05}"),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_hangs_is_cut_short() {
+async fn a_call_that_hangs_ends_at_its_deadline() {
     match run(Minimal::Hangs).await {
         CallError::Router(text) => assert_eq!(
             text,
@@ -165,7 +156,7 @@ async fn a_call_that_hangs_is_cut_short() {
 }
 
 #[tokio::test]
-async fn a_panic_is_one_calls_error() {
+async fn a_panic_fails_only_its_call() {
     match run(Minimal::Panics).await {
         CallError::Refused(text) => assert_eq!(
             text,

@@ -7,20 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::SourceFile;
 
-/// Circles that were there when this check was written: the folder of the crate, and the modules that may use each other.
-///
-/// Delete a row when its circle is gone. Do not add a row: let one of the modules own what both need.
-const KNOWN: &[(&str, &[&str])] = &[
-    ("crates/gob", &["decode", "raw"]),
-    ("crates/gob", &["decode::interface", "decode::value"]),
-    ("crates/gob", &["encode::compound", "encode::value"]),
-    (
-        "crates/rollouts-rpc",
-        &["call", "from_wire", "goplugin", "netrpc"],
-    ),
-    ("crates/rollouts-rpc", &["metric_provider", "to_wire"]),
-];
-
 pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
     let codes: Vec<String> = files.iter().map(|file| code(&file.text)).collect();
@@ -34,15 +20,9 @@ pub(super) fn check(files: &[SourceFile]) -> Vec<String> {
     }
     let violations = crates.iter().flat_map(|(folder, modules)| {
         let uses = circular_uses(modules).into_iter();
-        uses.filter(|(from, to)| !is_known(folder, from, to))
-            .map(move |(from, to)| format!("{folder}: {from} uses {to}, which leads back to it"))
+        uses.map(move |(from, to)| format!("{folder}: {from} uses {to}, which leads back to it"))
     });
     violations.collect()
-}
-
-fn is_known(folder: &str, from: &str, to: &str) -> bool {
-    let has = |names: &[&str]| names.contains(&from) && names.contains(&to);
-    KNOWN.iter().any(|(of, names)| *of == folder && has(names))
 }
 
 /// The modules of a crate, by their paths from its root, each with the paths in its text.

@@ -1,21 +1,20 @@
-//! serde's view of one value: a `Deserializer` driven by the types the peer declared.
+//! serde's `Deserializer` for one value, driven by the types that the peer defined.
 //!
-//! What it reads is *normalised*: all definitions that travelled inside the value have been taken out.
+//! It reads *normalised* values: the definitions inside the value are already removed.
 
-use std::sync::Arc;
+use std::{cell::RefCell, sync::Arc};
 
 use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error, IntoDeserializer, MapAccess, SeqAccess,
-    Unexpected, Visitor, value::SeqDeserializer,
+    DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, IgnoredAny,
+    IntoDeserializer, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+    value::{SeqDeserializer, StrDeserializer},
 };
 
-use super::{interface::InterfaceAccess, skip::skip, walk::array_len};
+use super::walk::{array_len, concrete_type, skip};
 use crate::{
-    definition::next_field,
+    definition::{Field, TypeRef, TypeTable, WireType, next_field},
     error::{Fault, ValueError},
-    limits::Budget,
-    raw::{self, Raw},
-    types::{Field, TypeRef, TypeTable, WireType},
+    limits::{Budget, Limits},
     wire::Cursor,
 };
 
@@ -35,25 +34,29 @@ impl<'de, 't> Reader<'de, 't> {
         }
     }
 
-    /// The value of which the body consists.
+    /// Decodes the value, which must be the whole body.
     pub(crate) fn only<T: DeserializeOwned>(mut self, ty: TypeRef) -> Result<T, ValueError> {
         let value = T::deserialize(self.value(ty))?;
         if self.cursor.is_empty() {
             Ok(value)
         } else {
             Err(ValueError::custom(
-                "value goes on after the expected type ends",
+                "value continues after the end of the expected type",
             ))
         }
     }
 
-    /// Keeps the value of type `ty` that began at `begin` and ends here, for [`Raw::captured`].
+    /// Stores the value of type `ty` that starts at `begin` and ends here, for [`Captured::take`].
     fn capture(&self, ty: TypeRef, begin: &'de [u8]) -> Result<(), ValueError> {
         let length = begin.len().checked_sub(self.cursor.remaining());
         let body = length.and_then(|length| begin.get(..length));
         let body = body.ok_or(Fault::Misplaced)?.to_vec();
-        let limits = self.budget.limits.clone();
-        Raw::new(Arc::clone(self.types), ty, body, limits).capture();
+        CAPTURED.set(Some(Captured {
+            types: Arc::clone(self.types),
+            ty,
+            body,
+            limits: self.budget.limits.clone(),
+        }));
         Ok(())
     }
 
@@ -68,7 +71,39 @@ impl<'de, 't> Reader<'de, 't> {
     }
 }
 
-/// A value about to be read.
+/// Name of the newtype struct that is decoded from the unit value while its bytes are captured.
+pub(crate) const CAPTURE_ONLY: &str = "$gob::Raw";
+
+/// Name of the newtype struct that is decoded as usual while its bytes are captured too.
+pub(crate) const CAPTURE_TOO: &str = "$gob::WithRaw";
+
+thread_local! {
+    // serde's data model cannot carry a value with its types. The value waits here from the end of the visitor until the
+    // `Deserialize` implementation that called the deserializer takes it.
+    static CAPTURED: RefCell<Option<Captured>> = const { RefCell::new(None) };
+}
+
+/// One normalised value in bytes, with all that is needed to decode it later.
+#[derive(Clone)]
+pub(crate) struct Captured {
+    pub(crate) types: Arc<TypeTable>,
+    pub(crate) ty: TypeRef,
+    pub(crate) body: Vec<u8>,
+    pub(crate) limits: Limits,
+}
+
+impl Captured {
+    /// Takes the value that this thread's last [`CAPTURE_ONLY`] or [`CAPTURE_TOO`] stored.
+    pub(crate) fn take() -> Option<Self> {
+        CAPTURED.take()
+    }
+
+    pub(crate) fn reader(&self) -> Reader<'_, '_> {
+        Reader::new(&self.body, &self.types, Budget::new(&self.limits))
+    }
+}
+
+/// A value at the position of the reader.
 pub(crate) struct ValueDeserializer<'r, 'de, 't> {
     reader: &'r mut Reader<'de, 't>,
     ty: TypeRef,
@@ -137,7 +172,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         }
     }
 
-    // A field that is present is never nil, except that an interface can be.
+    // A present field is never nil, except an interface.
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, ValueError> {
         if self.ty == TypeRef::INTERFACE {
             let mut ahead = self.reader.cursor;
@@ -182,7 +217,7 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         }
     }
 
-    // A derived struct would also take a map with matching keys, or a sequence of matching elements.
+    // A derived struct would also accept a map with the right keys, or a sequence of the right elements.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -222,12 +257,12 @@ impl<'de> Deserializer<'de> for ValueDeserializer<'_, 'de, '_> {
         let Self { reader, ty } = self;
         let begin = reader.cursor.rest();
         match name {
-            raw::INSTEAD => {
+            CAPTURE_ONLY => {
                 skip(ty, &mut reader.cursor, reader.types, &mut reader.budget)?;
                 reader.capture(ty, begin)?;
                 visitor.visit_unit()
             }
-            raw::BESIDE => {
+            CAPTURE_TOO => {
                 let value = visitor.visit_newtype_struct(reader.value(ty))?;
                 reader.capture(ty, begin)?;
                 Ok(value)
@@ -276,7 +311,7 @@ fn elements<'de, V: Visitor<'de>>(
     Ok(value)
 }
 
-// A visitor that stops early would leave the reader in the middle of the value.
+// A visitor that stops early leaves the reader within the value.
 fn all_read(left: u64) -> Result<(), ValueError> {
     match left {
         0 => Ok(()),
@@ -286,7 +321,7 @@ fn all_read(left: u64) -> Result<(), ValueError> {
     }
 }
 
-// Every element takes at least one byte, so what a visitor allocates ahead is bounded by what has arrived.
+// Every element is at least one byte, so the input bounds what a visitor preallocates.
 fn size_hint(left: u64, cursor: &Cursor<'_>) -> Option<usize> {
     Some(usize::try_from(left).map_or(cursor.remaining(), |left| left.min(cursor.remaining())))
 }
@@ -405,5 +440,82 @@ impl<'de> MapAccess<'de> for &mut Entries<'_, 'de, '_> {
 
     fn size_hint(&self) -> Option<usize> {
         size_hint(self.left, &self.reader.cursor)
+    }
+}
+
+/// serde's access to a non-nil interface value after its registered name: an enum whose variant is the registered name.
+struct InterfaceAccess<'r, 'de, 't> {
+    reader: &'r mut Reader<'de, 't>,
+    name: &'de [u8],
+}
+
+impl<'r, 'de, 't> InterfaceAccess<'r, 'de, 't> {
+    /// Reads the registered name, or returns `None` for a nil interface.
+    fn read(reader: &'r mut Reader<'de, 't>) -> Result<Option<Self>, ValueError> {
+        let name = reader.cursor.counted()?;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        reader.budget.check_name(name)?;
+        reader.budget.enter_interface()?;
+        Ok(Some(Self { reader, name }))
+    }
+
+    fn concrete<T>(
+        self,
+        read: impl FnOnce(ValueDeserializer<'_, 'de, 't>) -> Result<T, ValueError>,
+    ) -> Result<T, ValueError> {
+        let ty = concrete_type(&mut self.reader.cursor, self.reader.types)?;
+        let value = read(self.reader.value(ty))?;
+        self.reader.budget.leave_interface();
+        Ok(value)
+    }
+}
+
+impl<'de> EnumAccess<'de> for InterfaceAccess<'_, 'de, '_> {
+    type Error = ValueError;
+    type Variant = Self;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(
+        self,
+        seed: V,
+    ) -> Result<(V::Value, Self), ValueError> {
+        let name = str::from_utf8(self.name).map_err(|_| {
+            ValueError::custom("registered name of an interface value is not UTF-8")
+        })?;
+        let variant = seed.deserialize(StrDeserializer::<ValueError>::new(name))?;
+        Ok((variant, self))
+    }
+}
+
+impl<'de> VariantAccess<'de> for InterfaceAccess<'_, 'de, '_> {
+    type Error = ValueError;
+
+    fn unit_variant(self) -> Result<(), ValueError> {
+        self.concrete(|value| value.deserialize_ignored_any(IgnoredAny))
+            .map(drop)
+    }
+
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(
+        self,
+        seed: T,
+    ) -> Result<T::Value, ValueError> {
+        self.concrete(|value| seed.deserialize(value))
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(
+        self,
+        len: usize,
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        self.concrete(|value| value.deserialize_tuple(len, visitor))
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, ValueError> {
+        self.concrete(|value| value.deserialize_struct("", fields, visitor))
     }
 }

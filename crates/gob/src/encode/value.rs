@@ -1,28 +1,28 @@
 //! serde's `Serializer` for one value of a described type.
 //!
-//! Its result says whether anything was written: a struct field with a zero value is not, and then the next
-//! field's delta grows. Source of what is left out: Go `encoding/gob` encode.go, `encOpFor`.
+//! Its result is whether the value was written. A struct field with a zero value is omitted, and the delta of the next field grows. The
+//! rules for omission are from Go's `encoding/gob` (encode.go, `encOpFor`).
 
-use serde::ser::{Impossible, Serialize, SerializeStruct, Serializer};
-
-use super::{
-    Messages,
-    compound::{ComplexField, Elements, Entries, Fields},
+use serde::ser::{
+    Impossible, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeTuple,
+    SerializeTupleStruct, Serializer,
 };
+
+use super::Messages;
 use crate::{
     error::EncodeError,
     schema::{SchemaRef, Shape},
     wire::{put_counted, put_float, put_int, put_uint},
 };
 
-/// Where a value stands, which decides whether it can be left out.
+/// The position of a value, which decides whether it can be omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// A struct field, with the delta that announces it.
+    /// A struct field, with the delta that precedes it.
     Field { delta: u64 },
-    /// The same, behind a pointer.
+    /// A struct field behind a pointer.
     Pointee { delta: u64 },
-    /// An element, a key, or a value of its own: always written.
+    /// An element, a key or a top-level value: never omitted.
     Element,
 }
 
@@ -48,11 +48,11 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
         }
     }
 
-    fn can_be_left_out(&self) -> bool {
+    fn can_be_omitted(&self) -> bool {
         self.place != Place::Element
     }
 
-    // The buffer for the value, behind the delta if it is a field.
+    // Writes the delta, if the value is a field, and returns the buffer.
     fn begin(&mut self) -> &mut Vec<u8> {
         let out = &mut self.messages.current;
         if let Place::Field { delta } | Place::Pointee { delta } = self.place {
@@ -66,7 +66,7 @@ impl<'m, 'e> ValueSerializer<'m, 'e> {
         is_zero: bool,
         put: impl FnOnce(&mut Vec<u8>),
     ) -> Result<bool, EncodeError> {
-        if is_zero && self.can_be_left_out() {
+        if is_zero && self.can_be_omitted() {
             return Ok(false);
         }
         put(self.begin());
@@ -168,7 +168,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
     fn serialize_bytes(self, value: &[u8]) -> Result<bool, EncodeError> {
         let is_zero = match self.shape()? {
             Shape::Bytes => value.is_empty(),
-            // A pointer to a zero time.Time is sent, unlike one to any other zero value.
+            // A pointer to a zero time.Time is sent, unlike a pointer to any other zero value.
             Shape::GobEncoder { zero, .. } => {
                 value == *zero && matches!(self.place, Place::Field { .. })
             }
@@ -242,7 +242,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
         };
         match len {
             None => Err(EncodeError::Length),
-            Some(0) if self.can_be_left_out() => Ok(Elements {
+            Some(0) if self.can_be_omitted() => Ok(Elements {
                 messages: self.messages,
                 elem,
                 left: 0,
@@ -263,7 +263,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
                 let field_at = self.messages.current.len();
                 let value_at = self.begin().len();
                 let complex = self
-                    .can_be_left_out()
+                    .can_be_omitted()
                     .then_some(ComplexField { field_at, value_at });
                 let elem = SchemaRef::FLOAT;
                 Ok(Elements {
@@ -301,7 +301,7 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
             return Err(self.mismatch("a map"));
         };
         let left = len.ok_or(EncodeError::Length)?;
-        // Go sends an empty map that is not nil. Behind an Option that is what it is.
+        // Go sends an empty map that is not nil; here it is a map in an Option.
         let written = left > 0 || !matches!(self.place, Place::Field { .. });
         if written {
             put_uint(self.begin(), left as u64);
@@ -344,5 +344,157 @@ impl<'m, 'e> Serializer for ValueSerializer<'m, 'e> {
 
     fn is_human_readable(&self) -> bool {
         false
+    }
+}
+
+/// A slice, an array or the two parts of a complex number.
+pub(crate) struct Elements<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    elem: SchemaRef,
+    left: usize,
+    written: bool,
+    complex: Option<ComplexField>,
+}
+
+/// The position of a complex number in a struct field. Only after both parts is it known whether it is zero and must be omitted.
+struct ComplexField {
+    field_at: usize,
+    value_at: usize,
+}
+
+impl Elements<'_, '_> {
+    fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.left = self.left.checked_sub(1).ok_or(EncodeError::Length)?;
+        self.messages.element(self.elem, value)
+    }
+
+    fn finish(self) -> Result<bool, EncodeError> {
+        if self.left > 0 {
+            return Err(EncodeError::Length);
+        }
+        if let Some(ComplexField { field_at, value_at }) = self.complex
+            && self.messages.current.get(value_at..) == Some(&[0, 0])
+        {
+            self.messages.current.truncate(field_at);
+            return Ok(false);
+        }
+        Ok(self.written)
+    }
+}
+
+// serde has the same methods for a slice, an array and a tuple struct in three traits.
+macro_rules! serialize_elements {
+    ($($serialize:ident: $element:ident),*) => {$(
+        impl $serialize for Elements<'_, '_> {
+            type Ok = bool;
+            type Error = EncodeError;
+
+            fn $element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+                self.element(value)
+            }
+
+            fn end(self) -> Result<bool, EncodeError> {
+                self.finish()
+            }
+        }
+    )*};
+}
+
+serialize_elements! {
+    SerializeSeq: serialize_element,
+    SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field
+}
+
+/// A map.
+pub(crate) struct Entries<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    key: SchemaRef,
+    elem: SchemaRef,
+    left: usize,
+    written: bool,
+}
+
+impl SerializeMap for Entries<'_, '_> {
+    type Ok = bool;
+    type Error = EncodeError;
+
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), EncodeError> {
+        self.left = self.left.checked_sub(1).ok_or(EncodeError::Length)?;
+        self.messages.element(self.key, key)
+    }
+
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), EncodeError> {
+        self.messages.element(self.elem, value)
+    }
+
+    fn end(self) -> Result<bool, EncodeError> {
+        if self.left > 0 {
+            Err(EncodeError::Length)
+        } else {
+            Ok(self.written)
+        }
+    }
+}
+
+/// A struct.
+pub(crate) struct Fields<'m, 'e> {
+    messages: &'m mut Messages<'e>,
+    ty: SchemaRef,
+    // The first described field that is not serialized yet.
+    next: usize,
+    // One above the last field written.
+    written: usize,
+}
+
+impl SerializeStruct for Fields<'_, '_> {
+    type Ok = bool;
+    type Error = EncodeError;
+
+    fn serialize_field<T: Serialize + ?Sized>(
+        &mut self,
+        key: &'static str,
+        value: &T,
+    ) -> Result<(), EncodeError> {
+        let Shape::Struct {
+            name: go_type,
+            fields,
+        } = self.messages.schema.shape(self.ty)?
+        else {
+            return Err(EncodeError::Mismatch {
+                given: "a field",
+                expected: "something else",
+            });
+        };
+        // Fields that serde skips are omitted.
+        let Some((number, (_, ty))) = fields
+            .iter()
+            .enumerate()
+            .skip(self.next)
+            .find(|(_, (field, _))| *field == key)
+        else {
+            return Err(EncodeError::UnknownField {
+                go_type,
+                field: key,
+            });
+        };
+        let (number, ty) = (number + 1, *ty);
+        self.next = number;
+        let place = Place::Field {
+            delta: (number - self.written) as u64,
+        };
+        if value.serialize(ValueSerializer {
+            messages: self.messages,
+            ty,
+            place,
+        })? {
+            self.written = number;
+        }
+        Ok(())
+    }
+
+    fn end(self) -> Result<bool, EncodeError> {
+        put_uint(&mut self.messages.current, 0);
+        Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! The types of `tests/data/generate.go` and of Go's net/rpc, as a Rust program would declare them.
+//! The types of `tests/data/generate.go` and of Go's net/rpc, declared in Rust.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ gob_interface! {
     }
 }
 
-/// The Rollout of the worked example, also in `session.gob`.
+/// The Rollout of the examples in `vectors`, also in `session.gob`.
 pub(crate) fn demo() -> Rollout {
     let step = |set_weight, pause| CanaryStep { set_weight, pause };
     Rollout {
@@ -98,7 +98,7 @@ pub(crate) fn demo() -> Rollout {
         },
         spec: RolloutSpec {
             replicas: Some(5),
-            // The last step is `setWeight: 0`, and gob does not send a zero even behind a pointer.
+            // The last step is `setWeight: 0`, and gob omits a zero even behind a pointer.
             steps: vec![
                 step(Some(20), None),
                 step(None, Some(RolloutPause::default())),
@@ -113,7 +113,7 @@ pub(crate) fn demo() -> Rollout {
     }
 }
 
-/// The additional destinations of the second call of the worked example.
+/// The additional destinations of the second call in the examples in `vectors`.
 pub(crate) fn destinations() -> Vec<WeightDestination> {
     let five = WeightDestination {
         weight: 5,
@@ -245,7 +245,7 @@ impl GobType for Nest {
     }
 }
 
-/// A type with its own `GobEncode`.
+/// A type that implements `GobEncoder`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gobber(pub(crate) Bytes);
 

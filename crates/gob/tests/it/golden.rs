@@ -1,5 +1,4 @@
-//! Streams written by Go (`tests/data/generate.go`): every value comes out as it went in, whichever way the
-//! bytes are cut, and goes through our own encoder unchanged.
+//! Streams that Go wrote (`tests/data/generate.go`): every value decodes correctly, in pieces of any size, and survives a round trip.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -16,7 +15,7 @@ const RECURSIVE: &[u8] = include_bytes!("../data/recursive.gob");
 const OPAQUE: &[u8] = include_bytes!("../data/opaque.gob");
 const INVALID_UTF8: &[u8] = include_bytes!("../data/invalid_utf8.gob");
 
-/// Checks the next value, and that our encoder and decoder agree about it.
+/// Checks the next value, and its round trip through the encoder.
 #[track_caller]
 fn expect<T: GobType + Serialize + DeserializeOwned + PartialEq + Debug>(
     decoder: &mut Decoder,
@@ -74,7 +73,7 @@ fn a_session_of_calls() {
 }
 
 #[test]
-fn zeros_arrive_as_gos_encoder_sends_them() {
+fn zeros_are_omitted_as_in_go() {
     let mut decoder = decoder(ZEROS);
     let expected = Zeros {
         map_of_zero: Some(BTreeMap::from([("k".into(), 0)])),
@@ -90,7 +89,7 @@ fn zeros_arrive_as_gos_encoder_sends_them() {
     expect(&mut decoder, expected.clone());
     expect_end(&mut decoder);
 
-    // Ours leaves out the same: the values are equal byte for byte but for the type's id.
+    // The encoder omits the same fields: the bytes are equal except for the type id.
     let sent = Zeros {
         empty_slice: Some(vec![]),
         empty_bytes: Some(Bytes::default()),
@@ -103,7 +102,7 @@ fn zeros_arrive_as_gos_encoder_sends_them() {
     assert_eq!(value_bytes(&encode(&sent)), value_bytes(ZEROS));
 }
 
-/// The last message of a stream, without its type id.
+/// Returns the last message of a stream, without its type id.
 fn value_bytes(stream: &[u8]) -> &[u8] {
     let mut rest = stream;
     loop {
@@ -179,7 +178,7 @@ fn every_kind_of_value() {
 }
 
 #[test]
-fn definitions_inside_interface_values_inside_interface_values() {
+fn definitions_in_nested_interface_values() {
     let leaf = |n, inner| {
         Any::Leaf(Leaf {
             n,
@@ -215,7 +214,7 @@ fn definitions_inside_interface_values_inside_interface_values() {
 }
 
 #[test]
-fn types_that_refer_to_themselves() {
+fn recursive_types() {
     let mut decoder = decoder(RECURSIVE);
     let tree = |name: &str, children| Tree {
         name: name.into(),
@@ -240,7 +239,7 @@ fn types_that_refer_to_themselves() {
 }
 
 #[test]
-fn types_with_an_encoding_of_their_own() {
+fn gob_encoder_types() {
     let mut decoder = decoder(OPAQUE);
     let gobber = |text: &str| Gobber(Bytes(text.as_bytes().to_vec()));
     let may_sixth = |offset_seconds: i32| Time {
@@ -269,7 +268,7 @@ fn types_with_an_encoding_of_their_own() {
 }
 
 #[test]
-fn a_string_that_is_not_utf8_matters_only_where_it_is_decoded() {
+fn a_string_that_is_not_utf8_fails_only_if_it_is_decoded_to_a_string() {
     let mut decoder = decoder(INVALID_UTF8);
     let error = decoder.poll_value::<Strings>().unwrap_err();
     assert_eq!(
@@ -289,7 +288,7 @@ fn a_string_that_is_not_utf8_matters_only_where_it_is_decoded() {
     assert_eq!(next::<Text>(&mut decoder).text, "text");
 }
 
-/// Polls after every piece of input, ignoring what the values are.
+/// Polls after every piece of input, skips the values and returns their number.
 fn count_values(pieces: &[&[u8]]) -> Result<usize, DecodeError> {
     let mut decoder = Decoder::new(LIMITS);
     let mut values = 0;
@@ -304,7 +303,7 @@ fn count_values(pieces: &[&[u8]]) -> Result<usize, DecodeError> {
 }
 
 #[test]
-fn values_can_be_skipped_and_bytes_cut_anywhere() {
+fn values_are_skipped_in_pieces_of_any_size() {
     let files = [
         (SESSION, 10),
         (ZEROS, 1),
@@ -325,7 +324,7 @@ fn values_can_be_skipped_and_bytes_cut_anywhere() {
 }
 
 #[test]
-fn an_interface_value_fed_byte_by_byte_appears_with_its_last_byte() {
+fn an_interface_value_is_complete_with_its_last_byte() {
     let mut decoder = Decoder::new(LIMITS);
     let mut seen = Vec::new();
     for (index, byte) in INTERFACES.iter().enumerate() {

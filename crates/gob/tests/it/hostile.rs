@@ -1,4 +1,4 @@
-//! Streams no honest peer sends: an error, for good, and nothing allocated on the peer's word.
+//! Invalid streams and exceeded limits: the error is permanent, and no allocation depends on a length that the peer only announced.
 
 use gob::{DecodeError, Decoder, GobType, Limits};
 use serde::{
@@ -27,7 +27,7 @@ fn drain<T: DeserializeOwned>(limits: Limits, stream: &[u8]) -> Result<(), Decod
     }
 }
 
-/// The stream is corrupt, here and for this reason, whether its values are decoded or skipped.
+/// Checks that the stream is corrupt at this position and for this reason, whether its values are decoded or skipped.
 #[track_caller]
 fn check<T: DeserializeOwned>(stream: &str, expected: &str) {
     for error in [
@@ -43,7 +43,7 @@ fn check<T: DeserializeOwned>(stream: &str, expected: &str) {
     }
 }
 
-/// The value needs exactly this much of a limit, whether it is decoded or skipped.
+/// Checks that the value needs exactly `needed` of a limit, whether it is decoded or skipped.
 #[track_caller]
 fn check_limit<T: GobType + Serialize + DeserializeOwned>(
     value: &T,
@@ -82,7 +82,7 @@ fn framing() {
 }
 
 #[test]
-fn values_cut_short() {
+fn truncated_values() {
     check::<i64>("01 04", "2: message ends inside a value");
     check::<i64>("02 04 00", "3: message ends inside a value");
     check::<i64>("03 04 00 ff", "3: message ends inside a value");
@@ -97,7 +97,7 @@ fn values_cut_short() {
 }
 
 #[test]
-fn values_too_long() {
+fn trailing_bytes() {
     check::<i64>("05 04 00 02 0000", "4: 2 bytes follow a complete value");
     check::<Option<Any>>("04 10 00 00 00", "4: 1 bytes follow a complete value");
     check::<()>(
@@ -107,7 +107,7 @@ fn values_too_long() {
 }
 
 #[test]
-fn singletons_without_their_zero() {
+fn values_without_the_zero_byte() {
     check::<i64>("03 04 01 02", "3: value is not preceded by a zero byte");
     check::<Option<Any>>(
         r#"0a 10 00 03 "int" 04 02 01 54"#,
@@ -121,12 +121,12 @@ fn type_ids() {
     check::<i64>("02 12 00", "2: type id 9 is reserved or out of range");
     check::<i64>("02 20 00", "2: type id 16 is reserved or out of range");
     check::<i64>("03 ff82 00", "3: type id 65 is not defined");
-    // Defined twice.
+    // A type that is defined twice.
     check::<i64>(
         "0a ff81 03 01 02 ff82 00 00 00 0a ff81 03 01 02 ff82 00 00 00",
         "22: type id 65 is defined twice",
     );
-    // Defined with the id of a basic type, of gob's own types, and beyond 32 bits.
+    // Definitions with the id of a basic type, of gob's own types, and above 32 bits.
     check::<i64>(
         "08 0f 03 01 02 10 00 00 00",
         "9: type id 8 is reserved or out of range",
@@ -143,7 +143,7 @@ fn type_ids() {
         "10 f8 ffffffffffffffff 03 01 02 02 00 00 00",
         "17: type id 9223372036854775807 is reserved or out of range",
     );
-    // A slice whose elements are of a reserved, absent or undefined type.
+    // A slice whose element type is reserved, absent or undefined.
     check::<i64>(
         "0c ff81 02 01 02 ff82 00 01 24 00 00",
         "12: type id 18 is reserved or out of range",
@@ -204,7 +204,7 @@ fn struct_fields() {
         "0b ff82 f8ffffffffffffffff",
         "31: struct value has a field beyond the 1 of its definition",
     );
-    // Go takes the end of a message for the end of a struct; we do not.
+    // Go accepts the end of a message as the end of a struct; this decoder does not.
     check("04 ff82 01 02", "24: message ends inside a value");
 }
 
@@ -231,7 +231,7 @@ fn counts() {
 }
 
 #[test]
-fn a_slice_of_itself_nested_without_end() {
+fn a_slice_of_itself_that_is_too_deep() {
     let mut stream = hex("0d ff81 02 01 02 ff82 00 01 ff82 00 00  fe 03eb ff82 00");
     stream.resize(stream.len() + 1000, 1);
     for error in [
@@ -245,14 +245,14 @@ fn a_slice_of_itself_nested_without_end() {
 }
 
 #[test]
-fn an_announced_message_takes_no_memory_before_it_arrives() {
+fn an_announced_message_is_not_allocated_before_it_arrives() {
     let mut decoder = decoder(&hex("fd 0fffff"));
     assert_eq!(decoder.poll_value::<i64>(), Ok(None));
     assert!(!decoder.is_between_values());
 }
 
 #[test]
-fn limits_hold_at_the_exact_number() {
+fn limits_are_exact() {
     check_limit(
         &"x".repeat(100),
         |limits| &mut limits.message_bytes,
@@ -293,7 +293,7 @@ fn limits_hold_at_the_exact_number() {
     );
 }
 
-/// The value needs this many elements; with fewer it is refused by itself, and may still be skipped.
+/// Checks that the value needs `needed` elements. With a lower limit only this value fails, and it can still be skipped.
 #[track_caller]
 fn check_elements<T: GobType + Serialize + DeserializeOwned>(value: &T, needed: usize) {
     let limits = |elements| LIMITS.with_elements(elements);
@@ -311,7 +311,7 @@ fn check_elements<T: GobType + Serialize + DeserializeOwned>(value: &T, needed: 
 }
 
 #[test]
-fn elements_are_limited_where_they_are_kept() {
+fn only_decoded_elements_are_limited() {
     check_elements(&vec![1i64, 2, 3], 3);
     // Three steps and a map entry.
     check_elements(&demo(), 4);
@@ -351,7 +351,7 @@ fn limits_of_interface_values() {
         3,
         "bytes in one name",
     );
-    // The definition of Leaf makes one message, the rest of the value another.
+    // One message ends with the definition of Leaf, and one has the rest of the value.
     check_limit(
         &nested(1),
         |limits| &mut limits.value_messages,
@@ -361,8 +361,8 @@ fn limits_of_interface_values() {
 }
 
 #[test]
-fn a_value_of_many_messages_is_limited_as_a_whole() {
-    // Two messages of the value are longer than 60 bytes, together they exceed 120.
+fn the_messages_of_one_value_share_a_limit() {
+    // Each of two messages is longer than 60 bytes, and together they exceed 120.
     let list = vec![
         Some(Any::Numbers(vec![1; 60])),
         Some(Any::Flags([("x".repeat(60), true)].into())),

@@ -1,11 +1,11 @@
-//! Tests of the public API: bytes in, values out, and back.
+//! Tests of the public API.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    reason = "clippy exempts #[test] functions, but not the helpers they share"
+    reason = "clippy exempts #[test] functions, but not the functions they share"
 )]
 
 mod go_types;
@@ -16,5 +16,4 @@ mod random;
 mod raw;
 mod second_opinion;
 mod support;
-mod transaction;
 mod vectors;

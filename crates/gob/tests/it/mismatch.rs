@@ -1,16 +1,18 @@
-//! A value that does not fit its Rust type costs that value and nothing else.
+//! Values that do not fit their Rust type or cannot be encoded: the value fails, and the stream continues.
 
-use std::{collections::BTreeMap, fmt::Debug};
+use std::{collections::BTreeMap, fmt::Debug, sync::OnceLock};
 
-use gob::{Bytes, Encoder, GobType, Time, gob_interface, gob_struct};
+use gob::{
+    Bytes, EncodeError, Encoder, GobType, Schema, SchemaRef, Time, gob_interface, gob_struct,
+};
 use serde::{
-    Deserialize, Deserializer, Serialize,
+    Deserialize, Deserializer, Serialize, Serializer,
     de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor},
 };
 
 use crate::{go_types::*, support::*};
 
-/// `value` does not decode as `T`, for this reason. The stream goes on, with all types of `value` known.
+/// Checks that `value` does not decode as `T`, for this reason, and that the stream continues with all types of `value` known.
 #[track_caller]
 fn check<T: DeserializeOwned + Debug>(value: &(impl GobType + Serialize), expected: &str) {
     let mut encoder = Encoder::new();
@@ -130,7 +132,7 @@ fn a_field_without_default_is_missing() {
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "PascalCase")]
     struct Strict {
-        #[expect(dead_code, reason = "only the error is of interest")]
+        #[expect(dead_code, reason = "the test reads only the error")]
         error_string: String,
     }
     check::<Strict>(
@@ -140,13 +142,13 @@ fn a_field_without_default_is_missing() {
 }
 
 #[test]
-fn interfaces_of_other_types_than_registered() {
+fn interface_values_of_unknown_types() {
     gob_interface! {
         enum Foreign {
             Run(Rollout) as "step.RunArgs",
         }
     }
-    // Its definitions come inside the value, and the second time they are known.
+    // The definitions are inside the first value, and known for the second one.
     check::<Option<Argument>>(
         &Some(Foreign::Run(demo())),
         "gob value does not fit: unknown variant `step.RunArgs`, expected \
@@ -169,7 +171,7 @@ fn interfaces_of_other_types_than_registered() {
 }
 
 #[test]
-fn elements_left_over() {
+fn a_slice_of_the_wrong_length() {
     check::<(i64, i64)>(
         &vec![1i64, 2, 3],
         "gob value does not fit: 1 elements more than expected",
@@ -181,8 +183,8 @@ fn elements_left_over() {
 }
 
 #[test]
-fn a_visitor_that_stops_early_is_noticed() {
-    /// Reads the first field or entry and no more.
+fn a_visitor_that_stops_early_is_an_error() {
+    /// Reads only the first field or entry.
     #[derive(Debug)]
     struct First;
     impl<'de> Deserialize<'de> for First {
@@ -219,11 +221,11 @@ fn a_visitor_that_stops_early_is_noticed() {
 }
 
 #[test]
-fn times_nobody_can_mean() {
+fn invalid_times() {
     #[derive(Clone, Serialize)]
     struct FakeTime(Bytes);
     impl GobType for FakeTime {
-        fn describe(schema: &mut gob::Schema) -> gob::SchemaRef {
+        fn describe(schema: &mut Schema) -> SchemaRef {
             schema.gob_encoder::<Self>("Time", b"")
         }
     }
@@ -244,7 +246,7 @@ fn times_nobody_can_mean() {
 }
 
 #[test]
-fn text_of_the_value_stays_out_of_the_error() {
+fn an_error_contains_no_text_of_the_value() {
     let secret = || "hunter2".to_owned();
     for error in [
         decode::<i64>(&encode(&secret())).unwrap_err(),
@@ -259,7 +261,7 @@ fn text_of_the_value_stays_out_of_the_error() {
 }
 
 #[test]
-fn an_error_is_one_line_of_bearable_length() {
+fn an_error_is_one_line_of_limited_length() {
     let name = "x\ny".repeat(100);
     let stream = hex(&format!(
         r#"fe {:04x} 10 00 fe 012c "{name}" 06 02 00 07"#,
@@ -272,10 +274,10 @@ fn an_error_is_one_line_of_bearable_length() {
 }
 
 #[test]
-fn what_gob_cannot_carry_leaves_the_stream_alone() {
+fn a_value_that_gob_cannot_represent_leaves_the_stream_unchanged() {
     let mut encoder = Encoder::new();
     let mut bytes = b"before".to_vec();
-    // The definitions of Other and its slice would have been sent already when the None is met.
+    // The encoder has written the definitions of Other and its slice when it meets the None.
     gob_struct! {
         struct Holes as "Holes" {
             any: Option<Any> as "Any",
@@ -286,10 +288,7 @@ fn what_gob_cannot_carry_leaves_the_stream_alone() {
         any: Some(Any::Other(Other::default())),
         holes: vec![Some(1), None],
     };
-    assert_eq!(
-        encoder.encode(&value, &mut bytes),
-        Err(gob::EncodeError::Nil)
-    );
+    assert_eq!(encoder.encode(&value, &mut bytes), Err(EncodeError::Nil));
     assert_eq!(bytes, b"before");
 
     bytes.clear();
@@ -303,7 +302,7 @@ fn serialize_and_description_disagree() {
     #[derive(Serialize)]
     struct Liar<T>(T);
     impl<T: 'static> GobType for Liar<T> {
-        fn describe(schema: &mut gob::Schema) -> gob::SchemaRef {
+        fn describe(schema: &mut Schema) -> SchemaRef {
             schema.structure::<Self>("Liar", &[("A", i64::describe)])
         }
     }
@@ -337,4 +336,66 @@ fn serialize_and_description_disagree() {
         },
         "an offset of minus one minute means UTC to Go",
     );
+}
+
+fn header(seq: u64) -> Request {
+    Request {
+        service_method: "Plugin.Run".to_owned(),
+        seq,
+    }
+}
+
+/// A time that Go cannot represent.
+fn broken() -> Time {
+    let mut time = Time::from_unix(1);
+    time.nanos = 2_000_000_000;
+    time
+}
+
+#[test]
+fn a_header_is_removed_if_its_body_cannot_be_encoded() {
+    let (mut encoder, mut bytes) = (Encoder::new(), b"before".to_vec());
+    let failed = encoder.atomically(&mut bytes, |encoder, bytes| {
+        encoder.encode(&header(0), bytes)?;
+        encoder.encode(&broken(), bytes)
+    });
+    assert!(matches!(failed, Err(EncodeError::Custom(_))), "{failed:?}");
+    assert_eq!(bytes, b"before");
+
+    let mut bytes = Vec::new();
+    encoder.encode(&header(1), &mut bytes).unwrap();
+    assert_eq!(decode::<Request>(&bytes), Ok(header(1)));
+}
+
+/// A type that keeps the reference of the first schema, which is not allowed.
+#[derive(Debug)]
+struct Kept;
+
+impl Serialize for Kept {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RpcError::default().serialize(serializer)
+    }
+}
+
+impl GobType for Kept {
+    fn describe(schema: &mut Schema) -> SchemaRef {
+        static FIRST: OnceLock<SchemaRef> = OnceLock::new();
+        *FIRST.get_or_init(|| RpcError::describe(schema))
+    }
+}
+
+#[test]
+fn a_type_of_another_encoder_is_an_error() {
+    let mut first = Encoder::new();
+    first.encode(&Kept, &mut Vec::new()).unwrap();
+    for known in [false, true] {
+        let (mut other, mut bytes) = (Encoder::new(), Vec::new());
+        if known {
+            other.encode(&header(0), &mut bytes).unwrap();
+        }
+        let before = bytes.len();
+        let refused = other.encode(&Kept, &mut bytes);
+        assert_eq!(refused, Err(EncodeError::ForeignType));
+        assert_eq!(bytes.len(), before);
+    }
 }

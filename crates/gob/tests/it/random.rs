@@ -1,4 +1,4 @@
-//! Properties: what is encoded is decoded, and no bytes whatever make the decoder panic.
+//! Properties: encoded values decode to the same values, and no input makes the decoder panic.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ fn container() -> impl Strategy<Value = Container> {
 }
 
 fn rollout() -> impl Strategy<Value = Rollout> {
-    // Zero behind a pointer does not survive gob.
+    // gob drops a zero behind a pointer.
     let number = || option::of(any::<i32>().prop_filter("gob drops it", |&number| number != 0));
     let step = (number(), option::of(number())).prop_map(|(set_weight, duration)| CanaryStep {
         set_weight,
@@ -82,7 +82,7 @@ fn rollout() -> impl Strategy<Value = Rollout> {
         })
 }
 
-/// Feeds the stream in pieces of this length and collects what comes out up to the first fatal error.
+/// Decodes the stream in pieces of this length and collects the outcomes up to the first fatal error.
 fn outcomes<T: DeserializeOwned>(stream: &[u8], piece: usize) -> Vec<Result<(), DecodeError>> {
     let mut decoder = Decoder::new(LIMITS);
     let mut outcomes = Vec::new();
@@ -98,7 +98,7 @@ fn outcomes<T: DeserializeOwned>(stream: &[u8], piece: usize) -> Vec<Result<(), 
                     outcomes.push(Err(error));
                     break;
                 }
-                // Out of the question for T, but a value.
+                // A value that does not fit T.
                 Err(_) => outcomes.push(Ok(())),
             }
         }
@@ -106,8 +106,8 @@ fn outcomes<T: DeserializeOwned>(stream: &[u8], piece: usize) -> Vec<Result<(), 
     outcomes
 }
 
-/// Decoding and skipping judge a stream alike, however it is cut.
-fn check_judgement(stream: &[u8], piece: usize) -> Result<(), TestCaseError> {
+/// Checks that decoding and skipping have the same outcomes, in pieces of any size.
+fn check_outcomes(stream: &[u8], piece: usize) -> Result<(), TestCaseError> {
     let skipped = outcomes::<IgnoredAny>(stream, usize::MAX);
     prop_assert_eq!(&outcomes::<IgnoredAny>(stream, piece), &skipped);
     prop_assert_eq!(&outcomes::<Container>(stream, piece), &skipped);
@@ -146,12 +146,12 @@ proptest! {
 
     #[test]
     fn random_bytes(stream in collection::vec(any::<u8>(), 0..200), piece in 1usize..50) {
-        check_judgement(&stream, piece)?;
+        check_outcomes(&stream, piece)?;
     }
 
     #[test]
     fn small_random_bytes(stream in collection::vec(0u8..12, 0..200), piece in 1usize..50) {
-        check_judgement(&stream, piece)?;
+        check_outcomes(&stream, piece)?;
     }
 
     #[test]
@@ -165,7 +165,7 @@ proptest! {
             let index = index.index(stream.len());
             stream[index] = byte;
         }
-        check_judgement(&stream, piece)?;
+        check_outcomes(&stream, piece)?;
     }
 
     #[test]
@@ -177,6 +177,6 @@ proptest! {
     ) {
         let (head, tail) = (from.index(stream.len()), to.index(stream.len()));
         let spliced = [&stream[..head], &stream[tail..]].concat();
-        check_judgement(&spliced, piece)?;
+        check_outcomes(&spliced, piece)?;
     }
 }

@@ -1,4 +1,4 @@
-//! Values that are kept as they arrived.
+//! Values that are kept in wire format.
 
 use gob::{Decoder, Encoder, LazyVec, Raw, WithRaw, gob_struct};
 use serde::{Deserialize, de::IgnoredAny};
@@ -53,7 +53,7 @@ fn a_list_of_any_length_is_read_element_by_element() {
             .all(|(found, at)| found == Ok(look(at)))
     );
     assert_eq!(lazy.looks.iter().count(), 20_000);
-    // And is sent as it came.
+    // It is encoded to the same bytes.
     assert_eq!(encode(&lazy), bytes);
     let owned = LazyVec::from(history(20_000).looks);
     assert_eq!(lazy.looks, owned);
@@ -68,7 +68,7 @@ fn an_empty_list_is_empty() {
 }
 
 #[test]
-fn each_element_that_does_not_fit_is_an_error_of_its_own() {
+fn each_element_that_does_not_fit_is_an_error() {
     let odd: Odd = decode(&encode(&history(2))).unwrap();
     let errors: Vec<String> = odd
         .looks
@@ -85,7 +85,7 @@ fn each_element_that_does_not_fit_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_raw_value_outlives_its_stream_and_knows_types_that_come_later() {
+fn a_raw_value_outlives_its_stream() {
     let (mut encoder, mut bytes) = (Encoder::new(), Vec::new());
     encoder.encode(&history(2), &mut bytes).unwrap();
     let mut stream = decoder(&bytes);
@@ -102,7 +102,7 @@ fn a_raw_value_outlives_its_stream_and_knows_types_that_come_later() {
 }
 
 #[test]
-fn a_value_and_all_that_arrived() {
+fn a_value_with_its_wire_format() {
     #[derive(Deserialize)]
     struct Named {
         #[serde(rename = "Name")]
@@ -114,7 +114,7 @@ fn a_value_and_all_that_arrived() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_as_what_is_skipped() {
+fn the_limits_apply_to_raw_values() {
     let bytes = encode(&history(2));
     let mut stream = Decoder::new(LIMITS.with_depth(3));
     stream.handle_input(&bytes).unwrap();

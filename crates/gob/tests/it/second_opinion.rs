@@ -1,4 +1,4 @@
-//! The `gobwire` crate, which shares nothing with this one, reads the same values from every recording.
+//! The independent `gobwire` crate decodes the same values from every recording.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
@@ -12,14 +12,14 @@ use serde::de::{Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, V
 
 use crate::support::LIMITS;
 
-/// Whatever a stream holds. A struct and a map are told apart by their types only, and so are numbers.
+/// Any value. A struct and a map are the same here, and so are numbers of different types.
 #[derive(PartialEq)]
 enum Any {
     Nil,
     Scalar(String),
     Bytes(Vec<u8>),
     List(Vec<Self>),
-    /// By key, as Go sends maps in any order.
+    /// Sorted by key, because Go sends maps in any order.
     Map(BTreeMap<String, Self>),
     Interface(String, Box<Self>),
 }
@@ -92,7 +92,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
     }
 }
 
-/// `structs` are those around the value, to which a recursive type refers.
+/// Converts a value of gobwire. `structs` are the enclosing struct types, to which a recursive type refers.
 fn theirs<'t>(ty: &'t Type, value: &Value, structs: &mut Vec<&'t StructType>) -> Any {
     let scalar = |value: &dyn Debug| Any::Scalar(format!("{value:?}"));
     match (ty, value) {
@@ -149,7 +149,7 @@ fn fields<'t>(
     fields
 }
 
-/// Compares message by message, and returns how many values there were.
+/// Compares a stream value by value, and returns the number of values.
 fn check(stream: &[u8]) -> usize {
     let (mut our, mut their) = (Decoder::new(LIMITS), gobwire::Decoder::new());
     let (mut rest, mut count) = (stream, 0);
@@ -167,9 +167,9 @@ fn check(stream: &[u8]) -> usize {
             (Ok(Some(ours)), Ok(Dynamic { ty, value })) => {
                 assert_eq!(ours, theirs(&ty, &value, &mut Vec::new()));
             }
-            // What is no UTF-8 is no text to either.
+            // Both refuse a string that is not UTF-8.
             (Err(DecodeError::Mismatch { .. }), Err(gobwire::Error::InvalidUtf8)) => {}
-            // Go's `type Nest []Nest`: gobwire's types are trees.
+            // Go's `type Nest []Nest`: gobwire cannot represent it, because its types are trees.
             (Ok(Some(_)), Err(gobwire::Error::Unsupported(_))) => {}
             (ours, theirs) => panic!("{ours:?}, {theirs:?}"),
         }

@@ -1,11 +1,11 @@
-//! Helpers every test uses.
+//! Functions that all tests use.
 
 use std::fmt::Debug;
 
 use gob::{DecodeError, Decoder, Encoder, GobType, Limits};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Ample for every stream in these tests.
+/// Sufficient for all streams in these tests.
 pub(crate) const LIMITS: Limits = Limits::STRICT
     .with_value_messages(1000)
     .with_types(1000)
@@ -15,7 +15,7 @@ pub(crate) const LIMITS: Limits = Limits::STRICT
     .with_interface_depth(8)
     .with_elements(10_000);
 
-/// Bytes written as hex digits and `"text"`, with spaces anywhere.
+/// Parses bytes in hex digits and `"text"`; spaces are ignored.
 #[track_caller]
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -35,20 +35,20 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A decoder that has been given these bytes.
+/// Returns a decoder with these bytes as input.
 pub(crate) fn decoder(bytes: &[u8]) -> Decoder {
     let mut decoder = Decoder::new(LIMITS);
     decoder.handle_input(bytes).unwrap();
     decoder
 }
 
-/// The next value, which must be there.
+/// Returns the next value, which must be complete.
 #[track_caller]
 pub(crate) fn next<T: DeserializeOwned>(decoder: &mut Decoder) -> T {
     decoder.poll_value().unwrap().expect("a complete value")
 }
 
-/// The only value of a stream.
+/// Decodes the only value of a stream.
 #[track_caller]
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     let mut decoder = decoder(bytes);
@@ -57,7 +57,7 @@ pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError
     Ok(value)
 }
 
-/// A value alone on its stream.
+/// Encodes a value on a new stream.
 #[track_caller]
 pub(crate) fn encode<T: GobType + Serialize>(value: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -65,7 +65,7 @@ pub(crate) fn encode<T: GobType + Serialize>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Encodes and decodes.
+/// Checks that a value survives encoding and decoding.
 #[track_caller]
 pub(crate) fn check_round_trip<T: GobType + Serialize + DeserializeOwned + PartialEq + Debug>(
     value: &T,
@@ -73,7 +73,7 @@ pub(crate) fn check_round_trip<T: GobType + Serialize + DeserializeOwned + Parti
     assert_eq!(decode::<T>(&encode(value)).as_ref(), Ok(value));
 }
 
-/// An error with its source, as a log line would show it.
+/// Returns the text of an error with its sources.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => format!("{error}: {}", chain(source)),

@@ -1,4 +1,4 @@
-//! Streams written down byte by byte, as Go sends them, in both directions.
+//! Streams in exact bytes, encoded and decoded.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -19,7 +19,7 @@ const DEFINE_VERIFY: &str = r#"
     38 ff87 03 01 01 14 "VerifyWeightResponse" 01 ff88 00 01 02 01 08 "Verified" 01 04 00
     01 03 "Err" 01 ff86 00 00 00"#;
 
-/// Both ends of a stream, so that values can be checked one after the other.
+/// Both ends of a stream, for several values in a row.
 struct Stream {
     encoder: Encoder,
     decoder: Decoder,
@@ -33,7 +33,7 @@ impl Stream {
         }
     }
 
-    /// The next value on the stream is these bytes.
+    /// Checks that the next value on the stream is encoded to these bytes and decoded from them.
     #[track_caller]
     fn check<T>(&mut self, value: T, bytes: &str)
     where
@@ -53,7 +53,7 @@ impl Stream {
     }
 }
 
-/// A value alone on its stream is these bytes.
+/// Checks the bytes of a value on a new stream.
 #[track_caller]
 fn check<T: GobType + Serialize + DeserializeOwned + PartialEq + Debug>(value: T, bytes: &str) {
     Stream::new().check(value, bytes);
@@ -179,18 +179,18 @@ fn integers_and_floats() {
 }
 
 #[test]
-fn numbers_longer_than_needed_are_read() {
+fn numbers_with_leading_zero_bytes_are_accepted() {
     assert_eq!(decode::<i64>(&hex("05 04 00 fe0002")), Ok(1));
     assert_eq!(decode::<u64>(&hex("ff05 06 00 fe0007")), Ok(7));
 }
 
 #[test]
-fn any_bool_but_zero_is_true() {
+fn any_bool_that_is_not_zero_is_true() {
     assert_eq!(decode::<bool>(&hex("03 02 00 07")), Ok(true));
 }
 
 #[test]
-fn of_two_equal_map_keys_the_last_counts() {
+fn the_last_of_two_equal_map_keys_is_kept() {
     let stream = hex("0e ff81 04 01 02 ff82 00 01 04 01 04 00 00  08 ff82 00 02 02 02 02 04");
     assert_eq!(
         decode::<BTreeMap<i64, i64>>(&stream),
@@ -199,7 +199,7 @@ fn of_two_equal_map_keys_the_last_counts() {
 }
 
 #[test]
-fn interfaces_holding_basic_types() {
+fn interface_values_of_basic_types() {
     check(Some(Any::Int(42)), r#"0a 10 00 03 "int" 04 02 00 54"#);
     check(
         Some(Any::Text("hey".into())),
@@ -237,7 +237,7 @@ fn a_rollout_as_interface_value() {
     };
     let mut host = Stream::new();
     host.check(request("", 0), &format!("{DEFINE_REQUEST} 03 ff82 00"));
-    // As Go sends it, but for the names of slices and maps, which no decoder looks at.
+    // As Go sends it, except the names of slices and maps, which no decoder reads.
     let first = format!(
         r#"ff84 10 00 {NAME}
               ff83 03 01 01 {NAME} 01 ff84 00 01 03 01 07 "Rollout" 01 ff86 00
@@ -271,8 +271,8 @@ fn a_rollout_as_interface_value() {
 }
 
 #[test]
-fn the_same_rollout_as_go_sends_it() {
-    // With Go's names for slices and maps, and a definition nobody refers to (78, the embedded time.Time).
+fn the_same_rollout_in_gos_bytes() {
+    // With Go's names for slices and maps, and an unused definition (78, the embedded time.Time).
     let stream = hex(&format!(
         r#"{DEFINE_REQUEST} 03 ff82 00
         ff84 10 00 1c "SetWeightAndVerifyWeightArgs" ff83 03 01 01 1c "SetWeightAndVerifyWeightArgs" 01 ff84 00
@@ -312,8 +312,8 @@ fn the_same_rollout_as_go_sends_it() {
 }
 
 #[test]
-fn definitions_nested_in_interfaces_are_counted_pieces() {
-    // The inner definition ends the first counted piece; the rest of the outer value has a count of its own.
+fn definitions_in_nested_interface_values_are_pieces_with_a_count() {
+    // The inner definition ends the first piece; the rest of the outer value has its own count.
     let bytes = encode(&Some(Any::Leaf(Leaf {
         n: 7,
         inner: Some(Box::new(Any::Other(Other::default()))),

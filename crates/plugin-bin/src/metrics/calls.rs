@@ -56,7 +56,7 @@ fn note(change: impl FnOnce(&mut Pass)) {
 
 /// A router whose calls are counted.
 pub(crate) struct Metered<R> {
-    pub(super) router: R,
+    pub(super) router: Arc<R>,
     metrics: Arc<Metrics>,
     pub(super) passes: Mutex<HashMap<ObjectKey, Pass>>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Pass {
 }
 
 impl<R> Metered<R> {
-    pub(crate) fn new(router: R, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(router: Arc<R>, metrics: Arc<Metrics>) -> Self {
         Self {
             router,
             metrics,

@@ -152,14 +152,16 @@ async fn the_layer_passes_the_end_on() {
         is_stopped: is_stopped.clone(),
         ..Fake::default()
     };
-    Metered::new(fake, Metrics::new(false)).stop().await;
+    Metered::new(Arc::new(fake), Metrics::new(false))
+        .stop()
+        .await;
     assert!(is_stopped.load(Ordering::Relaxed));
 }
 
 /// Makes one pass and checks the result that is counted.
 async fn check_pass(router: impl FnOnce(&Arc<Metrics>) -> Fake, expect: &str) {
     let metrics = Metrics::new(false);
-    let router = Metered::new(router(&metrics), metrics.clone());
+    let router = Metered::new(Arc::new(router(&metrics)), metrics.clone());
     pass(&router, &rollout("reviews")).await;
     for result in [
         "steady",
@@ -214,7 +216,7 @@ async fn calls_are_counted_by_their_outcome() {
     let metrics = Metrics::new(false);
     let rollout = rollout("reviews");
     let check = async |fake: Fake, code: &str| {
-        let router = Metered::new(fake, metrics.clone());
+        let router = Metered::new(Arc::new(fake), metrics.clone());
         let call = router.set_weight(&rollout, WEIGHT, &[]);
         let call = tokio::time::timeout(Duration::from_secs(5), call);
         // The server catches a panic in the same way.
@@ -268,13 +270,16 @@ async fn the_lag_is_the_time_from_a_write_to_its_verification() {
         ..Fake::default()
     };
     let rollout = rollout("reviews");
-    let mut router = Metered::new(fake(Verification::NotVerified, sends), metrics.clone());
+    let mut router = Metered::new(
+        Arc::new(fake(Verification::NotVerified, sends)),
+        metrics.clone(),
+    );
     pass(&router, &rollout).await;
-    router.router = fake(Verification::NotVerified, None);
+    router.router = Arc::new(fake(Verification::NotVerified, None));
     tokio::time::advance(Duration::from_secs(10)).await;
     pass(&router, &rollout).await;
     assert_eq!(value(&metrics, "verify_lag_seconds_count"), Some(0.0));
-    router.router = fake(Verification::Verified, None);
+    router.router = Arc::new(fake(Verification::Verified, None));
     tokio::time::advance(Duration::from_secs(10)).await;
     for _ in 0..2 {
         pass(&router, &rollout).await;
@@ -349,7 +354,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
     let sends = Some(("patch", metrics.requests_to("local")));
     for number in 0..rollouts {
         let rollout = rollout(&format!("r{number}"));
-        let router = Metered::new(Fake::default(), metrics.clone());
+        let router = Metered::new(Arc::new(Fake::default()), metrics.clone());
         pass(&router, &rollout).await;
     }
     let rollout = rollout("reviews");
@@ -367,7 +372,7 @@ async fn everything(metrics: &Arc<Metrics>, rollouts: usize) {
             ..Fake::default()
         },
     ] {
-        let router = Metered::new(fake, metrics.clone());
+        let router = Metered::new(Arc::new(fake), metrics.clone());
         pass(&router, &rollout).await;
         let header = SetHeaderRoute::default();
         router.set_header_route(&rollout, &header).await.unwrap();

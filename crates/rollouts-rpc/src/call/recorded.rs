@@ -1,24 +1,28 @@
-//! Tests that decode the recorded calls to metric providers and steps; `tests/wire_bytes` has those to routers.
+//! Decodes recorded calls to metric providers and steps; `tests/wire_bytes` has those to routers.
 
-#![expect(clippy::unwrap_used, reason = "a helper of tests is test code too")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "the functions that tests share are test code too"
+)]
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use super::{Answers, Method as _, MetricCall, Metrics, PluginService, Step, StepCall};
+use super::{Dispatch, Metrics, PluginService, Step};
 use crate::error::PluginError;
-use crate::goplugin::handshake::PluginKind;
+use crate::kind::PluginKind;
+use crate::methods::{Call as _, Method as _, MetricCall, StepCall};
 use crate::metric_provider::{
     AnalysisPhase, AnalysisRun, Measurement, Metric, MetricProvider, MetricResult,
 };
+use crate::netrpc::LIMITS;
 use crate::netrpc::codec::CallDecoder;
 use crate::rollout::{CanaryStep, Rollout};
 use crate::step_plugin::{StepContext, StepPlugin, StepResult};
 use crate::testing::{Recording, recordings};
-use crate::wire::LIMITS;
 
-/// Checks the methods on the way, and returns the calls.
-fn replay<P: Answers>(recording: &Recording) -> Vec<P::Call> {
+/// Decodes a recording, checks the methods, and returns the calls.
+fn replay<P: Dispatch>(recording: &Recording) -> Vec<P::Call> {
     let mut decoder = CallDecoder::new(LIMITS);
     let mut decoded = Vec::new();
     let mut bytes = 0;
@@ -27,17 +31,17 @@ fn replay<P: Answers>(recording: &Recording) -> Vec<P::Call> {
         decoder.handle_input(call).unwrap();
         let incoming = decoder.poll_call::<PluginService<P>>().unwrap().unwrap();
         let call = incoming.call.unwrap();
-        assert_eq!(P::method(&call).name(), method, "{}", recording.version);
+        assert_eq!(call.method().name(), method, "{}", recording.version);
         decoded.push(call);
     }
     assert_eq!(bytes, recording.stream.len(), "{}", recording.version);
     decoded
 }
 
-/// Only its type is needed.
-enum Nobody {}
+/// A plugin that is never created.
+enum Never {}
 
-impl MetricProvider for Nobody {
+impl MetricProvider for Never {
     fn type_name(&self) -> &str {
         match *self {}
     }
@@ -49,7 +53,7 @@ impl MetricProvider for Nobody {
     }
 }
 
-impl StepPlugin for Nobody {
+impl StepPlugin for Never {
     fn type_name(&self) -> &str {
         match *self {}
     }
@@ -61,7 +65,7 @@ impl StepPlugin for Nobody {
     }
 }
 
-/// Seconds after 2026-01-06T10:00:00Z.
+/// Returns a time this many seconds after 2026-01-06T10:00:00Z.
 fn after(seconds: u64) -> Option<SystemTime> {
     Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_693_600 + seconds))
 }
@@ -128,7 +132,7 @@ fn metric() -> Metric {
 }
 
 #[test]
-fn every_released_controllers_calls_reach_a_metric_provider() {
+fn recorded_calls_of_released_controllers_reach_a_metric_provider() {
     let [measurement, _] = measurements();
     let mut expected = Vec::new();
     for (run, metric, measurement) in [(analysis_run(), metric(), measurement), Default::default()]
@@ -146,14 +150,14 @@ fn every_released_controllers_calls_reach_a_metric_provider() {
         ]);
     }
     for recording in recordings(PluginKind::MetricProvider) {
-        let calls = replay::<Metrics<Nobody>>(recording);
+        let calls = replay::<Metrics<Never>>(recording);
         assert_eq!(calls, expected, "{}", recording.version);
     }
 }
 
-/// What the traffic router's recordings show of a Rollout is not looked at again.
+/// The recordings of traffic routers already test the fields of a Rollout.
 #[test]
-fn every_released_controllers_calls_reach_a_step() {
+fn recorded_calls_of_released_controllers_reach_a_step() {
     let context = |config: &str, status: &str| StepContext {
         plugin_name: "example.com/step".into(),
         config: config.into(),
@@ -168,13 +172,13 @@ fn every_released_controllers_calls_reach_a_step() {
     let another = ("bank/another".to_owned(), vec![Some(0)], context("", ""));
     let expected = [vec![demo; 3], vec![another; 3]].concat();
     for recording in recordings(PluginKind::Step) {
-        let calls = replay::<Step<Nobody>>(recording);
+        let calls = replay::<Step<Never>>(recording);
         let seen: Vec<_> = calls.iter().filter_map(arguments).collect();
         assert_eq!(seen, expected, "{}", recording.version);
     }
 }
 
-/// The Rollout's name and the weights of its steps, and the context.
+/// Returns the Rollout's name, the weights of its steps, and the context.
 fn arguments(call: &StepCall) -> Option<(String, Vec<Option<i32>>, StepContext)> {
     match call {
         StepCall::InitPlugin | StepCall::Type => None,

@@ -1,36 +1,35 @@
-//! The control stream: Ping, Quit and Dispense (go-plugin `rpc_server.go`).
+//! Serves the control stream: Ping, Quit and Dispense (go-plugin `rpc_server.go`).
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use gob::{Decoder, EncodeError, Encoder, Limits};
 use serde::de::IgnoredAny;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use super::broker::Broker;
-use super::handshake::PluginKind;
-use crate::netrpc::{Body, Decoded, Fault, Service};
-use crate::wire::LIMITS;
+use crate::kind::PluginKind;
+use crate::netrpc::{Body, Decoded, Fault, LIMITS, Service};
 
-/// Answers for the process as a whole.
+/// Serves the control stream.
 pub(crate) struct Control {
     kind: PluginKind,
     broker: Arc<Mutex<Broker>>,
-    quit_asked: AtomicBool,
-    quit_answered: Notify,
+    quit_requested: AtomicBool,
+    quit_replied: Notify,
     stop: Stop,
 }
 
-/// Ends what the plugin does by itself between the calls.
+/// Stops the background work of the plugin.
 pub(crate) type Stop = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ControlCall {
     Ping,
     Quit,
-    /// The kind of plugin the host wants, by its dispense name.
+    /// The dispense name of the kind of plugin that the host wants.
     Dispense(String),
 }
 
@@ -38,7 +37,7 @@ pub(crate) enum ControlCall {
 pub(crate) enum ControlReply {
     Alive,
     Bye,
-    /// The id the host's next stream will start with.
+    /// The id that the host's next stream starts with.
     Dispensed(u32),
 }
 
@@ -48,19 +47,19 @@ impl Control {
             kind,
             stop,
             broker,
-            quit_asked: AtomicBool::new(false),
-            quit_answered: Notify::new(),
+            quit_requested: AtomicBool::new(false),
+            quit_replied: Notify::new(),
         }
     }
 
-    /// Whether the host has said Quit. It may hang up before this side has noticed its own reply.
-    pub(crate) fn quit_asked(&self) -> bool {
-        self.quit_asked.load(Ordering::Relaxed)
+    /// Returns whether the host called Quit. It may close the connection before [`quit_replied`](Self::quit_replied) returns.
+    pub(crate) fn quit_requested(&self) -> bool {
+        self.quit_requested.load(Ordering::Relaxed)
     }
 
-    /// Waits until the reply to Quit is on its way.
-    pub(crate) async fn quit_answered(&self) {
-        self.quit_answered.notified().await;
+    /// Waits until the reply to Quit was written.
+    pub(crate) async fn quit_replied(&self) {
+        self.quit_replied.notified().await;
     }
 
     fn dispense(&self, name: String) -> Result<ControlReply, Fault> {
@@ -69,7 +68,7 @@ impl Control {
         }
         let mut broker = self.broker.lock().unwrap_or_else(PoisonError::into_inner);
         let id = broker
-            .issue(Instant::now().into_std())
+            .issue(tokio::time::Instant::now().into_std())
             .ok_or(Fault::TooManyDispensed)?;
         Ok(ControlReply::Dispensed(id))
     }
@@ -78,7 +77,7 @@ impl Control {
 impl Service for Control {
     type Call = ControlCall;
     type Reply = ControlReply;
-    type Ticket = ();
+    type CallInfo = ();
 
     const LIMITS: Limits = LIMITS.with_message_bytes(64 << 10);
 
@@ -96,13 +95,13 @@ impl Service for Control {
         })
     }
 
-    fn ticket(&self, _: &ControlCall) {}
+    fn call_info(&self, _: &ControlCall) {}
 
     async fn call(&self, (): &(), call: ControlCall) -> Result<ControlReply, Fault> {
         match call {
             ControlCall::Ping => Ok(ControlReply::Alive),
             ControlCall::Quit => {
-                self.quit_asked.store(true, Ordering::Relaxed);
+                self.quit_requested.store(true, Ordering::Relaxed);
                 (self.stop)().await;
                 Ok(ControlReply::Bye)
             }
@@ -112,7 +111,7 @@ impl Service for Control {
 
     fn replied(&self, reply: &ControlReply) {
         if *reply == ControlReply::Bye {
-            self.quit_answered.notify_one();
+            self.quit_replied.notify_one();
         }
     }
 }
@@ -123,5 +122,80 @@ impl Body for ControlReply {
             Self::Alive | Self::Bye => encoder.encode(&(), out),
             Self::Dispensed(id) => encoder.encode(id, out),
         }
+    }
+}
+
+/// How long an id is valid, as in go-plugin.
+pub(crate) const ID_EXPIRY: Duration = Duration::from_secs(5);
+
+/// Most ids that wait for their stream. A controller dispenses once.
+const MAX_WAITING: usize = 64;
+
+/// The ids of Dispense replies that no stream has claimed yet (`mux_broker.go` in go-plugin).
+#[derive(Debug, Default)]
+pub(crate) struct Broker {
+    last: u32,
+    waiting: HashMap<u32, Instant>,
+}
+
+impl Broker {
+    /// Returns a new id, or `None` if too many ids wait for their stream.
+    pub(crate) fn issue(&mut self, now: Instant) -> Option<u32> {
+        self.waiting
+            .retain(|_, issued| now.duration_since(*issued) < ID_EXPIRY);
+        if self.waiting.len() >= MAX_WAITING {
+            return None;
+        }
+        self.last = self.last.wrapping_add(1);
+        self.waiting.insert(self.last, now);
+        Some(self.last)
+    }
+
+    /// Returns whether a stream that starts with `id` may be served, and makes the id invalid for other streams.
+    pub(crate) fn claim(&mut self, id: u32, now: Instant) -> bool {
+        self.waiting
+            .remove(&id)
+            .is_some_and(|issued| now.duration_since(issued) < ID_EXPIRY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_start_at_one_as_in_go() {
+        let (mut broker, now) = (Broker::default(), Instant::now());
+        assert_eq!((broker.issue(now), broker.issue(now)), (Some(1), Some(2)));
+    }
+
+    #[test]
+    fn an_id_is_claimed_once() {
+        let (mut broker, now) = (Broker::default(), Instant::now());
+        broker.issue(now);
+        assert!(broker.claim(1, now));
+        assert!(!broker.claim(1, now));
+    }
+
+    #[test]
+    fn an_id_that_was_not_issued_is_refused() {
+        assert!(!Broker::default().claim(0, Instant::now()));
+    }
+
+    #[test]
+    fn an_id_expires() {
+        let (mut broker, now) = (Broker::default(), Instant::now());
+        broker.issue(now);
+        broker.issue(now);
+        assert!(broker.claim(1, now + ID_EXPIRY - Duration::from_millis(1)));
+        assert!(!broker.claim(2, now + ID_EXPIRY));
+    }
+
+    #[test]
+    fn the_number_of_waiting_ids_is_bounded_and_recovers() {
+        let (mut broker, now) = (Broker::default(), Instant::now());
+        assert!((0..MAX_WAITING).all(|_| broker.issue(now).is_some()));
+        assert_eq!(broker.issue(now), None);
+        assert!(broker.issue(now + ID_EXPIRY).is_some());
     }
 }

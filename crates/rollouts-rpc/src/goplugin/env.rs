@@ -1,48 +1,43 @@
-//! What the host tells a plugin through its environment, read once and passed on as a value.
+//! The environment variables that a go-plugin host sets, as a value.
 //!
-//! Names and meanings are those of go-plugin's `client.go` and `constants.go`. Argo Rollouts sets
-//! the cookie, the port range and the protocol versions; the others come from hosts with a custom
-//! runner or with AutoMTLS.
+//! Names and meanings are from go-plugin's `client.go` and `constants.go`. Argo Rollouts sets the cookie, the port range and the
+//! protocol versions. Hosts with a custom runner or with AutoMTLS set the other variables.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The variable that holds the magic cookie in every Argo Rollouts plugin client
-/// (`plugin/client/client.go`).
+/// The variable with the magic cookie, the same for all kinds of plugin (`plugin/client/client.go` in Argo Rollouts).
 pub const COOKIE_VARIABLE: &str = "ARGO_ROLLOUTS_RPC_PLUGIN";
 
-/// The variables a go-plugin host sets for its plugin.
+/// The variables that a go-plugin host sets for its plugin.
 ///
-/// A variable that is set to the empty string counts as absent, as it does in go-plugin. Text that
-/// is not Unicode is read with replacement characters, except in paths.
+/// As in go-plugin, an empty variable counts as unset. Text that is not Unicode is read with replacement characters, except in
+/// paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginEnv {
     /// `ARGO_ROLLOUTS_RPC_PLUGIN`: says which kind of plugin the host wants.
     pub cookie: Option<String>,
-    /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions the host accepts, comma
-    /// separated, unparsed.
+    /// `PLUGIN_PROTOCOL_VERSIONS`: the application protocol versions that the host accepts, separated by commas, not parsed.
     pub protocol_versions: Option<String>,
-    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the range for a TCP listener. Kept for
-    /// completeness, since a plugin on Unix always listens on a Unix socket.
+    /// `PLUGIN_MIN_PORT` and `PLUGIN_MAX_PORT`: the ports for a TCP listener. Not used: a plugin on Unix listens on a Unix socket.
     pub port_range: Option<(u16, u16)>,
-    /// `PLUGIN_UNIX_SOCKET_DIR`: where the socket has to be.
+    /// `PLUGIN_UNIX_SOCKET_DIR`: the directory of the socket.
     pub unix_socket_dir: Option<PathBuf>,
-    /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of the group that may connect as well.
+    /// `PLUGIN_UNIX_SOCKET_GROUP`: name or number of a group that may connect too.
     pub unix_socket_group: Option<String>,
-    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM; the host then speaks TLS on the socket
-    /// (AutoMTLS). Only with feature `grpc` is it served.
+    /// `PLUGIN_CLIENT_CERT`: the host's certificate in PEM. If it is set, the host uses TLS on the socket (AutoMTLS), which needs
+    /// feature `grpc`.
     pub client_cert: Option<String>,
     /// `PLUGIN_MULTIPLEX_GRPC`: the host reads a seventh handshake field.
     pub multiplex_grpc: bool,
-    /// `TMPDIR`: where the socket goes when the host names no directory.
+    /// `TMPDIR`: the directory of the socket if `PLUGIN_UNIX_SOCKET_DIR` is not set.
     pub temp_dir: Option<PathBuf>,
 }
 
 impl PluginEnv {
-    /// Picks the plugin variables out of an environment; all others are ignored.
+    /// Reads the plugin variables of an environment and ignores all others.
     ///
-    /// The environment is an argument, so that no test depends on the process it runs in. A program
-    /// passes [`std::env::vars_os`].
+    /// A program passes [`std::env::vars_os`]. Tests pass their own variables, so they do not depend on their process.
     pub fn from_vars<N, V>(vars: impl IntoIterator<Item = (N, V)>) -> Self
     where
         N: Into<OsString>,
@@ -73,8 +68,7 @@ impl PluginEnv {
         env
     }
 
-    /// The directory the socket belongs in: the host's choice, else the temporary directory, else
-    /// `/tmp`.
+    /// Returns the directory of the socket: the host's directory, or the temporary directory, or `/tmp`.
     #[must_use]
     pub fn socket_dir(&self) -> &Path {
         self.unix_socket_dir
@@ -94,13 +88,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_environment_says_nothing() {
+    fn an_empty_environment_sets_nothing() {
         check(&[], PluginEnv::default());
         check(&[("PATH", "/bin"), ("HOME", "/root")], PluginEnv::default());
     }
 
     #[test]
-    fn what_argo_rollouts_sets_is_read() {
+    fn the_variables_of_argo_rollouts_are_read() {
         check(
             &[
                 ("ARGO_ROLLOUTS_RPC_PLUGIN", "trafficrouter"),
@@ -118,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_hosts_set_is_read() {
+    fn the_variables_of_other_hosts_are_read() {
         check(
             &[
                 ("PLUGIN_UNIX_SOCKET_DIR", "/run/p"),
@@ -139,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_value_counts_as_absent() {
+    fn an_empty_value_counts_as_unset() {
         check(
             &[
                 ("PLUGIN_CLIENT_CERT", ""),
@@ -177,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_directory_wins_over_the_temporary_one() {
+    fn the_hosts_directory_takes_precedence_over_the_temporary_one() {
         let dir = |vars: &[(&str, &str)]| {
             PluginEnv::from_vars(vars.iter().copied())
                 .socket_dir()

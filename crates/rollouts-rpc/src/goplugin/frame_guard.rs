@@ -23,18 +23,18 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Data frames on one stream between two window updates of ours. In that time at most 256 KiB arrive,
-/// and the shortest call a host makes is a Ping of 24 bytes.
+/// Most data frames on one stream between two window updates of ours. At most 256 KiB arrive in this time, and the shortest call of a
+/// host is a Ping of 24 bytes.
 const MAX_FRAMES: u32 = 16 * 1024;
 
-/// yamux's `header.go`: version, type, flags, stream id, length.
+/// Length of a frame header: version, type, flags, stream id, length (`header.go` in yamux).
 const HEADER: usize = 12;
 
 const SYN: u8 = 1;
 const FIN: u8 = 4;
 const RST: u8 = 8;
 
-/// A connection that fails once either side has found a violation.
+/// A connection that fails after either side found a violation.
 #[derive(Debug)]
 pub(crate) struct FrameGuard<IO> {
     io: IO,
@@ -43,10 +43,10 @@ pub(crate) struct FrameGuard<IO> {
     rules: Rules,
 }
 
-/// The verdict on a session, frame by frame.
+/// Checks the frames of a session.
 #[derive(Debug, Default)]
 struct Rules {
-    /// Data frames since the last window update, by stream.
+    /// Data frames since the last window update, by open stream.
     frames: HashMap<u32, u32>,
     violation: Option<Violation>,
 }
@@ -62,12 +62,12 @@ enum Violation {
     TinyFrames,
 }
 
-/// Finds the headers in one direction's bytes, however these are cut.
+/// Finds the headers in the bytes of one direction, in pieces of any size.
 #[derive(Debug, Default)]
 struct Headers {
     header: [u8; HEADER],
     have: usize,
-    /// Bytes of the payload still to come.
+    /// Remaining bytes of the payload.
     payload: usize,
 }
 
@@ -84,7 +84,7 @@ enum Kind {
     Data,
     WindowUpdate,
     GoAway,
-    /// Pings, and what the yamux crate refuses.
+    /// Pings, and types that the yamux crate refuses.
     Other,
 }
 
@@ -130,7 +130,7 @@ impl Rules {
             Kind::GoAway if frame.length != 0 => {
                 self.violation = Some(Violation::ByHost(frame.length));
             }
-            // Whichever side is done first, a stream of the yamux crate ends with a frame of ours, or an RST.
+            // Whichever side ends a stream first, the yamux crate sends a frame with FIN or RST.
             Kind::Data | Kind::WindowUpdate if frame.flags & (FIN | RST) != 0 => {
                 self.frames.remove(&frame.stream);
             }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_found_however_the_bytes_are_cut() {
+    fn headers_are_found_in_pieces_of_any_size() {
         let bytes = [
             &[0, 1, 0, 1, 0, 0, 0, 7, 0, 0, 0, 0][..],
             &[0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 3, b'a', b'b', b'c'],
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goaway_that_complains_ends_the_connection_and_a_farewell_does_not() {
+    fn a_goaway_with_an_error_ends_the_connection() {
         check(|rules| rules.received(frame(Kind::GoAway, 0, 0, 0)), None);
         check(|rules| rules.sent(frame(Kind::GoAway, 0, 0, 0)), None);
         check(
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_frames_that_pile_up_end_the_connection() {
+    fn too_many_unread_tiny_frames_end_the_connection() {
         check(|rules| tiny(rules, MAX_FRAMES), None);
         check(
             |rules| tiny(rules, MAX_FRAMES + 1),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_frames_that_are_read_do_not() {
+    fn a_window_update_resets_the_count_of_tiny_frames() {
         check(
             |rules| {
                 tiny(rules, MAX_FRAMES);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn only_open_streams_are_remembered() {
+    fn closed_streams_are_removed() {
         for end in [
             (|rules| rules.received(frame(Kind::Data, RST, 7, 0))) as fn(&mut Rules),
             |rules| rules.sent(frame(Kind::Data, FIN, 7, 0)),

@@ -1,69 +1,54 @@
-//! Deciding, from the environment alone, whether and how to serve; and the one line that tells the
-//! host.
+//! The handshake: checks the environment, negotiates the protocol version and formats the handshake line.
 //!
-//! Everything here is a pure function; `serve` carries the decision out.
+//! All functions here are pure; `serve` does the I/O.
 
 use std::path::{Path, PathBuf};
 
 use super::env::PluginEnv;
+pub use crate::kind::PluginKind;
 
-/// go-plugin's own protocol version, the first handshake field (`CoreProtocolVersion` in go-plugin
-/// `client.go`).
+/// Version of the go-plugin protocol itself, the first field of the handshake line (`CoreProtocolVersion` in go-plugin's `client.go`).
 const CORE_PROTOCOL: u32 = 1;
 
-/// A Unix socket path is limited to 108 bytes with its terminator, and the file name needs its
-/// share of that.
+/// Longest socket directory in bytes. The path of a Unix socket has at most 108 bytes, with the file name and the terminator.
 const MAX_SOCKET_DIR: usize = 80;
 
-/// The kinds of plugin an Argo Rollouts controller loads, each from its own list in
-/// `argo-rollouts-config`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PluginKind {
-    /// Moves traffic between the services of a Rollout.
-    TrafficRouter,
-    /// Measures for an analysis.
-    MetricProvider,
-    /// Runs as a step of a canary.
-    Step,
-}
-
-/// What a plugin is and speaks.
+/// The kind and the protocol versions of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeConfig {
-    /// The kind of plugin this process offers.
+    /// The kind of plugin that this process serves.
     pub kind: PluginKind,
-    /// The application protocol versions it speaks; Argo Rollouts knows only 1.
+    /// The application protocol versions that it supports. Argo Rollouts has only version 1.
     pub versions: &'static [u32],
 }
 
-/// What host and plugin speak once they are connected.
+/// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// Go's net/rpc over yamux, the only one the controller accepts.
+    /// Go's net/rpc over yamux, the only protocol that the controller accepts.
     NetRpc,
     /// gRPC, for other hosts.
     Grpc,
 }
 
-/// The outcome of [`negotiate`].
+/// The result of [`negotiate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Negotiated {
     /// The application protocol version to announce.
     pub version: u32,
-    /// Whether the host reads a seventh field.
+    /// Whether the host reads a seventh field of the handshake line.
     pub multiplex_grpc: bool,
-    /// Entries of the host's version list that are not numbers; worth a warning, as in go-plugin.
+    /// Entries of the host's version list that are not numbers. As in go-plugin, each should be logged as a warning.
     pub ignored_versions: Vec<String>,
 }
 
-/// Why this process must not serve in the environment it was started in.
+/// Why this process must not serve in its environment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
-    /// There is no cookie: a person ran the binary.
+    /// The cookie is not set: the program was started by hand.
     #[error(
         "this program is an Argo Rollouts {} plugin and is started by the controller; list it under {} in the ConfigMap \
          argo-rollouts-config instead of running it by hand",
@@ -77,47 +62,47 @@ pub enum HandshakeError {
         kind.noun(), kind.config_key()
     )]
     OtherKind {
-        /// What this process is.
+        /// The kind of this plugin.
         kind: PluginKind,
-        /// The cookie the host sent.
+        /// The value of the cookie.
         found: String,
     },
-    /// The host wants mutual TLS, which takes feature `grpc`.
+    /// The host requires AutoMTLS, which needs feature `grpc`.
     #[error(
         "the host asks for AutoMTLS (PLUGIN_CLIENT_CERT is set), which this plugin does not support; unset it"
     )]
     ClientCertificate,
-    /// The host accepts other protocol versions only.
+    /// The host accepts only other protocol versions.
     #[error(
         "the host accepts version {offered} of the plugin protocol, this plugin speaks {ours}; install a plugin made for \
          this controller"
     )]
     Version {
-        /// What the host accepts, as it said it (`PLUGIN_PROTOCOL_VERSIONS`).
+        /// The versions that the host accepts (`PLUGIN_PROTOCOL_VERSIONS`).
         offered: String,
-        /// What this plugin speaks.
+        /// The versions that this plugin supports.
         ours: String,
     },
-    /// The directory cannot be part of a handshake line or of a socket address.
+    /// The socket directory does not fit in a handshake line or a socket address.
     #[error(
         "the socket directory {dir:?} cannot be used: it must be Unicode without '|' or control characters and at most \
          {MAX_SOCKET_DIR} bytes long; set TMPDIR or PLUGIN_UNIX_SOCKET_DIR"
     )]
     SocketDir {
-        /// The directory the environment asks for.
+        /// The directory that the environment sets.
         dir: PathBuf,
     },
 }
 
-/// Decides whether to serve, and in which version.
+/// Decides whether to serve, and with which protocol version.
 ///
-/// The highest version both sides know is chosen, or the lowest of ours for a host that names none, as in
-/// go-plugin's `server.go`. Without a common one that would announce its lowest and be killed; to end
-/// by itself leaves a reason in the log and no socket.
+/// As in go-plugin's `server.go`, the version is the highest one that both sides support, or the plugin's lowest one if the host lists
+/// none. Without a common version, go-plugin announces its lowest one and the host kills the process. This function returns an error
+/// instead, so that the process exits with a reason in the log and without a socket.
 ///
 /// # Errors
 ///
-/// [`HandshakeError`] says why the process must end instead.
+/// Returns [`HandshakeError`] if the process must exit.
 pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated, HandshakeError> {
     match env.cookie.as_deref() {
         Some(cookie) if cookie == config.kind.cookie() => {}
@@ -170,7 +155,7 @@ pub fn negotiate(config: &HandshakeConfig, env: &PluginEnv) -> Result<Negotiated
 }
 
 impl HandshakeConfig {
-    /// A plugin of this kind, in the protocol version that every released controller speaks.
+    /// Returns the configuration for this kind, with the protocol version of all released controllers.
     #[must_use]
     pub const fn of(kind: PluginKind) -> Self {
         Self {
@@ -181,12 +166,11 @@ impl HandshakeConfig {
 }
 
 impl Negotiated {
-    /// The line that goes to stdout, with its newline: core version, version, network, address,
-    /// protocol, certificate.
+    /// Returns the handshake line with its newline: core version, version, network, address, protocol, certificate.
     ///
-    /// `certificate` is empty unless the host asked for AutoMTLS: any other host that finds one there
-    /// crashes. A host that asked for it also learns whether gRPC connections can be multiplexed,
-    /// which they cannot; in net/rpc all are.
+    /// `certificate` is empty unless the host requires AutoMTLS: other hosts crash if the field is set. A host that set
+    /// `PLUGIN_MULTIPLEX_GRPC` also reads a seventh field. It is `false` in gRPC mode, which has no multiplexing here, and `true` in
+    /// net/rpc mode, which always has.
     #[must_use]
     pub fn handshake_line(&self, socket: &Path, protocol: Protocol, certificate: &str) -> String {
         let protocol_name = match protocol {
@@ -203,46 +187,6 @@ impl Negotiated {
             self.version,
             socket.display()
         )
-    }
-}
-
-impl PluginKind {
-    /// The cookie's value for this kind (`plugin/client/client.go` of each kind in Argo Rollouts).
-    #[must_use]
-    pub const fn cookie(self) -> &'static str {
-        match self {
-            Self::TrafficRouter => "trafficrouter",
-            Self::MetricProvider => "metricprovider",
-            Self::Step => "step",
-        }
-    }
-
-    /// The name the host dispenses this kind by.
-    #[must_use]
-    pub const fn dispense_name(self) -> &'static str {
-        match self {
-            Self::TrafficRouter => "RpcTrafficRouterPlugin",
-            Self::MetricProvider => "RpcMetricProviderPlugin",
-            Self::Step => "RpcStepPlugin",
-        }
-    }
-
-    /// The key of the ConfigMap `argo-rollouts-config` that lists plugins of this kind.
-    #[must_use]
-    pub const fn config_key(self) -> &'static str {
-        match self {
-            Self::TrafficRouter => "trafficRouterPlugins",
-            Self::MetricProvider => "metricProviderPlugins",
-            Self::Step => "stepPlugins",
-        }
-    }
-
-    pub(crate) const fn noun(self) -> &'static str {
-        match self {
-            Self::TrafficRouter => "traffic router",
-            Self::MetricProvider => "metric provider",
-            Self::Step => "step",
-        }
     }
 }
 
@@ -298,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_highest_common_version_wins() {
+    fn the_highest_common_version_is_announced() {
         check_line(
             &[1],
             &[("PLUGIN_PROTOCOL_VERSIONS", "1")],
@@ -317,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn to_a_host_that_names_no_version_our_lowest_is_announced() {
+    fn the_lowest_version_is_announced_to_a_host_that_lists_none() {
         check_line(&[3, 2], &[], "1|2|unix|/tmp/plugin1|netrpc|\n");
         check_line(
             &[1],
@@ -338,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_is_no_number_is_skipped_and_reported() {
+    fn a_version_that_is_not_a_number_is_ignored_and_reported() {
         let negotiated = negotiate(
             &HandshakeConfig::of(PluginKind::TrafficRouter),
             &env(&[("PLUGIN_PROTOCOL_VERSIONS", "x,1,-2")]),
@@ -349,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seventh_field_is_sent_only_to_a_host_that_asked() {
+    fn the_seventh_field_is_sent_only_to_a_host_that_reads_it() {
         check_line(
             &[1],
             &[("PLUGIN_MULTIPLEX_GRPC", "true")],
@@ -363,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn in_grpc_mode_the_line_says_so_and_that_nothing_is_multiplexed() {
+    fn the_line_of_grpc_mode_announces_no_multiplexing() {
         check_grpc_line("", &[], "1|1|unix|/p|grpc|\n");
         check_grpc_line("TUlJ", &[], "1|1|unix|/p|grpc|TUlJ\n");
         let asked = [("PLUGIN_MULTIPLEX_GRPC", "true")];
@@ -371,12 +315,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cookie_the_program_explains_itself() {
+    fn without_a_cookie_the_error_says_how_to_install_the_plugin() {
         check_error(&[], "list it under trafficRouterPlugins");
     }
 
     #[test]
-    fn another_kinds_cookie_names_the_right_list() {
+    fn the_cookie_of_another_kind_is_refused_with_the_right_list() {
         check_error(
             &[(COOKIE_VARIABLE, "step")],
             "\"step\"; move its entry to trafficRouterPlugins",
@@ -385,7 +329,7 @@ mod tests {
 
     #[test]
     #[cfg(not(feature = "grpc"))]
-    fn a_host_that_wants_tls_is_refused() {
+    fn a_host_that_requires_tls_is_refused() {
         check_error(
             &[
                 (COOKIE_VARIABLE, "trafficrouter"),
@@ -396,38 +340,12 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_breaks_the_line_is_refused() {
+    fn a_directory_that_does_not_fit_in_the_line_is_refused() {
         for dir in ["/a|b", "/a\nb", &"/long".repeat(20)] {
             check_error(
                 &[(COOKIE_VARIABLE, "trafficrouter"), ("TMPDIR", dir)],
                 "cannot be used",
             );
         }
-    }
-
-    #[test]
-    fn each_kind_has_its_own_cookie_name_and_list() {
-        let facts = [
-            PluginKind::TrafficRouter,
-            PluginKind::MetricProvider,
-            PluginKind::Step,
-        ]
-        .map(|kind| (kind.cookie(), kind.dispense_name(), kind.config_key()));
-        assert_eq!(
-            facts,
-            [
-                (
-                    "trafficrouter",
-                    "RpcTrafficRouterPlugin",
-                    "trafficRouterPlugins"
-                ),
-                (
-                    "metricprovider",
-                    "RpcMetricProviderPlugin",
-                    "metricProviderPlugins"
-                ),
-                ("step", "RpcStepPlugin", "stepPlugins"),
-            ]
-        );
     }
 }

@@ -1,9 +1,8 @@
-//! Logging the way a go-plugin host reads it: one hclog record per line on stderr.
+//! Logging to a go-plugin host: one hclog record per line on stderr.
 //!
-//! The host parses every line of a plugin's stderr. A JSON object is taken as an hclog record and
-//! logged again with its own level; any other line is judged by a `[LEVEL]` prefix (go-plugin
-//! `client.go`, `log_entry.go`). [`install`] is the whole set-up; [`HclogLayer`] is the part to use
-//! with another subscriber.
+//! The host parses every line of a plugin's stderr. It logs a JSON object as an hclog record with the level of the record, and any other
+//! line with the level of its `[LEVEL]` prefix (go-plugin `client.go`, `log_entry.go`). [`install`] sets up logging for a program;
+//! [`HclogLayer`] is the layer for other subscribers.
 
 mod record;
 
@@ -23,36 +22,35 @@ use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use record::Record;
 
-/// Frames of a panic's backtrace that are worth a log line.
+/// Most frames of a panic's backtrace in a log line.
 const MAX_FRAMES: usize = 16;
 
-/// The shape of a log line.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// An hclog JSON object: the host keeps level, message, time and every field.
+    /// An hclog JSON object; the host keeps level, message, time and all fields.
     #[default]
     Json,
-    /// `[LEVEL] time module: message: key=value`: for people; a host keeps the level.
+    /// `[LEVEL] time module: message key=value`, for people; a host keeps only the level.
     Text,
 }
 
 /// A [`tracing_subscriber`] layer that writes one line per event.
 ///
-/// Fields of the enclosing spans are part of the record, outermost first. A line never reaches the
-/// 64 KiB at which a host would split it.
+/// A record has the fields of the enclosing spans, outermost first. A line is always shorter than 64 KiB, at which a host splits it.
 #[derive(Debug)]
 pub struct HclogLayer<W> {
     format: LogFormat,
     out: Mutex<W>,
 }
 
-/// Sends this process's log to stderr: events of `level` and above, and every panic.
+/// Logs events of `level` and above, and all panics, to stderr.
 ///
-/// Call it once, first thing: before [`serve`](super::serve::serve), whose start is worth logging.
+/// Call it once, before [`serve`](super::serve::serve), which logs its start.
 ///
 /// # Errors
 ///
-/// When the process has a global subscriber already.
+/// Returns `Err` if the process already has a global subscriber.
 pub fn install(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError> {
     let layer = HclogLayer::new(format, std::io::stderr());
     tracing_subscriber::registry()
@@ -64,7 +62,7 @@ pub fn install(level: LevelFilter, format: LogFormat) -> Result<(), TryInitError
 }
 
 impl<W: Write + Send + 'static> HclogLayer<W> {
-    /// A layer that writes its lines to `out`, each with a single write.
+    /// Creates a layer that writes each line to `out` in one write.
     pub fn new(format: LogFormat, out: W) -> Self {
         Self {
             format,
@@ -107,7 +105,7 @@ where
         }
         event.record(&mut Fields(&mut record));
         let line = record.to_line(self.format, Timestamp::now());
-        // Logging that fails has nowhere to say so.
+        // An error of the log cannot be logged.
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = out.write_all(line.as_bytes());
     }
@@ -145,13 +143,13 @@ impl Visit for Fields<'_> {
 
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         self.0
-            .set(field.name(), crate::to_wire::error_chain(value).into());
+            .set(field.name(), crate::error::error_chain(value).into());
     }
 }
 
-/// Writes a panic as an error record. The default hook's text would be logged at debug level only.
+/// Writes a panic as an error record. A host would log the text of the default hook at debug level.
 ///
-/// It bypasses the subscriber: the panic may have happened inside it.
+/// It does not use the subscriber, because the panic may have happened in it.
 fn write_panic(panic: &PanicHookInfo<'_>, format: LogFormat) {
     let message = panic
         .payload_as_str()
@@ -166,19 +164,19 @@ fn write_panic(panic: &PanicHookInfo<'_>, format: LogFormat) {
     }
     record.set(
         "backtrace",
-        squeeze(&Backtrace::force_capture().to_string()).into(),
+        one_line_backtrace(&Backtrace::force_capture().to_string()).into(),
     );
     let line = record.to_line(format, Timestamp::now());
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// A backtrace on one line: the nearest frames without type parameters, those of the runtime left
-/// out. Empty for a binary without symbols.
-fn squeeze(backtrace: &str) -> String {
+/// Returns a backtrace on one line: the innermost frames without type parameters, without frames of the runtime. It is empty for a
+/// binary without symbols.
+fn one_line_backtrace(backtrace: &str) -> String {
     let frames = backtrace.lines().filter_map(|line| {
         let (number, name) = line.trim().split_once(": ")?;
         number.parse::<u32>().ok()?;
-        // A frame such as `<T as Trait>::method` begins with its parameters.
+        // A frame such as `<T as Trait>::method` starts with `<`, so the search for parameters skips the first character.
         Some(
             name.char_indices()
                 .find(|&(at, c)| at > 0 && c == '<')
@@ -253,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_the_spans_around_come_first() {
+    fn fields_of_the_enclosing_spans_come_first() {
         check(
             || {
                 let outer =
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backtrace_is_one_line_of_our_frames() {
+    fn a_backtrace_is_one_line_of_the_plugins_frames() {
         let backtrace = "   0: std::panicking::begin
              at /x.rs:1:2
    1: write_panic
@@ -288,7 +286,7 @@ mod tests {
   13: demo::main
 ";
         assert_eq!(
-            squeeze(backtrace),
+            one_line_backtrace(backtrace),
             "<demo::Router as demo::TrafficRouter>::set_weight::{{closure}} <- demo::poll <- demo::main"
         );
     }

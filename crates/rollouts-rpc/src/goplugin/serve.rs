@@ -1,4 +1,4 @@
-//! The process side of a plugin: socket, handshake line, signals, and the wait for a host.
+//! Serves a plugin as a process: socket, handshake line, signals, and the first session of the host.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -26,25 +26,25 @@ use super::session::{Session, SessionError, Shutdown};
 use super::tls::{Acceptor, Connection};
 use crate::call::Plugin;
 
-/// Connections that may knock at once before one of them has become the session.
+/// Most connections that are tried at the same time until one of them becomes the session.
 const MAX_CANDIDATES: usize = 8;
 
-/// How a plugin serves.
+/// Timeouts of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServeConfig {
-    /// How long one call may take. The controller waits forever, so a call that takes longer is
-    /// cut short and answered with an error (VerifyWeight: "not verified").
+    /// How long one call may take. A call that takes longer is aborted, and the reply is an error (VerifyWeight: "not verified"). The
+    /// controller itself would wait forever.
     ///
-    /// `None` is what suits the kind. Traffic routers and steps have 5 s: ten calls that hang would otherwise stop
-    /// every Rollout of the cluster. Metric providers have 30 s, as long as the controller's own providers give a query.
+    /// `None` is the default of the kind. Traffic routers and steps have 5 s, because ten hanging calls stop all Rollouts of the
+    /// cluster. Metric providers have 30 s, as long as a query of the controller's built-in providers.
     pub call_deadline: Option<Duration>,
-    /// How long to wait for the host to open its session after the handshake line.
+    /// How long the host may take to open its session after the handshake line.
     pub session_timeout: Duration,
 }
 
 impl ServeConfig {
-    /// The kind's own deadline for calls, and a minute for the host.
+    /// Returns the defaults: the call deadline of the kind, and 60 s for the host.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -82,28 +82,28 @@ impl Default for ServeConfig {
     }
 }
 
-/// Why a plugin could not serve, or stopped.
+/// Why a plugin could not start to serve, or failed while it served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The environment is not that of a host this plugin can serve.
+    /// The environment is not from a host that this plugin can serve.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// There is no socket to listen on.
+    /// The socket could not be created.
     #[error("cannot listen on a socket in {}", dir.display())]
     Listen {
-        /// Where the socket would be.
+        /// The directory of the socket.
         dir: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// The socket cannot be given to the group the host asks for.
+    /// The group of the socket could not be set to the host's group.
     #[error("cannot give the socket to group {group:?} (PLUGIN_UNIX_SOCKET_GROUP)")]
     Group {
         /// The group's name or number.
         group: String,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
@@ -113,13 +113,13 @@ pub enum ServeError {
     /// Signal handlers could not be set up.
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
-    /// The socket accepts no connections any more.
+    /// The socket failed to accept a connection.
     #[error("cannot accept a connection")]
     Accept(#[source] io::Error),
-    /// The host asks for AutoMTLS, and TLS cannot be set up (feature `grpc`).
+    /// The host requires AutoMTLS, and TLS could not be set up (feature `grpc`).
     #[error("cannot serve a host that asks for AutoMTLS")]
     Tls(#[source] Box<dyn Error + Send + Sync>),
-    /// The gRPC services cannot be described (feature `grpc`).
+    /// Server reflection could not be set up (feature `grpc`).
     #[error("cannot set up server reflection")]
     Reflection(#[source] Box<dyn Error + Send + Sync>),
     /// No host opened a session in time.
@@ -130,30 +130,31 @@ pub enum ServeError {
     Session(#[from] SessionError),
 }
 
-/// Serves a plugin to the host that started this process, until one of them ends.
+/// Serves a plugin to the host that started this process, until the host or a signal ends it.
 ///
-/// In order: ignore SIGINT, check the cookie and negotiate, listen on a private socket, `announce`
-/// the handshake line, serve one session. `announce` gets the line with its newline; a process
-/// passes [`announce_on_stdout`]. The socket is gone when this function returns.
+/// It ignores SIGINT, checks the cookie, negotiates the version, listens on a private socket, calls `announce` with the handshake
+/// line, and serves one session. The line includes its newline; a program passes [`announce_on_stdout`]. The socket is removed when
+/// this function returns.
 ///
-/// [`main`](crate::main) does this and what belongs around it.
+/// [`main`](crate::main) also sets up the log and the runtime.
 ///
 /// # Errors
 ///
-/// [`ServeError`]; the process should then exit with 1, upon which the host starts it again.
+/// Returns [`ServeError`] if the plugin cannot serve or the session fails. The process should exit with code 1, and the host then
+/// restarts it.
 pub async fn serve<P: Plugin>(
     config: &ServeConfig,
     env: &PluginEnv,
     announce: impl FnOnce(&str) -> io::Result<()>,
     plugin: P,
 ) -> Result<Shutdown, ServeError> {
-    // The handlers are there before the host knows of this process.
+    // The signal handlers are installed before the host reads the handshake line.
     let signals = Signals::handle()?;
     let announced = Announced::new(env, (P::KIND, Protocol::NetRpc), announce)?;
     serve_announced(config, signals, announced, plugin).await
 }
 
-/// [`serve`] from the handshake line on.
+/// Does what [`serve`] does after the handshake line.
 pub(crate) async fn serve_announced<P: Plugin>(
     config: &ServeConfig,
     signals: Signals,
@@ -167,7 +168,7 @@ pub(crate) async fn serve_announced<P: Plugin>(
             Ok(session) => session.map_err(ServeError::Accept)?,
             Err(_elapsed) => return Err(ServeError::NoSession(config.session_timeout)),
         };
-        debug!("the host has opened its session");
+        debug!("the host opened its session");
         tokio::select! {
             ended = session.run(P::KIND, service.0) => Ok(ended?),
             never = refuse_others(listener) => match never {},
@@ -176,29 +177,29 @@ pub(crate) async fn serve_announced<P: Plugin>(
     announced.serve(signals, serve).await
 }
 
-/// Handlers of SIGINT and SIGTERM, set up within any runtime.
+/// The handlers of SIGINT and SIGTERM. They work in any runtime of the process.
 pub(crate) struct Signals {
     terminate: Signal,
 }
 
 impl Signals {
     pub(crate) fn handle() -> Result<Self, ServeError> {
-        // A Ctrl-C reaches the whole process group, and the host ends its plugins itself. The handler
-        // stays in force when this value is gone.
+        // Ctrl-C signals the whole process group, and the host stops its plugins itself. The handler stays installed after this value
+        // is dropped.
         let _ignored = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
         let terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
         Ok(Self { terminate })
     }
 }
 
-/// A process that listens on its socket and has written the handshake line. It needs no runtime yet.
+/// A process that listens on its socket and wrote the handshake line. It does not need a runtime.
 pub(crate) struct Announced {
     socket: NamedTempFile<StdUnixListener>,
     acceptor: Acceptor,
 }
 
 impl Announced {
-    /// Checks the environment, listens, and tells the host.
+    /// Checks the environment, listens, and announces the socket.
     pub(crate) fn new(
         env: &PluginEnv,
         (kind, protocol): (PluginKind, Protocol),
@@ -236,18 +237,18 @@ impl Announced {
     }
 }
 
-/// TLS if the host asks for it, and the certificate to announce then.
+/// Returns the acceptor of connections, with TLS if the host requires it, and the certificate to announce.
 fn acceptor(env: &PluginEnv) -> Result<(Acceptor, String), ServeError> {
     #[cfg(feature = "grpc")]
     if let Some(host) = &env.client_cert {
         return Acceptor::for_host(host).map_err(|error| ServeError::Tls(error.into()));
     }
-    // Without the feature, `negotiate` has refused a host that asks for it.
+    // Without the feature, `negotiate` refuses a host that requires TLS.
     let _ = env;
     Ok((Acceptor::default(), String::new()))
 }
 
-/// Serves a plugin over a connection that exists already, without handshake, socket and signals.
+/// Serves a plugin on an open connection, without handshake, socket and signals.
 ///
 /// # Errors
 ///
@@ -266,13 +267,13 @@ where
     session.run(P::KIND, service.0).await
 }
 
-/// Writes the handshake line to stdout, then points stdout at `/dev/null`.
+/// Writes the handshake line to stdout, then redirects stdout to `/dev/null`.
 ///
-/// The host continues to read stdout. What a dependency prints later must neither confuse it nor fill the pipe.
+/// The host continues to read stdout. Output of a dependency must not reach it, and must not fill the pipe.
 ///
 /// # Errors
 ///
-/// When stdout is closed, or `/dev/null` cannot be opened.
+/// Returns `Err` if stdout is closed or `/dev/null` cannot be opened.
 pub fn announce_on_stdout(line: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(line.as_bytes())?;
@@ -282,8 +283,7 @@ pub fn announce_on_stdout(line: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket that only this user, or the group the host names, may connect to. Dropping it removes
-/// the file.
+/// Creates a socket that only this user, and the host's group if it sets one, may connect to. Dropping the value removes the file.
 fn listen(env: &PluginEnv) -> Result<NamedTempFile<StdUnixListener>, ServeError> {
     let dir = env.socket_dir();
     let socket = tempfile::Builder::new()
@@ -299,9 +299,9 @@ fn listen(env: &PluginEnv) -> Result<NamedTempFile<StdUnixListener>, ServeError>
     Ok(socket)
 }
 
-/// Binds with a mask instead of changing the mode afterwards: the socket is never open to others.
+/// Binds with a umask instead of changing the mode afterwards, so that the socket is never accessible to others.
 fn bind_private(path: &Path) -> io::Result<StdUnixListener> {
-    // The mask belongs to the process: another thread that binds at the same time would restore it too early.
+    // The umask is per process: without the lock, another thread that binds could restore it too early.
     static MASK: Mutex<()> = Mutex::new(());
     let _alone = MASK.lock().unwrap_or_else(PoisonError::into_inner);
     let before = rustix::process::umask(Mode::from_bits_truncate(0o177));
@@ -326,7 +326,7 @@ fn share_with(path: &Path, group: &str) -> io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
 }
 
-/// Looks a group up in the text of `/etc/group`: a static binary has no name service.
+/// Looks up a group in the text of `/etc/group`, because a static binary has no name service.
 fn group_id(name: &str, groups: &str) -> Option<u32> {
     groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -334,10 +334,10 @@ fn group_id(name: &str, groups: &str) -> Option<u32> {
     })
 }
 
-/// The first connection that becomes a session.
+/// Returns the first connection that becomes a session.
 ///
-/// A host may connect and go away again before it means it (after a failed first attempt, or when
-/// it kills the plugin), so connections are tried side by side.
+/// A host may connect and close the connection at once, after a failed attempt or when it kills the plugin. So connections are tried
+/// concurrently.
 async fn first_session(
     listener: &UnixListener,
     acceptor: Acceptor,
@@ -361,7 +361,7 @@ async fn first_session(
     }
 }
 
-/// Closes every connection that is not the host's session; only the first one is logged as a warning.
+/// Closes all connections after the host's. Only the first is logged as a warning.
 async fn refuse_others(listener: &UnixListener) -> Infallible {
     let mut refused = 0_u64;
     while let Ok((connection, _)) = listener.accept().await {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_private_and_goes_away() {
+    fn the_socket_is_private_and_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let env = PluginEnv {
             temp_dir: Some(dir.path().to_owned()),

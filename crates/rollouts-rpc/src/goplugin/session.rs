@@ -1,7 +1,7 @@
-//! One yamux session with a host: three initial streams, then one stream per dispensed plugin.
+//! Serves one yamux session with a host: three initial streams, then one stream per dispensed plugin.
 //!
-//! The host is the yamux client and opens every stream. Streams are told apart by the order in
-//! which they arrive: control, stdout, stderr, then brokered ones (go-plugin `rpc_client.go`).
+//! The host is the yamux client and opens every stream. The order of arrival identifies them: control, stdout, stderr, and then
+//! streams of dispensed plugins (go-plugin `rpc_client.go`).
 
 use std::future::poll_fn;
 use std::io;
@@ -17,66 +17,66 @@ use tokio_util::compat::{Compat, FuturesAsyncReadCompatExt as _, TokioAsyncReadC
 use tokio_util::task::AbortOnDropHandle;
 use tracing::{debug, warn};
 
-use super::broker::{self, Broker};
-use super::control::Control;
+use super::control::{self, Broker, Control};
 use super::frame_guard::FrameGuard;
-use super::handshake::PluginKind;
-use super::write_deadline::WriteDeadline;
-use crate::netrpc::server::{self, Room, Serve, StreamError};
+use crate::kind::PluginKind;
+use crate::netrpc::server::{self, InFlightLimit, Serve, StreamError};
+use crate::write_deadline::WriteDeadline;
 
-/// Control, stdout, stderr and the dispensed plugin, with room for two more of these. A host that opens
-/// more is no Argo Rollouts controller, and each may hold a message of 4 MiB.
+/// Most streams of a session: control, stdout, stderr, and three dispensed plugins. An Argo Rollouts controller dispenses one, and
+/// each stream may hold a message of 4 MiB.
 const MAX_STREAMS: usize = 6;
 
-/// yamux's initial receive window. Growing it would let the host send frames above the 1 MiB that
-/// the yamux crate accepts, so the sum of all windows is held at this value per stream.
+/// The receive window of a stream: yamux's initial window. With a larger window the host could send frames above 1 MiB, which the
+/// yamux crate refuses. So the sum of all windows is limited to this value per stream.
 const WINDOW: usize = 256 * 1024;
 
-/// How long the host gets to hang up by itself after Quit, or after it lost a stream. It kills a plugin that
-/// takes 2 s to end.
+/// How long the host has to close the connection after Quit or after a stream failed. It kills a plugin that does not exit within
+/// 2 s.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
-/// How a session that did not fail came to its end.
+/// Why a session ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shutdown {
-    /// The host said Quit.
+    /// The host called Quit.
     HostQuit,
-    /// The host hung up: it crashed or was killed.
+    /// The host closed the connection: it crashed or was killed.
     HostGone,
-    /// This process was asked to end by SIGTERM.
+    /// This process received SIGTERM.
     Terminated,
 }
 
-/// Why a session failed. The process should end then: a host that merely loses a stream never
-/// dispenses again, while it restarts a plugin that has exited.
+/// Why a session failed.
+///
+/// The process should exit: a host restarts a plugin that exited, but does not dispense again after it lost a stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// The host hung up, or was silent, before its three initial streams were open.
+    /// The host closed the connection before it opened its three initial streams.
     #[error("the connection ended before the host had opened its three initial streams")]
     NotEstablished,
-    /// The connection is broken or does not carry yamux.
+    /// The connection failed, or its bytes are not yamux.
     #[error("the yamux connection failed")]
     Connection(#[source] io::Error),
-    /// The protocol code itself panicked; a router's panic is only its call's error.
+    /// The protocol code panicked. A panic in the plugin's code only fails its call.
     #[error("serving a stream panicked")]
     Panicked(#[source] tokio::task::JoinError),
-    /// What arrived on a stream is not net/rpc over gob; nothing after it can be understood.
+    /// The bytes on a stream are not net/rpc over gob.
     #[error("the {stream} stream is corrupt")]
     CorruptStream {
-        /// Which stream: `control` or `plugin`.
+        /// `control` or `plugin`.
         stream: &'static str,
-        /// What was wrong with the bytes.
+        /// The error in the bytes.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A stream ended in the middle of a call or of a reply, while the connection lives on.
+    /// A stream ended within a call or a reply, and the connection stayed open.
     #[error("the {stream} stream broke off")]
     LostStream {
-        /// Which stream: `control` or `plugin`.
+        /// `control` or `plugin`.
         stream: &'static str,
-        /// How that was noticed.
+        /// The error of the read or write.
         #[source]
         source: io::Error,
     },
@@ -86,7 +86,7 @@ pub enum SessionError {
 pub(crate) struct Session<IO> {
     connection: Connection<IO>,
     control: yamux::Stream,
-    /// Never written to and never closed: the host logs an error when one of them ends early.
+    /// stdout and stderr. They are never written to or closed: the host logs an error if one of them ends early.
     stdio: [yamux::Stream; 2],
 }
 
@@ -100,7 +100,8 @@ where
     ///
     /// # Errors
     ///
-    /// [`SessionError::NotEstablished`] for a peer that only knocks.
+    /// Returns [`SessionError::NotEstablished`] if the peer closes the connection earlier, and [`SessionError::Connection`] if the
+    /// connection fails.
     pub(crate) async fn establish(io: IO) -> Result<Self, SessionError> {
         let io = FrameGuard::new(WriteDeadline::new(io)).compat();
         let mut connection =
@@ -118,9 +119,10 @@ where
         })
     }
 
-    /// Serves the session until it ends. `service` is what the host gets when it dispenses `kind`.
+    /// Serves the session until it ends. `service` is the plugin that the host dispenses as `kind`.
     ///
-    /// It runs on the workers, as its calls do: a caller in `main` is outside of them, and each frame would change threads.
+    /// The session runs in a task, on the same worker threads as the calls. In the future of `block_on`, which `main` runs on its own
+    /// thread, each frame would have to move to another thread.
     ///
     /// # Errors
     ///
@@ -153,15 +155,18 @@ where
         let control = Control::new(kind, Arc::clone(&broker), Box::new(stop_service));
         let control = Arc::new(control);
 
-        let room = Room::default();
+        let limit = InFlightLimit::default();
 
-        // Dropping the set on return ends every stream and every call that still runs.
+        // Dropping the set on return aborts all streams and their calls.
         let mut streams = JoinSet::new();
-        let serve_control =
-            server::serve(self.control.compat(), Arc::clone(&control), Room::default());
+        let serve_control = server::serve(
+            self.control.compat(),
+            Arc::clone(&control),
+            InFlightLimit::default(),
+        );
         streams.spawn(async move { serve_control.await.map_err(|error| error.on("control")) });
         for stdio in self.stdio {
-            // A host writes nothing here; what is not read would take memory.
+            // A host writes nothing here. Unread bytes would take memory.
             streams.spawn(async move {
                 let _ = tokio::io::copy(&mut stdio.compat(), &mut tokio::io::sink()).await;
                 Ok(())
@@ -172,19 +177,19 @@ where
                 inbound = accept(&mut self.connection) => match inbound? {
                     Some(stream) => {
                         let (broker, service) = (Arc::clone(&broker), Arc::clone(&service));
-                        let room = room.clone();
+                        let limit = limit.clone();
                         streams.spawn(async move {
-                            let end = serve_brokered(stream.compat(), &broker, service, room).await;
+                            let end = serve_dispensed(stream.compat(), &broker, service, limit).await;
                             end.map_err(|error| error.on("plugin"))
                         });
                     }
-                    None if control.quit_asked() => return Ok(Shutdown::HostQuit),
+                    None if control.quit_requested() => return Ok(Shutdown::HostQuit),
                     None => return Ok(Shutdown::HostGone),
                 },
                 Some(ended) = streams.join_next() => match ended {
                     Ok(Ok(())) => {}
                     Ok(Err(lost @ SessionError::LostStream { .. })) => {
-                        return after_loss(self.connection, control.quit_asked(), lost).await;
+                        return after_loss(self.connection, control.quit_requested(), lost).await;
                     }
                     Ok(Err(error)) => {
                         drain(&mut self.connection).await;
@@ -192,22 +197,23 @@ where
                     }
                     Err(panic) => return Err(SessionError::Panicked(panic)),
                 },
-                () = control.quit_answered() => break,
+                () = control.quit_replied() => break,
             }
         }
-        hang_up(self.connection).await;
+        close(self.connection).await;
         Ok(Shutdown::HostQuit)
     }
 }
 
-/// Ends what the plugin does by itself. A host that waits longer for the reply to Quit kills the process.
+/// Stops the background work of the plugin, within a time after which the host still waits for the reply to Quit.
 async fn stop(service: &dyn Serve) {
     if timeout(GRACE, service.stop()).await.is_err() {
         warn!("the background work did not stop in time");
     }
 }
 
-/// Of either end. Windows do not grow: Go sends a frame as long as the window, and the yamux crate takes none above 1 MiB.
+/// Returns the configuration of either end. Windows do not grow: Go sends frames as long as the window, and the yamux crate refuses
+/// frames above 1 MiB.
 pub(crate) fn yamux_config(streams: usize) -> yamux::Config {
     let mut config = yamux::Config::default();
     config.set_max_num_streams(streams);
@@ -215,10 +221,9 @@ pub(crate) fn yamux_config(streams: usize) -> yamux::Config {
     config
 }
 
-/// The next stream the host opens, acknowledged; `None` once the host has hung up.
+/// Returns the next stream that the host opens, after acknowledging it, or `None` if the host closed the connection.
 ///
-/// The connection makes progress only here, pongs included, so some task must always be waiting in
-/// this function.
+/// The connection makes progress only in this function, including pongs, so a task must always wait in it.
 async fn accept<IO>(connection: &mut Connection<IO>) -> Result<Option<yamux::Stream>, SessionError>
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -238,7 +243,7 @@ where
     }
 }
 
-/// What the yamux crate says, without the layers that say the same.
+/// Converts an error of the yamux crate, without the outer layers that repeat its text.
 fn io_error(error: yamux::ConnectionError) -> io::Error {
     use yamux::{ConnectionError, FrameDecodeError};
     match error {
@@ -248,32 +253,32 @@ fn io_error(error: yamux::ConnectionError) -> io::Error {
     }
 }
 
-/// Tells the host that its stream was accepted.
+/// Acknowledges a stream.
 ///
-/// The yamux crate sends an acknowledgement with a stream's first frame, which never comes on
-/// stdout and stderr; a host with yamux 0.1.1 or later closes the session after 75 s without one. A
-/// write of no bytes makes an empty data frame that carries it.
+/// The yamux crate sends the acknowledgement with the first frame of a stream, and stdout and stderr never send one. A host with
+/// yamux 0.1.1 or later closes the session if a stream is not acknowledged within 75 s. A write of no bytes sends an empty data
+/// frame with the acknowledgement.
 async fn acknowledge(stream: &mut yamux::Stream) -> io::Result<()> {
     poll_fn(|cx| Pin::new(&mut *stream).poll_write(cx, &[])).await?;
     poll_fn(|cx| Pin::new(&mut *stream).poll_flush(cx)).await
 }
 
-/// Serves a stream that names the id of an earlier Dispense.
-async fn serve_brokered(
+/// Serves a stream that starts with the id of an earlier Dispense.
+async fn serve_dispensed(
     mut stream: Compat<yamux::Stream>,
     broker: &Mutex<Broker>,
     service: Arc<dyn Serve>,
-    room: Room,
+    limit: InFlightLimit,
 ) -> Result<(), StreamError> {
     let mut id = [0; 4];
-    match timeout(broker::EXPIRY, stream.read_exact(&mut id)).await {
+    match timeout(control::ID_EXPIRY, stream.read_exact(&mut id)).await {
         Ok(Ok(_)) => {}
         Ok(Err(error)) => {
-            debug!(%error, "a stream ended before it named its id");
+            debug!(%error, "a stream ended before it sent its id");
             return Ok(());
         }
         Err(_elapsed) => {
-            warn!("a stream did not name its id in time and was closed");
+            warn!("closed a stream that did not send its id in time");
             return Ok(());
         }
     };
@@ -285,19 +290,19 @@ async fn serve_brokered(
     if !claimed {
         warn!(
             id = u32::from_le_bytes(id),
-            "a stream named an id that is not waiting and was closed"
+            "closed a stream with an unknown id"
         );
         return Ok(());
     }
     stream.write_all(&id).await.map_err(StreamError::Io)?;
     stream.flush().await.map_err(StreamError::Io)?;
-    service.serve(stream, room).await
+    service.serve(stream, limit).await
 }
 
 impl StreamError {
     pub(crate) fn on(self, stream: &'static str) -> SessionError {
         match self {
-            // The yamux crate's own text is about a connection.
+            // The text of the yamux crate names the connection, but only the stream was reset.
             Self::Io(error) if error.kind() == io::ErrorKind::WriteZero => {
                 let source = io::Error::new(io::ErrorKind::BrokenPipe, "the host has reset it");
                 SessionError::LostStream { stream, source }
@@ -308,14 +313,13 @@ impl StreamError {
     }
 }
 
-/// How the session ends after a stream is lost: with it, unless the whole connection is gone, which
-/// the stream may have noticed first.
+/// Returns how the session ends after a stream failed.
 ///
-/// A host that loses a stream but not the connection continues to ping and never dispenses again, so
-/// the process has to end.
+/// If the connection ends within [`GRACE`], the stream only noticed that first. Otherwise the session fails: the host would continue
+/// to ping and never dispense again.
 async fn after_loss<IO>(
     mut connection: Connection<IO>,
-    quit_asked: bool,
+    quit_requested: bool,
     lost: SessionError,
 ) -> Result<Shutdown, SessionError>
 where
@@ -326,27 +330,27 @@ where
         Ok(())
     });
     match gone.await {
-        Ok(Ok(())) if quit_asked => Ok(Shutdown::HostQuit),
+        Ok(Ok(())) if quit_requested => Ok(Shutdown::HostQuit),
         Ok(Ok(())) => Ok(Shutdown::HostGone),
         Ok(Err(error)) => Err(error),
         Err(_elapsed) => Err(lost),
     }
 }
 
-/// Lets the reply to Quit leave, gives the host a moment to hang up, then does so itself.
-async fn hang_up<IO>(mut connection: Connection<IO>)
+/// Sends the reply to Quit, waits for the host to close the connection, and closes it after [`GRACE`].
+async fn close<IO>(mut connection: Connection<IO>)
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     if !drain(&mut connection).await {
-        let close = poll_fn(|cx| connection.poll_close(cx));
-        if !matches!(timeout(GRACE, close).await, Ok(Ok(()))) {
-            debug!("the connection did not close in order");
+        let closed = poll_fn(|cx| connection.poll_close(cx));
+        if !matches!(timeout(GRACE, closed).await, Ok(Ok(()))) {
+            debug!("the connection did not close in time");
         }
     }
 }
 
-/// Sends what is still to be sent; tells whether the host hung up meanwhile.
+/// Sends pending frames for [`GRACE`]. Returns whether the host closed the connection in this time.
 async fn drain<IO>(connection: &mut Connection<IO>) -> bool
 where
     IO: AsyncRead + AsyncWrite + Unpin,
@@ -361,7 +365,7 @@ fn is_hang_up(error: &io::Error) -> bool {
         io::ErrorKind::ConnectionReset
             | io::ErrorKind::BrokenPipe
             | io::ErrorKind::ConnectionAborted
-            // In the middle of a frame.
+            // The connection ended within a frame.
             | io::ErrorKind::UnexpectedEof
     )
 }

@@ -1,9 +1,7 @@
-//! The host's connection: the socket itself, or TLS on it where the host asks for AutoMTLS.
+//! The host's connection: the socket, or TLS on the socket if the host requires AutoMTLS.
 
 #[cfg(feature = "grpc")]
 mod auto;
-#[cfg(feature = "grpc")]
-mod p521;
 
 use std::io;
 
@@ -13,12 +11,12 @@ use tokio::net::UnixStream;
 #[cfg(feature = "grpc")]
 pub use auto::TlsError;
 
-/// What either protocol runs on.
+/// A connection that a session can use.
 pub(crate) trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Connection for T {}
 
-/// Turns what the socket accepts into connections.
+/// Converts accepted sockets to connections.
 #[derive(Clone, Default)]
 pub(crate) struct Acceptor {
     #[cfg(feature = "grpc")]
@@ -26,9 +24,11 @@ pub(crate) struct Acceptor {
 }
 
 impl Acceptor {
+    /// Does the TLS handshake, if the host requires TLS.
+    ///
     /// # Errors
     ///
-    /// When the peer is not the host: the TLS handshake fails.
+    /// Returns `Err` if the TLS handshake fails, for example because the peer is not the host.
     pub(crate) async fn accept(&self, socket: UnixStream) -> io::Result<Box<dyn Connection>> {
         #[cfg(feature = "grpc")]
         if let Some(tls) = &self.tls {

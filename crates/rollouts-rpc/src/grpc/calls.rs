@@ -1,4 +1,4 @@
-//! The service of the router: requests become calls, outcomes become replies or a status.
+//! The service of the router: converts requests to calls, and outcomes to replies or a status.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use super::proto::{
     UpdateHashResponse, Verification as WireVerification, VerifyWeightRequest,
     VerifyWeightResponse, WeightDestination as WireDestination,
 };
-use crate::call::{Answers as _, PluginService, Router, RouterCall, RouterReply};
-use crate::error::PluginError;
+use crate::call::{Dispatch as _, PluginService, Router};
+use crate::error::{PluginError, error_chain};
+use crate::methods::{RouterCall, RouterReply};
 use crate::netrpc::{Fault, Service as _};
 use crate::rollout::{Rollout, WeightDestination};
-use crate::to_wire::error_chain;
 use crate::traffic_router::{DesiredWeight, PodHashes, TrafficRouter, Verification};
 
 pub(super) struct Calls<R> {
@@ -33,15 +33,15 @@ impl<R: TrafficRouter> Calls<R> {
     }
 
     async fn call(&self, call: RouterCall) -> Result<RouterReply, Status> {
-        let reply = Arc::clone(&self.router).call_in_time(call).await;
-        let reply = reply.map_err(|fault| status(&fault))?;
-        match Router::<R>::refusal(&reply) {
-            Some(refused) => Err(refusal(refused)),
+        let reply = Arc::clone(&self.router).call_with_deadline(call).await;
+        let reply = reply.map_err(|fault| fault_status(&fault))?;
+        match Router::<R>::plugin_error(&reply) {
+            Some(error) => Err(plugin_error_status(error)),
             None => Ok(reply),
         }
     }
 
-    /// A call whose reply holds only success or an error.
+    /// Makes a call whose reply has no value.
     async fn perform<T: Default>(&self, call: RouterCall) -> Result<Response<T>, Status> {
         let _done = self.call(call).await?;
         Ok(Response::new(T::default()))
@@ -90,7 +90,7 @@ impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
     ) -> Result<Response<SetWeightResponse>, Status> {
         let request = request.into_inner();
         let rollout = rollout("SetWeight", &request.rollout)?;
-        let desired = desired(&rollout, request.desired_weight);
+        let desired = DesiredWeight::of(&rollout, request.desired_weight);
         let additional = all(request.additional_destinations);
         self.perform(RouterCall::SetWeight(rollout, desired, additional))
             .await
@@ -104,13 +104,13 @@ impl<R: TrafficRouter> traffic_router_server::TrafficRouter for Calls<R> {
         let reply = match decode("VerifyWeight", "rollout", &request.rollout) {
             Ok(rollout) => {
                 let rollout: Box<Rollout> = Box::new(rollout);
-                let desired = desired(&rollout, request.desired_weight);
+                let desired = DesiredWeight::of(&rollout, request.desired_weight);
                 let additional = all(request.additional_destinations);
                 self.call(RouterCall::VerifyWeight(rollout, desired, additional))
                     .await?
             }
             Err(fault) => PluginService::<Router<R>>::refuse("Plugin.VerifyWeight", fault)
-                .map_err(|fault| status(&fault))?,
+                .map_err(|fault| fault_status(&fault))?,
         };
         match reply {
             RouterReply::Verified(verification) => {
@@ -165,7 +165,7 @@ fn rollout(method: &str, text: &[u8]) -> Result<Box<Rollout>, Status> {
 }
 
 fn json<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result<T, Status> {
-    decode(method, field, text).map_err(|fault| status(&fault))
+    decode(method, field, text).map_err(|fault| fault_status(&fault))
 }
 
 fn decode<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result<T, Fault> {
@@ -173,13 +173,6 @@ fn decode<T: DeserializeOwned>(method: &str, field: &str, text: &[u8]) -> Result
         method: method.to_owned(),
         reason: format!("{field}: {error}"),
     })
-}
-
-fn desired(rollout: &Rollout, value: i32) -> DesiredWeight {
-    DesiredWeight {
-        value,
-        max: rollout.max_traffic_weight(),
-    }
 }
 
 fn all(destinations: Vec<WireDestination>) -> Vec<WeightDestination> {
@@ -203,21 +196,22 @@ impl From<Verification> for WireVerification {
     }
 }
 
-/// The status of an error that the router returned. Clients do not retry on this code: a host repeats its calls anyway.
-fn refusal(refused: &PluginError) -> Status {
-    let error = refused.as_error();
+/// Returns the status of an error that the router returned. Its code is not one on which clients retry, because a host repeats
+/// its calls anyway.
+fn plugin_error_status(error: &PluginError) -> Status {
+    let error = error.as_error();
     let code = match error.downcast_ref::<Fault>() {
-        Some(Fault::Late { .. }) => Code::DeadlineExceeded,
+        Some(Fault::DeadlineExceeded { .. }) => Code::DeadlineExceeded,
         _ => Code::FailedPrecondition,
     };
     Status::new(code, error_chain(error))
 }
 
-/// The call was not carried out.
-fn status(fault: &Fault) -> Status {
+/// Returns the status of a call that was not carried out.
+fn fault_status(fault: &Fault) -> Status {
     let code = match fault {
         Fault::Argument { .. } => Code::InvalidArgument,
-        Fault::Late { .. } => Code::DeadlineExceeded,
+        Fault::DeadlineExceeded { .. } => Code::DeadlineExceeded,
         _ => Code::Internal,
     };
     let error = error_chain(fault);
@@ -226,5 +220,7 @@ fn status(fault: &Fault) -> Status {
 }
 
 fn mismatched(reply: &RouterReply) -> Status {
-    Status::internal(format!("the reply of another method: {reply:?}"))
+    Status::internal(format!(
+        "the router returned the reply of another method: {reply:?}"
+    ))
 }

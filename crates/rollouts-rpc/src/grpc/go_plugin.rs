@@ -1,4 +1,4 @@
-//! The services of go-plugin itself (`grpc_controller.go`, `grpc_broker.go` and `grpc_stdio.go`).
+//! The services that go-plugin itself defines (`grpc_controller.go`, `grpc_broker.go` and `grpc_stdio.go`).
 
 use std::future::ready;
 use std::pin::Pin;
@@ -29,10 +29,10 @@ mod pb {
     tonic::include_proto!("plugin");
 }
 
-/// What a method that streams answers with.
+/// The reply of a streaming method.
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
-/// Ends the process on request.
+/// Shuts the plugin down.
 pub(super) struct Controller {
     quit: CancellationToken,
 }
@@ -51,7 +51,7 @@ impl GrpcController for Controller {
     }
 }
 
-/// Reads and ignores what the host sends about further connections: the plugin opens none.
+/// Reads and ignores what the host sends about more connections, because the plugin opens none.
 pub(super) struct Broker {
     quit: CancellationToken,
 }
@@ -78,7 +78,7 @@ impl GrpcBroker for Broker {
     }
 }
 
-/// Would carry what the plugin prints, which is nothing.
+/// The stream for what the plugin prints, which is nothing.
 pub(super) struct Stdio {
     quit: CancellationToken,
 }
@@ -93,7 +93,7 @@ impl Stdio {
 impl GrpcStdio for Stdio {
     type StreamStdioStream = Replies<StdioData>;
 
-    /// A stream that ended early would be an error in the host's log.
+    /// Keeps the stream open until shutdown: the host logs an error if it ends earlier.
     async fn stream_stdio(
         &self,
         _request: Request<()>,

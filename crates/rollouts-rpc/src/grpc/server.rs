@@ -1,4 +1,4 @@
-//! HTTP/2 on the plugin's socket: any number of connections, until Shutdown or until all are gone.
+//! Serves HTTP/2 on the plugin's socket, until the host calls Shutdown or has no connection for a while.
 
 use std::time::Duration;
 
@@ -15,25 +15,26 @@ use tracing::debug;
 use crate::goplugin::serve::ServeError;
 use crate::goplugin::session::{GRACE, Shutdown};
 use crate::goplugin::tls::Acceptor;
-use crate::goplugin::write_deadline::WriteDeadline;
+use crate::write_deadline::WriteDeadline;
 
-/// Connections at once. A go-plugin host has one.
+/// Most concurrent connections. A go-plugin host has one.
 const MAX_CONNECTIONS: usize = 4;
 
-/// Streams of a connection at once: two of go-plugin's, and calls. A host sends about ten.
+/// Most concurrent streams of a connection: two for go-plugin's own services, and the rest for calls. A host makes about ten
+/// calls at once.
 const MAX_STREAMS: u32 = 18;
 
-/// Serves until `quit`, or until there has been no connection for `patience`.
+/// Serves until `quit` is cancelled, or until there is no connection for `session_timeout`.
 ///
 /// # Errors
 ///
-/// [`ServeError::NoSession`] if there never was one.
+/// Returns [`ServeError::NoSession`] if no host ever connected, and [`ServeError::Accept`] if the socket fails.
 pub(super) async fn serve(
     listener: &UnixListener,
     acceptor: Acceptor,
     services: Routes,
     quit: &CancellationToken,
-    patience: Duration,
+    session_timeout: Duration,
 ) -> Result<Shutdown, ServeError> {
     let mut connections = JoinSet::new();
     let mut was_connected = false;
@@ -50,14 +51,14 @@ pub(super) async fn serve(
                     debug!(%panic, "serving a connection panicked");
                 }
             }
-            () = sleep(patience), if connections.is_empty() => {
-                return if was_connected { Ok(Shutdown::HostGone) } else { Err(ServeError::NoSession(patience)) };
+            () = sleep(session_timeout), if connections.is_empty() => {
+                return if was_connected { Ok(Shutdown::HostGone) } else { Err(ServeError::NoSession(session_timeout)) };
             }
             () = quit.cancelled() => break,
         }
     }
     if timeout(GRACE, connections.join_all()).await.is_err() {
-        debug!("a connection did not close in order");
+        debug!("a connection did not close in time");
     }
     Ok(Shutdown::HostQuit)
 }
@@ -71,7 +72,7 @@ async fn connection(
     let io = match acceptor.accept(socket).await {
         Ok(io) => TokioIo::new(WriteDeadline::new(io)),
         Err(error) => {
-            debug!(%error, "a connection did not get through the TLS handshake");
+            debug!(%error, "the TLS handshake of a connection failed");
             return;
         }
     };

@@ -1,26 +1,26 @@
-//! Dispensed plugins, seen from the host: what the controller calls on a plugin of each kind.
+//! Clients of dispensed plugins: one method for each method that the controller calls.
 //!
-//! The arguments are those of the controller's clients: `plugin/rpc/rpc.go` below `rollout/trafficrouting`, `rollout/steps` and
-//! `metricproviders`.
+//! The arguments are the same as those of the controller's clients: `plugin/rpc/rpc.go` below `rollout/trafficrouting`,
+//! `rollout/steps` and `metricproviders`.
 
 use std::collections::BTreeMap;
 
-use gob::{GobType, WithRaw};
+use gob::{Decoder, EncodeError, Encoder, GobType};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::ser::Error as _;
 
-use crate::call::{Method, MetricMethod, RouterMethod, StepMethod};
+use crate::methods::{Call, Method as _, MetricCall, RouterCall, StepCall};
 use crate::metric_provider::{AnalysisRun, Measurement, Metric};
-use crate::netrpc::client::{CallError, RpcClient};
+use crate::netrpc::client::{CallError, Decode, RpcClient};
 use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
 use crate::step_plugin::{StepContext, StepResult};
-use crate::traffic_router::{PodHashes, Verification};
-use crate::wire;
-use crate::wire::{MetricArgs, RouterArgs, RpcError, StepArgs, StepCallArgs};
+use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
+use crate::wire::{self, Outcome};
 
-/// Calls a traffic router, with the arguments a controller would send.
+/// Calls a traffic router.
 ///
-/// Every method returns [`CallError::Router`] with the text of an error that the router returned.
+/// Every method returns [`CallError::Router`] with the text of the error if the router returned an error.
 pub struct RouterClient {
     rpc: RpcClient,
 }
@@ -30,25 +30,25 @@ impl RouterClient {
         Self { rpc }
     }
 
-    /// `InitPlugin`.
+    /// Calls `InitPlugin`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn init_plugin(&self) -> Result<(), CallError> {
-        self.perform(RouterMethod::InitPlugin, None).await
+        self.perform(RouterCall::InitPlugin).await
     }
 
-    /// `Type`: the router's name.
+    /// Calls `Type`, which returns the router's name.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn type_name(&self) -> Result<String, CallError> {
-        call(&self.rpc, RouterMethod::Type, None::<RouterArgs>).await
+        self.request(RouterCall::Type, Decoder::poll_value).await
     }
 
-    /// `UpdateHash`.
+    /// Calls `UpdateHash`.
     ///
     /// # Errors
     ///
@@ -59,16 +59,12 @@ impl RouterClient {
         hashes: &PodHashes,
         additional: &[WeightDestination],
     ) -> Result<(), CallError> {
-        let args = RouterArgs::UpdateHash(wire::UpdateHashArgs {
-            rollout: sent(rollout),
-            canary_hash: hashes.canary.clone(),
-            stable_hash: hashes.stable.clone(),
-            additional_destinations: additional.to_vec(),
-        });
-        self.perform(RouterMethod::UpdateHash, Some(args)).await
+        let additional = additional.to_vec();
+        let call = RouterCall::UpdateHash(boxed(rollout), hashes.clone(), additional);
+        self.perform(call).await
     }
 
-    /// `SetWeight`; `desired` is out of the Rollout's maximum weight.
+    /// Calls `SetWeight`; `desired` is in parts of the Rollout's maximum weight.
     ///
     /// # Errors
     ///
@@ -79,14 +75,12 @@ impl RouterClient {
         desired: i32,
         additional: &[WeightDestination],
     ) -> Result<(), CallError> {
-        self.perform(
-            RouterMethod::SetWeight,
-            Some(weight(rollout, desired, additional)),
-        )
-        .await
+        let desired = DesiredWeight::of(rollout, desired);
+        let call = RouterCall::SetWeight(boxed(rollout), desired, additional.to_vec());
+        self.perform(call).await
     }
 
-    /// `VerifyWeight`. A number the plugin should not have sent counts as not verified.
+    /// Calls `VerifyWeight`. A reply that no released controller knows counts as not verified.
     ///
     /// # Errors
     ///
@@ -97,18 +91,15 @@ impl RouterClient {
         desired: i32,
         additional: &[WeightDestination],
     ) -> Result<Verification, CallError> {
-        let args = weight(rollout, desired, additional);
-        let reply: wire::VerifyWeightResponse =
-            call(&self.rpc, RouterMethod::VerifyWeight, Some(args)).await?;
-        success(reply.err)?;
-        Ok(match reply.verified {
-            1 => Verification::Verified,
-            2 => Verification::NotImplemented,
-            _ => Verification::NotVerified,
-        })
+        let desired = DesiredWeight::of(rollout, desired);
+        let call = RouterCall::VerifyWeight(boxed(rollout), desired, additional.to_vec());
+        succeeded(
+            self.request(call, wire::router::decode_verification)
+                .await?,
+        )
     }
 
-    /// `SetHeaderRoute`.
+    /// Calls `SetHeaderRoute`.
     ///
     /// # Errors
     ///
@@ -118,18 +109,11 @@ impl RouterClient {
         rollout: &Rollout,
         route: &SetHeaderRoute,
     ) -> Result<(), CallError> {
-        let args = wire::SetHeaderArgs {
-            rollout: sent(rollout),
-            set_header_route: route.clone(),
-        };
-        self.perform(
-            RouterMethod::SetHeaderRoute,
-            Some(RouterArgs::SetHeader(args)),
-        )
-        .await
+        self.perform(RouterCall::SetHeaderRoute(boxed(rollout), route.clone()))
+            .await
     }
 
-    /// `SetMirrorRoute`.
+    /// Calls `SetMirrorRoute`.
     ///
     /// # Errors
     ///
@@ -139,34 +123,21 @@ impl RouterClient {
         rollout: &Rollout,
         route: &SetMirrorRoute,
     ) -> Result<(), CallError> {
-        let args = wire::SetMirrorArgs {
-            rollout: sent(rollout),
-            set_mirror_route: route.clone(),
-        };
-        self.perform(
-            RouterMethod::SetMirrorRoute,
-            Some(RouterArgs::SetMirror(args)),
-        )
-        .await
+        self.perform(RouterCall::SetMirrorRoute(boxed(rollout), route.clone()))
+            .await
     }
 
-    /// `RemoveManagedRoutes`.
+    /// Calls `RemoveManagedRoutes`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn remove_managed_routes(&self, rollout: &Rollout) -> Result<(), CallError> {
-        let args = wire::RemoveManagedRoutesArgs {
-            rollout: sent(rollout),
-        };
-        self.perform(
-            RouterMethod::RemoveManagedRoutes,
-            Some(RouterArgs::RemoveManagedRoutes(args)),
-        )
-        .await
+        self.perform(RouterCall::RemoveManagedRoutes(boxed(rollout)))
+            .await
     }
 
-    /// Makes any call on the router's stream, for tests of what a plugin does with it.
+    /// Calls any method with any argument on the router's stream, for tests of a plugin.
     ///
     /// # Errors
     ///
@@ -179,35 +150,22 @@ impl RouterClient {
         self.rpc.call(service_method, argument).await
     }
 
-    async fn perform(
+    async fn request<T: Send + 'static>(
         &self,
-        method: RouterMethod,
-        args: Option<RouterArgs>,
-    ) -> Result<(), CallError> {
-        perform(&self.rpc, method, args).await
+        call: RouterCall,
+        decode: Decode<T>,
+    ) -> Result<T, CallError> {
+        request(&self.rpc, call, wire::router::encode_call, decode).await
+    }
+
+    async fn perform(&self, call: RouterCall) -> Result<(), CallError> {
+        succeeded(self.request(call, wire::decode_done).await?)
     }
 }
 
-fn weight(rollout: &Rollout, desired_weight: i32, additional: &[WeightDestination]) -> RouterArgs {
-    RouterArgs::Weight(wire::SetWeightAndVerifyWeightArgs {
-        rollout: sent(rollout),
-        desired_weight,
-        additional_destinations: additional.to_vec(),
-    })
-}
-
-/// A Rollout as a controller sends it.
-fn sent(rollout: &Rollout) -> WithRaw<Rollout> {
-    WithRaw {
-        value: rollout.clone().with_defaults(),
-        raw: None,
-    }
-}
-
-/// Calls a metric provider, with the arguments a controller would send.
+/// Calls a metric provider.
 ///
-/// An error of a provider arrives as a measurement in phase `Error`, and from
-/// `GetMetadata` with the key `error`.
+/// An error of the provider arrives as a measurement in phase `Error`, and from `GetMetadata` under the key `error`.
 pub struct MetricClient {
     rpc: RpcClient,
 }
@@ -217,38 +175,35 @@ impl MetricClient {
         Self { rpc }
     }
 
-    /// `InitPlugin`.
+    /// Calls `InitPlugin`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn init_plugin(&self) -> Result<(), CallError> {
-        perform(&self.rpc, MetricMethod::InitPlugin, None::<MetricArgs>).await
+        self.perform(MetricCall::InitPlugin).await
     }
 
-    /// `Type`: the provider's name.
+    /// Calls `Type`, which returns the provider's name.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn type_name(&self) -> Result<String, CallError> {
-        call(&self.rpc, MetricMethod::Type, None::<MetricArgs>).await
+        self.request(MetricCall::Type, Decoder::poll_value).await
     }
 
-    /// `Run`.
+    /// Calls `Run`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn run(&self, run: &AnalysisRun, metric: &Metric) -> Result<Measurement, CallError> {
-        let args = MetricArgs::Run(wire::MetricRunArgs {
-            analysis_run: run.into(),
-            metric: metric.into(),
-        });
-        self.measure(MetricMethod::Run, args).await
+        let call = MetricCall::Run(boxed(run), boxed(metric));
+        self.request(call, wire::metric::decode_measurement).await
     }
 
-    /// `Resume`.
+    /// Calls `Resume`.
     ///
     /// # Errors
     ///
@@ -259,11 +214,11 @@ impl MetricClient {
         metric: &Metric,
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
-        let args = resumed(run, metric, measurement);
-        self.measure(MetricMethod::Resume, args).await
+        let call = MetricCall::Resume(boxed(run), boxed(metric), boxed(measurement));
+        self.request(call, wire::metric::decode_measurement).await
     }
 
-    /// `Terminate`.
+    /// Calls `Terminate`.
     ///
     /// # Errors
     ///
@@ -274,62 +229,53 @@ impl MetricClient {
         metric: &Metric,
         measurement: &Measurement,
     ) -> Result<Measurement, CallError> {
-        let args = resumed(run, metric, measurement);
-        self.measure(MetricMethod::Terminate, args).await
+        let call = MetricCall::Terminate(boxed(run), boxed(metric), boxed(measurement));
+        self.request(call, wire::metric::decode_measurement).await
     }
 
-    /// `GarbageCollect`.
+    /// Calls `GarbageCollect`.
     ///
     /// # Errors
     ///
-    /// See [`CallError`].
+    /// See [`CallError`]. A negative `limit` is [`CallError::Argument`].
     pub async fn garbage_collect(
         &self,
         run: &AnalysisRun,
         metric: &Metric,
         limit: i64,
     ) -> Result<(), CallError> {
-        let args = MetricArgs::GarbageCollect(wire::GarbageCollectArgs {
-            analysis_run: run.into(),
-            metric: metric.into(),
-            limit,
-        });
-        perform(&self.rpc, MetricMethod::GarbageCollect, Some(args)).await
+        let limit = usize::try_from(limit);
+        let limit = limit.map_err(|error| CallError::Argument(EncodeError::custom(error)))?;
+        let call = MetricCall::GarbageCollect(boxed(run), boxed(metric), limit);
+        self.perform(call).await
     }
 
-    /// `GetMetadata`.
+    /// Calls `GetMetadata`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn metadata(&self, metric: &Metric) -> Result<BTreeMap<String, String>, CallError> {
-        let args = MetricArgs::GetMetadata(wire::GetMetadataArgs {
-            metric: metric.into(),
-        });
-        call(&self.rpc, MetricMethod::GetMetadata, Some(args)).await
+        let call = MetricCall::GetMetadata(boxed(metric));
+        self.request(call, Decoder::poll_value).await
     }
 
-    async fn measure(
+    async fn request<T: Send + 'static>(
         &self,
-        method: MetricMethod,
-        args: MetricArgs,
-    ) -> Result<Measurement, CallError> {
-        let measurement: wire::Measurement = call(&self.rpc, method, Some(args)).await?;
-        Ok(measurement.into())
+        call: MetricCall,
+        decode: Decode<T>,
+    ) -> Result<T, CallError> {
+        request(&self.rpc, call, wire::metric::encode_call, decode).await
+    }
+
+    async fn perform(&self, call: MetricCall) -> Result<(), CallError> {
+        succeeded(self.request(call, wire::decode_done).await?)
     }
 }
 
-fn resumed(run: &AnalysisRun, metric: &Metric, measurement: &Measurement) -> MetricArgs {
-    MetricArgs::TerminateAndResume(wire::TerminateAndResumeArgs {
-        analysis_run: run.into(),
-        metric: metric.into(),
-        measurement: measurement.into(),
-    })
-}
-
-/// Calls a step plugin, with the arguments a controller would send.
+/// Calls a step plugin.
 ///
-/// Every method returns [`CallError::Router`] with the text of an error that the plugin returned.
+/// Every method returns [`CallError::Router`] with the text of the error if the plugin returned an error.
 pub struct StepClient {
     rpc: RpcClient,
 }
@@ -339,25 +285,26 @@ impl StepClient {
         Self { rpc }
     }
 
-    /// `InitPlugin`.
+    /// Calls `InitPlugin`.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn init_plugin(&self) -> Result<(), CallError> {
-        perform(&self.rpc, StepMethod::InitPlugin, None::<StepCallArgs>).await
+        let reply = self.request(StepCall::InitPlugin, wire::decode_done);
+        succeeded(reply.await?)
     }
 
-    /// `Type`: the plugin's name.
+    /// Calls `Type`, which returns the plugin's name.
     ///
     /// # Errors
     ///
     /// See [`CallError`].
     pub async fn type_name(&self) -> Result<String, CallError> {
-        call(&self.rpc, StepMethod::Type, None::<StepCallArgs>).await
+        self.request(StepCall::Type, Decoder::poll_value).await
     }
 
-    /// `Run`.
+    /// Calls `Run`.
     ///
     /// # Errors
     ///
@@ -367,11 +314,11 @@ impl StepClient {
         rollout: &Rollout,
         context: &StepContext,
     ) -> Result<StepResult, CallError> {
-        let args = StepCallArgs::Run(arguments(rollout, context));
-        self.step(StepMethod::Run, args).await
+        self.step(StepCall::Run(boxed(rollout), context.clone()))
+            .await
     }
 
-    /// `Terminate`.
+    /// Calls `Terminate`.
     ///
     /// # Errors
     ///
@@ -381,11 +328,11 @@ impl StepClient {
         rollout: &Rollout,
         context: &StepContext,
     ) -> Result<StepResult, CallError> {
-        let args = StepCallArgs::Terminate(arguments(rollout, context));
-        self.step(StepMethod::Terminate, args).await
+        self.step(StepCall::Terminate(boxed(rollout), context.clone()))
+            .await
     }
 
-    /// `Abort`.
+    /// Calls `Abort`.
     ///
     /// # Errors
     ///
@@ -395,50 +342,39 @@ impl StepClient {
         rollout: &Rollout,
         context: &StepContext,
     ) -> Result<StepResult, CallError> {
-        let args = StepCallArgs::Abort(arguments(rollout, context));
-        self.step(StepMethod::Abort, args).await
+        self.step(StepCall::Abort(boxed(rollout), context.clone()))
+            .await
     }
 
-    async fn step(&self, method: StepMethod, args: StepCallArgs) -> Result<StepResult, CallError> {
-        let reply: wire::StepResponse = call(&self.rpc, method, Some(args)).await?;
-        success(reply.error)?;
-        Ok(reply.result.into())
+    async fn request<T: Send + 'static>(
+        &self,
+        call: StepCall,
+        decode: Decode<T>,
+    ) -> Result<T, CallError> {
+        request(&self.rpc, call, wire::step::encode_call, decode).await
     }
-}
 
-fn arguments(rollout: &Rollout, context: &StepContext) -> StepArgs {
-    StepArgs {
-        rollout: sent(rollout),
-        context: wire::RpcStepContext {
-            plugin_name: context.plugin_name.clone(),
-            config: context.config.clone().into(),
-            status: context.status.clone().into(),
-        },
+    async fn step(&self, call: StepCall) -> Result<StepResult, CallError> {
+        succeeded(self.request(call, wire::step::decode_result).await?)
     }
 }
 
-/// Calls a method that returns a value.
-async fn call<A, T>(rpc: &RpcClient, method: impl Method, args: Option<A>) -> Result<T, CallError>
-where
-    A: GobType + Serialize + Sync,
-    T: DeserializeOwned + Send + 'static,
-{
-    rpc.call(&format!("Plugin.{}", method.name()), &args).await
+/// Makes a call and decodes its reply.
+async fn request<C: Call, T: Send + 'static>(
+    rpc: &RpcClient,
+    call: C,
+    encode: fn(C, &mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
+    decode: Decode<T>,
+) -> Result<T, CallError> {
+    let method = format!("Plugin.{}", call.method().name());
+    rpc.call_with(&method, |gob, out| encode(call, gob, out), decode)
+        .await
 }
 
-/// Calls a method that returns nothing but an error.
-async fn perform<A>(rpc: &RpcClient, method: impl Method, args: Option<A>) -> Result<(), CallError>
-where
-    A: GobType + Serialize + Sync,
-{
-    success(call(rpc, method, args).await?)
+fn succeeded<T>(outcome: Outcome<T>) -> Result<T, CallError> {
+    outcome.map_err(CallError::Router)
 }
 
-/// `Err` with the plugin's text, if it returned an error.
-fn success(error: RpcError) -> Result<(), CallError> {
-    if error.error_string.is_empty() {
-        Ok(())
-    } else {
-        Err(CallError::Router(error.error_string))
-    }
+fn boxed<T: Clone>(value: &T) -> Box<T> {
+    Box::new(value.clone())
 }

@@ -1,4 +1,4 @@
-//! A plugin as a child process: started, announced by its handshake line and ended as go-plugin's `client.go` does it.
+//! A plugin as a child process: starts it, reads its handshake line and stops it, as go-plugin's `client.go` does.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,13 +16,13 @@ use crate::goplugin::env::COOKIE_VARIABLE;
 use crate::goplugin::handshake::PluginKind;
 use crate::netrpc::client::CallError;
 
-/// How long a plugin has for its handshake line.
+/// How long a plugin may take to write its handshake line.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a plugin has to end after Quit.
+/// How long a plugin may take to exit after Quit.
 const QUIT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A plugin that runs, with an open session. Dropping it kills the process.
+/// A running plugin with an open session. Dropping it kills the process.
 pub struct PluginProcess {
     session: HostSession,
     child: Child,
@@ -34,30 +34,29 @@ pub struct PluginProcess {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The program could not be run, or not be talked to.
+    /// The program could not be started, or its pipes or socket failed.
     #[error("cannot start the plugin")]
     Io(#[from] io::Error),
-    /// It ended before its handshake line; its log should say why.
+    /// It exited before its handshake line; its log should have the reason.
     #[error("the plugin exited before it announced itself: {0}")]
     Exited(ExitStatus),
-    /// No handshake line within a minute.
+    /// It did not write a handshake line within a minute.
     #[error("the plugin did not announce itself within {} s", START_TIMEOUT.as_secs())]
     Timeout,
-    /// Its first line is not a handshake.
+    /// Its first line is not a handshake line.
     #[error("the plugin's first line is no handshake")]
     Handshake(#[from] LineError),
-    /// The session did not open.
+    /// The session could not be opened.
     #[error("the session with the plugin did not open")]
     Session(#[from] CallError),
 }
 
 impl PluginProcess {
-    /// Runs `command` as a plugin of `kind` and opens a session. `on_log` gets every line the
-    /// plugin writes to stderr.
+    /// Starts `command` as a plugin of `kind` and opens a session. `on_log` receives every line that the plugin writes to stderr.
     ///
     /// # Errors
     ///
-    /// See [`StartError`]; the process is killed then.
+    /// Returns [`StartError`] and kills the process.
     pub async fn start(
         mut command: Command,
         kind: PluginKind,
@@ -100,23 +99,23 @@ impl PluginProcess {
         })
     }
 
-    /// The session with the plugin.
+    /// Returns the session with the plugin.
     #[must_use]
     pub fn session(&self) -> &HostSession {
         &self.session
     }
 
-    /// The process id; `None` once the process has been waited for.
+    /// Returns the process id, or `None` after the process was waited for.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Ends the plugin: Quit, two seconds of patience, then a kill.
+    /// Calls Quit, waits two seconds for the plugin to exit, and then kills it.
     ///
     /// # Errors
     ///
-    /// When the process cannot be waited for.
+    /// Returns `Err` if waiting for the process fails.
     pub async fn quit(self) -> io::Result<Ended> {
         let acknowledged = self.session.quit().await.is_ok();
         let ended = self.wait().await?;
@@ -126,12 +125,11 @@ impl PluginProcess {
         })
     }
 
-    /// Hangs up without Quit, as a controller does that crashes, and gives the plugin the same time
-    /// to notice.
+    /// Closes the connection without Quit, as a controller that crashes, and waits two seconds for the plugin to exit.
     ///
     /// # Errors
     ///
-    /// When the process cannot be waited for.
+    /// Returns `Err` if waiting for the process fails.
     pub async fn hang_up(self) -> io::Result<Ended> {
         self.wait().await
     }
@@ -158,30 +156,29 @@ impl PluginProcess {
         })
     }
 
-    /// Kills the plugin as a crash would.
+    /// Kills the plugin.
     ///
     /// # Errors
     ///
-    /// When there is nothing left to kill.
+    /// Returns `Err` if the process cannot be killed, for example because it exited.
     pub async fn kill(mut self) -> io::Result<()> {
         self.child.kill().await
     }
 }
 
-/// How a plugin ended.
+/// How a plugin exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Ended {
-    /// The status it exited with.
+    /// The exit status.
     pub status: ExitStatus,
-    /// Whether the answer to Quit arrived; a controller kills the process at once if not.
+    /// Whether the reply to Quit arrived. If not, a controller kills the process at once.
     ///
-    /// go-plugin's own server gives no promise: its `rpc_server.go` tells the process to end before
-    /// it answers, and the process may be gone first.
+    /// go-plugin's own server does not guarantee the reply: `rpc_server.go` signals the process to exit before it replies.
     pub acknowledged: bool,
-    /// Whether it ended in time, without a kill.
+    /// Whether it exited in time, without a kill.
     pub graceful: bool,
-    /// Bytes on stdout after the handshake line; there should be none.
+    /// Number of bytes on stdout after the handshake line; it should be 0.
     pub stray_stdout: u64,
 }
 
@@ -200,7 +197,7 @@ fn piped<T: AsyncRead>(pipe: Option<T>) -> io::Result<T> {
     pipe.ok_or_else(|| io::Error::other("the child has no pipe"))
 }
 
-/// What a plugin announced.
+/// The content of a handshake line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Announced {
@@ -210,21 +207,21 @@ pub struct Announced {
     pub socket: PathBuf,
 }
 
-/// Why a first line on stdout does not lead to a plugin.
+/// Why a first line on stdout is not an acceptable handshake line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineError {
-    /// Fewer than four fields.
+    /// The line has fewer than four fields.
     #[error("unrecognized plugin message {0:?}")]
     Unrecognized(String),
-    /// A field that this host, like the controller, does not accept.
+    /// A field has a value that this host, like the controller, does not accept.
     #[error("the plugin announced {field} {found:?} where the host accepts {expected}")]
     Unacceptable {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// What it holds.
+        /// Its value.
         found: String,
-        /// What it may hold.
+        /// The value that the host accepts.
         expected: &'static str,
     },
 }
@@ -234,7 +231,7 @@ impl Announced {
     ///
     /// # Errors
     ///
-    /// [`LineError`], wherever the controller would give up on the plugin.
+    /// Returns [`LineError`] in the same cases in which the controller refuses the plugin.
     pub fn parse(line: &str) -> Result<Self, LineError> {
         let fields: Vec<_> = line.trim().split('|').collect();
         let &[core, version, network, address, ref rest @ ..] = fields.as_slice() else {

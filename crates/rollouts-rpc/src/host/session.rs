@@ -17,10 +17,10 @@ use crate::goplugin::handshake::PluginKind;
 use crate::goplugin::session::yamux_config;
 use crate::netrpc::client::{CallError, RpcClient};
 
-/// Far more than a host dispenses.
+/// Most streams of a session, far more than a host dispenses.
 const MAX_STREAMS: usize = 64;
 
-/// A session with a plugin. Dropping it hangs up without a Quit, as a host that crashes does.
+/// A session with a plugin. Dropping it closes the connection without Quit, as a host that crashes.
 pub struct HostSession {
     control: RpcClient,
     streams: mpsc::Sender<oneshot::Sender<yamux::Stream>>,
@@ -29,11 +29,11 @@ pub struct HostSession {
 }
 
 impl HostSession {
-    /// Opens a session over a connection: control, stdout and stderr streams, in this order.
+    /// Opens a session on a connection, with the control, stdout and stderr streams.
     ///
     /// # Errors
     ///
-    /// [`CallError::Shutdown`] if the plugin hung up.
+    /// Returns [`CallError::Shutdown`] if the plugin closed the connection.
     pub async fn open<IO>(connection: IO) -> Result<Self, CallError>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -55,37 +55,37 @@ impl HostSession {
         })
     }
 
-    /// Asks for a traffic router.
+    /// Dispenses a traffic router.
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] if the plugin is of another kind.
+    /// Returns [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_router(&self) -> Result<RouterClient, CallError> {
         let stream = self.dispense(PluginKind::TrafficRouter).await?;
         Ok(RouterClient::new(stream))
     }
 
-    /// Asks for a metric provider.
+    /// Dispenses a metric provider.
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] if the plugin is of another kind.
+    /// Returns [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_metric_provider(&self) -> Result<MetricClient, CallError> {
         let stream = self.dispense(PluginKind::MetricProvider).await?;
         Ok(MetricClient::new(stream))
     }
 
-    /// Asks for a step.
+    /// Dispenses a step plugin.
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] if the plugin is of another kind.
+    /// Returns [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_step(&self) -> Result<StepClient, CallError> {
         let stream = self.dispense(PluginKind::Step).await?;
         Ok(StepClient::new(stream))
     }
 
-    /// Asks whether the plugin is alive, as the controller does before every reconcile.
+    /// Calls Ping, as the controller does before every reconcile.
     ///
     /// # Errors
     ///
@@ -96,19 +96,18 @@ impl HostSession {
             .map(|IgnoredAny| ())
     }
 
-    /// Asks the plugin to end.
+    /// Calls Quit.
     ///
     /// # Errors
     ///
-    /// [`CallError::Shutdown`] if the connection ended before the reply; a controller would kill
-    /// the process then.
+    /// Returns [`CallError::Shutdown`] if the connection ended before the reply. A controller would kill the process.
     pub async fn quit(&self) -> Result<(), CallError> {
         self.control("Control.Quit", &true)
             .await
             .map(|IgnoredAny| ())
     }
 
-    /// Makes any call on the control stream, for tests of what a plugin does with it.
+    /// Calls any method with any argument on the control stream, for tests of a plugin.
     ///
     /// # Errors
     ///
@@ -121,20 +120,20 @@ impl HostSession {
         self.control.call(service_method, argument).await
     }
 
-    /// Asks for a plugin of some kind, to make any call of it.
+    /// Dispenses a plugin, to call any method with any argument.
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] if the plugin is of another kind.
+    /// Returns [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_any(&self, kind: PluginKind) -> Result<AnyClient, CallError> {
         Ok(AnyClient(self.dispense(kind).await?))
     }
 
-    /// Asks for a plugin of some kind, to write and read the bytes of its stream.
+    /// Dispenses a plugin, to write and read the bytes of its stream.
     ///
     /// # Errors
     ///
-    /// [`CallError::Refused`] if the plugin is of another kind.
+    /// Returns [`CallError::Refused`] if the plugin is of another kind.
     pub async fn dispense_stream(
         &self,
         kind: PluginKind,
@@ -148,7 +147,7 @@ impl HostSession {
         Ok(RpcClient::new(self.dispense_stream(kind).await?))
     }
 
-    /// Opens the stream for a dispensed id: the plugin sends the id back.
+    /// Opens the stream of a dispensed plugin. The host sends the id, and the plugin sends it back.
     async fn claim(&self, id: u32) -> Result<Compat<yamux::Stream>, CallError> {
         let mut stream = open_stream(&self.streams).await?;
         let shutdown = |_: io::Error| CallError::Shutdown;
@@ -166,11 +165,11 @@ impl HostSession {
     }
 }
 
-/// A dispensed plugin of any kind, for tests of what it does with any call.
+/// A client of a dispensed plugin of any kind, for tests.
 pub struct AnyClient(RpcClient);
 
 impl AnyClient {
-    /// Makes a call.
+    /// Calls any method with any argument.
     ///
     /// # Errors
     ///
@@ -192,7 +191,7 @@ async fn open_stream(
     Ok(stream.await.map_err(|_| CallError::Shutdown)?.compat())
 }
 
-/// Keeps the connection moving and opens a stream whenever one is asked for.
+/// Drives the connection, and opens a stream for each request.
 async fn drive<IO>(
     mut connection: yamux::Connection<Compat<IO>>,
     mut requests: mpsc::Receiver<oneshot::Sender<yamux::Stream>>,
@@ -210,7 +209,7 @@ async fn drive<IO>(
                 let Ok(mut stream) = poll_fn(|cx| connection.poll_new_outbound(cx)).await else {
                     return;
                 };
-                // The yamux crate says that a stream is open with its first frame only.
+                // The yamux crate announces a stream with its first frame, so this writes an empty one.
                 if poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, &[])).await.is_err() {
                     return;
                 }

@@ -1,11 +1,11 @@
-//! Calling over one stream: what Go's `net/rpc/client.go` does, for the host half.
+//! Makes calls on one stream, for the host half (`net/rpc/client.go` in Go).
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use gob::{Decoder, Encoder, GobType};
+use gob::{DecodeError, Decoder, EncodeError, Encoder, GobType};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::io::{
@@ -16,39 +16,40 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
-use crate::wire::{LIMITS, Request, Response};
+use super::LIMITS;
+use super::codec::{Request, Response};
 
-/// How long a call may take: far longer than any plugin should let it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a call waits for its reply, far longer than any plugin should take.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why a call has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The plugin did not carry it out: unknown method, wrong argument, a panic.
+    /// The plugin did not carry out the call: unknown method, wrong argument or panic.
     #[error("{0}")]
     Refused(String),
-    /// The plugin returned this error.
+    /// The plugin carried out the call and returned this error.
     #[error("{0}")]
     Router(String),
-    /// There was no reply within a minute. A controller would wait forever.
-    #[error("the plugin has not replied within {} s", PATIENCE.as_secs())]
+    /// The plugin did not reply within a minute. A controller would wait forever.
+    #[error("the plugin has not replied within {} s", REPLY_TIMEOUT.as_secs())]
     Timeout,
-    /// The stream is gone, and with it every call on it.
+    /// The stream is closed, and all calls on it failed.
     #[error("the stream to the plugin is shut down")]
     Shutdown,
-    /// The reply is not what the method returns.
+    /// The reply is not of the type that the method returns.
     #[error("the reply does not decode")]
-    Reply(#[source] gob::DecodeError),
+    Reply(#[source] DecodeError),
     /// The argument does not encode.
     #[error("the argument does not encode")]
-    Argument(#[source] gob::EncodeError),
+    Argument(#[source] EncodeError),
 }
 
 /// The calling end of a stream.
 ///
-/// A call can be dropped at any time. Its bytes are queued whole or not at all, and a task of its own writes what is
-/// queued, so that half a message never stays behind.
+/// The future of a call may be dropped at any time. The bytes of a call are queued completely or not at all, and a task writes the
+/// queue, so a dropped future never leaves half a message on the stream.
 pub(crate) struct RpcClient {
     calls: Mutex<Calls>,
     queue: mpsc::Sender<Vec<u8>>,
@@ -56,16 +57,16 @@ pub(crate) struct RpcClient {
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
-/// What a call takes its place in: definitions must be queued before the values that use them.
+/// State of the sending direction. The lock keeps definitions before the values that use them.
 struct Calls {
     gob: Encoder,
     next_seq: u64,
 }
 
-/// Calls that are queued while the plugin takes nothing; further callers wait.
+/// Calls that are queued while the plugin does not read; further callers wait.
 const QUEUE: usize = 8;
 
-/// The calls that wait for their reply, or `None` once no reply can come any more.
+/// The calls that wait for their reply, or `None` after the stream ended.
 type Pending = Mutex<Option<HashMap<u64, Box<dyn Reply>>>>;
 
 impl RpcClient {
@@ -105,7 +106,7 @@ impl RpcClient {
         }
     }
 
-    /// Calls `service_method` and waits for its reply. Dropping the future gives up on the reply; the call is made or not.
+    /// Calls `service_method` with any argument and waits for the reply.
     pub(crate) async fn call<A, T>(
         &self,
         service_method: &str,
@@ -115,26 +116,39 @@ impl RpcClient {
         A: GobType + Serialize + Sync,
         T: DeserializeOwned + Send + 'static,
     {
+        let encode = |gob: &mut Encoder, out: &mut Vec<u8>| gob.encode(argument, out);
+        self.call_with(service_method, encode, Decoder::poll_value)
+            .await
+    }
+
+    /// Calls `service_method` and waits for the reply. `encode` appends the argument, and `decode` reads the body of the reply.
+    ///
+    /// Dropping the future gives up on the reply; the call may or may not be made.
+    pub(crate) async fn call_with<T: Send + 'static>(
+        &self,
+        service_method: &str,
+        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
+        decode: Decode<T>,
+    ) -> Result<T, CallError> {
         let place = self.queue.reserve().await;
         let place = place.map_err(|_| CallError::Shutdown)?;
         let (reply, result) = oneshot::channel();
-        self.enqueue(
-            place,
-            service_method,
-            argument,
-            Box::new(Waiting::<T> { reply: Some(reply) }),
-        )?;
-        let reply = timeout(PATIENCE, result)
+        let reply = Box::new(Waiting {
+            decode,
+            reply: Some(reply),
+        });
+        self.enqueue(place, service_method, encode, reply)?;
+        let reply = timeout(REPLY_TIMEOUT, result)
             .await
             .map_err(|_| CallError::Timeout)?;
         reply.map_err(|_| CallError::Shutdown)?
     }
 
-    fn enqueue<A: GobType + Serialize>(
+    fn enqueue(
         &self,
         place: mpsc::Permit<'_, Vec<u8>>,
         service_method: &str,
-        argument: &A,
+        encode: impl FnOnce(&mut Encoder, &mut Vec<u8>) -> Result<(), EncodeError>,
         reply: Box<dyn Reply>,
     ) -> Result<(), CallError> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +161,7 @@ impl RpcClient {
         let mut bytes = Vec::new();
         gob.atomically(&mut bytes, |gob, bytes| {
             gob.encode(&header, bytes)?;
-            gob.encode(argument, bytes)
+            encode(gob, bytes)
         })
         .map_err(CallError::Argument)?;
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,7 +173,7 @@ impl RpcClient {
     }
 }
 
-/// Dropping the senders tells every caller.
+/// Fails all pending calls, by dropping their senders.
 fn shut_down(pending: &Pending, ended: io::Result<()>) {
     debug!(?ended, "no further replies");
     let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,38 +227,47 @@ async fn read_replies<IO: AsyncRead>(
 fn caller(pending: &Pending, seq: u64) -> Box<dyn Reply> {
     let mut pending = pending.lock().unwrap_or_else(PoisonError::into_inner);
     let waiting = pending.as_mut().and_then(|pending| pending.remove(&seq));
-    // A reply to an unknown call is skipped with its body, as in Go.
-    waiting.unwrap_or_else(|| Box::new(Waiting::<IgnoredAny> { reply: None }))
+    // As in Go, a reply to an unknown call is skipped with its body.
+    waiting.unwrap_or_else(|| {
+        Box::new(Waiting::<IgnoredAny> {
+            decode: Decoder::poll_value,
+            reply: None,
+        })
+    })
 }
 
-/// A reply's body, of a type only the caller knows.
+/// Decodes the body of a reply. `None` means that more bytes are needed.
+pub(crate) type Decode<T> = fn(&mut Decoder) -> Result<Option<T>, DecodeError>;
+
+/// A call that waits for its reply, whatever the type of the reply.
 trait Reply: Send {
-    /// Reads the body and tells the caller; false if more bytes are needed.
-    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, gob::DecodeError>;
+    /// Decodes the body and sends it to the caller. Returns false if more bytes are needed.
+    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, DecodeError>;
 }
 
 struct Waiting<T> {
+    decode: Decode<T>,
     reply: Option<oneshot::Sender<Result<T, CallError>>>,
 }
 
-impl<T: DeserializeOwned + Send> Reply for Waiting<T> {
-    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, gob::DecodeError> {
+impl<T: Send> Reply for Waiting<T> {
+    fn poll_body(&mut self, error: &str, gob: &mut Decoder) -> Result<bool, DecodeError> {
         let result = if error.is_empty() {
-            match gob.poll_value::<T>() {
+            match (self.decode)(gob) {
                 Ok(None) => return Ok(false),
                 Ok(Some(body)) => Ok(body),
                 Err(fatal) if fatal.is_fatal() => return Err(fatal),
                 Err(mismatch) => Err(CallError::Reply(mismatch)),
             }
         } else {
-            // The body of an error reply has no content.
+            // The body of an error reply is empty.
             if gob.poll_value::<IgnoredAny>()?.is_none() {
                 return Ok(false);
             }
             Err(CallError::Refused(error.to_owned()))
         };
         if let Some(reply) = self.reply.take() {
-            // The caller may have lost interest.
+            // The caller may have dropped its future.
             let _ = reply.send(result);
         }
         Ok(true)

@@ -1,33 +1,48 @@
-//! net/rpc framing as a value: bytes in, calls out; replies in, bytes out. No input or output here.
+//! Framing of net/rpc without I/O: turns bytes into calls, and replies into bytes.
 
 use gob::{DecodeError, Decoder, EncodeError, Encoder, Limits};
 
 use super::{Body, Fault, Service};
-use crate::wire::{Request, Response};
 
-/// Bytes of a method's name: more than any has. It is logged and sent back.
+gob::gob_struct! {
+    /// The header of a call.
+    pub(super) struct Request as "Request" {
+        pub(super) service_method: String as "ServiceMethod",
+        pub(super) seq: u64 as "Seq",
+    }
+
+    /// The header of a reply.
+    pub(super) struct Response as "Response" {
+        pub(super) service_method: String as "ServiceMethod",
+        pub(super) seq: u64 as "Seq",
+        /// Empty if the call was carried out.
+        pub(super) error: String as "Error",
+    }
+}
+
+/// Longest method name in bytes, longer than any real one. The name is logged and sent back.
 const MAX_METHOD_NAME: usize = 200;
 
-/// The host's direction of a stream.
+/// Decodes the host's direction of a stream.
 #[derive(Debug)]
 pub(crate) struct CallDecoder {
     gob: Decoder,
-    /// The header whose body is still to come.
+    /// The header whose body has not arrived completely.
     header: Option<Request>,
-    /// Bytes that came since the last call was complete.
+    /// Bytes that arrived since the last complete call.
     bytes: usize,
 }
 
-/// One call, with its argument or the reason to refuse it.
+/// One call, with its argument or the fault to reply with.
 #[derive(Debug)]
 pub(crate) struct Incoming<C> {
-    pub(crate) header: Request,
+    pub(super) header: Request,
     pub(crate) call: Result<C, Fault>,
-    /// About what it took on the wire: bytes that came along with it are counted here, not with the next.
-    pub(crate) bytes: usize,
+    /// Approximate size on the wire. Bytes of the next call that arrived in the same input count here.
+    pub(super) bytes: usize,
 }
 
-/// The plugin's direction of a stream.
+/// Encodes the plugin's direction of a stream.
 #[derive(Debug)]
 pub(crate) struct ReplyEncoder {
     gob: Encoder,
@@ -47,16 +62,16 @@ impl CallDecoder {
         self.gob.handle_input(bytes)
     }
 
-    /// Whether the stream could end here: no call has begun.
+    /// Returns whether the stream is between two calls, so that it may end here.
     pub(crate) fn is_between_calls(&self) -> bool {
         self.header.is_none() && self.gob.is_between_values()
     }
 
-    /// The next complete call, or `None` when more bytes are needed.
+    /// Returns the next complete call, or `None` if more bytes are needed.
     ///
     /// # Errors
     ///
-    /// A stream that cannot be followed any further. A call whose argument is to blame comes before the error.
+    /// Returns `Err` if the stream is corrupt. If an argument is corrupt, its call is returned first and the next poll fails.
     pub(crate) fn poll_call<S: Service>(
         &mut self,
     ) -> Result<Option<Incoming<S::Call>>, DecodeError> {
@@ -69,7 +84,7 @@ impl CallDecoder {
                 self.header = Some(header);
                 Ok(None)
             }
-            // After a fatal error the decoder returns it for every further value.
+            // After a fatal error the decoder returns it again for the next value.
             Err(error) => {
                 let fault = Fault::Argument {
                     method: header.service_method.clone(),
@@ -80,12 +95,12 @@ impl CallDecoder {
         }
     }
 
-    /// The header whose body comes next.
+    /// Returns the header whose body comes next.
     fn poll_header(&mut self) -> Result<Option<Request>, DecodeError> {
         if let Some(header) = self.header.take() {
             return Ok(Some(header));
         }
-        // A header of another type means that bodies and headers are out of step.
+        // A value of another type means that headers and bodies are out of step.
         let mut header = self.gob.poll_value::<Request>()?;
         if let Some(Request { service_method, .. }) = &mut header {
             service_method.truncate(service_method.floor_char_boundary(MAX_METHOD_NAME));
@@ -110,12 +125,12 @@ impl ReplyEncoder {
         }
     }
 
-    /// The bytes of one reply, header and body together. An error must be one line and not empty.
+    /// Returns the bytes of one reply, header and body together. An error must be one line and not empty.
     ///
     /// # Errors
     ///
-    /// When gob has no form for the body; the stream can go on with another reply.
-    pub(crate) fn encode<B: Body>(
+    /// Returns `Err` if gob cannot represent the body. The stream is unchanged and can carry another reply.
+    pub(super) fn encode<B: Body>(
         &mut self,
         call: &Request,
         outcome: Result<&B, &str>,
@@ -130,7 +145,7 @@ impl ReplyEncoder {
             gob.encode(&header, out)?;
             match outcome {
                 Ok(body) => body.encode(gob, out),
-                // Always present and always discarded, as Go does it.
+                // As in Go, an error reply has a body too, and the host discards it.
                 Err(_) => gob.encode(&(), out),
             }
         })?;

@@ -1,4 +1,4 @@
-//! Serving one stream: a reader that never waits for a call, a task for each call, one writer.
+//! Serves one stream: one reader that never waits for a call to end, one task per call, one writer.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::BoxFuture;
-
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, WriteHalf};
 use tokio::sync::{AcquireError, Mutex, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
@@ -16,57 +15,59 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::compat::Compat;
 use tracing::warn;
 
-use super::codec::{CallDecoder, Incoming, ReplyEncoder};
+use super::codec::{CallDecoder, Incoming, ReplyEncoder, Request};
 use super::{Body, Fault, Service};
-use crate::goplugin::write_deadline;
-use crate::to_wire;
-use crate::wire::Request;
+use crate::error::error_chain;
+use crate::write_deadline;
 
-/// Units of calls in flight at once. A host sends about ten calls; further ones wait in the host's window.
-const ROOM: u32 = 24;
+/// Capacity for calls in flight, in units. A host makes about ten calls at once; more wait in the host's send window.
+const MAX_UNITS: u32 = 24;
 
-/// Bytes of an argument that take one unit. Most Rollouts are smaller.
+/// Bytes of an argument per unit. Most Rollouts are smaller.
 const UNIT: usize = 256 * 1024;
 
-/// Bytes read at once.
+/// Size of a read in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
 /// Why a stream ended before the host closed it.
 #[derive(Debug)]
 pub(crate) enum StreamError {
-    /// It was reset, or the connection is gone.
+    /// The stream was reset, or the connection failed.
     Io(io::Error),
-    /// Its bytes make no sense.
+    /// The bytes are not net/rpc over gob.
     Corrupt(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Room for calls in flight, shared by the streams of a session: it bounds what their arguments take.
+/// Limits the memory of calls in flight. The streams of a session share one limit.
+///
+/// A call takes one unit, and one more for each 256 KiB of its argument: 24 calls with small arguments run at the same time, or 4
+/// calls with arguments of 1.2 MB.
 #[derive(Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct InFlightLimit(Arc<Semaphore>);
 
-impl Default for Room {
+impl Default for InFlightLimit {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(ROOM as usize)))
+        Self(Arc::new(Semaphore::new(MAX_UNITS as usize)))
     }
 }
 
-impl Room {
-    /// Waits for the room a call with an argument of so many bytes takes.
-    async fn enter(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
-        let units = u32::try_from(1 + bytes / UNIT).unwrap_or(ROOM);
+impl InFlightLimit {
+    /// Waits for capacity for a call whose argument has `bytes` bytes.
+    async fn acquire(&self, bytes: usize) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let units = u32::try_from(1 + bytes / UNIT).unwrap_or(MAX_UNITS);
         Arc::clone(&self.0)
-            .acquire_many_owned(units.min(ROOM))
+            .acquire_many_owned(units.min(MAX_UNITS))
             .await
     }
 }
 
-/// A service of any type, on streams of a session.
+/// A [`Service`] of any type.
 pub(crate) trait Serve: Send + Sync {
     /// See [`serve`].
     fn serve(
         self: Arc<Self>,
         stream: Compat<yamux::Stream>,
-        room: Room,
+        limit: InFlightLimit,
     ) -> BoxFuture<'static, Result<(), StreamError>>;
 
     /// See [`Service::stop`].
@@ -77,9 +78,9 @@ impl<S: Service> Serve for S {
     fn serve(
         self: Arc<Self>,
         stream: Compat<yamux::Stream>,
-        room: Room,
+        limit: InFlightLimit,
     ) -> BoxFuture<'static, Result<(), StreamError>> {
-        Box::pin(serve(stream, self, room))
+        Box::pin(serve(stream, self, limit))
     }
 
     fn stop(&self) -> BoxFuture<'_, ()> {
@@ -87,9 +88,16 @@ impl<S: Service> Serve for S {
     }
 }
 
-/// Answers every call on `io` until the host closes the stream; calls that still run then may
-/// finish.
-pub(crate) async fn serve<S, IO>(io: IO, service: Arc<S>, room: Room) -> Result<(), StreamError>
+/// Serves the calls on `io` until the host closes the stream, and then waits for the calls in flight.
+///
+/// # Errors
+///
+/// Returns `Err` if the stream fails or its bytes are corrupt.
+pub(crate) async fn serve<S, IO>(
+    io: IO,
+    service: Arc<S>,
+    limit: InFlightLimit,
+) -> Result<(), StreamError>
 where
     S: Service,
     IO: AsyncRead + AsyncWrite + Send + 'static,
@@ -109,8 +117,8 @@ where
     let end = loop {
         match decoder.poll_call::<S>() {
             Ok(Some(incoming)) => {
-                let permit = running.until(room.enter(incoming.bytes)).await?;
-                // Nobody closes the semaphore.
+                let permit = running.until(limit.acquire(incoming.bytes)).await?;
+                // The semaphore is never closed.
                 running.start(incoming, permit.map_err(corrupt)?);
                 continue;
             }
@@ -129,26 +137,26 @@ where
             }
         }
     };
-    // The calls before a corrupt one are answered: to the host, a VerifyWeight without an answer is an error.
+    // Calls before a corrupt one are answered: the host handles a VerifyWeight without a reply as an error, and promotes.
     while !running.calls.is_empty() {
         running.step().await?;
     }
     end
 }
 
-/// The calls of a stream that are being carried out.
+/// The calls of a stream that are in flight.
 struct Running<S: Service, IO> {
     replies: Arc<Replies<S, IO>>,
     calls: JoinSet<Result<(), StreamError>>,
-    /// Those that have a deadline, in the order in which they came, which is that of their deadlines.
+    /// The calls with a deadline, in the order of arrival. All have the same timeout, so this is the order of their deadlines.
     due: VecDeque<Due<S>>,
 }
 
-/// A call that has to be answered by then.
+/// A call with a deadline.
 struct Due<S: Service> {
     at: Instant,
     header: Request,
-    ticket: S::Ticket,
+    info: S::CallInfo,
     answered: Arc<AtomicBool>,
     task: AbortHandle,
 }
@@ -158,7 +166,7 @@ where
     S: Service,
     IO: AsyncWrite + Send + 'static,
 {
-    /// Carries out a call, in the only task it gets.
+    /// Starts a task that carries out a call and writes the reply.
     fn start(&mut self, incoming: Incoming<S::Call>, permit: OwnedSemaphorePermit) {
         let replies = Arc::clone(&self.replies);
         let Incoming { header, call, .. } = incoming;
@@ -173,14 +181,14 @@ where
                 return;
             }
         };
-        let ticket = replies.service.ticket(&call);
+        let info = replies.service.call_info(&call);
         let answered = Arc::new(AtomicBool::new(false));
         let task = self.calls.spawn({
-            let (header, ticket) = (header.clone(), ticket.clone());
+            let (header, info) = (header.clone(), info.clone());
             let answered = Arc::clone(&answered);
             async move {
                 let _permit = permit;
-                let outcome = replies.service.call(&ticket, call).await;
+                let outcome = replies.service.call(&info, call).await;
                 if answered.swap(true, Ordering::Relaxed) {
                     return Ok(());
                 }
@@ -198,13 +206,13 @@ where
         self.due.push_back(Due {
             at: Instant::now() + deadline,
             header,
-            ticket,
+            info,
             answered,
             task,
         });
     }
 
-    /// Waits for `event`, and meanwhile for what the calls come to.
+    /// Waits for `event`, and handles ended calls and exceeded deadlines until then.
     async fn until<T>(&mut self, event: impl Future<Output = T>) -> Result<T, StreamError> {
         let mut event = pin!(event);
         loop {
@@ -215,7 +223,8 @@ where
         }
     }
 
-    /// Waits until a call has ended or is late. A late one is answered here: its own task may be blocked.
+    /// Waits until a call ends or exceeds its deadline. This task replies to a call that exceeds it, because the call's task may be
+    /// blocked.
     async fn step(&mut self) -> Result<(), StreamError> {
         let due = async {
             match self.due.front() {
@@ -226,14 +235,14 @@ where
         tokio::select! {
             ended = self.calls.join_next(), if !self.calls.is_empty() => ended.map_or(Ok(()), finished),
             () = due => {
-                if let Some(late) = self.due.pop_front()
-                    && !late.answered.swap(true, Ordering::Relaxed)
+                if let Some(call) = self.due.pop_front()
+                    && !call.answered.swap(true, Ordering::Relaxed)
                 {
-                    late.task.abort();
+                    call.task.abort();
                     let replies = Arc::clone(&self.replies);
                     self.calls.spawn(async move {
-                        let outcome = replies.service.late(&late.ticket);
-                        replies.send(&late.header, outcome).await
+                        let outcome = replies.service.deadline_exceeded(&call.info);
+                        replies.send(&call.header, outcome).await
                     });
                 }
                 Ok(())
@@ -242,11 +251,10 @@ where
     }
 }
 
-/// Where calls go and their replies come from.
+/// Writes the replies of a stream.
 struct Replies<S, IO> {
     service: Arc<S>,
-    /// One lock over both: definitions must arrive before the values that use them, and the header
-    /// of a reply directly before its body.
+    /// One lock over both: definitions must precede the values that use them, and the body of a reply must follow its header.
     writer: Mutex<(ReplyEncoder, WriteHalf<IO>)>,
 }
 
@@ -276,7 +284,7 @@ where
             writer.write_all(&bytes).await?;
             writer.flush().await
         });
-        // A host can read the socket and still give this stream no window.
+        // A host may read the socket but send no window update for this stream.
         written
             .await
             .unwrap_or_else(|_elapsed| Err(write_deadline::stuck()))
@@ -296,7 +304,7 @@ fn encode<R: Body>(
     match outcome {
         Ok(reply) => encoder.encode(header, Ok(reply)),
         Err(fault) => {
-            let error = to_wire::error_chain(fault);
+            let error = error_chain(fault);
             let (method, seq) = (&header.service_method, header.seq);
             warn!(method, seq, error, "call refused");
             encoder.encode::<R>(header, Err(&error))
@@ -311,7 +319,7 @@ fn corrupt(error: impl std::error::Error + Send + Sync + 'static) -> StreamError
 fn finished(ended: Result<Result<(), StreamError>, JoinError>) -> Result<(), StreamError> {
     match ended {
         Ok(answered) => answered,
-        // It was late.
+        // The call exceeded its deadline.
         Err(error) if error.is_cancelled() => Ok(()),
         Err(panic) => Err(corrupt(panic)),
     }

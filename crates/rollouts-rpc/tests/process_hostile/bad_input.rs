@@ -1,15 +1,14 @@
-//! Bad input from the host or the machine: one clear line in the log, the right exit code, no socket left.
+//! Invalid input from the host or the environment: the plugin logs one line, exits with code 1 and removes its socket.
 
 use insta::assert_snapshot;
 
 use crate::calls::{Calls, Rollout};
-use crate::notation::gob;
 use crate::process::{Ended, Process};
-use crate::raw::{ACK, RST, header};
+use crate::raw::{ACK, RST, gob, header};
 
 const ROUTER: &str = "minimal_router";
 
-/// The one line in the log of a plugin that ended with an error.
+/// Returns the only log line of a plugin that exited with an error.
 #[track_caller]
 fn line(ended: &Ended) -> &str {
     assert_eq!((ended.code, ended.files), (Some(1), 0), "{ended:?}");
@@ -18,7 +17,7 @@ fn line(ended: &Ended) -> &str {
     &ended.log[0]
 }
 
-/// A plugin that is refused its start by this environment.
+/// Starts a plugin that must exit because of this environment.
 async fn refused(env: &[(&str, Option<&str>)]) -> Ended {
     Process::start(ROUTER, env).ended().await
 }
@@ -50,7 +49,7 @@ async fn with_a_host_that_wants_tls() {
 
 #[tokio::test]
 async fn with_a_socket_directory_that_cannot_be_written() {
-    // Not even root may create a file there.
+    // Not even root can create a file in this directory.
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/proc/self"))]).await;
     assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"cannot listen on a socket in /proc/self: No such file or directory (os error 2)"}"#);
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_DIR", Some("/nowhere"))]).await;
@@ -64,7 +63,7 @@ async fn with_a_socket_directory_that_would_break_the_handshake() {
 }
 
 #[tokio::test]
-async fn with_a_group_nobody_has() {
+async fn with_an_unknown_group() {
     let ended = refused(&[("PLUGIN_UNIX_SOCKET_GROUP", Some("no such group"))]).await;
     assert_snapshot!(line(&ended), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"cannot give the socket to group \"no such group\" (PLUGIN_UNIX_SOCKET_GROUP): /etc/group does not have it; give its number"}"#);
 }
@@ -91,7 +90,7 @@ async fn a_second_connection() {
     assert_snapshot!(last, @r#"{"@level":"info","@message":"ending","@module":"rollouts_rpc::goplugin::serve","reason":"HostGone"}"#);
 }
 
-/// The line of a plugin whose host, after a good start, sends this and waits.
+/// Sends bytes after a valid start of the session, and waits until the plugin exits.
 async fn broken(stream: u8, bytes: &[u8]) -> Ended {
     let mut plugin = Process::start(ROUTER, &[]);
     let mut host = plugin.connect().await;
@@ -113,7 +112,7 @@ async fn a_corrupt_stream() {
 #[tokio::test]
 async fn a_broken_session() {
     assert_snapshot!(line(&broken(0, &[1; 12]).await), @r#"{"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the yamux connection failed: decode error: unknown version: 1"}"#);
-    // The yamux crate says what was wrong with it in a line of its own.
+    // The yamux crate logs the reason in a separate line.
     let ended = broken(0, &header(2, ACK, 0, 77)).await;
     assert_eq!((ended.code, ended.files), (Some(1), 0));
     assert_snapshot!(ended.log.join("\n"), @r#"
@@ -122,7 +121,7 @@ async fn a_broken_session() {
     "#);
 }
 
-/// The plugin gives its host ten seconds.
+/// The plugin waits ten seconds.
 #[tokio::test]
 async fn a_host_that_stops_reading() {
     let mut plugin = Process::start(ROUTER, &[]);
@@ -147,7 +146,7 @@ async fn a_reply_that_cannot_be_written() {
     host.send_with(RST, 7, &[]).await;
     let ended = plugin.ended().await;
     assert_eq!((ended.code, ended.files), (Some(1), 0));
-    // The call itself is cut short before.
+    // The call exceeds its deadline first.
     assert_snapshot!(ended.log.join("\n"), @r#"
     {"@level":"error","@message":"call failed","@module":"rollouts_rpc::call","method":"RemoveManagedRoutes","rollout":"/","error":"RemoveManagedRoutes took longer than 5 s and was cut short; the plugin's log has its progress"}
     {"@level":"error","@message":"cannot serve","@module":"rollouts_rpc::program","error":"the session with the host failed: the plugin stream broke off: the host has reset it"}
@@ -168,7 +167,7 @@ async fn a_panic_is_a_record_on_one_line() {
     let ended = plugin.ended().await;
     assert_eq!((ended.code, ended.files), (Some(0), 0));
     let mut record: serde_json::Value = serde_json::from_str(&ended.log[0]).unwrap();
-    // Where it happened, which differs from build to build.
+    // These fields differ from build to build.
     for place in ["location", "thread", "backtrace"] {
         assert!(record[place].take().is_string(), "{place}");
     }

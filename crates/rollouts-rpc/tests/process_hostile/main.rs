@@ -1,4 +1,4 @@
-//! What bad input and hostile hosts do to a plugin's process.
+//! A plugin's process with invalid input and hostile hosts.
 
 #![allow(
     clippy::unwrap_used,
@@ -7,15 +7,13 @@
     clippy::indexing_slicing,
     clippy::print_stdout,
     dead_code,
-    reason = "a test fails by panicking, says what it measured, and uses a part of what supports all"
+    reason = "a test fails by panicking, prints its measurement, and uses a part of the shared support"
 )]
 
 mod bad_input;
 #[path = "../support/calls.rs"]
 mod calls;
 mod memory;
-#[path = "../support/notation.rs"]
-mod notation;
 #[path = "../support/process.rs"]
 mod process;
 #[path = "../support/raw.rs"]

@@ -1,4 +1,4 @@
-//! However a host tries, a plugin's process stays below 64 MiB. Each test prints what it took.
+//! A plugin's process stays below 64 MiB with any host. Each test prints the memory of the process.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -12,22 +12,22 @@ const LIMIT: u64 = 64 << 20;
 /// yamux's initial window.
 const WINDOW: usize = 256 * 1024;
 
-/// So many frames may come before the plugin gives new window.
+/// Frames that the plugin accepts on one stream without a window update.
 const MAX_FRAMES: usize = 16_000;
 
-/// Streams of dispensed routers that a session has room for.
+/// The streams of dispensed routers; a session allows three.
 const ROUTERS: [u8; 3] = [7, 9, 11];
 
 /// A host that sends as much as the plugin takes.
 struct Greedy {
     plugin: Process,
     host: Raw<UnixStream>,
-    /// What may still be sent, by stream.
+    /// The remaining send windows, by stream.
     windows: [usize; 16],
 }
 
 impl Greedy {
-    /// With as many routers as there is room for.
+    /// Starts an example, and dispenses as many routers as a session allows.
     async fn start(example: &str) -> Self {
         let mut plugin = Process::start(example, &[]);
         let mut host = plugin.connect().await;
@@ -38,7 +38,7 @@ impl Greedy {
         Self {
             plugin,
             host,
-            // A little has been used by then.
+            // A part of the windows is already used.
             windows: [WINDOW - 1024; 16],
         }
     }
@@ -59,7 +59,7 @@ impl Greedy {
         }
     }
 
-    /// Sends as much as the window allows, in frames of this size. Returns how much that was.
+    /// Sends as much as the window allows, in frames of this size, and returns the number of sent bytes.
     async fn fill(&mut self, stream: u8, bytes: &[u8], frame: usize) -> usize {
         let window = &mut self.windows[usize::from(stream)];
         let length = bytes.len().min(*window);
@@ -70,8 +70,7 @@ impl Greedy {
         length
     }
 
-    /// Makes the calls there is room for and one more on each router, so that none is read any more, and
-    /// then fills the windows.
+    /// Makes as many calls as may be in flight and one more on each router, so that the plugin stops reading, and then fills the windows.
     async fn clog(&mut self, calls: usize, rollout: impl Fn() -> Rollout, frame: usize) {
         let mut encoders = ROUTERS.map(|stream| (stream, Calls::new()));
         for (stream, encoder) in &mut encoders {
@@ -90,7 +89,7 @@ impl Greedy {
         }
     }
 
-    /// Waits until the plugin has dealt with what was sent, and then looks.
+    /// Waits until the plugin has read everything, and then checks its memory.
     async fn check(mut self, what: &str) {
         self.host.ping(2).await;
         while self.host.frame().await.0[1] != 2 {}
@@ -127,7 +126,7 @@ async fn of_messages_that_never_end() {
     greedy.check("messages that never end").await;
 }
 
-/// Calls that never come back: as many as there is room for, and then some.
+/// Makes calls that never return, more than may be in flight.
 async fn check_calls(what: &str, calls: usize, rollout: fn() -> Rollout) {
     let mut greedy = Greedy::start("hanging_router").await;
     greedy.clog(calls, rollout, usize::MAX).await;
@@ -198,7 +197,7 @@ fn definition(id: usize, fields: &[(String, usize)]) -> Vec<u8> {
 }
 
 async fn check_definitions(what: &str, definitions: &[u8]) {
-    // No more than the limits allow.
+    // As many as the limits allow.
     let definitions = &definitions[..definitions.len().min(255 << 10)];
     let mut greedy = Greedy::start("minimal_router").await;
     for stream in [1, 7, 9, 11] {
@@ -220,7 +219,7 @@ async fn of_many_definitions() {
     check_definitions("definitions of 40 structs of 1000 fields", &structs).await;
     let empty: Vec<_> = (0..4000).flat_map(|n| definition(70 + n, &[])).collect();
     check_definitions("definitions of 4000 structs", &empty).await;
-    // As a tree it would have 2^100 leaves.
+    // Expanded to a tree, the type would have 2^100 leaves.
     let twice = |n: usize| ["a", "b"].map(|name| (name.to_owned(), 71 + n));
     let graph: Vec<_> = (0..100)
         .flat_map(|n| definition(70 + n, &twice(n)))
@@ -268,7 +267,7 @@ async fn of_streams_that_come_and_go() {
     for _ in 0..5000 {
         host.open(7).await;
         host.send(7, &[0; 1000]).await;
-        // It names no id, and is reset.
+        // The stream does not start with a valid id, so the plugin resets it.
         assert_eq!(host.frame().await.0[..4], [0, 0, 0, RST]);
     }
     report(&plugin, "5000 streams");
@@ -286,14 +285,14 @@ async fn of_connections_that_never_become_a_session() {
             host.open(stream).await;
             host.send(stream, &vec![0; WINDOW]).await;
         }
-        // A frame as long as the yamux crate takes, but for its end.
+        // The longest frame that the yamux crate accepts, without its last byte.
         host.write(&header(0, 0, 9, 1 << 20)).await;
         host.write(&vec![0; (1 << 20) - 1]).await;
     }
     report(&plugin, "eight connections");
 }
 
-/// Room for calls, buffers of messages and windows, all used up.
+/// Calls in flight, message buffers and windows, all at their limits.
 #[tokio::test]
 async fn of_everything_at_once() {
     let mut greedy = Greedy::start("hanging_router").await;

@@ -1,4 +1,4 @@
-//! Calls as a Go host would encode them, with arguments no Go host would send.
+//! Calls in the encoding of a Go host, with arguments that no Go host sends.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ gob::gob_struct! {
     pub(crate) struct ObjectMeta as "ObjectMeta" {
         pub(crate) name: String as "Name",
         pub(crate) annotations: BTreeMap<String, String> as "Annotations",
-        /// In a field that the plugin skips.
+        /// A field that the plugin skips.
         pub(crate) managed_fields: Vec<String> as "ManagedFields",
     }
 
@@ -50,7 +50,7 @@ gob::gob_interface! {
     }
 }
 
-/// The host's direction of one stream.
+/// Encodes the host's direction of one stream.
 pub(crate) struct Calls {
     gob: Encoder,
     seq: u64,
@@ -64,7 +64,7 @@ impl Calls {
         }
     }
 
-    /// The bytes of the next call.
+    /// Returns the bytes of the next call.
     pub(crate) fn call<A: GobType + Serialize>(&mut self, method: &str, argument: &A) -> Vec<u8> {
         let header = Request {
             service_method: method.to_owned(),
@@ -77,14 +77,14 @@ impl Calls {
         bytes
     }
 
-    /// RemoveManagedRoutes of a Rollout.
+    /// Returns the bytes of a RemoveManagedRoutes call.
     pub(crate) fn remove(&mut self, rollout: Rollout) -> Vec<u8> {
         let argument = Argument::RemoveManagedRoutes(RemoveManagedRoutesArgs { rollout });
         self.call("Plugin.RemoveManagedRoutes", &Some(argument))
     }
 }
 
-/// A Rollout that takes about so many bytes.
+/// Returns a Rollout of about this size.
 pub(crate) fn heavy(bytes: usize) -> Rollout {
     let annotation = ("note".to_owned(), "x".repeat(bytes));
     Rollout {
@@ -96,7 +96,7 @@ pub(crate) fn heavy(bytes: usize) -> Rollout {
     }
 }
 
-/// A Rollout of so many steps, each of which takes one byte.
+/// Returns a Rollout with this many steps of one byte each.
 pub(crate) fn stepped(steps: usize) -> Rollout {
     let canary = CanaryStrategy {
         steps: vec![CanaryStep::default(); steps],

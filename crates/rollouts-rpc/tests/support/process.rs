@@ -1,4 +1,4 @@
-//! A plugin as a process, with nothing of the host half in between.
+//! A plugin as a process, without the host half.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -13,10 +13,10 @@ use tokio::time::timeout;
 
 use super::raw::Raw;
 
-/// A plugin that has not ended by then stays.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for a plugin to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Cargo builds a package's examples along with its tests, unless a single test is asked for.
+/// Returns the path of an example. Cargo builds examples with the tests of a package, but not with a single test.
 pub(crate) fn example(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let example = this.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -24,24 +24,24 @@ pub(crate) fn example(name: &str) -> PathBuf {
     example
 }
 
-/// A plugin that was started as a host starts it, apart from what a test changes.
+/// A plugin that was started as a host starts it, with the changes of a test.
 pub(crate) struct Process {
     child: Child,
     stdout: BufReader<ChildStdout>,
-    /// Read all the time, as a host does.
+    /// Reads stderr until it ends, as a host does.
     stderr: JoinHandle<String>,
     dir: TempDir,
 }
 
-/// How a plugin ended and what it left.
+/// How a plugin exited, and the files that it left.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
-    /// What it wrote to stdout after the handshake line, or all if it never came so far.
+    /// The output after the handshake line, or all output if there was no handshake line.
     pub(crate) stdout: String,
-    /// Its log, without the times, and with `DIR` for the socket's directory.
+    /// The log without times, with `DIR` in place of the socket's directory.
     pub(crate) log: Vec<String>,
-    /// Files in the socket's directory.
+    /// Number of files in the socket's directory.
     pub(crate) files: usize,
 }
 
@@ -57,7 +57,7 @@ impl Process {
             .env("PLUGIN_MIN_PORT", "10000")
             .env("PLUGIN_MAX_PORT", "25000")
             .env("TMPDIR", dir.path())
-            // As many as an allocator keeps memory for, whatever the machine has.
+            // A fixed number, because the allocator keeps memory for each thread.
             .env("TOKIO_WORKER_THREADS", "2")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -95,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Connects once more.
+    /// Opens another connection.
     pub(crate) async fn connect_again(&self) -> Raw<UnixStream> {
         let mut files = std::fs::read_dir(self.dir.path()).unwrap();
         let socket = files.next().unwrap().unwrap().path();
@@ -104,7 +104,7 @@ impl Process {
         }
     }
 
-    /// The most memory the process has had so far, in bytes.
+    /// Returns the peak memory of the process in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let id = self.child.id().expect("the plugin runs");
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -116,7 +116,7 @@ impl Process {
         kib * 1024
     }
 
-    /// Waits for the plugin to end by itself.
+    /// Waits for the plugin to exit.
     pub(crate) async fn ended(self) -> Ended {
         let Self {
             mut child,
@@ -125,8 +125,8 @@ impl Process {
             dir,
         } = self;
         let mut rest = String::new();
-        let closed = timeout(PATIENCE, stdout.read_to_string(&mut rest)).await;
-        closed.expect("the plugin stays").unwrap();
+        let closed = timeout(EXIT_TIMEOUT, stdout.read_to_string(&mut rest)).await;
+        closed.expect("the plugin does not exit").unwrap();
         let log = stderr.await.unwrap();
         Ended {
             code: child.wait().await.unwrap().code(),
@@ -137,7 +137,7 @@ impl Process {
     }
 }
 
-/// A record without what differs from run to run.
+/// Returns a record without the parts that differ from run to run.
 fn plain(line: &str, dir: &Path) -> String {
     let Ok(mut record) = serde_json::from_str::<serde_json::Value>(line) else {
         return line.to_owned();

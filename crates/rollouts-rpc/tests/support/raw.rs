@@ -1,13 +1,11 @@
-//! A host's end of a connection, frame by frame and written by hand.
+//! A host's end of a connection that reads and writes single frames, and a notation for gob.
 
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use super::notation::{REQUEST_DEF, RESPONSE_DEF, gob, hex};
-
-/// Where time stands still while anything moves, this passes only when nothing more will come.
+/// A timeout that passes, with paused time, only if no more bytes will arrive.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 /// Flags of a frame.
@@ -19,7 +17,7 @@ pub(crate) const RST: u8 = 8;
 /// A header with its payload.
 pub(crate) type Frame = ([u8; 12], Vec<u8>);
 
-/// A host that knows only bytes.
+/// A host that reads and writes bytes.
 pub(crate) struct Raw<IO> {
     pub(crate) io: IO,
 }
@@ -32,7 +30,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
         }
     }
 
-    /// Dispenses a router, the `id`th, on a stream of its own.
+    /// Dispenses the router with this id, and opens its stream.
     pub(crate) async fn open_router(&mut self, id: u8, stream: u8) {
         let (request, response) = match id {
             1 => (
@@ -41,7 +39,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
             ),
             _ => ("[ff82 01".to_owned(), "[ff82 01".to_owned()),
         };
-        // Seq is absent in the first call.
+        // Seq is 0 in the first call, so gob omits it.
         let seq = match id {
             1 => String::new(),
             _ => format!("01 {:02x}", id - 1),
@@ -89,15 +87,15 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
         self.io.write_all(bytes).await.unwrap();
     }
 
-    /// The next frame, other than the pings that the yamux crate sends.
+    /// Returns the next frame, except pings of the yamux crate.
     pub(crate) async fn frame(&mut self) -> Frame {
         let frame = timeout(SILENCE, self.next_frame()).await;
         frame
-            .expect("the plugin stays silent")
-            .expect("the plugin has hung up")
+            .expect("the plugin sends nothing")
+            .expect("the plugin closed the connection")
     }
 
-    /// The next frame, or `None` when the plugin has hung up.
+    /// Returns the next frame, or `None` if the plugin closed the connection.
     pub(crate) async fn next_frame(&mut self) -> Option<Frame> {
         loop {
             let mut header = [0; 12];
@@ -111,7 +109,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
         }
     }
 
-    /// Sends bytes on a stream and expects others in return.
+    /// Sends bytes on a stream and checks the bytes of the reply.
     pub(crate) async fn exchange(&mut self, stream: u8, request: &str, expect: &str) {
         self.send(stream, &gob(request)).await;
         let expect = gob(expect);
@@ -128,4 +126,72 @@ impl<IO: AsyncRead + AsyncWrite + Unpin> Raw<IO> {
 pub(crate) fn header(kind: u8, flags: u8, stream: u8, length: u32) -> [u8; 12] {
     let [a, b, c, d] = length.to_be_bytes();
     [0, kind, 0, flags, 0, 0, 0, stream, a, b, c, d]
+}
+
+pub(crate) const REQUEST_DEF: &str = "[ff81 03 01 01 |Request| 01 ff82 00 01 02 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 00 00]";
+pub(crate) const RESPONSE_DEF: &str = "[ff81 03 01 01 |Response| 01 ff82 00 01 03 01 |ServiceMethod| 01 0c 00 01 |Seq| 01 06 00 01 |Error| 01 0c 00 00 00]";
+
+pub(crate) const TRUE: &str = "[02 00 01]";
+pub(crate) const NIL: &str = "[10 00 00]";
+
+/// Returns the bytes of a notation: hexadecimal digits, `|text|` for a text after its length, and `[message]` for a message after its
+/// length.
+pub(crate) fn gob(notation: &str) -> Vec<u8> {
+    let mut levels = vec![Vec::new()];
+    let mut digits = String::new();
+    let mut chars = notation.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '[' => levels.push(Vec::new()),
+            ']' => {
+                let message = levels.pop().unwrap();
+                levels.last_mut().unwrap().extend(counted(&message));
+            }
+            '|' => {
+                let text: String = chars.by_ref().take_while(|&char| char != '|').collect();
+                levels.last_mut().unwrap().extend(counted(text.as_bytes()));
+            }
+            digit => {
+                digits.extend(digit.to_digit(16).map(|_| digit));
+                if digits.len() == 2 {
+                    levels
+                        .last_mut()
+                        .unwrap()
+                        .push(u8::from_str_radix(&digits, 16).unwrap());
+                    digits.clear();
+                }
+            }
+        }
+    }
+    assert!(digits.is_empty() && levels.len() == 1, "{notation}");
+    levels.remove(0)
+}
+
+fn counted(bytes: &[u8]) -> Vec<u8> {
+    match u8::try_from(bytes.len()).unwrap() {
+        length @ 0..=127 => [&[length], bytes].concat(),
+        length => [&[0xff, length], bytes].concat(),
+    }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn the_notation_gives_the_bytes_that_go_wrote() {
+    assert_eq!(
+        hex(&gob(REQUEST_DEF)),
+        "2f ff 81 03 01 01 07 52 65 71 75 65 73 74 01 ff 82 00 01 02 01 0d 53 65 72 76 69 63 65 4d 65 74 68 6f 64 01 \
+         0c 00 01 03 53 65 71 01 06 00 00 00"
+    );
+    assert_eq!(
+        hex(&gob(RESPONSE_DEF)),
+        "3a ff 81 03 01 01 08 52 65 73 70 6f 6e 73 65 01 ff 82 00 01 03 01 0d 53 65 72 76 69 63 65 4d 65 74 68 6f 64 \
+         01 0c 00 01 03 53 65 71 01 06 00 01 05 45 72 72 6f 72 01 0c 00 00 00"
+    );
 }

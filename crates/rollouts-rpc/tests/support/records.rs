@@ -1,4 +1,4 @@
-//! What a plugin logs during a test.
+//! The log records of a test.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 pub(crate) struct Records(Arc<Mutex<Vec<u8>>>);
 
 impl Records {
-    /// Listens until the guard is dropped.
+    /// Records until the guard is dropped.
     pub(crate) fn start() -> (Self, DefaultGuard) {
         let records = Self::default();
         let layer = HclogLayer::new(LogFormat::Json, records.clone());
@@ -20,7 +20,7 @@ impl Records {
         (records, tracing::subscriber::set_default(subscriber))
     }
 
-    /// Exactly one error record, which says `expect`; none if that is empty.
+    /// Checks that there is exactly one error record, which contains `expect`, or none if `expect` is empty.
     #[track_caller]
     pub(crate) fn check_errors(&self, expect: &str) {
         let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();

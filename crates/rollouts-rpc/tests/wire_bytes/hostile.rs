@@ -1,4 +1,4 @@
-//! Hosts that break the protocol, stop reading, or ask for too much.
+//! Hosts that violate the protocol, stop reading, or exceed limits.
 
 use std::io;
 use std::time::Duration;
@@ -10,11 +10,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use crate::calls::{Calls, ObjectMeta, Rollout, heavy, stepped};
-use crate::notation::{NIL, REQUEST_DEF, gob, hex};
-use crate::raw::{ACK, FIN, RST, SYN, header};
+use crate::raw::{ACK, FIN, NIL, REQUEST_DEF, RST, SYN, gob, header, hex};
 use crate::raw_host::RawHost;
 
-/// Passes when nothing moves any more, long before a call is cut short.
+/// A timeout that passes, with paused time, if no more bytes arrive. It is shorter than the deadline of a call.
 const MOMENT: Duration = Duration::from_secs(1);
 
 /// yamux's initial window.
@@ -28,7 +27,7 @@ fn check_ended(ended: &Result<Shutdown, SessionError>, expect: &str) {
     }
 }
 
-/// These frames, after a good start, end the session.
+/// Checks that these frames end the session after a valid start.
 async fn check_violation(frames: &[&[u8]], reason: &str) {
     let mut host = RawHost::with_router().await;
     host.write(&frames.concat()).await;
@@ -55,7 +54,7 @@ async fn a_stream_that_cannot_be_opened_ends_the_session() {
         check_violation(&[&header(kind, SYN, 8, 0)], BROKEN).await;
         check_violation(&[&header(kind, SYN, 7, 0)], BROKEN).await;
     }
-    // Two more than the router's have room.
+    // Two more streams than the router's are allowed.
     let open = [9, 11, 13].map(|stream| header(1, SYN, stream, 0));
     check_violation(&open.each_ref().map(|frame| &frame[..]), BROKEN).await;
 }
@@ -66,7 +65,7 @@ async fn data_beyond_the_window_ends_the_session() {
     let length = u32::try_from(too_much.len()).unwrap();
     check_violation(&[&header(0, 0, 7, length), &too_much], BROKEN).await;
     check_violation(&[&header(0, SYN, 9, length), &too_much], BROKEN).await;
-    // More than a MiB is not even waited for.
+    // A frame above 1 MiB is refused before its payload arrives.
     check_violation(
         &[&header(0, 0, 7, u32::MAX)],
         "frame body is too large (4294967295)",
@@ -81,12 +80,12 @@ async fn a_window_that_overflows_ends_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pong_nobody_asked_for_ends_the_session() {
+async fn an_unexpected_pong_ends_the_session() {
     check_violation(&[&header(2, ACK, 0, 77)], BROKEN).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_complains_ends_the_session() {
+async fn a_goaway_with_an_error_ends_the_session() {
     check_violation(
         &[&header(3, 0, 0, 2)],
         "the host says that the rules of yamux were broken (GoAway 2)",
@@ -96,7 +95,7 @@ async fn a_host_that_complains_ends_the_session() {
 
 #[tokio::test(start_paused = true)]
 async fn frames_with_next_to_nothing_in_them_end_the_session() {
-    // A message of 60,000 bytes that comes byte by byte never reaches the window's half.
+    // A message of 60,000 bytes that arrives byte by byte stays below half of the window, so there is no window update.
     let announced = gob("fd 00 ea 60");
     let mut bytes = [&header(0, 0, 1, 4)[..], &announced].concat();
     for _ in 0..17_000 {
@@ -111,7 +110,7 @@ async fn frames_with_next_to_nothing_in_them_end_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn frames_that_come_out_of_turn_are_passed_over() {
+async fn frames_with_unexpected_flags_are_ignored() {
     let mut host = RawHost::with_router().await;
     for stream in [3, 9] {
         for flags in [ACK, FIN, FIN, FIN | ACK, RST, ACK, FIN, RST] {
@@ -121,7 +120,7 @@ async fn frames_that_come_out_of_turn_are_passed_over() {
     }
     host.window_update(SYN | RST, 11, 0).await;
     host.send_with(SYN | RST, 11, b"never").await;
-    // A ping of a stream, and a farewell to none.
+    // A ping on a stream.
     host.write(&header(2, SYN, 77, 1)).await;
     host.exchange(
         7,
@@ -134,18 +133,18 @@ async fn frames_that_come_out_of_turn_are_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_host_writes_to_stdout_is_thrown_away() {
+async fn data_on_stdout_is_discarded() {
     let mut host = RawHost::with_session().await;
     for _ in 0..4 {
         host.send(3, &vec![b'x'; WINDOW / 2]).await;
-        // The window is given back.
+        // The plugin restores the window.
         assert_eq!(hex(&host.frame().await.0[..8]), "00 01 00 00 00 00 00 03");
     }
 }
 
 const UNREAD: &str = "the host has not read for 10 s";
 
-/// Sends this again and again, without ever reading.
+/// Sends these bytes repeatedly without reading.
 async fn check_unread(bytes: &[u8]) {
     let mut host = RawHost::with_router().await;
     let refused = loop {
@@ -161,15 +160,15 @@ async fn check_unread(bytes: &[u8]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_pings_and_never_reads_is_given_up() {
+async fn a_host_that_pings_and_never_reads_ends_the_session() {
     check_unread(&header(2, SYN, 0, 7)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_calls_and_never_reads_is_given_up() {
+async fn a_host_that_calls_and_never_reads_ends_the_session() {
     let mut host = RawHost::with_router().await;
     let mut calls = Calls::new();
-    // The plugin takes all calls; their replies are three times as long.
+    // The plugin accepts all calls; the replies are three times as long.
     for _ in 0..WINDOW / 250 {
         let call = calls.call(&"x".repeat(200), &true);
         let header = header(0, 0, 7, u32::try_from(call.len()).unwrap());
@@ -180,7 +179,7 @@ async fn a_host_that_calls_and_never_reads_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_gives_a_stream_no_window_is_given_up() {
+async fn a_host_that_sends_no_window_update_ends_the_session() {
     let mut host = RawHost::with_router().await;
     let mut calls = Calls::new();
     // Every reply takes more than 400 bytes of the window.
@@ -224,16 +223,16 @@ async fn a_stream_that_ends_inside_a_call_ends_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_ends_between_calls_ends_nothing() {
+async fn a_stream_that_ends_between_calls_does_not_end_the_session() {
     let mut host = RawHost::with_router().await;
     host.send_with(FIN, 7, &[]).await;
-    // Ours ends as well.
+    // The plugin ends its direction too.
     assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 04 00 00 00 07");
     host.open_router(2, 9).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_that_is_gone_in_the_middle_of_a_call_is_no_error() {
+async fn a_connection_that_closes_during_a_call_is_not_an_error() {
     let mut host = hanging();
     host.open_session().await;
     host.open_router(1, 7).await;
@@ -244,14 +243,14 @@ async fn a_host_that_is_gone_in_the_middle_of_a_call_is_no_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_names_no_id_is_closed() {
+async fn a_stream_that_sends_no_id_is_closed() {
     let mut host = RawHost::with_session().await;
     host.open(7).await;
     host.send(7, &[1, 0]).await;
     assert_eq!(hex(&host.frame().await.0[..8]), "00 00 00 08 00 00 00 07");
 }
 
-/// So many calls are in flight at once when more of this size are sent.
+/// Checks how many calls are in flight if the host sends more calls with an argument of this size.
 async fn check_in_flight(bytes: usize, expect: usize) {
     let (begun, mut calls_begun) = mpsc::unbounded_channel();
     let mut host = RawHost::serve(FnRouter(move |_| {
@@ -261,7 +260,7 @@ async fn check_in_flight(bytes: usize, expect: usize) {
     host.open_session().await;
     host.open_router(1, 7).await;
     host.open_router(2, 9).await;
-    // The streams share one room.
+    // The streams share one limit.
     for stream in [7, 9] {
         let mut calls = Calls::new();
         let bytes: Vec<_> = (0..30).flat_map(|_| calls.remove(heavy(bytes))).collect();
@@ -272,12 +271,12 @@ async fn check_in_flight(bytes: usize, expect: usize) {
         in_flight += 1;
     }
     assert_eq!(in_flight, expect);
-    // A ping is answered all the same.
+    // A ping is still answered.
     host.ping(5).await;
     while host.frame().await.0[1] != 2 {}
 }
 
-/// Sends as much as the plugin takes.
+/// Sends as much as the plugin reads.
 async fn send_all(host: &mut RawHost, stream: u8, bytes: &[u8]) {
     let mut window = WINDOW - 1024;
     let mut rest = bytes;
@@ -304,7 +303,7 @@ async fn calls_in_flight_are_bounded_in_number_and_in_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rollout_with_too_much_to_keep_is_refused_and_the_next_is_served() {
+async fn a_rollout_with_too_many_elements_fails_only_its_call() {
     let mut host = RawHost::with_router().await;
     let mut calls = Calls::new();
     host.send(7, &calls.remove(stepped(4097))).await;
@@ -327,7 +326,7 @@ async fn a_rollout_with_too_much_to_keep_is_refused_and_the_next_is_served() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_method_name_without_end_is_cut() {
+async fn a_long_method_name_is_truncated() {
     let mut host = RawHost::with_router().await;
     let name = format!("Plugin.{}", "ü".repeat(50_000));
     host.send(7, &Calls::new().call(&name, &true)).await;

@@ -1,6 +1,6 @@
-//! The session byte by byte, against what go-plugin and Go's net/rpc put on the wire.
+//! Sessions in exact bytes, compared with those of go-plugin and Go's net/rpc.
 //!
-//! The host here writes its frames by hand, so that it shares nothing with the code under test.
+//! The host reads and writes single frames, and shares no code with the plugin.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,8 +13,6 @@
 #[path = "../support/calls.rs"]
 mod calls;
 mod hostile;
-#[path = "../support/notation.rs"]
-mod notation;
 #[path = "../support/raw.rs"]
 mod raw;
 mod raw_host;

@@ -1,4 +1,4 @@
-//! A host that writes its frames by hand, and the plugin it talks to.
+//! A host that reads and writes single frames, and the plugin at the other end.
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 
 use crate::raw::{Raw, SILENCE};
 
-/// Bytes either side can be ahead of the other.
+/// Capacity of the pipe in each direction, in bytes.
 const PIPE: usize = 1 << 16;
 
 pub(crate) struct RawHost {
     raw: Raw<DuplexStream>,
     pub(crate) plugin: JoinHandle<Result<Shutdown, SessionError>>,
-    /// What reached the router.
+    /// The calls that reached the router.
     pub(crate) calls: mpsc::UnboundedReceiver<RouterCall>,
 }
 
@@ -37,7 +37,7 @@ impl RawHost {
         }
     }
 
-    /// With a router of the test's own; `calls` stays empty.
+    /// Starts with the router of a test; `calls` stays empty.
     pub(crate) fn serve(router: impl TrafficRouter) -> Self {
         let (io, plugin) = duplex(PIPE);
         Self {
@@ -49,35 +49,35 @@ impl RawHost {
         }
     }
 
-    /// With the three initial streams.
+    /// Starts, and opens the three initial streams.
     pub(crate) async fn with_session() -> Self {
         let mut host = Self::start();
         host.open_session().await;
         host
     }
 
-    /// With a router on stream 7.
+    /// Starts, and dispenses a router on stream 7.
     pub(crate) async fn with_router() -> Self {
         let mut host = Self::with_session().await;
         host.open_router(1, 7).await;
         host
     }
 
-    /// Hangs up and waits for the plugin to end.
+    /// Closes the connection and waits for the plugin to end.
     pub(crate) async fn hang_up(self) -> Result<Shutdown, SessionError> {
         let Self { raw, plugin, .. } = self;
         drop(raw);
         timeout(SILENCE, plugin)
             .await
-            .expect("the plugin stays")
-            .expect("the plugin has panicked")
+            .expect("the plugin does not end")
+            .expect("the plugin panicked")
     }
 
-    /// Waits for the plugin to end by itself, while the connection stays open.
+    /// Waits for the plugin to end while the connection stays open.
     pub(crate) async fn ended(self) -> Result<Shutdown, SessionError> {
         timeout(SILENCE, self.plugin)
             .await
-            .expect("the plugin stays")
+            .expect("the plugin does not end")
             .unwrap()
     }
 }

@@ -1,4 +1,4 @@
-//! Replays what released controllers have sent to a router, byte by byte.
+//! Replays recorded calls of released controllers to a router.
 
 use gob::{Decoder, Limits};
 use rollouts_rpc::goplugin::handshake::PluginKind;
@@ -38,7 +38,7 @@ async fn replay(recording: &Recording, piece: usize) -> Vec<RouterCall> {
     std::iter::from_fn(|| host.calls.try_recv().ok()).collect()
 }
 
-/// The next value on the router's stream.
+/// Returns the next value on the router's stream.
 async fn receive<T: DeserializeOwned>(host: &mut RawHost, replies: &mut Decoder) -> T {
     loop {
         if let Some(value) = replies.poll_value().unwrap() {
@@ -60,7 +60,7 @@ const LIMITS: Limits = Limits::STRICT
     .with_interface_depth(1)
     .with_elements(10);
 
-/// What the recorder called, in its order.
+/// Returns the recorded calls, in their order.
 fn expected(recording: &Recording) -> Vec<RouterCall> {
     let whole = demo(recording);
     let hashes = || PodHashes {
@@ -100,7 +100,7 @@ fn expected(recording: &Recording) -> Vec<RouterCall> {
     calls
 }
 
-/// As the recorder makes it.
+/// The Rollout that the recorder creates.
 fn another() -> Rollout {
     let rollout = json!({
         "metadata": {"name": "another", "namespace": "bank"},
@@ -110,9 +110,9 @@ fn another() -> Rollout {
     serde_json::from_value(rollout).unwrap()
 }
 
-/// `tests/go/rollouts/fixture/rollout.yaml` as a release knows it, without the annotation that holds it once more.
+/// `tests/go/rollouts/fixture/rollout.yaml` with the fields of a release, without the last-applied annotation.
 fn demo(recording: &Recording) -> Rollout {
-    // Of what the fixture has, the oldest release does not know a maximum weight, `scaleDown` and step plugins.
+    // The oldest release does not have the maximum weight, `scaleDown` and step plugins of the fixture.
     let is_new = recording.version != "1.5.1";
     let rollout = json!({
         "metadata": {
@@ -214,7 +214,7 @@ fn demo(recording: &Recording) -> Rollout {
     canary.steps[4].set_mirror_route = Some(mirror_route());
     let is_known = |step: &CanaryStep| is_new || step.plugin.is_none();
     canary.steps.retain(is_known);
-    // YAML 1.1: the key `on` is a boolean.
+    // In YAML 1.1, the key `on` is a boolean.
     let plugins = [
         (
             "argoproj-labs/gatewayAPI",
@@ -279,9 +279,9 @@ fn destination(weight: i32, service_name: &str, pod_template_hash: &str) -> Weig
     }
 }
 
-/// However the bytes are cut. The first calls bring 245 types with them, the later ones none.
+/// In pieces of any size. The first calls define 245 types, later calls none.
 #[tokio::test(start_paused = true)]
-async fn every_released_controllers_calls_arrive_as_they_were_made() {
+async fn recorded_calls_of_released_controllers_arrive_unchanged() {
     for recording in recordings(PluginKind::TrafficRouter) {
         for piece in [1000, usize::MAX] {
             let mut calls = replay(recording, piece).await;
@@ -289,7 +289,7 @@ async fn every_released_controllers_calls_arrive_as_they_were_made() {
                 .iter_mut()
                 .map(|call| applied(rollout(call)))
                 .collect();
-            // As the recorder left it in the calls of SetWeight.
+            // The recorder keeps the annotation only in SetWeight calls.
             let set_weight = |call: &RouterCall| matches!(call, RouterCall::SetWeight(..));
             assert_eq!(applied, calls.iter().map(set_weight).collect::<Vec<_>>());
             assert_eq!(calls, expected(recording), "{}", recording.version);
@@ -297,7 +297,7 @@ async fn every_released_controllers_calls_arrive_as_they_were_made() {
     }
 }
 
-/// Takes away the annotation that holds the Rollout once more, if it is there.
+/// Removes the last-applied annotation, and returns whether it was there.
 fn applied(rollout: &mut Rollout) -> bool {
     let annotation = "kubectl.kubernetes.io/last-applied-configuration";
     let json = rollout.metadata.annotations.remove(annotation);
@@ -316,7 +316,7 @@ fn rollout(call: &mut RouterCall) -> &mut Rollout {
     }
 }
 
-/// A field that the typed Rollout does not have.
+/// Fields that the typed Rollout does not have.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct WithTemplate {
@@ -345,7 +345,7 @@ struct Container {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_field_that_a_controller_sends_can_be_read() {
+async fn untyped_fields_can_be_read_from_the_raw_rollout() {
     for recording in recordings(PluginKind::TrafficRouter) {
         let mut calls = replay(recording, usize::MAX).await;
         let set_weight = calls

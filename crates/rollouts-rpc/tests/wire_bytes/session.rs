@@ -1,20 +1,20 @@
-//! Whole sessions, in the bytes of either side.
+//! Complete sessions, in the bytes of both sides.
 
 use proptest::prelude::*;
 use rollouts_rpc::{DesiredWeight, RouterCall, SessionError, Shutdown};
 
-use crate::notation::{NIL, REQUEST_DEF, RESPONSE_DEF, TRUE, gob, hex};
+use crate::raw::{NIL, REQUEST_DEF, RESPONSE_DEF, TRUE, gob, hex};
 use crate::raw_host::RawHost;
 
 #[tokio::test(start_paused = true)]
-async fn every_stream_is_acknowledged_as_soon_as_it_is_open() {
+async fn every_stream_is_acknowledged_when_it_opens() {
     let mut host = RawHost::with_session().await;
     host.open(7).await;
     host.open(9).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_ping_is_answered_with_its_own_value() {
+async fn a_ping_is_answered_with_its_value() {
     let mut host = RawHost::with_session().await;
     host.ping(42).await;
     assert_eq!(
@@ -61,7 +61,7 @@ async fn the_router_answers_in_gos_bytes() {
         "[ff82 01 |Plugin.Type| 01 01 00] [0c 00 |FnRouter|]",
     )
     .await;
-    // A refusal has a body as well, and it is no nil interface: Go could not skip that.
+    // A refused call has a reply body too. It is not a nil interface, which Go could not skip.
     host.exchange(
         7,
         &format!("[ff82 01 |Plugin.Dance| 01 02 00] {NIL}"),
@@ -72,9 +72,9 @@ async fn the_router_answers_in_gos_bytes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_argument_in_many_messages_is_followed() {
+async fn an_argument_of_many_messages_is_decoded() {
     let mut host = RawHost::with_router().await;
-    // Written by Go 1.19 for reduced types under their real names.
+    // Written by Go 1.19, with fewer fields in each type.
     let first = "
         [10 00 |SetWeightAndVerifyWeightArgs|
             ff83 03 01 01 |SetWeightAndVerifyWeightArgs| 01 ff84 00 01 03
@@ -139,7 +139,7 @@ async fn an_argument_in_many_messages_is_followed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_with_an_id_nobody_issued_is_closed() {
+async fn a_stream_with_an_unknown_id_is_closed() {
     let mut host = RawHost::with_session().await;
     host.open(7).await;
     host.send(7, &[9, 0, 0, 0]).await;
@@ -150,7 +150,7 @@ async fn a_stream_with_an_id_nobody_issued_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_id_is_good_for_one_stream() {
+async fn an_id_is_valid_for_one_stream() {
     let mut host = RawHost::with_router().await;
     host.open(9).await;
     host.send(9, &[1, 0, 0, 0]).await;
@@ -186,9 +186,9 @@ async fn a_corrupt_stream_ends_the_session() {
     check_corrupt(host.ended().await, "plugin", "defined twice");
 }
 
-/// To the host, a VerifyWeight without an answer is an error, after which it promotes.
+/// The host handles a VerifyWeight without a reply as an error, and promotes.
 #[tokio::test(start_paused = true)]
-async fn an_argument_that_corrupts_the_stream_is_answered_before_the_session_ends() {
+async fn a_corrupt_argument_is_answered_before_the_session_ends() {
     let mut host = RawHost::with_router().await;
     host.exchange(
         7,
@@ -211,15 +211,15 @@ async fn a_body_where_a_header_should_be_ends_the_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_is_too_long_is_not_waited_for() {
+async fn a_message_that_is_too_long_is_refused_before_it_arrives() {
     let mut host = RawHost::with_session().await;
-    // 4 GiB announced.
+    // A message of 4 GiB is announced.
     host.send(1, &gob("fb 01 00 00 00 00")).await;
     check_corrupt(host.ended().await, "control", "more than 65536 bytes");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_that_only_knocks_is_no_session() {
+async fn a_connection_that_closes_before_three_streams_is_not_a_session() {
     for streams in 0..3 {
         let mut host = RawHost::start();
         for stream in [1, 3, 5].into_iter().take(streams) {
@@ -233,7 +233,7 @@ async fn a_connection_that_only_knocks_is_no_session() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bytes_that_are_no_yamux_end_the_connection() {
+async fn bytes_that_are_not_yamux_end_the_connection() {
     let mut host = RawHost::with_session().await;
     host.write(&[1; 12]).await;
     assert!(matches!(
@@ -242,7 +242,7 @@ async fn bytes_that_are_no_yamux_end_the_connection() {
     ));
 }
 
-/// What is sent after a good start, and where.
+/// Bytes to send after a valid start, and the stream; 0 is the connection itself.
 fn hostile() -> impl Strategy<Value = (u8, Vec<u8>)> {
     let noise = prop::collection::vec(any::<u8>(), 0..64);
     let calls = prop::sample::select(vec![
@@ -252,7 +252,7 @@ fn hostile() -> impl Strategy<Value = (u8, Vec<u8>)> {
             "{REQUEST_DEF} [ff82 01 |Plugin.SetWeight| 00] [10 00 |SetWeightAndVerifyWeightArgs| ff84 00]"
         )),
     ]);
-    // A good call with one byte changed goes deeper than noise does.
+    // A valid call with one changed byte gets further than random bytes.
     let damaged =
         (calls, any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut call, at, value)| {
             let at = at.index(call.len());
@@ -274,7 +274,7 @@ proptest! {
         runtime.block_on(async {
             let mut host = RawHost::with_router().await;
             match stream {
-                // Straight into the connection.
+                // Directly to the connection.
                 0 => host.write(&bytes).await,
                 stream => host.send(stream, &bytes).await,
             }

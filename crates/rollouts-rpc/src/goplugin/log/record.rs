@@ -1,4 +1,4 @@
-//! One log record and its two spellings, as a value without clock or output.
+//! One log record and its two formats, without clock or output.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -6,13 +6,13 @@ use tracing::Level;
 
 use super::LogFormat;
 
-/// The host's line buffer is 64 KiB; a line stays below it even after a few more bytes of framing.
+/// Longest line in bytes. The host's line buffer is 64 KiB, and the difference leaves space for framing.
 const MAX_LINE: usize = 60 * 1024;
 
-/// What is left of the message when a record was too long: six bytes each, if all must be escaped.
+/// Longest message in a shortened record, in characters. An escaped character takes at most six bytes.
 const MAX_SHORTENED: usize = 8 * 1024;
 
-/// The greatest integer that survives the host's way through a 64-bit float.
+/// The largest integer that is exact in the 64-bit float to which the host decodes numbers.
 const MAX_EXACT_INTEGER: i128 = 1 << 53;
 
 #[derive(Debug)]
@@ -33,14 +33,13 @@ impl Record {
         }
     }
 
-    /// Sets a field by its tracing name. `message` is the text; `log.*` describes a record of the
-    /// `log` crate.
+    /// Sets a field by its name in tracing. `message` is the text of the record; `log.*` are the metadata of a record of the `log` crate.
     pub(super) fn set(&mut self, name: &str, value: Value) {
         match (name, value) {
             ("message", Value::String(text)) => self.message = text,
             ("log.target", Value::String(target)) => self.module = target,
             (name, _) if name.starts_with("log.") => {}
-            // Keys with `@` are the host's: one of a wrong type crashes it.
+            // The host reads keys with `@`, and crashes if the value has the wrong type.
             (name, value) => {
                 self.fields
                     .insert(name.trim_start_matches('@').to_owned(), value);
@@ -48,7 +47,7 @@ impl Record {
         }
     }
 
-    /// Takes over the fields of an enclosing span.
+    /// Adds the fields of an enclosing span.
     pub(super) fn inherit(&mut self, span: &Self) {
         self.fields.extend(
             span.fields
@@ -57,9 +56,9 @@ impl Record {
         );
     }
 
-    /// The record as one line with its newline.
+    /// Returns the record as one line with its newline.
     pub(super) fn to_line(&self, format: LogFormat, now: Timestamp) -> String {
-        let line = self.spell(format, now);
+        let line = self.format(format, now);
         if line.len() < MAX_LINE {
             return line;
         }
@@ -71,11 +70,11 @@ impl Record {
             message,
             fields,
         }
-        .spell(format, now)
+        .format(format, now)
     }
 
-    fn spell(&self, format: LogFormat, now: Timestamp) -> String {
-        // Exactly six fractional digits: the host's layout accepts nothing else.
+    fn format(&self, format: LogFormat, now: Timestamp) -> String {
+        // Go's layout in the host accepts exactly six fractional digits.
         let time = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
         match format {
             LogFormat::Json => self.json(time),
@@ -108,14 +107,14 @@ impl Record {
             };
             line.push_str(&format!(" {name}={value}"));
         }
-        // A message with a line break would smuggle in a record of its own.
+        // A line break in a message would start another record.
         let mut line = line.replace(char::is_control, " ");
         line.push('\n');
         line
     }
 }
 
-/// An integer as a JSON number, or as text when a float could not hold it.
+/// Returns an integer as a JSON number, or as text if a float cannot represent it exactly.
 pub(super) fn integer(value: impl Into<i128>) -> Value {
     let value = value.into();
     match i64::try_from(value) {
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_can_take_the_place_of_a_key_the_host_reads() {
+    fn a_field_cannot_replace_a_key_that_the_host_reads() {
         check(
             &record(
                 "m",
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn text_starts_with_the_level_a_host_looks_for() {
+    fn text_starts_with_the_level_that_a_host_parses() {
         check(
             &record(
                 "m",
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_the_log_crate_names_its_own_target() {
+    fn a_record_of_the_log_crate_keeps_its_target() {
         check(
             &record(
                 "m",
@@ -244,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_integer_a_float_cannot_hold_becomes_text() {
+    fn an_integer_that_is_not_exact_as_a_float_becomes_text() {
         assert_eq!(
             integer(9_007_199_254_740_992_i64),
             Value::from(9_007_199_254_740_992_i64)

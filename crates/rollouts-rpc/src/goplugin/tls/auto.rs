@@ -1,42 +1,46 @@
-//! AutoMTLS: each side makes a certificate for this one process and shows it to the other, the host
-//! in `PLUGIN_CLIENT_CERT`, the plugin in its handshake line (`server.go` and `mtls.go` in go-plugin).
+//! AutoMTLS: each side creates a certificate for this process and sends it to the other side, the host in `PLUGIN_CLIENT_CERT` and
+//! the plugin in its handshake line (`server.go` and `mtls.go` in go-plugin).
 
 use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
+use p521::ecdsa::{Signature, VerifyingKey, signature::Verifier as _};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, KeyPair};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{self, CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{
+    AlgorithmIdentifier, CertificateDer, InvalidSignature, PrivateKeyDer,
+    SignatureVerificationAlgorithm, UnixTime, alg_id,
+};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme,
 };
 
-use super::{Acceptor, p521};
+use super::Acceptor;
 
-/// The name in both certificates.
+/// The host name in both certificates.
 const NAME: &str = "localhost";
 
-/// Why AutoMTLS cannot be had.
+/// Why AutoMTLS could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// What the host sent is no certificate.
+    /// The host's certificate is not valid.
     #[error("PLUGIN_CLIENT_CERT holds no certificate in PEM; the host has to send its own")]
     HostCertificate(#[source] rustls::pki_types::pem::Error),
-    /// No certificate could be made.
+    /// The plugin's certificate could not be created.
     #[error("cannot make a certificate for the plugin")]
     OwnCertificate(#[source] rcgen::Error),
-    /// TLS could not be set up with it.
+    /// TLS could not be set up with the certificate.
     #[error("cannot set up TLS")]
     Config(#[source] rustls::Error),
 }
 
 impl Acceptor {
-    /// Lets in none but the host whose certificate is `host`, in PEM. The text is this side's
-    /// certificate, for the handshake line: its DER in base64 without padding.
+    /// Returns an acceptor that accepts only the host with the certificate `host`, in PEM. The text is the plugin's certificate for the
+    /// handshake line: DER in base64 without padding.
     ///
     /// # Errors
     ///
@@ -82,23 +86,23 @@ fn config(
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(Arc::new(verifier))
         .with_single_cert(vec![certificate], key)?;
-    // A gRPC host insists on it; one that speaks net/rpc offers no protocol.
+    // A gRPC host requires this protocol; a net/rpc host offers none.
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }
 
-/// Accepts one certificate, compared byte by byte, from a peer that has its key.
+/// Accepts one certificate, compared byte by byte, from a peer that proves that it has the key.
 #[derive(Debug)]
 struct OnlyHost {
     host: CertificateDer<'static>,
-    /// Every algorithm but P-521.
+    /// All algorithms except P-521.
     others: WebPkiSupportedAlgorithms,
 }
 
 impl OnlyHost {
     fn algorithms(&self, scheme: SignatureScheme) -> &WebPkiSupportedAlgorithms {
         match scheme {
-            SignatureScheme::ECDSA_NISTP521_SHA512 => &p521::ALGORITHMS,
+            SignatureScheme::ECDSA_NISTP521_SHA512 => &P521,
             _ => &self.others,
         }
     }
@@ -141,8 +145,40 @@ impl ClientCertVerifier for OnlyHost {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let mut schemes = p521::ALGORITHMS.supported_schemes();
+        let mut schemes = P521.supported_schemes();
         schemes.extend(self.others.supported_schemes());
         schemes
+    }
+}
+
+/// ECDSA over P-521, in the form in which rustls looks up algorithms. go-plugin hosts sign with it (`mtls.go`), and ring does not
+/// implement it.
+const P521: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
+    all: &[&EcdsaP521Sha512],
+    mapping: &[(SignatureScheme::ECDSA_NISTP521_SHA512, &[&EcdsaP521Sha512])],
+};
+
+#[derive(Debug)]
+struct EcdsaP521Sha512;
+
+impl SignatureVerificationAlgorithm for EcdsaP521Sha512 {
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_P521
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_SHA512
+    }
+
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        let key = VerifyingKey::from_sec1_bytes(public_key).map_err(|_| InvalidSignature)?;
+        let signature = Signature::from_der(signature).map_err(|_| InvalidSignature)?;
+        key.verify(message, &signature)
+            .map_err(|_| InvalidSignature)
     }
 }

@@ -1,6 +1,6 @@
-//! A connection whose peer must keep reading: a write that makes no progress for 10 s fails.
+//! A connection on which a write fails if it makes no progress for 10 s.
 //!
-//! Without it, a host that stopped reading would hold the task and the buffer of every call forever.
+//! Without this deadline, a host that stops reading would hold the task and the buffer of every call forever.
 
 use std::io;
 use std::pin::Pin;
@@ -13,10 +13,11 @@ use tokio::time::{Sleep, sleep};
 /// yamux's `ConnectionWriteTimeout` in go's default configuration.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
+/// Adds the deadline to the writes of `IO`.
 #[derive(Debug)]
 pub(crate) struct WriteDeadline<IO> {
     io: IO,
-    /// Runs while a write is pending.
+    /// The deadline of the pending write, if any.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 
@@ -39,7 +40,7 @@ impl<IO> WriteDeadline<IO> {
     }
 }
 
-/// The error of a write whose host does not read.
+/// Returns the error of a write to a host that does not read.
 pub(crate) fn stuck() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the host has not read for 10 s")
 }
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_stops_reading_is_given_up() {
+    async fn a_write_to_a_peer_that_stops_reading_fails() {
         let (ours, _theirs) = duplex(4);
         let error = WriteDeadline::new(ours)
             .write_all(b"12345")
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_reads_slowly_is_not() {
+    async fn a_write_to_a_slow_peer_succeeds() {
         let (ours, mut theirs) = duplex(4);
         let slow = tokio::spawn(async move {
             let mut read = [0; 12];

@@ -1,14 +1,15 @@
-//! Where a Rollout is: its steps, its versions, and what gob left open about them.
+//! Methods of a Rollout: its steps, versions and Services, and the zeros that gob dropped.
 
 use crate::{
-    CanaryStep, CanaryStrategy, ObjectMeta, Rollout, RolloutSpec, RolloutStatus, TrafficRouting,
+    CanaryStep, CanaryStrategy, ObjectMeta, PingPong, Rollout, RolloutSpec, RolloutStatus,
+    TrafficRouting,
 };
 
-/// The annotation that counts a Rollout's revisions (`utils/annotations` in Argo Rollouts).
+/// The annotation with the revision of a Rollout (`utils/annotations` in Argo Rollouts).
 pub const REVISION_ANNOTATION: &str = "rollout.argoproj.io/revision";
 
 impl Rollout {
-    /// A Rollout of which only the key is known.
+    /// Returns a Rollout with only a namespace and a name.
     #[must_use]
     pub fn named(namespace: &str, name: &str) -> Self {
         let metadata = ObjectMeta {
@@ -22,11 +23,11 @@ impl Rollout {
         }
     }
 
-    /// Restores the zeros that gob dropped, in a Rollout that the controller sent:
+    /// Restores the zeros that gob dropped from a Rollout that the controller sent:
     ///
-    /// - a step that arrives empty was `setWeight: 0`, since validation refuses one with nothing set;
-    /// - an absent `currentStepIndex` was 0 if there are steps;
-    /// - absent `replicas` were 0, since the controller fills in the default before it reconciles.
+    /// - An empty step was `setWeight: 0`, because validation refuses an empty step.
+    /// - An absent `currentStepIndex` was 0 if there are steps.
+    /// - Absent `replicas` were 0, because the controller sets the default before it reconciles.
     #[must_use]
     pub fn restore_zeros(mut self) -> Self {
         for step in self.steps_mut() {
@@ -41,50 +42,50 @@ impl Rollout {
         self
     }
 
-    /// Fills in what the controller fills in before it reconciles and calls a plugin (`utils/defaults` in Argo Rollouts).
+    /// Sets the defaults that the controller sets before it reconciles and calls a plugin (`utils/defaults` in Argo Rollouts).
     #[must_use]
     pub fn with_defaults(mut self) -> Self {
         self.spec.replicas = Some(self.replicas());
         self
     }
 
-    /// `spec.strategy.canary`.
+    /// Returns `spec.strategy.canary`.
     #[must_use]
     pub fn canary(&self) -> Option<&CanaryStrategy> {
         self.spec.canary()
     }
 
-    /// `spec.strategy.canary.trafficRouting`.
+    /// Returns `spec.strategy.canary.trafficRouting`.
     #[must_use]
     pub fn traffic_routing(&self) -> Option<&TrafficRouting> {
         self.canary()?.traffic_routing.as_ref()
     }
 
-    /// The steps; none without a canary strategy.
+    /// Returns the steps; there are none without a canary strategy.
     #[must_use]
     pub fn steps(&self) -> &[CanaryStep] {
         self.spec.steps()
     }
 
-    /// The steps, to change them.
+    /// Returns the steps, mutable.
     pub fn steps_mut(&mut self) -> &mut [CanaryStep] {
         let canary = self.spec.strategy.canary.as_mut();
         canary.map_or(&mut [], |canary| &mut canary.steps)
     }
 
-    /// The step that is carried out; `None` after the last one, and without steps.
+    /// Returns the current step, or `None` after the last step or without steps.
     #[must_use]
     pub fn current_step(&self) -> Option<&CanaryStep> {
         self.steps().get(self.status.step_index()?)
     }
 
-    /// Number of Pods that are asked for: `spec.replicas`, or 1 (`utils/defaults` in Argo Rollouts).
+    /// Returns the desired number of Pods: `spec.replicas`, or 1 (`utils/defaults` in Argo Rollouts).
     #[must_use]
     pub fn replicas(&self) -> i32 {
         self.spec.replicas.unwrap_or(1)
     }
 
-    /// The weight that means all traffic: `maxTrafficWeight`, or 100.
+    /// Returns the weight of all traffic: `maxTrafficWeight`, or 100.
     #[must_use]
     pub fn max_traffic_weight(&self) -> i32 {
         let routing = self.traffic_routing();
@@ -93,7 +94,7 @@ impl Rollout {
             .unwrap_or(100)
     }
 
-    /// The revision that the controller counts in an annotation; 1 is the first deployment.
+    /// Returns the revision in the controller's annotation; the first deployment is 1.
     #[must_use]
     pub fn revision(&self) -> Option<u64> {
         self.metadata
@@ -105,13 +106,13 @@ impl Rollout {
 }
 
 impl RolloutSpec {
-    /// `strategy.canary`.
+    /// Returns `strategy.canary`.
     #[must_use]
     pub fn canary(&self) -> Option<&CanaryStrategy> {
         self.strategy.canary.as_ref()
     }
 
-    /// The steps; none without a canary strategy.
+    /// Returns the steps; there are none without a canary strategy.
     #[must_use]
     pub fn steps(&self) -> &[CanaryStep] {
         self.canary().map_or(&[], |canary| &canary.steps)
@@ -119,22 +120,22 @@ impl RolloutSpec {
 }
 
 impl RolloutStatus {
-    /// Position of the current step; the number of steps after the last one.
+    /// Returns the index of the current step. After the last step it is the number of steps.
     #[must_use]
     pub fn step_index(&self) -> Option<usize> {
         usize::try_from(self.current_step_index?).ok()
     }
 
-    /// Whether the spec asks for another version than the stable one. False before there is a stable version.
+    /// Returns whether the spec has another version than the stable one. It is false before there is a stable version.
     #[must_use]
     pub fn is_updating(&self) -> bool {
         !self.stable_rs.is_empty() && self.stable_rs != self.current_pod_hash
     }
 
-    /// Whether the tables of the Rollout may be split: the update is under way, or the canary still gets traffic. False
+    /// Returns whether the traffic of the Rollout may be split: an update is in progress, or the canary still has a weight. It is false
     /// before there is a stable version.
     ///
-    /// The phase does not tell: it is `Progressing` whenever a Pod is not ready, too.
+    /// It does not use the phase, which is also `Progressing` if a Pod is not ready.
     #[must_use]
     pub fn is_in_progress(&self) -> bool {
         let weights = self.canary.weights.as_ref();
@@ -142,17 +143,17 @@ impl RolloutStatus {
         !self.stable_rs.is_empty() && (self.is_updating() && !self.abort || has_traffic)
     }
 
-    /// Whether the version that the spec asks for is the stable one.
+    /// Returns whether the version in the spec is the stable one.
     #[must_use]
     pub fn is_promoted(&self) -> bool {
         !self.stable_rs.is_empty() && self.stable_rs == self.current_pod_hash
     }
 
-    /// The hash of the version that was the canary until it was promoted; `None` while it is not, and after a rollback.
+    /// Returns the hash of the promoted canary, or `None` before the promotion and after a rollback.
     ///
-    /// A rollback to the stable version also ends with one version in the spec and in the status. The recorded weights tell
-    /// the two apart: they name the hash of the last canary, as upstream asks in `isDynamicallyRollingBackToStable`
-    /// (`rollout/trafficrouting.go` in Argo Rollouts).
+    /// After a rollback to the stable version, spec and status have the same version too. The recorded weights distinguish the two cases:
+    /// they contain the hash of the last canary, as in `isDynamicallyRollingBackToStable` (`rollout/trafficrouting.go` in Argo
+    /// Rollouts).
     #[must_use]
     pub fn promoted_canary(&self) -> Option<&str> {
         let canary = &self.canary.weights.as_ref()?.canary.pod_template_hash;
@@ -160,10 +161,59 @@ impl RolloutStatus {
         is_promoted.then_some(canary)
     }
 
-    /// Whether the controller has seen the spec of this `metadata.generation`.
+    /// Returns whether the controller has observed this `metadata.generation`.
     #[must_use]
     pub fn has_observed(&self, generation: i64) -> bool {
         self.observed_generation.parse() == Ok(generation)
+    }
+}
+
+/// The two Services between which a canary moves traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Services<'a> {
+    /// The Service of the stable Pods; may be empty.
+    pub stable: &'a str,
+    /// The Service of the canary's Pods; may be empty.
+    pub canary: &'a str,
+}
+
+impl Rollout {
+    /// Returns the current stable and canary Services, or `None` without a canary strategy. See [`CanaryStrategy::services`].
+    #[must_use]
+    pub fn services(&self) -> Option<Services<'_>> {
+        Some(self.canary()?.services(&self.status))
+    }
+
+    /// Returns whether the Services exchange their roles at each promotion.
+    #[must_use]
+    pub fn is_ping_pong(&self) -> bool {
+        self.canary().is_some_and(|it| it.ping_pong().is_some())
+    }
+}
+
+impl CanaryStrategy {
+    /// Returns the current stable and canary Services. With ping-pong, they depend on the status
+    /// (`rollout/trafficrouting/service_helper.go` in Argo Rollouts).
+    #[must_use]
+    pub fn services<'a>(&'a self, status: &RolloutStatus) -> Services<'a> {
+        let (stable, canary) = match self.ping_pong() {
+            Some(PingPong {
+                ping_service: ping,
+                pong_service: pong,
+            }) if status.canary.stable_ping_pong == "ping" => (ping, pong),
+            Some(PingPong {
+                ping_service: ping,
+                pong_service: pong,
+            }) => (pong, ping),
+            None => (&self.stable_service, &self.canary_service),
+        };
+        Services { stable, canary }
+    }
+
+    /// Returns `pingPong`, or `None` if `stableService` or `canaryService` is set and takes precedence.
+    fn ping_pong(&self) -> Option<&PingPong> {
+        let is_named = !self.stable_service.is_empty() || !self.canary_service.is_empty();
+        self.ping_pong.as_ref().filter(|_| !is_named)
     }
 }
 
@@ -192,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_that_arrives_empty_was_set_weight_0() {
+    fn an_empty_step_was_set_weight_0() {
         let present = Some(Present {});
         let step = CanaryStep::default;
         check_step(step(), Some(0));
@@ -256,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_index_that_is_absent_is_0_if_there_are_steps() {
+    fn an_absent_step_index_is_0_if_there_are_steps() {
         check_index(2, None, Some(0));
         check_index(2, Some(1), Some(1));
         check_index(0, None, None);
@@ -276,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_canary_is_under_way() {
+    fn a_canary_is_in_progress() {
         let promoted = json!({"stableRS": "a", "currentPodHash": "a", "phase": "Progressing"});
         let updating = json!({"stableRS": "a", "currentPodHash": "b", "phase": "Degraded"});
         let aborted = json!({"stableRS": "a", "currentPodHash": "b", "abort": true});
@@ -284,12 +334,12 @@ mod tests {
         check_in_progress(promoted.clone(), false);
         check_in_progress(updating, true);
         check_in_progress(aborted.clone(), false);
-        // The first version: there is nothing to keep from changing.
+        // The first version: there is no stable version.
         check_in_progress(
             json!({"currentPodHash": "a", "phase": "Progressing"}),
             false,
         );
-        // On the way back with dynamicStableScale, traffic moves as the stable version grows.
+        // During a rollback with dynamicStableScale, the canary has a weight until the stable version is scaled up.
         for mut status in [promoted, aborted] {
             status["canary"] =
                 json!({"weights": {"canary": {"weight": 30}, "stable": {"weight": 70}}});
@@ -319,19 +369,19 @@ mod tests {
     }
 
     #[test]
-    fn a_promotion_is_told_from_a_rollback() {
+    fn a_promotion_is_distinguished_from_a_rollback() {
         check_promoted("b", "b", Some("b"), false, true);
         check_promoted("a", "b", Some("b"), false, false);
         check_promoted("a", "b", Some("b"), true, false);
         check_promoted("b", "b", Some("b"), true, false);
-        // Back to the stable version: the bad canary is recorded.
+        // A rollback to the stable version: the recorded hash is that of the canary.
         check_promoted("a", "a", Some("b"), false, false);
         check_promoted("a", "a", None, false, false);
         check_promoted("", "", Some(""), false, false);
     }
 
     #[test]
-    fn whether_the_controller_has_seen_the_spec() {
+    fn the_controller_has_observed_the_spec() {
         for (observed, expect) in [("7", true), ("6", false), ("", false), ("7b9", false)] {
             let status = RolloutStatus {
                 observed_generation: observed.to_owned(),
@@ -354,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn all_traffic_is_100_unless_the_rollout_says_otherwise() {
+    fn all_traffic_is_100_by_default() {
         let with = |max_traffic_weight| {
             let mut rollout = with_steps(Vec::new());
             let canary = rollout.spec.strategy.canary.as_mut();
@@ -366,5 +416,48 @@ mod tests {
         };
         assert_eq!((with(None), with(Some(1000))), (100, 1000));
         assert_eq!(Rollout::default().max_traffic_weight(), 100);
+    }
+
+    #[track_caller]
+    fn check_services(
+        stable: &str,
+        canary: &str,
+        stable_ping_pong: Option<&str>,
+        expect: (&str, &str),
+    ) {
+        let mut rollout = Rollout::default();
+        rollout.status.canary.stable_ping_pong = stable_ping_pong.unwrap_or_default().to_owned();
+        rollout.spec.strategy.canary = Some(CanaryStrategy {
+            stable_service: stable.to_owned(),
+            canary_service: canary.to_owned(),
+            ping_pong: stable_ping_pong.map(|_| PingPong {
+                ping_service: "ping-svc".to_owned(),
+                pong_service: "pong-svc".to_owned(),
+            }),
+            ..CanaryStrategy::default()
+        });
+        let (stable, canary) = expect;
+        assert_eq!(rollout.services(), Some(Services { stable, canary }));
+        assert_eq!(rollout.is_ping_pong(), stable.ends_with("-svc"));
+    }
+
+    #[test]
+    fn services_without_ping_pong() {
+        check_services("s", "c", None, ("s", "c"));
+        check_services("", "", None, ("", ""));
+        assert_eq!(Rollout::default().services(), None);
+    }
+
+    #[test]
+    fn with_ping_pong_the_stable_service_depends_on_the_status() {
+        check_services("", "", Some("ping"), ("ping-svc", "pong-svc"));
+        check_services("", "", Some("pong"), ("pong-svc", "ping-svc"));
+        check_services("", "", Some(""), ("pong-svc", "ping-svc"));
+    }
+
+    #[test]
+    fn a_named_service_takes_precedence_over_ping_pong() {
+        check_services("s", "", Some("ping"), ("s", ""));
+        check_services("", "c", Some("ping"), ("", "c"));
     }
 }

@@ -1,18 +1,72 @@
-//! Go's `time.Time`, which travels as the bytes of its own `GobEncode`.
+//! Go types without a Rust type of the same form in serde: `[]byte` and `time.Time`.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-// From 0001-01-01T00:00:00Z, where Go's clock begins, to 1970-01-01T00:00:00Z.
+/// A Go `[]byte`, also with another name such as `json.RawMessage`.
+///
+/// It is a basic type in gob, not a slice of numbers. So `Vec<u8>` has no [`GobType`](crate::GobType).
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "b\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl From<Vec<u8>> for Bytes {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<&[u8]> for Bytes {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_byte_buf(BytesVisitor)
+    }
+}
+
+struct BytesVisitor;
+
+impl de::Visitor<'_> for BytesVisitor {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("bytes")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+        Ok(Bytes(bytes.to_vec()))
+    }
+
+    fn visit_byte_buf<E: de::Error>(self, bytes: Vec<u8>) -> Result<Bytes, E> {
+        Ok(Bytes(bytes))
+    }
+}
+
+// Seconds from 0001-01-01T00:00:00Z, Go's zero time, to 1970-01-01T00:00:00Z.
 const YEAR_ONE_TO_UNIX: i64 = 62_135_596_800;
 
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
 /// An instant, as a Go `time.Time` value.
 ///
-/// The default is Go's zero time, 0001-01-01T00:00:00Z. As in Go it is left out when it is the value of a
-/// struct field, but not when it stands behind a pointer (`Option<Time>`).
+/// The default is Go's zero time, 0001-01-01T00:00:00Z. As in Go, it is omitted as the value of a struct field, but not behind a pointer
+/// (`Option<Time>`).
 ///
 /// Source: Go `time` package, `Time.MarshalBinary`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,8 +75,7 @@ pub struct Time {
     pub unix_seconds: i64,
     /// Nanoseconds within the second, below 1 000 000 000.
     pub nanos: u32,
-    /// How the sender would have displayed it: seconds east of UTC. `None` is UTC itself, which Go tells apart
-    /// from a zone that has no offset.
+    /// The zone of the sender, in seconds east of UTC. `None` is UTC, which Go distinguishes from a zone with offset 0.
     pub offset_seconds: Option<i32>,
 }
 
@@ -37,7 +90,7 @@ impl Default for Time {
 }
 
 impl Time {
-    /// An instant in UTC, `seconds` after 1970-01-01T00:00:00Z.
+    /// Returns the instant in UTC, `seconds` after 1970-01-01T00:00:00Z.
     pub fn from_unix(seconds: i64) -> Self {
         Self {
             unix_seconds: seconds,
@@ -45,15 +98,15 @@ impl Time {
         }
     }
 
-    /// True for Go's zero time, whatever its zone (Go `Time.IsZero`).
+    /// Returns whether this is Go's zero time in any zone (Go `Time.IsZero`).
     pub fn is_zero(&self) -> bool {
         self.unix_seconds == -YEAR_ONE_TO_UNIX && self.nanos == 0
     }
 
-    /// What Go's zero time looks like when it is not left out.
+    /// The encoding of Go's zero time.
     pub(crate) const ZERO_BYTES: [u8; 15] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-    // Version 1, or version 2 with one more byte for the seconds of the offset.
+    // Version 1 has 15 bytes. Version 2 has one more byte for the seconds of the offset.
     fn to_bytes(self) -> Result<([u8; 16], usize), &'static str> {
         let (minutes, seconds) = match self.offset_seconds {
             None => (-1, 0),

@@ -1,0 +1,235 @@
+//! The methods that a controller calls on each kind of plugin: their names, arguments and replies, in domain types.
+
+use std::collections::BTreeMap;
+
+use crate::error::PluginError;
+use crate::metric_provider::{AnalysisRun, Measurement, Metric};
+use crate::rollout::{Rollout, SetHeaderRoute, SetMirrorRoute, WeightDestination};
+use crate::step_plugin::{StepContext, StepResult};
+use crate::traffic_router::{DesiredWeight, PodHashes, Verification};
+
+/// The methods of one kind of plugin.
+pub(crate) trait Method: Copy + Send + Sync + 'static {
+    const ALL: &[Self];
+
+    /// Returns the method's name in Go, without the service.
+    fn name(self) -> &'static str;
+
+    /// Returns the method that a host calls as `Plugin.<name>`.
+    fn of_service_method(service_method: &str) -> Option<Self> {
+        let name = service_method.strip_prefix("Plugin.")?;
+        let mut all = Self::ALL.iter().copied();
+        all.find(|method| method.name() == name)
+    }
+}
+
+/// A call with its arguments.
+pub(crate) trait Call: Send + 'static {
+    type Method: Method;
+
+    fn method(&self) -> Self::Method;
+
+    /// Returns the namespace and name of the Rollout or AnalysisRun in the arguments.
+    fn object(&self) -> Option<(&str, &str)>;
+}
+
+/// Declares a [`Method`] whose variants have the names of the methods in Go.
+macro_rules! methods {
+    ($(#[$attribute:meta])* $name:ident { $($method:ident),* $(,)? }) => {
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum $name { $($method),* }
+
+        impl Method for $name {
+            const ALL: &[Self] = &[$(Self::$method),*];
+
+            fn name(self) -> &'static str {
+                match self { $(Self::$method => stringify!($method)),* }
+            }
+        }
+    };
+}
+
+methods! {
+    /// The methods of a traffic router (`rollout/trafficrouting/plugin/rpc/rpc.go` in Argo Rollouts).
+    RouterMethod {
+        InitPlugin,
+        Type,
+        UpdateHash,
+        SetWeight,
+        VerifyWeight,
+        SetHeaderRoute,
+        SetMirrorRoute,
+        RemoveManagedRoutes,
+    }
+}
+
+methods! {
+    /// The methods of a metric provider (`metricproviders/plugin/rpc/rpc.go` in Argo Rollouts).
+    MetricMethod {
+        InitPlugin,
+        Type,
+        Run,
+        Resume,
+        Terminate,
+        GarbageCollect,
+        GetMetadata,
+    }
+}
+
+methods! {
+    /// The methods of a step plugin (`rollout/steps/plugin/rpc/rpc.go` in Argo Rollouts).
+    StepMethod { InitPlugin, Type, Run, Terminate, Abort }
+}
+
+/// A call to a traffic router, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RouterCall {
+    /// [`TrafficRouter::init`](crate::TrafficRouter::init).
+    InitPlugin,
+    /// [`TrafficRouter::type_name`](crate::TrafficRouter::type_name).
+    Type,
+    /// [`TrafficRouter::update_hash`](crate::TrafficRouter::update_hash).
+    UpdateHash(Box<Rollout>, PodHashes, Vec<WeightDestination>),
+    /// [`TrafficRouter::set_weight`](crate::TrafficRouter::set_weight).
+    SetWeight(Box<Rollout>, DesiredWeight, Vec<WeightDestination>),
+    /// [`TrafficRouter::verify_weight`](crate::TrafficRouter::verify_weight).
+    VerifyWeight(Box<Rollout>, DesiredWeight, Vec<WeightDestination>),
+    /// [`TrafficRouter::set_header_route`](crate::TrafficRouter::set_header_route).
+    SetHeaderRoute(Box<Rollout>, SetHeaderRoute),
+    /// [`TrafficRouter::set_mirror_route`](crate::TrafficRouter::set_mirror_route).
+    SetMirrorRoute(Box<Rollout>, SetMirrorRoute),
+    /// [`TrafficRouter::remove_managed_routes`](crate::TrafficRouter::remove_managed_routes).
+    RemoveManagedRoutes(Box<Rollout>),
+}
+
+/// A reply of a traffic router.
+#[derive(Debug)]
+pub(crate) enum RouterReply {
+    Type(String),
+    Done(Result<(), PluginError>),
+    /// Never an error: after an error the controller does not ask again, and promotes without verification.
+    Verified(Verification),
+}
+
+/// A call to a metric provider, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MetricCall {
+    InitPlugin,
+    Type,
+    Run(Box<AnalysisRun>, Box<Metric>),
+    Resume(Box<AnalysisRun>, Box<Metric>, Box<Measurement>),
+    Terminate(Box<AnalysisRun>, Box<Metric>, Box<Measurement>),
+    GarbageCollect(Box<AnalysisRun>, Box<Metric>, usize),
+    GetMetadata(Box<Metric>),
+}
+
+/// A reply of a metric provider.
+#[derive(Debug)]
+pub(crate) enum MetricReply {
+    Type(String),
+    Done(Result<(), PluginError>),
+    Measured(Box<Result<Measurement, PluginError>>),
+    Metadata(Result<BTreeMap<String, String>, PluginError>),
+}
+
+/// A call to a step plugin, with its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StepCall {
+    InitPlugin,
+    Type,
+    Run(Box<Rollout>, StepContext),
+    Terminate(Box<Rollout>, StepContext),
+    Abort(Box<Rollout>, StepContext),
+}
+
+/// A reply of a step plugin.
+#[derive(Debug)]
+pub(crate) enum StepReply {
+    Type(String),
+    Initialized(Result<(), PluginError>),
+    Done(Result<StepResult, PluginError>),
+}
+
+impl Call for RouterCall {
+    type Method = RouterMethod;
+
+    fn method(&self) -> RouterMethod {
+        match self {
+            Self::InitPlugin => RouterMethod::InitPlugin,
+            Self::Type => RouterMethod::Type,
+            Self::UpdateHash(..) => RouterMethod::UpdateHash,
+            Self::SetWeight(..) => RouterMethod::SetWeight,
+            Self::VerifyWeight(..) => RouterMethod::VerifyWeight,
+            Self::SetHeaderRoute(..) => RouterMethod::SetHeaderRoute,
+            Self::SetMirrorRoute(..) => RouterMethod::SetMirrorRoute,
+            Self::RemoveManagedRoutes(..) => RouterMethod::RemoveManagedRoutes,
+        }
+    }
+
+    fn object(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::InitPlugin | Self::Type => None,
+            Self::UpdateHash(rollout, ..)
+            | Self::SetWeight(rollout, ..)
+            | Self::VerifyWeight(rollout, ..)
+            | Self::SetHeaderRoute(rollout, ..)
+            | Self::SetMirrorRoute(rollout, ..)
+            | Self::RemoveManagedRoutes(rollout) => Some(key(rollout)),
+        }
+    }
+}
+
+impl Call for MetricCall {
+    type Method = MetricMethod;
+
+    fn method(&self) -> MetricMethod {
+        match self {
+            Self::InitPlugin => MetricMethod::InitPlugin,
+            Self::Type => MetricMethod::Type,
+            Self::Run(..) => MetricMethod::Run,
+            Self::Resume(..) => MetricMethod::Resume,
+            Self::Terminate(..) => MetricMethod::Terminate,
+            Self::GarbageCollect(..) => MetricMethod::GarbageCollect,
+            Self::GetMetadata(_) => MetricMethod::GetMetadata,
+        }
+    }
+
+    fn object(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::InitPlugin | Self::Type | Self::GetMetadata(_) => None,
+            Self::Run(run, ..)
+            | Self::Resume(run, ..)
+            | Self::Terminate(run, ..)
+            | Self::GarbageCollect(run, ..) => Some((&run.namespace, &run.name)),
+        }
+    }
+}
+
+impl Call for StepCall {
+    type Method = StepMethod;
+
+    fn method(&self) -> StepMethod {
+        match self {
+            Self::InitPlugin => StepMethod::InitPlugin,
+            Self::Type => StepMethod::Type,
+            Self::Run(..) => StepMethod::Run,
+            Self::Terminate(..) => StepMethod::Terminate,
+            Self::Abort(..) => StepMethod::Abort,
+        }
+    }
+
+    fn object(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::InitPlugin | Self::Type => None,
+            Self::Run(rollout, _) | Self::Terminate(rollout, _) | Self::Abort(rollout, _) => {
+                Some(key(rollout))
+            }
+        }
+    }
+}
+
+fn key(rollout: &Rollout) -> (&str, &str) {
+    (&rollout.metadata.namespace, &rollout.metadata.name)
+}
