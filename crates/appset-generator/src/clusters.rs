@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gloo_types::Document;
 use strict_json::{Block, Problem};
 
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::keys::{Key, names};
 use crate::matching::LabelSelector;
 use crate::{Failure, ParameterSet};

@@ -7,12 +7,20 @@ use serde_json::Value;
 use strict_json::{Block, Problem};
 
 use crate::clusters::{ClusterAccess, Clusters, Namespaces, Watched};
+use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};
 use crate::profile::Profile;
 use crate::source::{Kind, Source, Sources};
-use crate::{Failure, FieldError, Query, Request, StaticSource};
+use crate::{Failure, Query, Request, StaticSource};
+
+/// Keys at the top of the configuration that do not hold an object.
+pub(crate) const TOP: &[Key] = &[Key::new(
+    "cluster",
+    "Argo CD's name of the cluster whose objects are read, if there is only one cluster",
+    "`in-cluster`",
+)];
 
 /// The configuration of an administrator.
 ///
@@ -224,79 +232,6 @@ impl Refresh {
             access: ClusterAccess::from_config(block)?,
         })
     }
-}
-
-/// An error in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// The text is not YAML.
-    #[error("the configuration is not YAML: {0}")]
-    Yaml(String),
-    /// A key is unknown or has an invalid value.
-    #[error(transparent)]
-    Key(#[from] Problem),
-    /// A parameter set has a value that templates cannot print as it was written.
-    #[error(transparent)]
-    Field(#[from] FieldError),
-    /// A set occurs twice: its two Applications would have the same name.
-    #[error("{0} repeats an earlier set: remove it")]
-    Twice(String),
-    /// A set has the key `input`, which the generator fills in.
-    #[error(
-        "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
-    )]
-    InputKey(String),
-    /// A profile names a source that is not configured.
-    #[error("{path} names the unknown source {source_name}: use one of {known}")]
-    UnknownSource {
-        /// The path of the list.
-        path: String,
-        /// The unknown name.
-        source_name: String,
-        /// The names of the configured sources.
-        known: String,
-    },
-    /// A source or a profile names a cluster that is not configured.
-    #[error("{path} names the unknown cluster {name}: use one of {known}")]
-    UnknownCluster {
-        /// The path of the key.
-        path: String,
-        /// The unknown name.
-        name: String,
-        /// The names of the configured clusters.
-        known: String,
-    },
-    /// `clusters` is empty.
-    #[error(
-        "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
-    )]
-    NoCluster,
-    /// Several clusters are configured, and it is unknown which of them has the Workspaces.
-    #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
-    NoManagementCluster(String),
-    /// `requestsWith` names a profile that is not configured.
-    #[error("{path} names the unknown profile {name}: use one of {known}")]
-    UnknownProfile {
-        /// The path of the key.
-        path: String,
-        /// The unknown name.
-        name: String,
-        /// The names of the configured profiles.
-        known: String,
-    },
-    /// A profile has `tagFrom`, but its requests cannot look up images.
-    #[error(
-        "{0} needs the source image-digests: set imageDigests, and list image-digests in the sources of the profile"
-    )]
-    TagsWithoutImages(String),
-    /// A static source has the name of another kind of source.
-    #[error("static.{0} has the name of another source: rename it")]
-    ReservedName(String),
-    /// The configuration has no source.
-    #[error(
-        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
-    )]
-    NoSource,
 }
 
 #[cfg(test)]

@@ -21,11 +21,11 @@ use self::delegation::{Delegation, Path, Place};
 use crate::clusters::{
     ALL, Allowed, ByCluster, Clusters, Place as Namespaces, Reach, in_each, objects_of,
 };
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::keys::Key;
+use crate::keys::Schema;
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
-use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
 /// The settings of the source.

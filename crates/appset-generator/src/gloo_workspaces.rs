@@ -9,11 +9,11 @@ use gloo_types::{
 use strict_json::Block;
 
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, objects_of};
-use crate::config::ConfigError;
+use crate::error::ConfigError;
+use crate::keys::Schema;
 use crate::keys::{Key, flag};
 use crate::matching::{LabelSelector, has_all, is_pattern, matches};
 use crate::set::Identity;
-use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
 /// The default namespace of Workspaces and KubernetesClusters in Gloo's management cluster.

@@ -21,11 +21,11 @@ pub use self::manifest::{
 pub use self::reference::{Platform, Proof, Reference};
 pub(crate) use self::reference::{is_tag, is_tag_character};
 use crate::clusters::Allowed;
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::failure::shown;
+use crate::keys::Schema;
 use crate::keys::{Key, flag, names};
 use crate::matching::matches;
-use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
 /// The largest number of images in one request.

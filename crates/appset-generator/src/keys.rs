@@ -1,18 +1,7 @@
-//! The keys of the configuration and the parameters of requests, with their documentation.
-//!
-//! The code that reads an object and the tables in `docs` take the names of keys from the same lists, so they cannot differ.
+//! A key of the configuration or parameter of a request, with its documentation, and how the values of parameters are read.
 
 use serde_json::Value;
 use strict_json::{Block, Problem};
-
-use crate::answer::Output;
-use crate::clusters::ClusterAccess;
-use crate::config::Refresh;
-use crate::image_digests::ImageDigests;
-use crate::profile::Profile;
-use crate::source::Kind;
-use crate::static_sets::StaticSource;
-use crate::tag_from::TagFrom;
 
 /// A key of the configuration, or a parameter of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +26,20 @@ impl Key {
             default,
         }
     }
+}
+
+/// The names of a kind of source, and the keys that it reads.
+pub(crate) struct Schema {
+    /// The name by which requests choose it.
+    pub(crate) name: &'static str,
+    /// Its key at the top of the configuration.
+    pub(crate) key: &'static str,
+    /// The keys of the object under `key`.
+    pub(crate) keys: &'static [Key],
+    /// The parameters of its requests, besides those of every source.
+    pub(crate) parameters: &'static [Key],
+    /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
+    pub(crate) output_key: &'static str,
 }
 
 /// Returns the names of `keys` for [`strict_json::Block`].
@@ -81,60 +84,4 @@ fn typed<T>(
             expected: expected.into(),
         }),
     }
-}
-
-/// The keys of one object, as a table of a page shows them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
-    /// The path of the object that has the keys. Empty at the top.
-    pub path: String,
-    /// The keys, one for each row.
-    pub keys: Vec<Key>,
-}
-
-/// Keys at the top of the configuration that do not hold an object.
-pub(crate) const TOP: &[Key] = &[Key::new(
-    "cluster",
-    "Argo CD's name of the cluster whose objects are read, if there is only one cluster",
-    "`in-cluster`",
-)];
-
-/// Returns the keys of the configuration, object by object.
-#[must_use]
-pub fn configuration() -> Vec<Table> {
-    let table = |path: &str, keys: Vec<Key>| Table {
-        path: path.to_owned(),
-        keys,
-    };
-    let mut tables = vec![
-        table("", TOP.to_vec()),
-        table("clusters.<name>", ClusterAccess::KEYS.to_vec()),
-        table("static.<name>", StaticSource::KEYS.to_vec()),
-    ];
-    for kind in Kind::ALL {
-        let schema = kind.schema();
-        tables.push(table(schema.key, schema.keys.to_vec()));
-        if kind == Kind::ImageDigests {
-            let registry = format!("{}.registries.<host>", schema.key);
-            tables.push(table(&registry, ImageDigests::REGISTRY_KEYS.to_vec()));
-        }
-    }
-    tables.push(table("profiles.<name>", Profile::KEYS.to_vec()));
-    tables.push(table("profiles.<name>.tagFrom", TagFrom::KEYS.to_vec()));
-    tables.push(table("refresh", Refresh::KEYS.to_vec()));
-    tables
-}
-
-/// Returns the parameters of every source.
-#[must_use]
-pub fn common_parameters() -> Vec<Key> {
-    Output::KEYS.to_vec()
-}
-
-/// Returns the parameters that only one source has, by the source's name.
-#[must_use]
-pub fn parameters() -> Vec<(&'static str, Vec<Key>)> {
-    Kind::ALL
-        .map(|kind| (kind.schema().name, kind.schema().parameters.to_vec()))
-        .into()
 }

@@ -18,13 +18,15 @@
 mod answer;
 mod clusters;
 mod config;
+mod error;
 mod failure;
 mod gloo_routes;
 mod gloo_workspaces;
 mod image_digests;
-pub mod keys;
+mod keys;
 mod matching;
 mod profile;
+pub mod reference;
 mod request;
 mod rollouts;
 mod set;
@@ -38,7 +40,8 @@ pub use answer::{Answer, EmptyAllowed, Guards, OnEmpty, Output};
 pub use clusters::{
     ByCluster, ClusterAccess, Clusters, NamespaceLabels, Namespaces, Place, Watched,
 };
-pub use config::{Config, ConfigError, Refresh};
+pub use config::{Config, Refresh};
+pub use error::ConfigError;
 pub use failure::{Code, Failure};
 pub use gloo_routes::{GlooRoutes, RouteQuery};
 pub use gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use strict_json::{Block, Problem};
 
 use crate::clusters::{Allowed, Clusters, Namespaces};
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::failure::shown;
 use crate::image_digests::ImageDigests;
 use crate::keys::{Key, names};

@@ -11,11 +11,11 @@ use route_planner::{DEFAULT_PLUGIN_NAMES, PluginConfig};
 use strict_json::Block;
 
 use crate::clusters::{Allowed, ByCluster, Clusters, Place, Reach, in_each, objects_of};
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::keys::Key;
+use crate::keys::Schema;
 use crate::matching::LabelSelector;
 use crate::set::{Identity, hosts};
-use crate::source::Schema;
 use crate::{Failure, Field, ParameterSet};
 
 /// The key at the top with the RouteTables.

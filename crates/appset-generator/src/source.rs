@@ -6,11 +6,11 @@ use serde_json::Value;
 use strict_json::Block;
 
 use crate::clusters::{Allowed, Clusters, Namespaces, Place, Watched};
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::gloo_routes::{GlooRoutes, RouteQuery};
 use crate::gloo_workspaces::{GlooWorkspaces, WorkspaceQuery};
 use crate::image_digests::{ImageDigests, ImageQuery};
-use crate::keys::{Key, names};
+use crate::keys::{Schema, names};
 use crate::rollouts::{RolloutQuery, Rollouts};
 use crate::static_sets::{StaticQuery, StaticSource};
 use crate::{Failure, Output};
@@ -59,20 +59,6 @@ pub(crate) enum Kind {
     GlooRoutes,
     Rollouts,
     GlooWorkspaces,
-}
-
-/// The names of a kind of source, and the keys that it reads.
-pub(crate) struct Schema {
-    /// The name by which requests choose it.
-    pub(crate) name: &'static str,
-    /// Its key at the top of the configuration.
-    pub(crate) key: &'static str,
-    /// The keys of the object under `key`.
-    pub(crate) keys: &'static [Key],
-    /// The parameters of its requests, besides those of every source.
-    pub(crate) parameters: &'static [Key],
-    /// Its key at the top of a parameter set. The parameter `outputKey` renames it.
-    pub(crate) output_key: &'static str,
 }
 
 impl Schema {

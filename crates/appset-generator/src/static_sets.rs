@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use strict_json::Block;
 
 use crate::answer::Output;
-use crate::config::ConfigError;
+use crate::error::ConfigError;
 use crate::keys::{Key, names};
 use crate::{Failure, Field, ParameterSet};
 

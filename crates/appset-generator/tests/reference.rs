@@ -6,11 +6,11 @@
 
 use std::{fmt::Write as _, fs, path::Path};
 
-use appset_generator::keys::{self, Key};
+use appset_generator::{Key, reference};
 
 #[test]
 fn the_reference_is_what_the_generator_reads() {
-    let configuration = keys::configuration().into_iter().flat_map(|table| {
+    let configuration = reference::configuration().into_iter().flat_map(|table| {
         let keys = table.keys.into_iter();
         keys.map(move |key| match table.path.as_str() {
             "" => (key.name.to_owned(), key),
@@ -23,11 +23,11 @@ fn the_reference_is_what_the_generator_reads() {
             ("configuration".to_owned(), table("key", configuration)),
             (
                 "parameters".to_owned(),
-                table("key", named(keys::common_parameters())),
+                table("key", named(reference::common_parameters())),
             ),
         ],
     );
-    let sources = keys::parameters().into_iter().map(|(source, keys)| {
+    let sources = reference::parameters().into_iter().map(|(source, keys)| {
         let text = table("parameter", named(keys));
         (format!("parameters of {source}"), text)
     });

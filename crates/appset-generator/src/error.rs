@@ -1,0 +1,78 @@
+//! The errors of a configuration.
+
+use strict_json::Problem;
+
+use crate::FieldError;
+
+/// An error in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not YAML.
+    #[error("the configuration is not YAML: {0}")]
+    Yaml(String),
+    /// A key is unknown or has an invalid value.
+    #[error(transparent)]
+    Key(#[from] Problem),
+    /// A parameter set has a value that templates cannot print as it was written.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+    /// A set occurs twice: its two Applications would have the same name.
+    #[error("{0} repeats an earlier set: remove it")]
+    Twice(String),
+    /// A set has the key `input`, which the generator fills in.
+    #[error(
+        "{0} has the key input, under which the generator echoes the parameters of a request: rename it, or set inputs: []"
+    )]
+    InputKey(String),
+    /// A profile names a source that is not configured.
+    #[error("{path} names the unknown source {source_name}: use one of {known}")]
+    UnknownSource {
+        /// The path of the list.
+        path: String,
+        /// The unknown name.
+        source_name: String,
+        /// The names of the configured sources.
+        known: String,
+    },
+    /// A source or a profile names a cluster that is not configured.
+    #[error("{path} names the unknown cluster {name}: use one of {known}")]
+    UnknownCluster {
+        /// The path of the key.
+        path: String,
+        /// The unknown name.
+        name: String,
+        /// The names of the configured clusters.
+        known: String,
+    },
+    /// `clusters` is empty.
+    #[error(
+        "clusters is empty: add a cluster, or remove the key to read the cluster that the flags select"
+    )]
+    NoCluster,
+    /// Several clusters are configured, and it is unknown which of them has the Workspaces.
+    #[error("glooWorkspaces.cluster is missing: set it to the management cluster, one of {0}")]
+    NoManagementCluster(String),
+    /// `requestsWith` names a profile that is not configured.
+    #[error("{path} names the unknown profile {name}: use one of {known}")]
+    UnknownProfile {
+        /// The path of the key.
+        path: String,
+        /// The unknown name.
+        name: String,
+        /// The names of the configured profiles.
+        known: String,
+    },
+    /// A profile has `tagFrom`, but its requests cannot look up images.
+    #[error(
+        "{0} needs the source image-digests: set imageDigests, and list image-digests in the sources of the profile"
+    )]
+    TagsWithoutImages(String),
+    /// A static source has the name of another kind of source.
+    #[error("static.{0} has the name of another source: rename it")]
+    ReservedName(String),
+    /// The configuration has no source.
+    #[error(
+        "the configuration has no source: set static, imageDigests, glooRoutes, rollouts or glooWorkspaces in it"
+    )]
+    NoSource,
+}
