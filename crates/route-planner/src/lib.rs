@@ -72,7 +72,7 @@ pub use intent::{
 };
 pub use mirror_policy::{PolicyChange, belongs_to};
 pub use observe::{Observation, observe};
-pub use ownership::{ANNOTATION, fnv1a, mark, marked};
+pub use ownership::{ANNOTATION, mark, marked};
 pub use plan::{DestinationChange, Edit, OtherAnnotations, Plan, Skip, SkipReason, Warning};
 pub use planning::is_rest;
 pub use restore::{at_rest, involved, managed_by, restore};

@@ -134,7 +134,7 @@ pub(crate) fn label_value(text: &str) -> String {
 }
 
 /// The 64-bit FNV-1a hash of a text. It must never change, since labels in tables contain it.
-pub fn fnv1a(text: &str) -> u64 {
+pub(crate) fn fnv1a(text: &str) -> u64 {
     let mut hash = Fnv::default();
     hash.bytes(text.as_bytes());
     hash.finish()
