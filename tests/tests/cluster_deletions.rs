@@ -25,8 +25,8 @@ const RELEASE: Release = Release::V1_9;
 const NAME: &str = "demo";
 /// Seconds until a table is restored, instead of 30.
 const GC_AFTER: &str = "3";
-/// Shorter than that.
-const SOON: Duration = Duration::from_millis(500);
+/// Half of that, in which the plugin looks for such tables more than once.
+const SOON: Duration = Duration::from_millis(1500);
 /// Long enough for everything that would happen after that.
 const A_WHILE: Duration = Duration::from_secs(8);
 
