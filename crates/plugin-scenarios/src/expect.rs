@@ -59,7 +59,7 @@ pub(super) fn check(
             .get(&key)
             .and_then(Option::as_ref)
             .map(|table| with_marks(spec(table)));
-        let actual = actual.with_context(|| format!("{key} is gone"))?;
+        let actual = actual.with_context(|| format!("{key} was deleted"))?;
         same(&key, &actual, &expected)?;
     }
     if let Some(tables) = &call.tables {

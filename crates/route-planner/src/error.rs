@@ -247,7 +247,7 @@ pub enum Refusal {
     },
     /// Another Rollout with the same stable destination splits the route.
     #[error(
-        "{route} is split by Rollout {rollout}, which leads to {stable} as well: leave the route to one of them, or restore the table if Rollout {rollout} is gone"
+        "{route} is split by Rollout {rollout}, which leads to {stable} as well: leave the route to one of them, or restore the table if Rollout {rollout} was deleted"
     )]
     SplitByOther {
         /// The route.

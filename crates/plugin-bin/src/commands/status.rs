@@ -28,7 +28,7 @@ Examples:
 The plugin has added the routes marked with *. Parts that Rollouts have left in tables which they no longer use are listed \
 below; `restore` removes them.
 
-Exit codes: 0 all is well; 1 a Rollout cannot be carried out, Gloo refuses a table, or something was left behind; \
+Exit codes: 0 no problem was found; 1 a Rollout cannot be carried out, Gloo refuses a table, or something was left behind; \
 2 the command line is wrong; 3 the cluster cannot be read.")]
 pub(crate) struct Args {
     /// Only Rollouts of this namespace.
