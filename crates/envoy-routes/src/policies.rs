@@ -12,7 +12,7 @@ use crate::backend::{Backend, Port};
 use crate::delegation::Leaf;
 use crate::{DefaultRetries, Objects, Reason, Refusal, Untranslated, action, fields};
 
-/// The denominator of Envoy's fractions, and its millionths per percent.
+/// The denominator of Envoy's fractions, and how many millionths one percent is.
 const DENOMINATOR: &str = "MILLION";
 const PER_PERCENT: f64 = 10_000.0;
 

@@ -6,7 +6,7 @@
 //! reads. These copies cannot be serialised; changes are JSON Patch operations on the raw document.
 //!
 //! Decoding is tolerant: unknown fields are ignored, and enums accept unknown values. A value of the wrong type is an error
-//! that names its path. [`violations`] returns the constraints that Gloo would enforce.
+//! that names its path. [`violations`] returns the constraints of Gloo that a table violates.
 //!
 //! Field names and constraints follow the Gloo Platform API reference.
 

@@ -240,7 +240,7 @@ fn has_gap(list: &DestinationList<'_>, split: &Split, may_have_new: bool) -> boo
 enum Evidence {
     /// A destination that only planning can have inserted.
     Inserted,
-    /// Weights that sum to less than the recorded share, and no destination that is missing in the record.
+    /// Weights that sum to less than the recorded share, and every destination is in the record.
     Gap,
     /// Weights that sum to less than the recorded share.
     GapBesideNew,

@@ -83,7 +83,7 @@ pub struct Controller {
 pub enum Leadership {
     /// The controller is the leader, and remains so for the duration of a request.
     Leader,
-    /// There is no current Lease, and this controller has never held one: it runs without leader election.
+    /// No Lease exists, or the Lease is stale and this controller has never held one: it runs without leader election.
     Unknown,
     /// Another controller is the leader, or this one has not renewed the Lease in time.
     NotLeader,
@@ -123,8 +123,8 @@ impl Controller {
         with_instance.into_iter().chain([key(NAME)]).collect()
     }
 
-    /// Remembers the holder of a current Lease as this controller if the host names are equal. Call it right after the start of the
-    /// process, while the controller that started it is still the leader.
+    /// Remembers the first holder of a current Lease that has this controller's host name. Only a leader starts this process,
+    /// so if this is called right after the start, that holder is this controller.
     pub fn meet(&mut self, lease: &Lease, now: Timestamp) {
         let is_current = now.duration_since(lease.renewed) <= signed(lease.duration);
         if self.identity.is_none() && is_current && self.has_hostname(&lease.holder) {
@@ -161,7 +161,8 @@ impl Controller {
     fn judge(&self, lease: &Lease, now: Timestamp, request_timeout: Duration) -> Leadership {
         let age = now.duration_since(lease.renewed);
         if age > signed(lease.duration * ABANDONED_AFTER) {
-            // A controller that has held a Lease runs with leader election: it has lost the connection, or the clock was changed.
+            // A controller that has held a Lease runs with leader election: it has lost the connection, or the clock was
+            // changed.
             return match self.identity {
                 Some(_) => Leadership::NotLeader,
                 None => Leadership::Unknown,
@@ -247,7 +248,7 @@ mod tests {
         // Another controller on the same host, or a restarted container.
         check(Some("pod-1_a"), &[("pod-1_b", 1.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-1_a", 1.0)], Leader);
-        // The clock of the node was set forward by an hour: whoever holds the Lease, it is not left over.
+        // The clock of the node was set forward by an hour: whoever holds the Lease, it is not stale.
         check(Some("pod-1_a"), &[("pod-1_a", 3600.0)], NotLeader);
         check(Some("pod-1_a"), &[("pod-2_a", 3600.0)], NotLeader);
         // Two Leases.

@@ -54,7 +54,7 @@ struct Full {
     since: Instant,
 }
 
-/// What earlier calls of a pass tell SetWeight, which comes last but one. A pass ends with VerifyWeight. A Rollout with
+/// What SetWeight has to know of the earlier calls of a pass. A pass ends with SetWeight and VerifyWeight. A Rollout with
 /// another resource version belongs to another pass.
 #[derive(Debug)]
 struct Pass {
@@ -63,8 +63,8 @@ struct Pass {
     /// Whether RemoveManagedRoutes was called.
     ///
     /// The controller removes managed routes when they must not exist, and continues with SetWeight, or even SetHeaderRoute,
-    /// in the same pass (upstream `rollout/trafficrouting.go`). Only RemoveManagedRoutes shows this: later calls must not restore the
-    /// routes.
+    /// in the same pass (upstream `rollout/trafficrouting.go`). Only RemoveManagedRoutes shows this: later calls must not
+    /// restore the routes.
     has_removed: bool,
     /// Calls about managed routes that SetWeight has to retry.
     unfinished: Vec<IntentKind>,
