@@ -205,12 +205,12 @@ impl<'a> Roles<'a> {
     /// ping-pong, the canary destinations.
     pub(crate) fn anchors<'l, 'd>(
         &self,
-        owners: &'l DestinationList<'d>,
+        owner_list: &'l DestinationList<'d>,
         is_split: bool,
     ) -> Vec<&'l Destination<'d>> {
-        let stable = self.stable.listed(owners);
+        let stable = self.stable.listed(owner_list);
         if stable.is_empty() && (is_split || self.ping_pong) {
-            return self.canary.listed(owners);
+            return self.canary.listed(owner_list);
         }
         stable
     }
@@ -233,10 +233,10 @@ impl<'a> Roles<'a> {
     pub(crate) fn check_anchor(
         &self,
         route: &Route<'_>,
-        owners: &DestinationList<'_>,
+        owner_list: &DestinationList<'_>,
         is_split: bool,
     ) -> Result<(), Refusal> {
-        let anchors = self.anchors(owners, is_split);
+        let anchors = self.anchors(owner_list, is_split);
         self.stable.only(route, &anchors).map(|_| ())
     }
 }

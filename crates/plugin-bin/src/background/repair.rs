@@ -167,8 +167,8 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
 
     /// Schedules a repair if a table needs one.
     fn check_table(&self, scheduled: &mut Scheduled, table: &ObjectKey) {
-        let between = self.router.background();
-        let rollouts = between.standing().of_table(table);
+        let background = self.router.background();
+        let rollouts = background.standing().of_table(table);
         if rollouts.is_empty() {
             return;
         }
@@ -190,7 +190,7 @@ impl<S: Store, W: Watched, F: Fence> Repairer<S, W, F> {
                 Drift::Steady => WAIT,
                 Drift::Growing => GROWING_WAIT,
             };
-            let not_before = between.fights().changed(table, now);
+            let not_before = background.fights().changed(table, now);
             debug!(rollout = %part.rollout, route_table = %table, "changed by another client");
             let due = (now + wait).max(not_before);
             scheduled.changed(part, document.generation(), now, due);

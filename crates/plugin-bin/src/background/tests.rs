@@ -448,8 +448,8 @@ async fn a_new_call_takes_over_the_table() {
     let fixture = Fixture::at_25().await;
     fixture.write(with_shares(fixture.table(), [40, 60]));
     // The next pass removes managed routes, and the controller delays its SetWeight.
-    let told: Rollout = serde_json::from_value(rollout()).unwrap();
-    fixture.router.remove_managed_routes(&told).await.unwrap();
+    let called: Rollout = serde_json::from_value(rollout()).unwrap();
+    fixture.router.remove_managed_routes(&called).await.unwrap();
     let before = fixture.world.store.writes();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.writes_since(before), 0);
@@ -490,9 +490,9 @@ async fn an_owner_may_edit_at_rest_after_a_failed_weight_0() {
         what: "RouteTable mesh/web".into(),
         reason: "no".into(),
     });
-    let told: Rollout = serde_json::from_value(promoted).unwrap();
+    let called: Rollout = serde_json::from_value(promoted).unwrap();
     let rest = DesiredWeight { value: 0, max: 100 };
-    let failed = fixture.router.set_weight(&told, rest, &[]).await;
+    let failed = fixture.router.set_weight(&called, rest, &[]).await;
     assert!(failed.is_err());
     sleep(Duration::from_secs(1)).await;
     assert_eq!(fixture.table()["spec"], owners()["spec"]);

@@ -32,7 +32,7 @@ use crate::standing::{Standing, StandingIntents};
 /// The annotation with which the owner of a table turns off repairs.
 const REPAIR_ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/repair";
 
-/// State that calls share with the work between them.
+/// State that calls share with the work outside of calls.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     standing: Mutex<StandingIntents>,
@@ -85,7 +85,7 @@ pub(crate) enum Collected {
     Restored(About),
     /// It does not have to be restored.
     Skipped,
-    /// The API server does not know the kind Rollout, so no Rollout is known to be gone.
+    /// The API server does not know the kind Rollout, so it is not known which Rollouts were deleted.
     RolloutsUnknown,
     Failed,
 }

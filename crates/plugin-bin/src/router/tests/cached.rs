@@ -49,10 +49,10 @@ impl World {
         let store = Arc::new(store);
         let router = GlooRouter::new(store.clone(), policy);
         let router = Arc::new(router.with_call_timeout(Duration::from_secs(5)));
-        let (running, attending) = (store.clone(), router.clone());
+        let (running, maintained) = (store.clone(), router.clone());
         let tasks = [
             tokio::spawn(async move { running.run().await }),
-            tokio::spawn(async move { attending.maintain().await }),
+            tokio::spawn(async move { maintained.maintain().await }),
         ];
         Self {
             api,
@@ -98,8 +98,8 @@ impl World {
             stable: rollout.status.stable_rs.as_str().into(),
             canary: rollout.status.current_pod_hash.as_str().into(),
         };
-        let told: Result<(), RouterError> = self.router.update_hash(rollout, &hashes, &[]).await;
-        told.map_err(|error| error_chain(error.as_error()))?;
+        let updated: Result<(), RouterError> = self.router.update_hash(rollout, &hashes, &[]).await;
+        updated.map_err(|error| error_chain(error.as_error()))?;
         self.set_weight(rollout, weight).await?;
         let verified = self.verify(rollout, weight).await;
         verified.map_err(|error| error_chain(error.as_error()))?;
@@ -476,11 +476,11 @@ async fn d_10_cached_state_is_dropped_with_its_object() {
             world.api.put("rollouts", live);
             let mut rollout = updating();
             rollout.metadata.name = name;
-            let told = PodHashes {
+            let hashes = PodHashes {
                 stable: "s0".into(),
                 canary: "c0".into(),
             };
-            world.router.memory.record_hashes(&rollout, &told);
+            world.router.memory.record_hashes(&rollout, &hashes);
             let tables = [key()].into();
             world
                 .router
