@@ -12,7 +12,7 @@ use xshell::{Cmd, Shell, cmd};
 
 use crate::report::say;
 
-/// How many test files run at the same time: most of the time they wait for a controller.
+/// How many test files run at the same time. They wait for a controller most of the time.
 const AT_ONCE: usize = 2;
 
 /// Returns the command that runs test files, by name or pattern.
@@ -38,22 +38,19 @@ pub(crate) fn run_in_parallel(
     let names: Vec<&str> = files.iter().map(String::as_str).collect();
     command(sh, &names).arg("--no-run").run()?;
 
-    let directory = sh.current_dir();
-    let toolchain = sh.var_os("RUSTUP_TOOLCHAIN");
-    let queue = Mutex::new(names.into_iter());
+    // Made by the shell, so that they have its directory and its variables: with other variables, cargo would build again.
+    let commands = names.iter().map(|file| {
+        let cargo = command(sh, &[file]);
+        (*file, Command::from(cargo.envs(env.iter().cloned())))
+    });
+    let queue = Mutex::new(commands.collect::<Vec<_>>().into_iter());
     let failed = Mutex::new(Vec::new());
     let work = || -> anyhow::Result<()> {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let Some(file) = next else { return Ok(()) };
-            let mut cargo = Command::new("cargo");
-            cargo
-                .args(["test", "--locked", "--all-features", "--test", file])
-                .current_dir(&directory)
-                .envs(env.iter().map(|(name, value)| (name, value)));
-            if let Some(toolchain) = &toolchain {
-                cargo.env("RUSTUP_TOOLCHAIN", toolchain);
-            }
+            let Some((file, mut cargo)) = next else {
+                return Ok(());
+            };
             let output = cargo.output().context("cannot run cargo")?;
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             // One text, so that the outputs of two files do not mix.
