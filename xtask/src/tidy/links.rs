@@ -1,4 +1,5 @@
-//! Links between the documents lead to files and headings, and links of the site to other pages of the site.
+//! Links between the documents lead to files and headings, links of the site to other pages of the site, and the site has every
+//! page in `docs` that is not for maintainers.
 //!
 //! mdBook checks only the files that a page includes.
 
@@ -10,6 +11,8 @@ use xshell::Shell;
 use super::{SourceFile, files, tracked};
 
 const SUMMARY: &str = "docs/SUMMARY.md";
+/// Pages for maintainers, which are in the repository only.
+const NOT_ON_SITE: [&str; 2] = ["docs/decisions.md", "docs/maintainers/"];
 
 pub(super) fn check(sh: &Shell) -> anyhow::Result<Vec<String>> {
     Ok(compare(&files(sh, &[".md"])?, &tracked(sh)?))
@@ -23,6 +26,11 @@ fn compare(pages: &[SourceFile], tracked: &[String]) -> Vec<String> {
     let on_site: BTreeSet<String> = on_site.collect();
     let mut violations = Vec::new();
     for SourceFile { path, text } in pages {
+        let is_for_site = path.starts_with("docs/") && path != SUMMARY;
+        let is_for_site = is_for_site && !NOT_ON_SITE.iter().any(|other| path.starts_with(other));
+        if is_for_site && !on_site.contains(path) {
+            violations.push(format!("{path}: add it to {SUMMARY}"));
+        }
         let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         for (line, link) in Page::parse(text).links {
             if link.contains("://") || link.starts_with("mailto:") {
@@ -173,5 +181,15 @@ mod tests {
                 "docs/a.md:1: src/lib.rs is not on the site: add it to docs/SUMMARY.md, or name it in backticks",
             ],
         );
+    }
+
+    #[test]
+    fn planted_page_outside_of_the_summary() {
+        check(
+            "docs/b.md",
+            "text\n",
+            &["docs/b.md: add it to docs/SUMMARY.md"],
+        );
+        check("docs/maintainers/b.md", "text\n", &[]);
     }
 }
