@@ -1,5 +1,5 @@
-//! Rollouts that go away in the middle of an update, in every way that there is: what they left in a table is removed once, after
-//! the delay, and only if they are gone.
+//! Rollouts that are deleted during an update, in several ways. The plugin restores the table once, after the delay, and only if the
+//! Rollout is gone.
 
 #![expect(
     clippy::indexing_slicing,
@@ -25,9 +25,9 @@ const RELEASE: Release = Release::V1_9;
 const NAME: &str = "demo";
 /// Seconds until a table is restored, instead of 30.
 const GC_AFTER: &str = "3";
-/// Half of that, in which the plugin looks for such tables more than once.
+/// Half of [`GC_AFTER`], in which the plugin looks for such tables more than once.
 const SOON: Duration = Duration::from_millis(1500);
-/// Long enough for everything that would happen after that.
+/// Long enough for the plugin to act after [`GC_AFTER`], if it does.
 const A_WHILE: Duration = Duration::from_secs(8);
 
 #[tokio::test(flavor = "multi_thread")]
