@@ -1,6 +1,6 @@
 //! The traffic router: plans all selected tables, then writes those that change.
 //!
-//! [`read`] reads the inputs of a call, [`write`] decides which plans are written and carries them out, and
+//! [`read`] reads the inputs of a call, [`mod@write`] decides which plans are written and carries them out, and
 //! [`verification`] answers VerifyWeight. [`deadline`] divides the time of a call between reading and writing.
 
 mod background;
