@@ -176,7 +176,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
 
     page.does("kill", "it.plugin.starts === 2 && it.plugin.id !== null")
         .await?;
-    let reverted = "document.getElementById('log').innerText.includes('Git has another table')";
+    let reverted = "document.getElementById('log').innerText.includes('GitOps restores')";
     page.does("revert", reverted).await?;
     let written = "[...document.querySelectorAll('#log li')].filter(it => it.querySelector('details') && \
                    it.querySelector('code')?.textContent === 'SetWeight 25').length";

@@ -194,8 +194,8 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     // The controller may come before the plugin: it reconciles every 10 s.
     for reverts in 1..=5 {
         page.does("revert", "the table has the weights again", |it| {
-            it.count("fault: Git has another table") == reverts
-                && it.is_written_after("fault: Git has another table")
+            it.count("fault: GitOps restores the owner's table") == reverts
+                && it.is_written_after("fault: GitOps restores the owner's table")
                 && it.number("/weights/written") == 25
         })
         .await?;
