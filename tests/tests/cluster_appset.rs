@@ -1,5 +1,5 @@
-//! The sources of the ApplicationSet generator over a real API server: what is answered before it knows all objects, while
-//! they change, and while the API server is gone.
+//! The sources of the ApplicationSet generator with a real API server: its answers before it knows all objects, while they change,
+//! and while the API server is down.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::{Cluster, Generator, apply, appset_kustomization, delete, eventually, parse};
@@ -22,7 +22,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: generator}
 subjects: [{kind: ServiceAccount, name: generator, namespace: shop}]
 ";
 
-/// A generator that has the rights of a service account of namespace shop.
+/// A generator with the permissions of a service account in the namespace shop.
 struct Installed(Generator);
 
 impl Installed {
@@ -65,7 +65,7 @@ impl Installed {
     }
 }
 
-/// Lets the generator do this to RouteTables.
+/// Grants the generator these verbs on RouteTables.
 async fn allow(cluster: &Cluster, verbs: &[&str]) -> Result<()> {
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -108,7 +108,7 @@ async fn test(cluster: &mut Cluster) -> Result<()> {
 }
 
 async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
-    // Nothing is granted; then what there is no such kind of; then all but following it.
+    // First without a permission, then with permissions while the CRD is missing, then without permission to watch.
     let grant = |verb: &str| {
         format!(
             "503 RouteTables in namespace shop are not known: not allowed to {verb} routetables in namespace shop: grant it on routetables.networking.gloo.solo.io"
@@ -131,7 +131,7 @@ async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
         figures.check(200, &format!("{figure}{labels} 1\n"))?;
     }
 
-    // What happens is seen.
+    // Changes are observed.
     let api = parse(&table("api", "v1"))?;
     apply(cluster.client(), &api).await?;
     installed
@@ -141,7 +141,7 @@ async fn walk(cluster: &mut Cluster, installed: &Installed) -> Result<()> {
     let both = "in-cluster/shop/api/v2 in-cluster/shop/web/a";
     installed.come_to(both).await?;
 
-    // Without the API server nothing is.
+    // Without the API server no change is observed.
     cluster.stop_api_server();
     ensure!(installed.routes().await? == both);
     let other = eventually("something is seen again", async || {
@@ -222,7 +222,7 @@ async fn follow_workspaces(cluster: &Cluster) -> Result<()> {
     clusters(&["east", "west"]).await
 }
 
-/// Accounts and roles of the kustomization with its options for namespaces and refreshes, and none of its programs.
+/// Service accounts and roles of the kustomization with the components `namespaces` and `refresh`, without its workloads.
 fn rights() -> Result<Vec<DynamicObject>> {
     const KINDS: [&str; 5] = [
         "ServiceAccount",
@@ -241,7 +241,7 @@ fn rights() -> Result<Vec<DynamicObject>> {
     Ok(objects)
 }
 
-/// As `kubectl create rolebinding` makes it.
+/// The same object as `kubectl create rolebinding` creates.
 fn binding(namespace: &str) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -254,7 +254,7 @@ fn binding(namespace: &str) -> Result<DynamicObject> {
 
 const NAME: &str = "gloo-appset-generator";
 
-/// What Argo CD installs, as far as the API server has to know it.
+/// The CRD of Argo CD that the API server needs.
 const APPLICATION_SETS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -270,14 +270,14 @@ spec:
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 ";
 
-/// The one that [`Generator::ask`] asks for.
+/// The ApplicationSet that [`Generator::ask`] names.
 const APPLICATION_SET: &str = "
 apiVersion: argoproj.io/v1alpha1
 kind: ApplicationSet
 metadata: {name: any, namespace: argocd}
 ";
 
-/// A namespace, with a label or without.
+/// A namespace, with or without a label.
 fn namespace(name: &str, labels: &Value) -> Result<DynamicObject> {
     Ok(serde_json::from_value(json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": labels },
@@ -329,7 +329,7 @@ async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     installed.come_to("in-cluster/shop/web/a").await?;
     ensure!(installed.is_ready().await?, "it is not ready");
 
-    // A namespace that is new to it may not be missing from an answer.
+    // An answer must not lack a namespace that the generator does not know yet.
     apply(client, &[namespace("cart", &team)?]).await?;
     installed
         .come_to("503 RouteTables in namespace cart are not known: not allowed to list")
@@ -338,7 +338,7 @@ async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     let both = "in-cluster/cart/basket/a in-cluster/shop/web/a";
     installed.come_to(both).await?;
 
-    // An answer that has changed makes Argo CD ask, once.
+    // A changed answer triggers one request of Argo CD.
     apply(client, &parse(&table("web", "b"))?).await?;
     let first = annotated(cluster, None).await?;
     installed
@@ -351,7 +351,7 @@ async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     installed
         .come_to("in-cluster/cart/basket/a in-cluster/shop/web/c")
         .await?;
-    // So does a namespace that loses its label.
+    // A namespace that loses its label triggers one too.
     apply(client, &[namespace("cart", &json!({}))?]).await?;
     installed.come_to("in-cluster/shop/web/c").await?;
     let metrics = installed.0.look_at("/metrics").await?;
@@ -361,7 +361,7 @@ async fn walk_labels(cluster: &Cluster, installed: &Installed) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the ApplicationSet is annotated otherwise than `before`.
+/// Waits until the annotation of the ApplicationSet differs from `before`.
 async fn annotated(cluster: &Cluster, before: Option<&str>) -> Result<String> {
     const ANNOTATION: &str = "argocd.argoproj.io/application-set-refresh";
     let resource = ApiResource {

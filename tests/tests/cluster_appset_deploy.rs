@@ -1,5 +1,5 @@
-//! What `deploy/appset-generator` has for an administrator: applied to a real API server, run as the Deployment that is then
-//! there says, and asked as Argo CD would by the ConfigMap and the Secret.
+//! The manifests of `deploy/appset-generator`, applied to a real API server. The generator runs with the settings of the Deployment
+//! and is called with the ConfigMap and the Secret, as Argo CD does.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ const NAME: &str = "gloo-appset-generator";
 /// Runs a test in a cluster with an empty namespace for Argo CD.
 async fn in_cluster(test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<()> {
     let cluster = Cluster::start_empty().await?;
-    // So that the API server's own admission judges the Pods.
+    // With this label the API server's admission checks the Pods.
     let namespace = json!({
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -35,7 +35,7 @@ async fn in_cluster(test: impl AsyncFnOnce(&Cluster) -> Result<()>) -> Result<()
     cluster.stop().await
 }
 
-/// The Secret with tokens, each a name and a text.
+/// The Secret with these tokens, by name.
 async fn create_tokens(cluster: &Cluster, tokens: &[(&str, &str)]) -> Result<()> {
     let tokens = BTreeMap::from_iter(tokens.iter().copied());
     let secret = json!({
@@ -116,7 +116,7 @@ async fn sources_of_the_cluster_need_each_of_their_rights() -> Result<()> {
             .await?;
         }
 
-        // The role is there and bound, but the container has no token of the account.
+        // The role exists and is bound, but the container has no token of the account.
         apply(client, &chart).await?;
         apply(client, &appset_chart(&json!({ "config": SOURCES }))?).await?;
         let generator = cluster.start_deployed_generator(NAMESPACE, NAME).await?;
@@ -148,17 +148,17 @@ spec:
     forwardTo: {destinations: [{ref: {name: stable}}]}
 ";
 
-/// A role with one verb less in one rule.
+/// A role in which one rule lacks one verb.
 struct Less {
     role: DynamicObject,
     verb: String,
     group: String,
-    /// The first one of the rule.
+    /// The first resource of the rule.
     resource: String,
 }
 
 impl Less {
-    /// For each verb of each rule of the role that is among `objects`.
+    /// Returns one case for each verb of each rule of the role in `objects`.
     fn each(objects: &[DynamicObject]) -> Result<Vec<Self>> {
         let is_role =
             |it: &&DynamicObject| it.types.as_ref().is_some_and(|it| it.kind == "ClusterRole");
@@ -190,7 +190,7 @@ impl Less {
         Ok(all)
     }
 
-    /// Waits until the API server has heard of it, by a watch.
+    /// Waits until the API server enforces it: its authorizer watches roles.
     async fn apply(&self, cluster: &Cluster) -> Result<()> {
         apply(cluster.client(), std::slice::from_ref(&self.role)).await?;
         let account = format!("system:serviceaccount:{NAMESPACE}:{NAME}");
@@ -261,7 +261,7 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
             "tolerations": [{ "operator": "Exists" }],
             "affinity": { "nodeAffinity": {} },
         }))?;
-        // The definitions are those of Prometheus' operator, which is not here.
+        // The CRDs belong to the Prometheus Operator, which is not installed here.
         let total = objects.len();
         let of_operator = ["ServiceMonitor", "PrometheusRule"];
         objects.retain(|it| it.types.as_ref().is_some_and(|it| !of_operator.contains(&it.kind.as_str())));
@@ -285,7 +285,7 @@ async fn every_value_of_the_chart_makes_objects_that_are_accepted() -> Result<()
     .await
 }
 
-/// An administrator has the choice, and both are the same: `kubectl create rolebinding` makes what the chart has for a
+/// An administrator may use either; both give the same objects: `kubectl create rolebinding` creates what the chart has for a
 /// namespace.
 #[test]
 fn the_chart_is_the_kustomization() -> Result<()> {
@@ -333,7 +333,7 @@ fn the_chart_is_the_kustomization() -> Result<()> {
     Ok(())
 }
 
-/// Objects by kind and name, without the labels that only Helm has.
+/// Objects by kind and name, without the labels that only Helm sets.
 fn by_name(objects: Vec<DynamicObject>) -> Result<BTreeMap<String, Value>> {
     let named = objects.into_iter().map(|object| {
         let mut value = serde_json::to_value(&object)?;

@@ -57,7 +57,7 @@ async fn an_idle_reconcile_writes_nothing(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "idle").await?;
     let version = canary.table().await?.metadata.resource_version;
     for limit in [3, 4, 5] {
-        // A reconcile has run to its end when it has told which generation it saw.
+        // A reconcile is complete when the status has the observed generation.
         canary
             .change_spec(json!({ "revisionHistoryLimit": limit }))
             .await?;

@@ -1,4 +1,4 @@
-//! What else happens to real rollouts: header routes, experiments, full promotion, a plugin that dies, a table that two Rollouts share.
+//! More cases of real rollouts: header routes, experiments, full promotion, a killed plugin, and a table that two Rollouts share.
 
 #![expect(
     clippy::indexing_slicing,
@@ -20,7 +20,7 @@ const IN_EXPERIMENT: &str = "alien: demo-canary=25 demo-stable=55 exp-base=10 ex
 const WITH_HEADERS: &str = "header-canary: demo-canary; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 const WITH_HEADERS_AT_50: &str = "header-canary: demo-canary; alien: demo-canary=50 demo-stable=50; header-canary-2: demo-canary; shared: demo-canary=40 demo-stable=40 legacy=20; ratings: ratings";
 
-/// The pauses of [`header_steps`], and what is in force in each.
+/// The pauses of [`header_steps`], and the split during each.
 const HEADER_PAUSES: [(usize, &str); 4] = [
     (1, AT_25),
     (3, WITH_HEADERS),
@@ -82,13 +82,13 @@ async fn a_header_route_goes_along_with_the_weights(cluster: &Cluster) -> Result
     .await
 }
 
-/// What Applications are made of does not come and go with a canary: neither the weights nor the header routes are in it.
+/// The sets of the generator do not depend on the progress of a canary: they contain neither weights nor header routes.
 async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "generator").await?;
     let config = "{glooRoutes: {namespaces: [generator]}, rollouts: {namespaces: [generator]}}";
     let generator = Generator::start_with(config, "t", cluster.kubeconfig()).await?;
     let parameters = json!({ "source": "gloo-routes", "routeTableSelector": { "name": "demo" } });
-    // A label tells that all that came before it has been seen.
+    // When the label arrives, the generator has observed all earlier changes.
     let answer = async |step: &str| {
         canary
             .edit_table(|table| {
@@ -104,7 +104,7 @@ async fn a_canary_changes_no_answer_of_the_generator(cluster: &Cluster) -> Resul
         })
         .await
     };
-    // What the Rollout's set says of its state. There is one whatever that is.
+    // Waits for this state in the Rollout's set. The Rollout has a set in every state.
     let state = async |phase: &str, in_progress: bool| {
         eventually("the generator has seen the Rollout", async || {
             let parameters = json!({ "source": "rollouts" });
@@ -176,7 +176,7 @@ async fn a_header_route_that_somebody_removed_returns(cluster: &Cluster) -> Resu
         .edit_table(|table| table.data["spec"] = spec.clone())
         .await?;
     canary.splits(IDLE).await?;
-    // The controller does not watch RouteTables: something has to wake it.
+    // The controller does not watch RouteTables, so the test triggers a reconcile.
     canary
         .change_spec(json!({ "revisionHistoryLimit": 3 }))
         .await?;

@@ -1,8 +1,8 @@
-//! Real rollouts while something goes wrong all the time: programs that end, owners who edit, tools that revert, permissions
-//! that come and go. Whatever happens, the steps go on, no original is lost, and the table is its owner's in the end.
+//! Real rollouts under constant disturbances: programs that end, edits by owners, reverts by tools, permissions that change. In
+//! each case the steps continue, no original is lost, and at the end the table is what its owner wrote.
 //!
-//! Each test plays its disturbance for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES` and plays them all,
-//! again and again, for that long. With `CHAOS_SCRAPES` it keeps the plugin's metrics in that directory, each second, for
+//! Each test runs its disturbance for a few seconds. `cargo xtask soak --chaos` sets `CHAOS_MINUTES` and repeats all of them for
+//! that time. With `CHAOS_SCRAPES` it writes the plugin's metrics to that directory every second, for
 //! `tests/go/prometheus/picture`.
 
 #![expect(
@@ -57,7 +57,7 @@ async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<(Canary, Dyn
     Ok((canary, original))
 }
 
-/// Walks on from the pause at a quarter.
+/// Continues from the pause at a quarter to the promotion.
 async fn walk_on(canary: &Canary) -> Result<()> {
     canary.promote().await?;
     for (step, expected) in &PAUSES[1..] {
@@ -68,7 +68,7 @@ async fn walk_on(canary: &Canary) -> Result<()> {
     canary.healthy().await
 }
 
-/// Runs `disturb` again and again, `pause` apart, until `work` is done.
+/// Repeats `disturb` with `pause` in between, until `work` is done.
 async fn beside(
     work: impl Future<Output = Result<()>>,
     pause: Duration,
@@ -97,7 +97,7 @@ async fn a_plugin_that_is_killed_again_and_again(
     let canary = Canary::deploy(cluster, namespace).await?;
     let original = canary.table().await?;
     beside(walk(&canary), Duration::from_secs(2), async || {
-        // Between two processes there is none to kill.
+        // While the plugin restarts, there is no process to kill.
         if cluster.plugin()?.is_some() {
             cluster.kill_plugin().await?;
         }
@@ -155,9 +155,9 @@ async fn a_tool_that_reverts_the_table(cluster: &Cluster, namespace: &str) -> Re
     }
     let message = canary.event_after(&earlier, "TrafficDriftFight").await?;
     ensure!(message.contains(ARGO_CD), "{message}");
-    // After the third repair there is one in 10 s.
+    // After the third repair the next one waits 10 s.
     ensure!((3..=6).contains(&reverts), "{reverts} reverts");
-    // The controller's own calls do not wait.
+    // Calls of the controller do not wait.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
@@ -178,7 +178,7 @@ async fn a_table_that_is_deleted_and_created_from_git(
     canary.restores(&original).await
 }
 
-/// Removes what the plugin wrote beside the weights: its annotation, the labels of its routes, or both.
+/// Removes what the plugin wrote in addition to the weights: its annotation, the labels of its routes, or both.
 async fn marks_that_are_removed(cluster: &Cluster, namespace: &str) -> Result<()> {
     let (canary, original) = at_a_quarter(cluster, namespace).await?;
     let without_annotation = |table: &mut DynamicObject| {
@@ -265,8 +265,8 @@ fn shared() -> Vec<(&'static str, Shared)> {
     ]
 }
 
-/// Disturbances of a program. A plugin that has just started undoes no drift until the controller calls it again, and a failing
-/// API server fails the steps of other canaries.
+/// Disturbances of a program. A plugin that has just started repairs no drift until the controller calls it again, and a failing
+/// API server makes the steps of other canaries fail.
 fn alone() -> Vec<(&'static str, Alone)> {
     macro_rules! list {
         ($($test:ident),+ $(,)?) => { vec![$((stringify!($test), |cluster, namespace| $test(cluster, namespace).boxed_local())),+] };
@@ -283,7 +283,7 @@ fn namespace(test: &str, round: u32) -> String {
     format!("{}-{round}", test.replace('_', "-"))
 }
 
-/// Plays all disturbances, one after the other, until the time is over.
+/// Runs all disturbances, one after another, until the time is over.
 #[expect(clippy::print_stdout, reason = "a person reads it")]
 async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     let start = Instant::now();
@@ -330,8 +330,7 @@ async fn soak(cluster: &mut Cluster, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Deletes what a test leaves behind. There is no kube-controller-manager that would do so, and the controller would be busy
-/// with it for the rest of the time.
+/// Deletes the objects of a test. There is no kube-controller-manager to do it, and the controller would keep reconciling them.
 async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
     for (group, version, kind) in [
         ("argoproj.io", "v1alpha1", "Rollout"),
@@ -347,7 +346,7 @@ async fn clear(cluster: &Cluster, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// Counts the passes. Does not end by itself.
+/// Counts the passes until it is dropped.
 async fn count(passes: Arc<Mutex<Passes>>) -> Result<()> {
     loop {
         passes.lock().await.look().await?;

@@ -1,4 +1,4 @@
-//! The commands for people over a real API server, with the permissions of the controller and no others.
+//! The commands for people with a real API server, with exactly the permissions of the controller.
 
 use std::env;
 use std::fs;
@@ -31,7 +31,7 @@ fn nobody(cluster: &Cluster, directory: &TempDir) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A Rollout in the middle of an update, named after its stable Service.
+/// A Rollout during an update, with the name of its stable Service.
 fn rollout(namespace: &str, name: &str) -> Value {
     let selector = json!({ "name": "shop", "namespace": namespace });
     json!({
@@ -102,7 +102,7 @@ fn rollouts(cluster: &Cluster, namespace: &str) -> Api<DynamicObject> {
     )
 }
 
-/// Carries out what a command only shows.
+/// Applies the JSON patch that a command printed.
 async fn carry_out(tables: &Api<DynamicObject>, answer: &Answer) -> Result<()> {
     answer.check(0, &[])?;
     let patch: json_patch::Patch = serde_json::from_str(&answer.stdout)?;
@@ -237,7 +237,7 @@ async fn status_and_restore_follow_a_rollout_that_is_deleted_in_the_middle(
     Ok(())
 }
 
-/// The Rollout, its tables and its Services of `examples/manifests`, in an order in which they could come.
+/// The Rollout, the tables and the Services of `examples/manifests`, in a possible order of files.
 fn example(folder: &Path) -> Result<Vec<DynamicObject>> {
     let mut objects = Vec::new();
     for file in ["services.yaml", "route-table.yaml", "rollout.yaml"] {

@@ -60,7 +60,7 @@ async fn deletions(cluster: &mut Cluster) -> Result<()> {
                 .context("with its namespace")
         },
     )?;
-    // Nothing is tried again.
+    // The plugin does not repeat a write.
     proxy.take_seen();
     sleep(A_WHILE).await;
     let seen = proxy.take_seen();
@@ -104,7 +104,7 @@ async fn orphaned(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The garbage collector leaves the table to the calls of the new Rollout.
+/// The calls of the new Rollout restore the table, not the garbage collector of the plugin.
 async fn recreated_soon(cluster: &Cluster) -> Result<()> {
     let (canary, owners) = at_a_quarter(cluster, "recreated-soon").await?;
     let rollout = canary.rollout().await?;
@@ -139,7 +139,7 @@ async fn recreated_late(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// Creates the Rollout again as its manifest has it, and waits until it is healthy.
+/// Creates the Rollout again from its manifest, and waits until it is healthy.
 async fn recreate(canary: &Canary, deleted: DynamicObject) -> Result<()> {
     let mut rollout = deleted;
     let metadata = std::mem::take(&mut rollout.metadata);
@@ -152,8 +152,8 @@ async fn recreate(canary: &Canary, deleted: DynamicObject) -> Result<()> {
     canary.promoted().await
 }
 
-/// Nothing may be created in the namespace any more, Events neither. There is no namespace controller: the test deletes its
-/// objects, Rollouts first.
+/// The API server refuses new objects in a namespace that is being deleted, including Events. There is no namespace controller, so
+/// the test deletes the objects, Rollouts first.
 async fn with_its_namespace(cluster: &Cluster) -> Result<()> {
     let name = "with-its-namespace";
     let (canary, owners) = at_a_quarter(cluster, name).await?;
@@ -164,7 +164,7 @@ async fn with_its_namespace(cluster: &Cluster) -> Result<()> {
     canary.delete_table().await
 }
 
-/// Whoever deletes the CustomResourceDefinition deletes every Rollout, without meaning any of them.
+/// Deleting the CustomResourceDefinition deletes every Rollout, which is usually a mistake, so the plugin restores no table.
 async fn all_at_once(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client().clone());
     let (canary, owners) = at_a_quarter(cluster, "all-at-once").await?;
@@ -193,7 +193,7 @@ async fn all_at_once(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     ensure!(written.is_empty(), "{written:?}");
     canary.splits(AT_25).await?;
 
-    // Nobody brings the Rollout back: it was deleted after all.
+    // The definition is back without the Rollout, so the Rollout counts as deleted.
     apply(cluster.client(), &RELEASE.objects("crds")?).await?;
     canary.restores(&owners).await?;
     ensure!(split(&owners) == IDLE);

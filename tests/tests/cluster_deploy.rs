@@ -1,5 +1,5 @@
-//! What `deploy` has for an administrator: rendered over a release's own installation, applied to a real API server, and
-//! run by the released controller with the permissions, the Deployment and the ConfigMap that are then in the cluster.
+//! The manifests of `deploy`, rendered with the installation of a controller's release and applied to a real API server. The
+//! released controller runs with the permissions, the Deployment and the ConfigMap of the cluster.
 
 use anyhow::{Context as _, Result, ensure};
 use e2e_tests::walks::{AT_25, a_promoted_canary_returns_the_table};
@@ -17,7 +17,7 @@ const BINARY: &str = "rollouts-plugin-trafficrouter-glooplatform-linux-amd64";
 const ARGO_CD: &str = include_str!("../../deploy/argo-cd/application.yaml");
 const ROLE: &str = "argo-rollouts-gloo-platform";
 
-/// Runs a test in a cluster of its own, since an installation is there once.
+/// Runs a test in a separate cluster, because a cluster has one installation.
 async fn in_cluster(test: impl AsyncFnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
     let mut cluster = Cluster::start_empty().await?;
     cluster.create_controller_namespace().await?;
@@ -40,7 +40,7 @@ async fn the_init_container_brings_a_plugin_that_walks_a_canary() -> Result<()> 
     .await
 }
 
-/// Argo CD leaves alone what belongs to the manager that the recipe names. Whether it is told to is for the doctor to say.
+/// Argo CD ignores the fields of the field manager in the recipe. `doctor` reports an Application without the recipe.
 async fn argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster: &Cluster) -> Result<()> {
     let recipe: Value = serde_saphyr::from_str(ARGO_CD)?;
     let manager = recipe.pointer("/spec/ignoreDifferences/0/managedFieldsManagers/0");
@@ -80,7 +80,7 @@ async fn argo_cd_ignores_the_routes_while_a_canary_has_a_share(cluster: &Cluster
     Ok(())
 }
 
-/// The kind that Argo CD has for Applications, without its schema.
+/// Argo CD's CRD of Applications, without its schema.
 async fn install_applications(cluster: &Cluster) -> Result<()> {
     let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
     let schema = json!({ "type": "object", "properties": { "spec": open } });
@@ -103,7 +103,7 @@ async fn install_applications(cluster: &Cluster) -> Result<()> {
         .await
 }
 
-/// The doctor has the identity of the controller, whose permissions are therefore the least with which it reports nothing.
+/// `doctor` runs as the controller, so this checks the least permissions with which it reports no problem.
 async fn the_doctor_names_each_right_that_is_taken_away(cluster: &Cluster) -> Result<()> {
     let canary = Canary::deploy(cluster, "mirrored").await?;
     let mirror = json!({ "name": "header-canary", "match": [{ "path": { "prefix": "/" } }] });
@@ -139,7 +139,7 @@ async fn the_doctor_names_each_right_that_is_taken_away(cluster: &Cluster) -> Re
             let group = groups.and_then(<[_]>::first).context("no group")?;
             let resource = resources.and_then(<[_]>::first).context("no resource")?;
             let missing = format!("you may not {verb} {resource}.{group} in ");
-            // The API server hears of a change of its roles by a watch.
+            // The API server's authorizer learns of changed roles by a watch.
             eventually(&missing, async || {
                 run(&account, "doctor").await?.check(1, &[&missing])
             })

@@ -1,4 +1,4 @@
-//! Events of the plugin in a real API server, with the permissions that the released role grants and no others.
+//! Events of the plugin in a real API server, with exactly the permissions of the released role.
 
 use std::process::ExitCode;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 const COMPONENT: &str = "rollouts-plugin-trafficrouter-glooplatform";
 const NAMESPACE: &str = "events";
 
-/// As `kubectl describe` looks for them: by the uid of the object.
+/// Finds Events as `kubectl describe` does, by the uid of the object.
 async fn described(cluster: &Cluster, object: &DynamicObject, reason: &str) -> Result<Vec<Event>> {
     let uid = object.metadata.uid.as_deref().context("no uid")?;
     let name = object.metadata.name.as_deref().context("no name")?;
@@ -35,8 +35,8 @@ fn objects(cluster: &Cluster, group: &str, version: &str, kind: &str) -> Api<Dyn
     Api::namespaced_with(cluster.client().clone(), NAMESPACE, &resource)
 }
 
-/// D-36: a verdict of Gloo that the controller does not show is described with the Rollout and with the table. The controller asks
-/// every 10 s, and each time raises the count.
+/// The controller does not show that Gloo rejected a table. An Event on the Rollout and one on the table show it. The controller
+/// asks every 10 s, and each time the count is raised.
 async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
     cluster: &Cluster,
 ) -> Result<()> {
@@ -54,7 +54,7 @@ async fn a_refusal_of_gloo_is_described_with_the_rollout_and_the_table(
             .await?;
         Ok(())
     };
-    // From now on the plugin waits for Gloo's word.
+    // From now on the plugin waits for Gloo's status.
     gloo_says("ACCEPTED").await?;
     canary.change_image("registry.example.com/demo:2").await?;
     canary.splits(AT_25).await?;

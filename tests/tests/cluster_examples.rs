@@ -1,4 +1,4 @@
-//! The example router for ingress-nginx against the Kubernetes API, with the rights of the controller and no others.
+//! The example router for ingress-nginx with a real API server, with exactly the permissions of the controller.
 
 use std::env;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ fn stable_ingress() -> Value {
     })
 }
 
-/// Where each path leads, and the canary's annotations.
+/// Returns the Service of each path, and the annotations of the canary.
 fn shown(ingress: &Ingress) -> String {
     let rules = ingress
         .spec

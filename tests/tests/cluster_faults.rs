@@ -1,6 +1,6 @@
-//! Real rollouts while the API server is sick: its watches tell nothing or tell late, it is overloaded, it fails every request.
+//! Real rollouts while the API server has a fault: silent or late watches, overload, or an error for every request.
 //!
-//! Only the plugin's requests go through the proxy that makes it so, because the controller has to go on.
+//! Only the plugin's requests go through the proxy with the fault, because the controller must continue.
 
 #![expect(
     clippy::indexing_slicing,
@@ -37,7 +37,7 @@ async fn rollouts_go_on_while_the_api_server_is_sick() -> Result<()> {
     .await
 }
 
-/// In a cluster of its own, since it waits for more than a minute.
+/// It has a separate cluster, because it waits for more than a minute.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_watch_is_given_up() -> Result<()> {
     behind_proxy(silent_watches).await
@@ -62,7 +62,7 @@ async fn at_a_quarter(cluster: &Cluster, namespace: &str) -> Result<Canary> {
     Ok(canary)
 }
 
-/// Every second request has to be sent again after 5 s: the steps go on, and the passes of a Rollout at rest do not notice.
+/// Every second request must be repeated after 5 s. The steps continue, and passes of a Rollout at rest are not affected.
 async fn overloaded(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let resting = Canary::deploy(cluster, "resting").await?;
     resting.idle().await?;
@@ -86,7 +86,7 @@ async fn overloaded(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     Ok(())
 }
 
-/// Own writes come back late and out of step with the calls: each step is still one write.
+/// The plugin's own writes arrive late on its watch. Each step is still one write.
 async fn late_events(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let canary = Canary::deploy(cluster, "late").await?;
     let original = canary.table().await?;
@@ -94,7 +94,7 @@ async fn late_events(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let history = canary.watch_table().await?;
     walk(&canary).await?;
     canary.restores(&original).await?;
-    // What is still under way would be written now.
+    // A late write would arrive in this time.
     sleep(Duration::from_secs(10)).await;
     proxy.suffer(None);
     eventually("the watch has seen the last revision", async || {
@@ -105,7 +105,7 @@ async fn late_events(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     .await
 }
 
-/// The abort is carried out as soon as the API server answers, though requests have failed for long enough to open the breaker.
+/// The abort is carried out as soon as the API server answers, even if the circuit breaker is open.
 async fn aborted_while_it_fails(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let canary = at_a_quarter(cluster, "aborted").await?;
     let original = canary.table().await?;
@@ -123,7 +123,8 @@ async fn aborted_while_it_fails(cluster: &Cluster, proxy: &Proxy) -> Result<()> 
     Ok(())
 }
 
-/// A watch that tells nothing, as behind a half-open connection, is given up after 75 s, and what it hid is repaired then.
+/// A silent watch, as on a half-open connection, is closed after 75 s. The plugin then repairs the drift that the watch did not
+/// report.
 async fn silent_watches(cluster: &Cluster, proxy: &Proxy) -> Result<()> {
     let canary = at_a_quarter(cluster, "silent").await?;
     proxy.suffer(Some(Sickness::SilentWatches));

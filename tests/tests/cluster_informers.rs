@@ -1,5 +1,5 @@
-//! Our informers and kube-runtime's reflectors follow the same objects while the API server is restarted and etcd forgets
-//! old versions. In the end both have what the API server has.
+//! Our informers and kube-runtime's reflectors watch the same objects while the API server restarts and etcd is compacted. At the
+//! end both have the objects of the API server.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// `namespace/name` and version of each object.
 type Objects = BTreeMap<String, String>;
 
-/// What the API server has of a kind, and changes to it.
+/// The objects of a kind in the API server, and changes to them.
 struct Kind {
     client: Client,
     resource: ApiResource,
@@ -124,7 +124,7 @@ fn rollout(number: u64) -> Value {
     })
 }
 
-/// What an informer has.
+/// Returns the objects of an informer.
 fn known<K: Keep>(informer: &Informer<K>) -> Objects {
     let objects = informer.all();
     let shown = objects
@@ -133,7 +133,7 @@ fn known<K: Keep>(informer: &Informer<K>) -> Objects {
     shown.collect()
 }
 
-/// Follows a kind as kube-runtime does.
+/// Watches a kind with kube-runtime's reflector.
 fn reflect<R: Resource>(
     client: &Client,
     tasks: &mut JoinSet<()>,
@@ -151,7 +151,7 @@ fn reflected(store: &reflector::Store<DynamicObject>) -> Objects {
     store.state().iter().map(|object| shown(object)).collect()
 }
 
-/// Makes etcd forget all versions before `revision`.
+/// Compacts etcd up to `revision`.
 async fn compact(cluster: &Cluster, revision: &str) -> Result<()> {
     let body = json!({"revision": revision, "physical": true}).to_string();
     let mut etcd = TcpStream::connect(("127.0.0.1", cluster.etcd())).await?;
@@ -178,7 +178,7 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
         Kind::new::<Rollout>(&client, rollout),
     ];
     let store = Arc::new(KubeRouteStore::with_client(client.clone(), TIMEOUT));
-    // As the router follows them, and as the generator does.
+    // With the informers of the router and of the generator.
     let tables = Informer::new(Arc::clone(&store), TableKeeper::new(|_| Ok(Vec::new())));
     tables.follow_all();
     let rollouts = RolloutKeeper::new(Box::new(|_| PluginBlock::Absent));
@@ -209,7 +209,7 @@ async fn after_chaos_informers_have_what_reflectors_have(cluster: &mut Cluster) 
             .metadata
             .resource_version
             .context("a list without version")?;
-        // The first time while all are connected, then while none is.
+        // Compacts once while all are connected, and once while none is.
         if round == 0 {
             compact(cluster, &version).await?;
         } else {

@@ -1,7 +1,8 @@
-//! Two controllers of which one is the leader, and two processes of the plugin: only the leader's writes between the calls, and the
-//! next leader continues what the last one began.
+//! Two controllers with leader election, each with a process of the plugin: only the leader's plugin writes between the calls, and
+//! the next leader continues the update.
 //!
-//! All processes share a host name here, as with `hostNetwork`: the holder that a plugin saw first tells its controller from another.
+//! All processes have the same host name here, as with `hostNetwork`. A plugin recognises its controller by the holder of the Lease
+//! at its first call.
 
 #![expect(
     clippy::indexing_slicing,
@@ -26,16 +27,16 @@ use tokio::time::sleep;
 
 const IMAGE: &str = "registry.example.com/demo:2";
 const LEASE: &str = "argo-rollouts-controller-lock";
-/// Of an 8 s Lease, 5 s are left to write in with a timeout of 1 s.
+/// With a Lease of 8 s and this timeout of 1 s, the plugin may write for 5 s.
 const TIMEOUT: &str = "GLOO_PLUGIN_REQUEST_TIMEOUT";
 /// How many Rollouts a new leader finds at rest.
 const AT_REST: u64 = 60;
 /// Long enough for a repair.
 const A_WHILE: Duration = Duration::from_secs(4);
-/// The second of two names of one plugin.
+/// The second name of the plugin.
 const ANOTHER_NAME: &str = "example/gloo";
 
-/// Runs a test in a cluster of its own, without a controller so far.
+/// Runs a test in a separate cluster without a controller.
 async fn in_cluster(
     release: Release,
     test: impl AsyncFnOnce(&mut Cluster) -> Result<()>,
@@ -52,7 +53,7 @@ async fn a_leader_that_was_frozen_writes_nothing() -> Result<()> {
     frozen(Release::V1_9, None).await
 }
 
-/// The Lease has another name then.
+/// With an instance id the Lease has another name.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_with_an_instance_id_that_was_frozen_writes_nothing() -> Result<()> {
     frozen(Release::V1_10, Some("blue")).await
@@ -81,7 +82,7 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         canary.paused_at(1).await?;
         canary.splits(AT_25).await?;
 
-        // It has written nothing between the calls so far: the first call has told it who its controller is.
+        // It has not written between the calls yet. It learned the holder of the Lease with its first call.
         let mut frozen = cluster.take_controller()?;
         frozen.freeze()?;
         proxy.take_seen();
@@ -93,7 +94,7 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         let canary = canary.of_controller(cluster.controller()?);
         canary.idle().await?;
 
-        // Its plugin sees drift, and its controller does not know yet that it is no leader any more.
+        // Its plugin observes drift, and its controller does not know yet that it lost the Lease.
         frozen.thaw_plugins()?;
         let mut seen = Vec::new();
         eventually("the plugin asks who the leader is", async || {
@@ -111,7 +112,7 @@ async fn frozen(release: Release, instance: Option<&str>) -> Result<()> {
         canary.aborted().await?;
         canary.restores(&owners).await?;
 
-        // The controller may make a pass with what it knew when it was frozen, before it notices and ends.
+        // The controller may make one more pass with its outdated cache before it notices and exits.
         frozen.thaw()?;
         frozen.gives_up().await?;
         seen.extend(proxy.take_seen());
@@ -140,7 +141,7 @@ async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
         canary.paused_at(1).await?;
         canary.splits(AT_25).await?;
 
-        // The controller renews nothing, so that the Lease is what the test writes.
+        // A frozen controller does not renew the Lease, so the Lease has the values that the test writes.
         let controller = cluster.controller()?;
         controller.freeze()?;
         controller.thaw_plugins()?;
@@ -174,7 +175,7 @@ async fn a_leader_whose_clock_jumps_writes_nothing() -> Result<()> {
                 "{case}: {}",
                 split(&now)
             );
-            // Without a change the next case would have nothing to repair.
+            // An edit, so that the next revert is a change of the table.
             canary
                 .edit_table(|table| table.data["spec"]["weight"] = json!(1))
                 .await?;
@@ -264,7 +265,7 @@ async fn a_new_leader_reads_no_object_by_itself_for_rollouts_at_rest() -> Result
     .await
 }
 
-/// One controller then runs two processes, which know nothing of each other.
+/// One controller then runs two processes of the plugin, which do not know each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
     let release = Release::V1_9;
@@ -302,7 +303,7 @@ async fn a_plugin_with_two_names_writes_no_change_by_turns() -> Result<()> {
         let expected = [IDLE, AT_25, IDLE, AT_25, AT_50, AT_100, IDLE];
         eventually("the watch has seen the last revision", async || {
             let mut seen = history.splits();
-            // Each change is written once or twice.
+            // Each process may write each change.
             ensure!(
                 seen.windows(3).all(|it| it[0] != it[1] || it[1] != it[2]),
                 "{seen:#?}"

@@ -1,5 +1,5 @@
-//! Real rollouts in workload clusters, whose RouteTables are in a management cluster: an API server for each, with the account
-//! that `deploy` has for the last.
+//! Real rollouts in workload clusters whose RouteTables are in a management cluster. Each cluster has an API server, and the plugin
+//! uses the account of `deploy` in the management cluster.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const ACCOUNT: &str = include_str!("../../deploy/management-cluster/account.yaml
 const NAMESPACE: &str = "across";
 const RECORD: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
 
-/// The marks of a Rollout that was never seen stay 20 s: 20 times as long as those of one that was deleted.
+/// A table of a deleted Rollout is restored after 1 s, and one of a Rollout that was never seen after 20 times as long.
 const UNKNOWN_AFTER: Duration = Duration::from_secs(22);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,7 +48,7 @@ async fn workload_clusters_with_equal_names_leave_each_others_marks() -> Result<
     west.stop().await
 }
 
-/// The management cluster can still be reached then.
+/// The plugin can still reach the management cluster, but not the Lease in its own cluster.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_loses_its_api_server_writes_nothing() -> Result<()> {
     let (management, kubeconfig) = with_gloo().await?;
@@ -116,7 +116,7 @@ async fn with_gloo() -> Result<(Cluster, PathBuf)> {
     Ok((management, kubeconfig))
 }
 
-/// A cluster with Rollouts, whose plugin knows it by this name.
+/// A cluster with Rollouts, whose plugin has this `--cluster-name`.
 async fn workload(name: &str, kubeconfig: &Path) -> Result<Cluster> {
     let variables = [
         ("GLOO_PLUGIN_KUBECONFIG", kubeconfig),
@@ -133,7 +133,7 @@ async fn workload(name: &str, kubeconfig: &Path) -> Result<Cluster> {
 async fn equal_names(east: &Cluster, west: &Cluster, management: &Cluster) -> Result<()> {
     let in_east = Canary::deploy_across(east, management, NAMESPACE, "east").await?;
     let in_west = Canary::deploy_across(west, management, NAMESPACE, "west").await?;
-    // Without any Rollout nothing would be collected.
+    // In a cluster without any Rollout the plugin restores no table.
     Canary::deploy_across(west, management, "another", "another").await?;
     let original = in_west.table().await?;
     for canary in [&in_east, &in_west] {
@@ -177,8 +177,8 @@ async fn walk(local: &Cluster, management: &mut Cluster, flags: &str) -> Result<
         ],
     )?;
 
-    // While the management cluster is down the Rollout waits; the abort is carried out when it is back. A Rollout at rest does
-    // not notice.
+    // While the management cluster is down, the Rollout waits; the abort is carried out when the cluster is back. A Rollout at rest
+    // is not affected.
     let resting = Canary::deploy_across(local, management, "resting", "demo").await?;
     resting.idle().await?;
     let earlier = resting.events().await?;

@@ -1,4 +1,4 @@
-//! Real rollouts by the newest controller, and what it alone lets a plugin do: ping-pong and mirror steps.
+//! Real rollouts by the newest controller, with the features that only it offers to plugins: ping-pong and mirror steps.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ const BACK_AT_25: &str = "alien: demo-canary=75 demo-stable=25; shared: demo-can
 
 const MIRRORED: &str = "header-canary: demo-canary=25 demo-stable=75; alien: demo-canary=25 demo-stable=75; header-canary-2: demo-canary=20 demo-stable=60 legacy=20; shared: demo-canary=20 demo-stable=60 legacy=20; ratings: ratings";
 
-/// Requests to be mirrored, beside a weight that changes meanwhile.
+/// Mirror steps with a weight that changes in between.
 fn mirror_steps() -> serde_json::Value {
     let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
     let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
@@ -93,7 +93,7 @@ async fn an_abort_keeps_the_stable_service(cluster: &Cluster) -> Result<()> {
     canary.restores(&original).await
 }
 
-/// A folder of `examples/manifests`, and what `status` shows in the middle of its update.
+/// A folder of `examples/manifests`, and the output of `status` during its update.
 const EXAMPLES: &[(&str, &str)] = &[
     ("experiment", "-baseline 5, reviews-"),
     ("header-route", "testers *"),

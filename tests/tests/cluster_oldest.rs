@@ -1,4 +1,4 @@
-//! Real rollouts by the oldest controller that has plugins, which passes them no arguments and knows no checksum of a file.
+//! Real rollouts by the oldest controller with plugins. It does not support arguments and checksums of plugins.
 
 use std::process::ExitCode;
 

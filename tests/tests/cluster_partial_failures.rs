@@ -37,11 +37,11 @@ struct Table {
     reason: Option<&'static str>,
 }
 
-/// What happens to a table in the middle of the rollout.
+/// The fault of a table during the rollout.
 enum Fault {
     Healthy,
     Deleted,
-    /// One of its routes has a weight that cannot be read.
+    /// One of its routes has an invalid weight.
     Malformed,
     /// The controller loses its permission for these verbs.
     Forbidden(&'static [&'static str]),

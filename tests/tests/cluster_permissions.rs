@@ -1,7 +1,6 @@
-//! Each permission that the plugin has, taken away: what is lost is what the doctor says, and nothing else.
+//! The plugin without each of its permissions: exactly the features that `doctor` names stop working.
 //!
-//! One controller runs a process of the plugin for each permission, which has all others. Each looks after the Rollout that
-//! names it.
+//! One controller runs a process of the plugin for each permission. The process has all other permissions, and a Rollout names it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,28 +21,28 @@ use plugin_bin::{Permission, permissions};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-/// The newest, because mirror steps are for plugins in it only.
+/// The newest release, because only it supports mirror steps for plugins.
 const RELEASE: Release = Release::V1_10;
-/// What `deploy` grants on top of the release.
+/// The permissions of `deploy` in addition to those of the release.
 const ADDED: &str = "argo-rollouts-gloo-platform";
 const STABLE: &str = "demo-stable";
 const CANARY: &str = "demo-canary";
-/// Drift that was undone.
+/// Counter of repaired drift.
 const REPAIRS: &str = r#"gloo_router_repairs_total{outcome="written"}"#;
 const HOLDS: &str = "gloo_router_guard_holds";
-/// Looks at a table that the API server refused. VerifyWeight does not tell the controller of them.
+/// Counter of refused reads of a table. VerifyWeight does not report them to the controller.
 const REFUSED: &str =
     r#"gloo_router_api_requests_total{cluster="local",verb="get",kind="RouteTable",code="403"}"#;
-/// Events of the plugin.
+/// Counter of the plugin's Events.
 const OWN_EVENTS: [&str; 2] = ["TrafficDriftRepaired", "PromotionHeld"];
 const OLD: &str = "old";
 const NEW: &str = "new";
-/// How long a feature is waited for that must work: a busy machine is slow.
+/// Timeout for a feature that must work, long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long a feature is waited for that must not work.
+/// Waiting time for a feature that must not work.
 const A_WHILE: Duration = Duration::from_secs(8);
 
-/// What a canary shows of the plugin.
+/// A feature of the plugin that a canary shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Feature {
     /// Traffic is shifted.
@@ -56,13 +55,13 @@ enum Feature {
     Promote,
     /// A promotion waits for Pods.
     Hold,
-    /// It goes on when they are there, without a call.
+    /// The promotion continues when the Pods are ready, without a call.
     Release,
-    /// What was done between the calls is told by Events.
+    /// The work between the calls causes Events.
     Events,
-    /// Nothing of a mirror step is left.
+    /// A mirror step is removed completely.
     Unmirror,
-    /// The same again is counted.
+    /// A repeated Event raises the count.
     Repeats,
 }
 
@@ -78,8 +77,7 @@ const ALL: [Feature; 9] = [
     Feature::Repeats,
 ];
 
-/// What the doctor says happens without a permission, and what a canary then lacks. Where nothing is repaired, nothing is
-/// told twice.
+/// The finding of `doctor` without a permission, and the features that then fail. Without repairs there is no repeated Event.
 const COSTS: [(&str, &[Feature]); 15] = [
     ("no traffic is shifted", &ALL),
     (
@@ -139,15 +137,15 @@ const COSTS: [(&str, &[Feature]); 15] = [
 /// A process without one permission, and its Rollout.
 struct Case {
     missing: Option<Permission>,
-    /// Of the user, its role, the context of the kubeconfig and the namespace.
+    /// Name of the user, its role, the context of the kubeconfig and the namespace.
     name: String,
-    /// Of the plugin.
+    /// Name of the plugin.
     plugin: String,
-    /// Where it serves its metrics.
+    /// Address of its metrics.
     metrics: String,
 }
 
-/// A Rollout that was promoted, or failed before.
+/// A Rollout that was promoted, or whose update failed.
 struct Promoted {
     works: BTreeSet<Feature>,
     canary: Canary,
@@ -167,13 +165,13 @@ impl Case {
                 metrics: listener.local_addr()?.to_string(),
                 name,
             });
-            // Until the last is known, so that they differ.
+            // The listeners stay open until all ports are known, so that the ports differ.
             held.push(listener);
         }
         Ok(cases)
     }
 
-    /// The role of the release with what `deploy` adds, less the permission.
+    /// The role of the release with the permissions of `deploy`, without this permission.
     async fn grant(&self, cluster: &Cluster, rules: &[PolicyRule]) -> Result<()> {
         let name = &self.name;
         let rules: Vec<_> = rules.iter().flat_map(|rule| self.without(rule)).collect();
@@ -213,7 +211,7 @@ impl Case {
         rules
     }
 
-    /// What works until the update is promoted.
+    /// Returns the features that work until the update is promoted.
     async fn update(&self, cluster: &Cluster) -> Result<Promoted> {
         let canary = Canary::deploy(cluster, &self.name).await?;
         let owners = canary.table().await?;
@@ -296,7 +294,7 @@ impl Case {
         Ok(())
     }
 
-    /// What else works, without further calls.
+    /// Returns the other features that work, without further calls.
     async fn afterwards(&self, cluster: &Cluster, promoted: Promoted) -> Result<BTreeSet<Feature>> {
         let Promoted {
             mut works,
@@ -327,7 +325,7 @@ impl Case {
         Ok(works)
     }
 
-    /// What has to work, and the exit code and a line of the doctor.
+    /// Returns the features that must work, and the expected exit code and a line of `doctor`.
     fn expected(&self) -> Result<(BTreeSet<Feature>, i32, String)> {
         let mut works = BTreeSet::from(ALL);
         let Some(missing) = self.missing else {
@@ -345,7 +343,7 @@ impl Case {
         Ok((works, 1, format!("{verb} {resource}")))
     }
 
-    /// Waits for what a feature does. Returns whether it came.
+    /// Waits for the effect of a feature. Returns whether it was observed.
     async fn comes(&self, feature: Feature, probe: impl AsyncFn() -> Result<bool>) -> Result<bool> {
         let (works, ..) = self.expected()?;
         let patience = if works.contains(&feature) {
@@ -367,7 +365,7 @@ impl Case {
         count(&self.metrics, series).await
     }
 
-    /// A new version, with the plugin of this case.
+    /// Starts a new version with the plugin of this case.
     fn new_version(&self) -> Value {
         let matches = json!([{ "method": { "exact": "GET" }, "path": { "prefix": "/" } }]);
         let mirror = json!({ "name": "header-canary", "percentage": 35, "match": matches });
@@ -385,7 +383,7 @@ impl Case {
         })
     }
 
-    /// Waits until the Rollout and the split are as wanted, or a call says that something is not allowed.
+    /// Waits for this state of the Rollout and for this split, or for a call that reports a missing permission.
     async fn leads_to(
         &self,
         canary: &Canary,
@@ -452,7 +450,7 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
         plugins: &plugins,
         variables: &[
             ("KUBECONFIG", &kubeconfig),
-            // A process collects nothing of Rollouts that name another one.
+            // A process does not restore tables of Rollouts that name another plugin.
             ("GLOO_PLUGIN_GC_AFTER", "86400".as_ref()),
         ],
         ..Setup::default()
@@ -460,7 +458,7 @@ async fn all_cases(cluster: &mut Cluster) -> Result<()> {
     cluster.register_and_start(RELEASE, setup).await?;
     let cluster = &*cluster;
     let updated = join_all(cases.iter().map(|case| case.update(cluster))).await;
-    // What is written from here on is not the answer to a call.
+    // From here on no call of the controller causes a write.
     let controller = cluster.controller()?;
     controller.freeze()?;
     controller.thaw_plugins()?;
@@ -498,7 +496,7 @@ async fn rules(cluster: &Cluster) -> Result<Vec<PolicyRule>> {
     Ok(rules)
 }
 
-/// Checks that `deploy` grants nothing that the doctor does not ask for.
+/// Checks that `doctor` asks for every permission that `deploy` grants.
 fn all_are_known(granted: &[PolicyRule]) -> Result<()> {
     let known = permissions();
     for rule in granted {

@@ -1,4 +1,4 @@
-//! Promotions by a real controller that wait for Pods. The Pods and the endpoints of the Services are the test's own.
+//! Promotions by a real controller that wait for Pods. The test creates the Pods and sets the endpoints of the Services.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,13 +14,13 @@ use tokio::time::sleep;
 
 const STABLE: &str = "demo-stable";
 const CANARY: &str = "demo-canary";
-/// The Pods of the version before, of the one that is promoted, and of the one after it.
+/// The Pods of the previous version, of the promoted version, and of the next version.
 const OLD: &str = "old";
 const NEW: [&str; 2] = ["new-1", "new-2"];
 const NEXT: &str = "next";
 const HELD: &str = "PromotionHeld";
 const RELEASED: &str = "PromotionReleased";
-/// Why it was, in the words of the Event.
+/// The reason in the Event.
 const COMPLETE: &str = "which leads to the new Pods";
 const BROKEN: &str = "are no longer those that were promoted";
 /// Longer than `settle` of most tests.
@@ -67,7 +67,7 @@ impl Shop {
         })
     }
 
-    /// The same after the promotion.
+    /// The same canary after its promotion.
     async fn held(cluster: &Cluster, namespace: &str, settle: &str) -> Result<Self> {
         let shop = Self::at_100(cluster, namespace, settle).await?;
         shop.canary.promote().await?;
@@ -80,7 +80,7 @@ impl Shop {
         self.canary.restores(&self.owners).await
     }
 
-    /// Waits for the end of a hold, or for none.
+    /// Waits for the end of a hold, if one ends.
     async fn ends(&self, change: Change, why: Option<&str>) -> Result<()> {
         change.happen(self).await?;
         let Some(why) = why else {
@@ -106,20 +106,20 @@ impl Shop {
     }
 }
 
-/// What happens during a hold.
+/// An event during a hold.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     /// The stable Service leads to these Pods.
     Stable(&'static [&'static str]),
-    /// The canary Service does.
+    /// The canary Service leads to these Pods.
     Canary(&'static [&'static str]),
-    /// The controller sees a new version. Written by the test, because the controller would also call the plugin.
+    /// The status has a new version. The test writes it, because the controller would also call the plugin.
     NewRevision,
     /// The Rollout is deleted.
     Deleted,
 }
 
-/// What happens, with which `settle`, and why the hold ends; `None` if it goes on.
+/// The events, `settle`, and the reason for the end of the hold; `None` if it continues.
 type Case = (&'static str, &'static str, Change, Option<&'static str>);
 
 const CASES: [Case; 8] = [
@@ -157,7 +157,7 @@ impl Change {
     }
 }
 
-/// The controller is frozen meanwhile: what is written is not the answer to a call.
+/// The controller is frozen, so that no call causes a write.
 async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
     let controller = cluster.controller()?;
     let shops = CASES.map(|(name, settle, ..)| Shop::held(cluster, name, settle));
@@ -182,7 +182,7 @@ async fn a_hold_ends_between_the_calls(cluster: &mut Cluster) -> Result<()> {
         ensure!(writes == expected, "{case:?}: {:#?}", history.splits());
     }
 
-    // A new process knows of no hold, until the controller asks again.
+    // A new process has no hold until the next call of the controller.
     let shop = shops.get(1).context("no such case")?;
     let earlier = shop.canary.events().await?;
     cluster.kill_plugin().await?;

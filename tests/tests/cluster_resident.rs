@@ -1,4 +1,4 @@
-//! What the plugin does between the calls of a real controller: it repairs drift, and restores tables whose Rollout is gone.
+//! The work of the plugin between the calls of a real controller: it repairs drift, and restores tables whose Rollout is gone.
 
 #![expect(
     clippy::indexing_slicing,
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 /// The plugin's annotation.
 const ANNOTATION: &str = "rollouts-plugin-trafficrouter-glooplatform/changes";
-/// Long enough for a repair, and far below the 15 minutes of a controller that has nothing to do.
+/// Long enough for a repair, and far below the controller's resync period of 15 minutes.
 const A_WHILE: Duration = Duration::from_secs(5);
 
 fn main() -> Result<ExitCode> {
@@ -67,7 +67,7 @@ async fn drift_is_repaired_during_a_pause(cluster: &Cluster) -> Result<()> {
     let event = canary.event("TrafficDriftRepaired").await?;
     ensure!(event.contains("abort the Rollout"), "{event}");
 
-    // The update goes on, and ends with what the owner wrote.
+    // The update continues, and ends with the table that the owner wrote.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await?;
@@ -93,7 +93,7 @@ async fn a_table_with_the_annotation_is_left_as_it_is(cluster: &Cluster) -> Resu
     let version = canary.table().await?.metadata.resource_version;
     sleep(A_WHILE).await;
     ensure!(canary.table().await?.metadata.resource_version == version);
-    // A call writes it.
+    // A call still writes the table.
     canary.promote().await?;
     canary.paused_at(3).await?;
     canary.splits(AT_50).await
@@ -139,7 +139,7 @@ async fn a_table_that_is_deselected_before_a_restart_is_restored(cluster: &Clust
     canary.change_image("registry.example.com/demo:2").await?;
     canary.paused_at(1).await?;
     canary.splits(AT_25).await?;
-    // The process that wrote the table does not come to restoring it.
+    // The process that wrote the table ends before it can restore it.
     let controller = cluster.controller()?;
     controller.freeze()?;
     let block = json!({ "routeTableSelector": { "names": ["kept"] } });

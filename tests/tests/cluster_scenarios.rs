@@ -1,6 +1,6 @@
-//! Every routing case of the plugin's own scenarios, against a real API server with the plugin's own permissions.
+//! All scenarios of the plugin with a real API server, with exactly the permissions of the plugin.
 //!
-//! The files are those of `crates/plugin-bin/tests/scenarios`. They take turns, because all use the same namespaces.
+//! The files are in `crates/plugin-bin/tests/scenarios`. They run one after another, because all use the same namespaces.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use route_store::KubeRouteStore;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
-/// Far above what a request takes.
+/// Far longer than a request takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a plugin without the right to patch says. Everything else it may do.
+/// The error of a plugin without permission to patch. It has all other permissions.
 const NOT_ALLOWED_TO_PATCH: &str = "
 tables:
   shop/shop: {http: [{name: r, forwardTo: {destinations: [reviews]}}]}
@@ -39,7 +39,7 @@ struct ApiServer {
 }
 
 impl ApiServer {
-    /// Deletes what an earlier scenario has left.
+    /// Deletes the objects of an earlier scenario.
     async fn clear(&self) -> Result<()> {
         for resource in [resource::<RouteTable>(), resource::<MirrorPolicy>()] {
             let everywhere = Api::<DynamicObject>::all_with(self.owner.clone(), &resource);

@@ -1,4 +1,4 @@
-//! Our host half against a plugin that is written in Go and served by the real go-plugin server: `go/rollouts/plugin`.
+//! Our host half with a plugin in Go on the real go-plugin server: `go/rollouts/plugin`.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,7 +43,7 @@ fn of<T: DeserializeOwned>(json: Value) -> T {
     serde_json::from_value(json).unwrap()
 }
 
-/// The Go plugin refuses one that is named `refused`.
+/// The plugin in Go returns an error for a Rollout named `refused`.
 fn rollout(name: &str) -> Rollout {
     of(json!({
         "metadata": {"name": name, "namespace": "shop"},
@@ -57,7 +57,7 @@ fn rollout(name: &str) -> Rollout {
     }))
 }
 
-/// The refusal names the call, the object, and the arguments as Go received them.
+/// The error contains the call, the object, and the arguments as Go received them.
 #[track_caller]
 fn check_refused<T: std::fmt::Debug>(outcome: Result<T, CallError>, call: &str, arguments: Value) {
     let Err(CallError::Router(text)) = outcome else {

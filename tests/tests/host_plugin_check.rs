@@ -1,4 +1,5 @@
-//! The conformance kit with plugins in Go, `go/rollouts/broken`: good ones, and one for each fault that the kit has to find.
+//! The conformance kit with plugins in Go, `go/rollouts/broken`: plugins without a fault, and one for each fault that the kit must
+//! find.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +15,7 @@ use e2e_tests::{plugin_binary, program};
 use futures::{StreamExt as _, stream};
 use rollouts_plugin_check::{Args, Report, check};
 
-/// How many plugins are checked at the same time: most checks wait.
+/// How many plugins are checked at the same time. Most checks wait most of the time.
 const AT_ONCE: usize = 8;
 
 /// Seconds for a call to a plugin without a fault, and to one with a fault.
@@ -50,7 +51,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("step", "newest-version", &["announce.many-versions"]),
     ("step", "needs-versions", &["announce.no-version"]),
     ("step", "needs-ports", &["announce.no-ports"]),
-    // The directory is the test's own.
+    // The plugin writes only to the directory of the test.
     ("step", "elsewhere", &["announce.tmpdir", "life.restart"]),
     ("router", "deaf", &["session.opens"]),
     ("router", "no-ack:1", &["session.acknowledges-control"]),
@@ -116,7 +117,7 @@ const FAULTS: &[(&str, &str, &[&str])] = &[
     ("router", "alone", &["life.two"]),
 ];
 
-/// What a controller survives, and Go's own server does not do.
+/// The checks of level `should` that a plugin with Go's own server fails.
 const SURVIVED: [&str; 4] = [
     "announce.private",
     "life.hang-up",
@@ -124,7 +125,7 @@ const SURVIVED: [&str; 4] = [
     "life.quit-reply",
 ];
 
-/// Checks a program, with its own arguments after `--`.
+/// Checks a program. Its arguments follow `--`.
 async fn checked(binary: &OsStr, kind: &str, patience: &str, more: &[&str]) -> Report {
     let args = [
         "check",
@@ -183,7 +184,7 @@ async fn go_plugins_without_a_fault_are_conformant() {
             let report = report(kind, server, &[]).await;
             assert!(report.is_conformant(), "{report}");
             assert!(report.findings.len() >= 60, "{report}");
-            // Go's server does not find the end of a value of a type that it does not know.
+            // Go's server cannot skip a value of an unknown type.
             let mut failed = failed(&report);
             failed.retain(|check| !check.ends_with(".unregistered"));
             if server.is_empty() {
@@ -194,13 +195,13 @@ async fn go_plugins_without_a_fault_are_conformant() {
     }
 }
 
-/// The method that a check of a call is about.
+/// Returns the method in the name of a check of a call.
 fn method(check: &str) -> Option<&str> {
     let mut parts = check.strip_prefix("call.")?.split('.');
     parts.find(|part| part.starts_with(|first: char| first.is_ascii_uppercase()))
 }
 
-/// The faults of [`FAULTS`], and those that every method of the kind has: no answer, or an error in two lines.
+/// Returns the faults in [`FAULTS`] and those of every method of the kind: no reply, or an error of two lines.
 fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSet<&'a str>)> {
     let mut faults = BTreeMap::<String, BTreeSet<&str>>::new();
     for (_, fault, checks) in FAULTS.iter().filter(|(of, ..)| *of == kind) {
@@ -218,7 +219,7 @@ fn faults<'a>(kind: &'a str, checks: &BTreeSet<&'a str>) -> Vec<(String, BTreeSe
     faults.into_iter().collect()
 }
 
-/// What is wrong with the answer of the kit to a fault.
+/// Returns the difference between the report of the kit and the expected one, if any.
 async fn missed(kind: &str, fault: &str, checks: &BTreeSet<&str>) -> Option<String> {
     let directory = tempfile::tempdir().unwrap();
     let with_directory = format!("{fault}:{}", directory.path().display());

@@ -1,4 +1,4 @@
-//! What disturbs a canary under load: no request fails, and its share is right again afterwards.
+//! Disturbances of a canary under load: no request fails, and afterwards the share is correct again.
 
 #![expect(
     clippy::indexing_slicing,
@@ -22,7 +22,7 @@ const ROLLOUT: RolloutKind = RolloutKind {
 const NEW_IMAGE: &str = "registry.example.com/demo:2";
 /// The split at the first pause.
 const AT_50: &str = "demo: demo-canary=50 demo-stable=50";
-/// Routes that come much later than endpoints.
+/// Delays with which routes arrive much later than endpoints.
 const ROUTES_LATE: Delays = Delays {
     routes: Duration::from_secs(4),
     endpoints: Duration::from_millis(300),
@@ -42,7 +42,7 @@ async fn no_disturbance_of_a_canary_loses_a_request() -> Result<()> {
     cluster.stop().await
 }
 
-/// Returns how long it took until the gateway served the right share again.
+/// Returns the time until the gateway served the correct share again.
 async fn disturb(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result<Vec<String>> {
     let LoadedRollout { canary, world, .. } = rollout;
     let owners = canary.table().await?;
@@ -99,7 +99,7 @@ async fn disturb(cluster: &mut Cluster, rollout: &LoadedRollout) -> Result<Vec<S
     Ok(log)
 }
 
-/// Waits until the gateway serves the split, and counts.
+/// Waits until the gateway serves the split, and counts requests.
 async fn is_right(rollout: &LoadedRollout) -> Result<()> {
     rollout.canary.splits(AT_50).await?;
     rollout.served().await?;

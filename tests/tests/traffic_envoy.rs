@@ -1,4 +1,5 @@
-//! The lab itself: what Envoy takes over and refuses, what a reload costs, and what is left behind.
+//! Tests of the lab: the configuration that Envoy accepts and rejects, reloads without failed requests, and no process left at the
+//! end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,7 +50,7 @@ fn target(gateway: std::net::SocketAddr) -> Target {
     }
 }
 
-/// The name of the route that a request meets now.
+/// Returns the name of the route that matches a request now.
 async fn route(gateway: &Gateway) -> Result<String> {
     let sent = Load::send(&target(gateway.address()), RATE, 1).await;
     let sent = sent.first().context("no answer")?;
@@ -67,7 +68,7 @@ async fn each_change_of_routes_is_in_use_when_it_was_waited_for() -> Result<()> 
         let name = index.to_string();
         gateway.set_routes(&to_web(&name)?).await?;
         ensure!(route(&gateway).await? == format!("shop/shop/{name}"));
-        // Equal routes are in use already.
+        // Equal routes are active already.
         gateway.set_routes(&to_web(&name)?).await?;
     }
     // The control: Envoy does not notice a file that is written in place.
@@ -103,7 +104,7 @@ async fn what_envoy_refuses_and_what_is_not_translated_is_an_error() -> Result<(
     Ok(())
 }
 
-/// Endpoints and routes change under load, and Pods end after the gateway has heard that they leave.
+/// Endpoints and routes change under load, and Pods end after the gateway has received their removal.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Result<()> {
     let web = ServiceName::new(NAMESPACE, "web");
@@ -114,7 +115,7 @@ async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Resul
     gateway.set_endpoints(&web, vec![pod.endpoint()]).await?;
     let load = Load::start(&target(gateway.address()), RATE);
     let mut changes = 0;
-    // A fast machine makes all changes before the load has sent enough.
+    // On a fast machine all changes are done before the load has sent enough requests.
     while changes < CHANGES || load.sent().len() <= REQUESTS {
         let next = start().await?;
         gateway.set_endpoints(&web, vec![next.endpoint()]).await?;
@@ -125,7 +126,7 @@ async fn a_reload_loses_no_request_and_a_pod_that_ends_too_early_does() -> Resul
     let tally = Tally::of(&load.stop().await);
     ensure!(tally.failed() == 0, "{tally:?} of {changes} changes");
 
-    // The control: the gateway hears of it too late.
+    // The control: the gateway receives the removal too late.
     let load = Load::start(&target(gateway.address()), RATE);
     pod.end().await;
     sleep(Duration::from_millis(500)).await;
@@ -198,7 +199,7 @@ async fn after_a_panic_no_envoy_is_left() -> Result<()> {
     ensure!(test.await.is_err(), "it did not panic");
     let id = id.lock().unwrap().context("no Envoy was started")?;
     eventually("Envoy is gone", async || {
-        // A process that has ended has no program, also before its parent has asked for its status.
+        // A process that has ended has no executable in `/proc`, even before its parent waits for it.
         let program = fs::read_link(format!("/proc/{id}/exe"));
         ensure!(program.is_err(), "{program:?}");
         Ok(())

@@ -1,4 +1,4 @@
-//! The page of the demo in a real browser: what it shows is what the server counts, and every button does what it says.
+//! The page of the demo in a real browser: it shows the numbers of the server, and every button has its effect.
 //!
 //! With `PICTURES` set to a directory, the test that makes pictures and the recording for the documents writes them there.
 
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::sleep;
 
-/// Both are 100 KB in all; the whole page.
+/// Size limit of the whole page, 100 KB.
 const MOST: usize = 100_000;
 const DESKTOP: Screen = Screen {
     width: 1280,
@@ -26,16 +26,16 @@ const PHONE: Screen = Screen {
     height: 740,
     is_dark: false,
 };
-/// It bounds a test, which ends the demo earlier.
+/// Upper bound; the test ends the demo earlier.
 const SECONDS: u64 = 600;
 
-/// Whether the page shows what the last event says, as a list of complaints.
+/// Script that compares the page with the last event, and returns the differences.
 const COMPLAINTS: &str = include_str!("../testdata/page_complaints.js");
 
-/// The tests measure the same two cores, so one runs at a time.
+/// The tests measure on the same two cores, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// A demo, and a page of it that has got an event.
+/// A demo, and its page after the first event.
 struct Watched {
     demo: Demo,
     browser: Browser,
@@ -61,7 +61,7 @@ impl Watched {
         Ok(Self { demo, browser })
     }
 
-    /// Clicks a button, and waits for what it has to do.
+    /// Clicks a button, and waits for its effect.
     async fn does(&mut self, button: &str, expect: &str) -> Result<()> {
         self.browser.click(&format!("[data-do={button}]")).await?;
         let done = self.sees(expect).await;
@@ -69,7 +69,7 @@ impl Watched {
         self.agrees().await.with_context(|| button.to_owned())
     }
 
-    /// Checks that the page says what the last event does.
+    /// Checks that the page shows the last event.
     async fn agrees(&mut self) -> Result<()> {
         let complaints = self.browser.evaluate(COMPLAINTS).await?;
         ensure!(complaints == json!([]), "the page is wrong: {complaints}");
@@ -96,7 +96,7 @@ impl Watched {
     }
 }
 
-/// How many requests are in the totals of an event.
+/// Returns the number of requests in the totals of an event.
 fn requests(event: &Value) -> Result<u64> {
     let requests = event.pointer("/totals/requests").and_then(Value::as_u64);
     requests.context("no totals in an event")
@@ -115,12 +115,12 @@ async fn the_page_shows_each_answer_and_the_servers_counts() -> Result<()> {
     page.browser
         .wait_for("window.demo.colours().v1 > 1000 && window.demo.colours().v2 > 1000")
         .await?;
-    // Copies go to the new version while everyone is answered by the old one.
+    // Mirrored requests go to the new version while the old version answers everyone.
     page.sees("it.totals.copies['2'] > 20 && it.personas[0].shares['1'] === 100")
         .await?;
     page.browser.wait_for("window.demo.outlines > 20").await?;
 
-    // What the server has counted lies between two looks at the page.
+    // The count of the server is between two counts of the page.
     page.agrees().await?;
     let last = page.browser.evaluate("window.demo.last").await?;
     let server = page.demo.events().await?.next().await?;
@@ -153,7 +153,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     )
     .await?;
     page.sees("Math.abs(it.weights.measured - 25) < 15").await?;
-    // What was written and what was measured, as curves.
+    // The curves of the written and of the measured share.
     page.browser
         .wait_for(
             "window.demo.colours('shares').mark > 50 && window.demo.colours('shares').ink > 50",
@@ -212,7 +212,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     .await?;
     page.sees("it.weights.written === 0 && it.personas[0].shares['2'] === 100")
         .await?;
-    // Neither an abort nor a promotion has lost a request, nor any of the faults.
+    // No request failed during the abort, the promotion and the faults.
     page.sees("it.totals.failed === 0 && it.pods.length === 1")
         .await?;
     let table = page.text("tables").await?;
@@ -232,7 +232,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     )
     .await?;
 
-    // What the guard prevents: the stable Service has no Pods that the gateway knows of.
+    // Without the guard requests fail: the gateway knows no Pods of the stable Service.
     page.does("late", "it.switches.late").await?;
     page.does("at_once", "it.switches.at_once").await?;
     page.does(
@@ -250,7 +250,7 @@ async fn every_button_does_what_it_says() -> Result<()> {
     page.does("late", "!it.switches.late").await?;
     page.does("at_once", "!it.switches.at_once").await?;
 
-    // What needs an API server says so.
+    // The page says what needs an API server.
     for button in ["guard", "delete"] {
         page.browser.click(&format!("[data-why={button}]")).await?;
         page.browser
@@ -267,7 +267,7 @@ async fn a_phone_and_a_keyboard_are_enough() -> Result<()> {
     let mut page = Watched::open(PHONE).await?;
     page.browser.press("n").await?;
     page.sees("it.rollout.step === 4").await?;
-    // From the top of the page by the tab key to the first button, and on to the third, which promotes.
+    // The tab key leads from the top of the page to the first button, and then to the third one, which promotes.
     page.browser
         .evaluate("document.activeElement.blur()")
         .await?;
@@ -364,7 +364,7 @@ async fn the_demo_ends_by_itself_and_leaves_no_process() -> Result<()> {
         children.len() == 2,
         "an Envoy and a plugin, not {children:?}"
     );
-    // A page that still watches does not keep it.
+    // An open page does not keep the demo running.
     let mut events = demo.events().await?;
     events.next().await?;
     let ended = demo.ended().await?;
@@ -379,7 +379,7 @@ async fn the_demo_ends_by_itself_and_leaves_no_process() -> Result<()> {
     Ok(())
 }
 
-/// What a visitor does in the recording, and when, in seconds.
+/// The actions of a visitor in the recording, with their times in seconds.
 const VISIT: [(u64, &str); 7] = [
     (3, "new"),
     (9, "promote"),
@@ -390,10 +390,10 @@ const VISIT: [(u64, &str); 7] = [
     (54, "abort"),
 ];
 const RECORDED: u64 = 59;
-/// Events each second in the recording are half of those of the server.
+/// Events per second in the recording, half as many as the server sends.
 const EVERY: usize = 2;
 
-/// Makes nothing without `PICTURES`, but still checks that a recording can be played.
+/// Without `PICTURES` it writes no file, and only checks that a recording can be played.
 #[tokio::test]
 async fn a_recording_plays_without_a_server() -> Result<()> {
     let _alone = ALONE.lock().await;
@@ -451,7 +451,7 @@ async fn a_recording_plays_without_a_server() -> Result<()> {
     Ok(())
 }
 
-/// The events of a visit, as a script. Of each event only what differs from the one before is kept.
+/// Returns the events of a visit as a script. Each event has only the fields that differ from the previous event.
 async fn record(demo: &Demo, seconds: u64) -> Result<String> {
     let mut events = demo.events().await?;
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! The page of `cargo xtask demo --web --cluster`, by its orders and its events: what only an API server and the released
-//! controller can show. `traffic_page` looks at the same page in a browser.
+//! The orders and events of the page of `cargo xtask demo --web --cluster`, for features that need an API server and the released
+//! controller. `traffic_page` tests the same page in a browser.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use e2e_tests::{Demo, Events};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-/// It bounds a test, which ends the demo earlier.
+/// Upper bound; the test ends the demo earlier.
 const SECONDS: u64 = 600;
-/// Far above what any step takes on a busy machine: it bounds a failing test.
+/// Far longer than any step takes on a busy machine. It only ends a failing test.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// A demo, and what its page knows.
+/// A demo, and the state of its page.
 struct Watched {
     demo: Demo,
     events: Events,
@@ -36,7 +36,7 @@ impl Watched {
         })
     }
 
-    /// Gives an order, and waits for what it has to do.
+    /// Sends an order, and waits for its effect.
     async fn does(
         &mut self,
         what: &str,
@@ -48,7 +48,7 @@ impl Watched {
         self.sees(expect, is_done).await
     }
 
-    /// Reads events until one is as expected.
+    /// Reads events until one is the expected one.
     async fn sees(&mut self, expect: &str, is_done: impl Fn(&State<'_>) -> bool) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
@@ -104,7 +104,7 @@ impl Watched {
     }
 }
 
-/// What the page knows at one moment.
+/// The state of the page at one moment.
 struct State<'a> {
     event: &'a Value,
     log: &'a [String],
@@ -136,7 +136,7 @@ impl State<'_> {
             && self.event.pointer("/rollout/step") == Some(&json!(step))
     }
 
-    /// Whether this version is stable, and has all requests by the owner's table.
+    /// Whether this version is stable and the owner's table sends all requests to it.
     fn is_promoted(&self, version: u64) -> bool {
         self.text("/rollout/phase") == "Healthy"
             && self.number("/rollout/stable/number") == version
@@ -144,7 +144,7 @@ impl State<'_> {
             && self.number(&format!("/personas/0/shares/{version}")) == 100
     }
 
-    /// Whether the plugin has written the tables since this was logged last.
+    /// Whether the plugin has written the tables since the last entry of this text.
     fn is_written_after(&self, text: &str) -> bool {
         let last = |text: &str| self.log.iter().rposition(|line| line.starts_with(text));
         last(text).is_some_and(|at| last("plugin: writes the tables") > Some(at))
@@ -191,7 +191,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     )
     .await?;
 
-    // The controller may come before the plugin: it reconciles every 10 s.
+    // The controller may restore the table before the plugin does: it reconciles every 10 s.
     for reverts in 1..=5 {
         page.does("revert", "the table has the weights again", |it| {
             it.count("fault: GitOps restores the owner's table") == reverts
@@ -226,7 +226,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     .await?;
     page.lost_nothing("a fault")?;
 
-    // With the guard a promotion waits for the gateway, however late that is.
+    // With the guard a promotion waits for the gateway, with any delay.
     page.does("late", "the switch is on", |it| it.is("/switches/late"))
         .await?;
     page.does("at_once", "the switch is on", |it| {
@@ -240,7 +240,7 @@ async fn every_button_of_the_page_works_with_an_api_server() -> Result<()> {
     })
     .await?;
     page.lost_nothing("a promotion with the guard")?;
-    // Without it the stable Service leads to no Pods that the gateway knows of.
+    // Without the guard the gateway knows no Pods of the stable Service.
     page.does("guard_off", "another plugin is started", |it| {
         it.is("/switches/guard_off") && it.number("/plugin/starts") == 3
     })

@@ -1,14 +1,15 @@
-//! Promotions and aborts by the released controllers under load: no request fails, and without the guard many do.
+//! Promotions and aborts by the released controllers under load: no request fails; without the guard many fail.
 //!
-//! Requests go through a real Envoy that hears of endpoints up to 1 s late and of routes up to 0.5 s late. What it needs to
-//! lose nothing with `dynamicStableScale`:
+//! Requests go through a real Envoy that receives endpoints up to 1 s late and routes up to 0.5 s late. With `dynamicStableScale`
+//! no request fails under these conditions:
 //!
-//! - Gloo reports on the RouteTable when it serves it. The plugin then keeps the controller from scaling down until it does.
-//! - `abortScaleDownDelaySeconds` is written in the Rollout, as without it an aborted version is scaled down at once.
-//! - Pods serve for some seconds after SIGTERM, as a preStop hook has them do, so that the gateway hears of their end first.
+//! - Gloo writes the status of the RouteTable when the gateway serves it. The plugin delays the scale-down of the controller until
+//!   then.
+//! - The Rollout sets `abortScaleDownDelaySeconds`. Without it an aborted version is scaled down at once.
+//! - Pods serve for some seconds after SIGTERM, as with a preStop hook, so that the gateway receives their removal first.
 //!
-//! A walk mostly waits for the controller. So with `TRAFFIC_WALKS` set, which asks for that many promotions and as many aborts,
-//! `TRAFFIC_LANES` Rollouts of each kind walk side by side in one cluster and one Envoy, and share the load.
+//! A rollout waits for the controller most of the time. `TRAFFIC_WALKS` sets the number of promotions and of aborts. With it,
+//! `TRAFFIC_LANES` Rollouts of each kind run in parallel in one cluster and one Envoy, and share the load.
 
 #![expect(clippy::print_stdout, reason = "a person reads the counts")]
 
@@ -30,16 +31,16 @@ use traffic_lab::{Delays, Sent};
 
 /// How long a new version has half of the requests.
 const SHARED: Duration = Duration::from_millis(500);
-/// How long an aborted version is left alone.
+/// Pause after an abort.
 const ABORTED: Duration = Duration::from_secs(2);
-/// How late the gateway hears of changes at most.
+/// The largest delay of the gateway.
 const LATEST: Delays = Delays {
     routes: Duration::from_millis(500),
     endpoints: Duration::from_secs(1),
 };
 /// After this time the controller may have missed a change.
 const UNNOTICED: Duration = Duration::from_secs(15);
-/// The delays of controls: either path is the slower one.
+/// The delays of the controls: in each of them another path is slower.
 const ROUTE_FIRST: Delays = Delays {
     routes: Duration::from_millis(100),
     endpoints: Duration::from_secs(1),
@@ -63,7 +64,7 @@ const UNREPORTED: RolloutKind = RolloutKind {
     reports: false,
     ..DYNAMIC
 };
-/// What is done with a new version.
+/// What happens to a new version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Walk {
     Promoted,
@@ -72,7 +73,7 @@ enum Walk {
 
 use Walk::{Aborted, Promoted};
 
-/// The tests measure the same two cores, so one runs at a time.
+/// The tests measure on the same two cores, so only one runs at a time.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -112,7 +113,7 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
         }
     }
     let (dynamic, plain, unreported) = tokio::try_join!(
-        // On a busy machine not each of them loses requests: the old Pods may go later than the endpoints arrive.
+        // On a busy machine requests may not fail in every control: the old Pods may end after the endpoints arrive.
         side_by_side(dynamic, &[Promoted; 4], None),
         side_by_side(plain, &[Promoted, Promoted], None),
         side_by_side(unreported, &[Promoted; 4], None),
@@ -121,16 +122,17 @@ async fn without_what_they_need_requests_fail() -> Result<()> {
     let plain = sum("without the guard, without dynamicStableScale", &plain);
     let name = "without a status of the table, with dynamicStableScale";
     let unreported = sum(name, &unreported);
-    // The stable Service has no Pods until the gateway hears of the new ones.
+    // The stable Service has no Pods until the gateway receives the new ones.
     ensure!(dynamic.failed > 100, "{dynamic:?}");
-    // The stable Service leads to the old Pods until the gateway hears of the new ones.
+    // The stable Service leads to the old Pods until the gateway receives the new ones.
     ensure!(plain.old > 100, "{plain:?}");
-    // At full weight the old Pods go before the route does, since the plugin cannot see when it is served.
+    // At full weight the old Pods end before the route changes, because without a status the plugin does not know when the route is
+    // served.
     ensure!(unreported.failed > 20, "{unreported:?}");
     cluster.stop().await
 }
 
-/// How many Rollouts of a kind walk side by side.
+/// How many Rollouts of a kind run in parallel.
 fn lanes() -> Result<u32> {
     let lanes = env::var("TRAFFIC_LANES");
     let lanes: u32 = lanes.map_or(Ok(1), |lanes| lanes.parse())?;
@@ -138,7 +140,7 @@ fn lanes() -> Result<u32> {
     Ok(lanes)
 }
 
-/// Walks Rollouts with `dynamicStableScale` and without at once, each with delays that change at random.
+/// Runs Rollouts with and without `dynamicStableScale` in parallel, each with random delays.
 async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> {
     let _alone = ALONE.lock().await;
     let begun = Instant::now();
@@ -182,18 +184,18 @@ async fn guarded(version: &str, release: Release, walks: &[Walk]) -> Result<()> 
     cluster.stop().await
 }
 
-/// What became of the requests to one Rollout.
+/// The results of the requests to one Rollout.
 struct Outcome {
     tally: Tally,
-    /// Answers of the old version to requests that were sent when the new one had all traffic.
+    /// Answers of the old version to requests that were sent when the new version had all traffic.
     old: usize,
-    /// What was done when, and the tenths of a second in which requests failed.
+    /// The times of the actions, and the tenths of a second in which requests failed.
     log: Vec<String>,
     walks: usize,
     took: Duration,
 }
 
-/// What became of the requests to all Rollouts of a kind.
+/// The results of the requests to all Rollouts of a kind.
 #[derive(Debug, Default)]
 struct Sum {
     walks: usize,
@@ -202,8 +204,8 @@ struct Sum {
     old: usize,
 }
 
-/// Adds up the lanes of a kind, and prints a line for each. What was done when is printed of a single one, and of those that lost a
-/// request.
+/// Adds the results of the lanes of a kind, and prints a line for each. It prints the timeline of a single lane, and of lanes with
+/// failed requests.
 fn sum(name: &str, lanes: &[Outcome]) -> Sum {
     let mut sum = Sum::default();
     for (lane, outcome) in lanes.iter().enumerate() {
@@ -231,10 +233,10 @@ fn sum(name: &str, lanes: &[Outcome]) -> Sum {
     sum
 }
 
-/// Walks Rollouts at once. Each has other delays, if they change at all.
+/// Runs Rollouts in parallel. Each has its own delays, if they are random.
 ///
 /// # Errors
-/// One of them does not get to its end; the others end then.
+/// One of them does not reach its end. The others are then stopped.
 async fn side_by_side(
     rollouts: Vec<UnderLoad>,
     walks: &[Walk],
@@ -248,7 +250,7 @@ async fn side_by_side(
     try_join_all(lanes.collect::<Vec<_>>()).await
 }
 
-/// Walks new versions through their steps, with other delays for each thing that is done, and counts.
+/// Runs new versions through their steps, with new delays for each action, and counts requests.
 async fn promote_or_abort(
     rollout: UnderLoad,
     walks: &[Walk],
@@ -279,10 +281,10 @@ async fn promote_or_abort(
     })
 }
 
-/// Waits for what the controller does after a change of its Rollout.
+/// Waits for the reaction of the controller to a change of its Rollout.
 ///
-/// Controller 1.5.1 can miss a change that arrives during a reconcile: it puts the older Rollout into its cache, and waits for the
-/// next event. A person would repeat the command; here the Rollout is touched.
+/// Controller 1.5.1 can miss a change that arrives during a reconcile: it writes the older Rollout to its cache and waits for the
+/// next event. A user would repeat the command; this function changes a label of the Rollout.
 async fn noticed(canary: &Canary, done: impl Future<Output = Result<()>>) -> Result<()> {
     let touched = async {
         loop {
@@ -296,7 +298,7 @@ async fn noticed(canary: &Canary, done: impl Future<Output = Result<()>>) -> Res
     }
 }
 
-/// When a new version had all traffic, and which one it replaced.
+/// The time from which a new version had all traffic, and the version that it replaced.
 struct Span {
     during: Range<Duration>,
     old: String,
@@ -334,7 +336,7 @@ async fn walk(
         let image = format!("registry.example.com/demo:{new}");
         canary.change_image(&image).await?;
         noticed(canary, canary.paused_at(1)).await?;
-        // Both versions answer for a moment.
+        // For a moment both versions answer.
         world.heard().await?;
         sleep(SHARED).await;
         match walk {
@@ -343,7 +345,7 @@ async fn walk(
                 canary.abort().await?;
                 noticed(canary, canary.aborted()).await?;
                 canary.restores(&owners).await?;
-                // For two seconds the controller turns the canary Service to the aborted Pods and back.
+                // For two seconds the controller switches the canary Service to the aborted Pods and back.
                 sleep(ABORTED).await;
                 world.heard().await?;
             }

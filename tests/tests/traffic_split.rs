@@ -1,7 +1,7 @@
-//! Where a real Envoy sends requests by the tables that the plugin wrote: shares, header routes and mirrors.
+//! A real Envoy serves the tables that the plugin wrote, and the tests count its requests: shares, header routes and mirrors.
 //!
-//! Our host half makes the controller's calls. Every share has a bound of 5 standard deviations, and a control that a wrong
-//! one is detected.
+//! Our host half makes the controller's calls. Every share has a tolerance of 5 standard deviations, and a control checks that a
+//! wrong share is detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,9 +11,9 @@ use rollouts_rpc::{Rollout, WeightDestination};
 use serde_json::{Value, json};
 use traffic_lab::proof::{BOUND, Tally, sigma};
 
-/// Enough for a bound of 2.4 points at weight 10, and of 4 points at weight 50.
+/// Gives a tolerance of 2.4 percentage points at weight 10, and of 4 at weight 50.
 const COUNT: u64 = 4000;
-/// For requests that all have to go to one place.
+/// For requests that must all go to one destination.
 const EACH: u64 = 1000;
 
 const TABLE: &str = "\
@@ -37,7 +37,7 @@ spec:
     forwardTo: {destinations: [{ref: {name: reviews}}]}
 ";
 
-/// The Rollout `reviews` in the middle of its update, with `more` merged into its strategy.
+/// The Rollout `reviews` during its update, with `more` merged into its strategy.
 fn reviews(more: Value, plugin: Value) -> Result<Rollout> {
     let mut block = json!({"routeTableSelector": {"name": "shop"}});
     merge(&mut block, plugin);
@@ -55,7 +55,7 @@ fn reviews(more: Value, plugin: Value) -> Result<Rollout> {
     }))?)
 }
 
-/// The same after its promotion.
+/// The same Rollout after its promotion.
 fn at_rest(rollout: &Rollout) -> Rollout {
     let mut rollout = rollout.clone();
     rollout.status.stable_rs = rollout.status.current_pod_hash.clone();
@@ -77,7 +77,7 @@ fn shares(tally: &Tally, expected: &[(&str, f64)]) -> Result<()> {
     tally.check(expected).map(drop).map_err(anyhow::Error::msg)
 }
 
-/// The control: these counts must be detected as wrong, and be far outside of the bound.
+/// The control: these counts must be detected as wrong, far outside of the tolerance.
 fn is_wrong(tally: &Tally, version: &str, percent: f64) -> Result<()> {
     let off = sigma(tally.version(version), tally.requests(), percent);
     ensure!(tally.failed() == 0, "{tally:?}");
@@ -101,7 +101,7 @@ async fn requests_are_split_by_weight_beside_a_third_destination() -> Result<()>
         shares(&counted, &expected).with_context(|| format!("weight {weight}"))?;
     }
 
-    // The control: canary and stable changed places.
+    // The control: canary and stable are exchanged.
     shop.serve_with_fault(|routes| {
         let exchanged = routes.replace("shop/reviews-canary", "@");
         exchanged
@@ -118,7 +118,7 @@ async fn requests_are_split_by_weight_beside_a_third_destination() -> Result<()>
         ("legacy", 20.0),
     ];
     shares(&shop.count("/checkout", &[], COUNT).await, &expected)?;
-    // The control: the third destination is left out.
+    // The control: the third destination is missing.
     shop.serve_with_fault(|routes| {
         let legacy = r#"{"name":"shop/legacy","weight":20}"#;
         let first = routes.replace(&format!("{legacy},"), "");
@@ -152,7 +152,7 @@ async fn subsets_of_one_service_get_their_shares() -> Result<()> {
     let counted = shop.count("/", &[], COUNT).await;
     shares(&counted, &[("new", 25.0), ("old", 75.0)])?;
 
-    // The control: both subsets are the old version's.
+    // The control: both subsets select the old version.
     shop.serve_with_fault(|routes| {
         routes.replace(
             "?rollouts-pod-template-hash=v2",
@@ -197,7 +197,7 @@ async fn an_experiment_and_a_second_rollout_get_their_shares() -> Result<()> {
         ("ratings-canary", 10.0),
     ];
     shares(&shop.count("/checkout", &[], COUNT).await, &expected)?;
-    // The control: the shares before the second Rollout began are wrong now.
+    // The control: the shares from before the second Rollout are wrong now.
     let before = [
         ("reviews", 60.0),
         ("reviews-canary", 20.0),
@@ -231,7 +231,7 @@ async fn ping_pong_services_exchange_their_shares() -> Result<()> {
         shop.set_weight(&rollout, 25, &[]).await?;
         shares(&shop.count("/", &[], COUNT).await, &expected)?;
     }
-    // The control: the shares of the exchanged roles.
+    // The control: the shares with exchanged roles.
     let wrong = shop.count("/", &[], COUNT).await;
     is_wrong(&wrong, "ping", 75.0)?;
     rollout.status.canary = roles("ping")?;
@@ -282,11 +282,11 @@ async fn header_routes_lead_testers_to_the_canary_and_nobody_else() -> Result<()
         let counted = shop.count("/any", &[header], EACH).await;
         shares(&counted, &[("reviews", 100.0)]).context(header)?;
     }
-    // The owner's route in front of them stays in front: no Pod answers.
+    // The owner's route that precedes them keeps its precedence: no Pod answers.
     let health = shop.count("/healthz", &["x-tester: yes"], EACH).await;
     shares(&health, &[("", 100.0)])?;
 
-    // Weights do not change where testers go.
+    // Weights do not change the version of testers.
     rollout.status.current_step_index = Some(1);
     shop.set_weight(&rollout, 50, &[]).await?;
     let counted = shop.count("/any", &["x-tester: yes"], EACH).await;
@@ -294,7 +294,7 @@ async fn header_routes_lead_testers_to_the_canary_and_nobody_else() -> Result<()
     let counted = shop.count("/any", &[], COUNT).await;
     shares(&counted, &[("reviews-canary", 50.0), ("reviews", 50.0)])?;
 
-    // The control: behind their sources header routes see no request.
+    // The control: after their sources, header routes match no request.
     shop.serve_with_fault(routes_reversed).await?;
     let counted = shop.count("/any", &["x-tester: yes"], EACH).await;
     ensure!(
@@ -317,7 +317,7 @@ fn routes_reversed(routes: &str) -> String {
     routes.to_string()
 }
 
-/// A mirror of a fifth of the requests, beside a split of 75 to 25.
+/// A mirror of a fifth of the requests, with a split of 75 to 25.
 #[tokio::test(flavor = "multi_thread")]
 async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
     let mut shop = Shop::open(TABLE, &["reviews", "reviews-canary", "legacy"]).await?;
@@ -347,7 +347,7 @@ async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
         "{stable:?} {canary:?}"
     );
 
-    // The control: with the denominator of a percent, copies come from one side only.
+    // The control: with the denominator of a percent, only one side has mirrored requests.
     shop.serve_with_fault(|routes| {
         routes.replace(
             r#"{"numerator":200000,"denominator":"MILLION"}"#,
@@ -361,14 +361,14 @@ async fn mirrors_copy_their_share_of_both_sides_of_the_split() -> Result<()> {
         "{stable:?} {canary:?}"
     );
 
-    // A canary that is gone harms no request of the mirror at weight 0.
+    // At weight 0 no request of the mirror fails if the canary is gone.
     shop.set_weight(&rollout, 0, &[]).await?;
     shop.end_pods("reviews-canary").await?;
     shares(&shop.count("/any", &[], EACH).await, &[("reviews", 100.0)])?;
     shop.close(&[&at_rest(&rollout)]).await
 }
 
-/// How many of the requests that one side answered were copied.
+/// Returns how many of the requests that one side answered were mirrored.
 #[derive(Debug)]
 struct Copied {
     copies: usize,
@@ -381,7 +381,7 @@ impl Copied {
     }
 }
 
-/// Sends requests, and counts copies by the side that answered the original: stable, then canary.
+/// Sends requests, and counts mirrored ones by the side that answered the original: stable, then canary.
 async fn copies(shop: &Shop) -> Result<[Copied; 2]> {
     let (stable, canary) = (shop.pod("reviews")?, shop.pod("reviews-canary")?);
     let before = (stable.requests(), canary.requests(), canary.copies());
