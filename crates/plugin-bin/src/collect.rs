@@ -105,6 +105,8 @@ struct Orphan {
     is_reported: bool,
     /// When a failed restore may be tried again.
     not_before: Instant,
+    /// Whether it failed because the API server does not know the kind Rollout.
+    is_kind_missing: bool,
 }
 
 impl Collector {
@@ -122,11 +124,13 @@ impl Collector {
         self.deleted.insert(rollout.clone());
     }
 
-    /// Notes that a part was not restored. It is tried again later.
-    pub(crate) fn failed(&mut self, part: &Part, now: Instant) {
+    /// Notes that a part was not restored, and whether this was because the API server does not know the kind Rollout. It is
+    /// tried again later.
+    pub(crate) fn failed(&mut self, part: &Part, is_kind_missing: bool, now: Instant) {
         let after = self.after;
         if let Some(orphan) = self.orphans.get_mut(part) {
             orphan.not_before = now + after;
+            orphan.is_kind_missing = is_kind_missing;
         }
     }
 
@@ -159,6 +163,7 @@ impl Collector {
                     why,
                     is_reported: false,
                     not_before: now,
+                    is_kind_missing: false,
                 });
                 orphans.insert(part, orphan);
             }
@@ -204,6 +209,10 @@ impl Collector {
                 review.due.push((part.clone(), orphan.why));
             }
         }
+        // It does not prevent the next try, which finds out whether the kind is back.
+        let is_kind_missing = self.orphans.values().any(|orphan| orphan.is_kind_missing);
+        let no_kind = is_kind_missing.then_some(SafetyStop::NoSuchKind);
+        review.stop = review.stop.or(no_kind);
         review
     }
 }
@@ -287,7 +296,8 @@ mod tests {
         };
         world
             .collector
-            .failed(&part, world.begin + Duration::from_secs(31));
+            .failed(&part, false, world.begin + Duration::from_secs(31));
+        assert_eq!(world.review(32).stop, None);
         world.check(60, &[], &[]);
         world.check(61, &[], &["web"]);
         // The table is restored.
@@ -338,6 +348,29 @@ mod tests {
         world.check(0, &[("web", Some(30))], &[]);
         world.check(29, &[], &[]);
         world.check(30, &[], &["web"]);
+    }
+
+    #[test]
+    fn a_missing_kind_is_a_safety_stop_until_it_is_back() {
+        let mut world = World::new();
+        world.delete("a");
+        world.check(0, &[("web", Some(30))], &[]);
+        world.check(30, &[], &["web"]);
+        let part = Part {
+            rollout: key("a"),
+            table: key("web"),
+        };
+        let now = world.begin + Duration::from_secs(30);
+        world.collector.failed(&part, true, now);
+        assert_eq!(world.review(31).stop, Some(SafetyStop::NoSuchKind));
+        // The next try also finds out whether the kind is back.
+        let review = world.review(60);
+        assert_eq!(
+            (review.stop, review.due.len()),
+            (Some(SafetyStop::NoSuchKind), 1)
+        );
+        world.tables = vec![marked("web", &[])];
+        assert_eq!(world.review(61), Review::default());
     }
 
     #[test]

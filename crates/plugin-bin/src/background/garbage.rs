@@ -40,7 +40,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         let mut collector = Collector::new(self.after);
         let mut reviews = interval((self.after / 4).clamp(SOONEST, REVIEW));
         reviews.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let (mut orphans, mut stop, mut is_kind_missing) = (None, None, false);
+        let (mut orphans, mut stop) = (None, None);
         let mut unreadable = BTreeSet::new();
         loop {
             tokio::select! {
@@ -57,16 +57,11 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                     if orphans.replace(review.orphans) != Some(review.orphans) {
                         self.observer.observe(&Report::Orphans(review.orphans));
                     }
-                    let (has_orphans, many) = (review.orphans > 0, review.stop);
-                    if let Some(is_missing) = self.carry_out(&mut collector, review).await {
-                        is_kind_missing = is_missing;
-                    }
-                    let no_kind = (has_orphans && is_kind_missing).then_some(SafetyStop::NoSuchKind);
-                    let now = many.or(no_kind);
-                    if now != stop {
-                        stop = now;
+                    if review.stop != stop {
+                        stop = review.stop;
                         warn_of(stop);
                     }
+                    self.carry_out(&mut collector, review).await;
                 }
             }
         }
@@ -127,8 +122,7 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
         standing.is_some_and(|it| it.is_complete && !it.tables.contains(&part.table))
     }
 
-    /// Returns whether the API server does not know the kind Rollout; `None` if nothing was due.
-    async fn carry_out(&self, collector: &mut Collector, review: Review) -> Option<bool> {
+    async fn carry_out(&self, collector: &mut Collector, review: Review) {
         for (part, why, after) in review.found {
             let Part { rollout, table } = part;
             let document = self.watched.table(&table);
@@ -146,33 +140,28 @@ impl<S: Store, W: Watched, F: Fence> GarbageCollector<S, W, F> {
                 after,
             });
         }
-        let mut is_kind_missing = None;
         for (part, why) in review.due {
-            is_kind_missing = Some(self.restore(collector, part, why).await);
+            self.restore(collector, part, why).await;
         }
-        is_kind_missing
     }
 
-    /// Returns whether the API server does not know the kind Rollout.
-    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) -> bool {
+    async fn restore(&self, collector: &mut Collector, part: Part, why: Orphanage) {
         let context = RequestContext {
             deadline: Some(Instant::now() + TIMEOUT),
             priority: Priority::Collect,
         };
         let collected = self.router.collect(&part, why, self.fence.as_ref());
-        let collected = with_context(context, collected).await;
-        let is_kind_missing = matches!(collected, Collected::RolloutsUnknown);
-        match collected {
+        match with_context(context, collected).await {
             Collected::Restored(table) => self.observer.observe(&Report::Restored {
                 rollout: part.rollout,
                 table,
                 why,
             }),
-            Collected::Skipped | Collected::RolloutsUnknown | Collected::Failed => {
-                collector.failed(&part, Instant::now());
+            Collected::Skipped | Collected::Failed => {
+                collector.failed(&part, false, Instant::now());
             }
+            Collected::RolloutsUnknown => collector.failed(&part, true, Instant::now()),
         }
-        is_kind_missing
     }
 }
 
