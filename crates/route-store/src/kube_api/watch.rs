@@ -90,8 +90,9 @@ impl<K: Resource> Kept for Document<K> {
 
 /// `timeoutSeconds` of a watch, after which the API server closes the connection and the next one is opened.
 const ROUND: u32 = 60;
-/// The minimum time between the openings of two connections, because a proxy may close each of them at once. A connection
-/// that was open for longer is reopened without a pause, in which changes would be seen late.
+/// The minimum time between the openings of two connections, because a proxy may close each of them at once, and between a
+/// list and the next one if the watch expires. A connection that was open for longer is reopened without a pause, in which
+/// changes would be seen late.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The scope of a list and watch.
@@ -127,6 +128,8 @@ enum State {
 }
 
 struct Position {
+    /// When the list was complete.
+    listed: Instant,
     version: String,
     open: Option<Open>,
 }
@@ -178,31 +181,46 @@ impl<K: Keep> Watch<K> {
     }
 
     /// Waits for the next event. While the API server answers, there is at least one event each minute, possibly
-    /// [`Event::Quiet`]. After an error, back off and call it again: it continues at the same position.
+    /// [`Event::Quiet`]. After an error, back off and call it again: it continues at the same position. A version that the API
+    /// server no longer has is not an error, because an API server that restarted has none of the old ones: the list follows at
+    /// once.
     ///
     /// # Errors
     /// Returns [`StoreError::NotFound`] if the API server has no such resource, and other errors if it does not answer or
-    /// forbids the request.
+    /// forbids the request, or if the version of a new list expires at once.
     pub(super) async fn next(&mut self) -> Result<Event<K::Kept>, StoreError> {
-        let next = match &mut self.state {
-            State::Listing(token) => match self.source.page(token.clone()).await {
-                Ok((page, next)) => {
-                    self.state = next;
-                    Ok(page)
-                }
-                Err(error) => Err(error),
-            },
-            State::Watching(position) => self.source.event(position).await,
+        let next = self.request().await;
+        let Err(error) = &next else {
+            return next;
         };
-        if let Err(error) = &next {
-            match &mut self.state {
-                // The API server has discarded the history after the version, or the other pages.
-                state if is_expired(error) => *state = State::Listing(None),
-                State::Watching(position) => position.open = None,
-                State::Listing(_) => {}
+        match &mut self.state {
+            State::Watching(position) if is_expired(error) => {
+                let is_new = position.listed.elapsed() < PAUSE;
+                self.state = State::Listing(None);
+                if is_new { next } else { self.request().await }
+            }
+            State::Watching(position) => {
+                position.open = None;
+                next
+            }
+            State::Listing(token) => {
+                if is_expired(error) {
+                    *token = None;
+                }
+                next
             }
         }
-        next
+    }
+
+    async fn request(&mut self) -> Result<Event<K::Kept>, StoreError> {
+        match &mut self.state {
+            State::Listing(token) => {
+                let (page, next) = self.source.page(token.clone()).await?;
+                self.state = next;
+                Ok(page)
+            }
+            State::Watching(position) => self.source.event(position).await,
+        }
     }
 }
 
@@ -231,6 +249,7 @@ impl<K: Keep> Source<K> {
         let next = match token {
             Some(token) => State::Listing(Some(token)),
             None => State::Watching(Position {
+                listed: Instant::now(),
                 version: version.clone(),
                 open: None,
             }),
@@ -246,7 +265,7 @@ impl<K: Keep> Source<K> {
 
     async fn event(&self, position: &mut Position) -> Result<Event<K::Kept>, StoreError> {
         let call = self.call("watch");
-        let Position { version, open } = position;
+        let Position { version, open, .. } = position;
         let Some(Open { since, events }) = open else {
             let params = WatchParams {
                 label_selector: self.labels.clone(),

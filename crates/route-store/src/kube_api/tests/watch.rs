@@ -38,26 +38,30 @@ async fn heard(answers: Vec<(u16, Value)>, events: usize) -> Vec<String> {
             let (_, query) = line.split_once('?').unwrap();
             heard.push(format!("? {query}"));
         }
-        heard.push(match event {
-            Ok(Event::Page {
-                objects,
-                version,
-                is_first,
-                is_last,
-            }) => {
-                let names = objects.iter().map(|table| table.key().name.as_str());
-                let names = names.collect::<Vec<_>>().join(" ");
-                let first = if is_first { "first " } else { "" };
-                let last = if is_last { "last " } else { "" };
-                format!("{first}{last}page of {version}: {names}")
-            }
-            Ok(Event::Applied(table)) => format!("applied {}", table.raw()["metadata"]),
-            Ok(Event::Deleted(key, version)) => format!("deleted {key} at {version}"),
-            Ok(Event::Quiet(version)) => format!("quiet at {version}"),
-            Err(error) => error.to_string(),
-        });
+        heard.push(describe(event));
     }
     heard
+}
+
+fn describe(event: Result<Event<Document<RouteTable>>, StoreError>) -> String {
+    match event {
+        Ok(Event::Page {
+            objects,
+            version,
+            is_first,
+            is_last,
+        }) => {
+            let names = objects.iter().map(|table| table.key().name.as_str());
+            let names = names.collect::<Vec<_>>().join(" ");
+            let first = if is_first { "first " } else { "" };
+            let last = if is_last { "last " } else { "" };
+            format!("{first}{last}page of {version}: {names}")
+        }
+        Ok(Event::Applied(table)) => format!("applied {}", table.raw()["metadata"]),
+        Ok(Event::Deleted(key, version)) => format!("deleted {key} at {version}"),
+        Ok(Event::Quiet(version)) => format!("quiet at {version}"),
+        Err(error) => error.to_string(),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,6 +160,38 @@ async fn an_expired_version_is_followed_by_a_list() {
         "first last page of 30: b",
     ]
     "#);
+}
+
+/// Checks what follows the list if its version expires after `seconds`, when a watch is opened or while it is open.
+async fn check_expiry(seconds: u64, expect: &str) {
+    let expired = failure(410, "too old resource version", None);
+    let at_opening = vec![(410, expired.clone())];
+    let while_open = vec![(200, json!(line("ERROR", expired)))];
+    for expiry in [at_opening, while_open] {
+        let is_open = expiry[0].0 == 200;
+        let answers = [vec![list(vec![], "10")], expiry, vec![list(vec![], "20")]].concat();
+        let (store, _) = store(answers);
+        let mut watch = follow(store);
+        watch.next().await.unwrap();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        if is_open {
+            watch.next().await.unwrap();
+        }
+        assert_eq!(
+            describe(watch.next().await),
+            expect,
+            "{seconds} s, {is_open}"
+        );
+    }
+}
+
+/// A restarted API server has none of the old versions. A pause before the list would delay every repair.
+#[tokio::test(start_paused = true)]
+async fn only_a_version_that_expires_at_once_is_an_error() {
+    let error = "cannot watch routetables in namespace mesh: check that the API server or directory is reachable";
+    check_expiry(0, error).await;
+    check_expiry(1, "first last page of 20: ").await;
+    check_expiry(60, "first last page of 20: ").await;
 }
 
 /// A token expires after five minutes, so a slow client gets 410 between two pages.
